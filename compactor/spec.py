@@ -1,0 +1,106 @@
+"""The values that travel from an instruction to an outcome: *Spec -> Plan -> Result*. All frozen, all printable.
+
+`JobRunSpec`    what was asked, with every default written in (seed 000, "Full Python API signature")
+`SessionSpec`   one partition stream of it, its source pinned to one entry of the stream's log
+`SessionPlan`   what the launcher decided for it: hash buckets, rounds, memory, expected SLA; the Spark job is told its URI
+`SessionResult` what came of one session; `JobRunResult` of all
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from compactor.catalog.actions import RoundCommitted, SortKey
+from compactor.document import Document
+from compactor.names import PARTITION_STREAM_POSITION, ContentType, SortOrder
+from compactor.object_store import StoreLocation
+
+ROWS_PER_COMPACTED_FILE = 4_000_000
+ROWS_PER_PRIMARY_KEY_INDEX_FILE = 38_000_000
+DEFAULT_SORT_KEYS = (SortKey(column=PARTITION_STREAM_POSITION, order=SortOrder.ASCENDING),)
+
+Partition = Annotated[dict[str, str], Field(description="one string per partition key of the table")]
+
+
+class JobRunSpec(Document):
+    """Everything `compact()` takes, by the same names. Units: rows, seconds."""
+
+    job_run_id: str
+    source_table_id: str
+    primary_keys: tuple[str, ...]
+    sort_keys: tuple[SortKey, ...] = DEFAULT_SORT_KEYS
+    desired_sla: int | None = None
+    lake: StoreLocation
+    destination_compacted_table_id: str
+    rows_per_primary_key_index_file: int = ROWS_PER_PRIMARY_KEY_INDEX_FILE
+    rows_per_compacted_file: int = ROWS_PER_COMPACTED_FILE
+    hash_bucket_count: int | None = None
+    sns_event_topic_arn: str | None = None
+    compacted_file_content_type: ContentType = ContentType.PARQUET
+    partitions: tuple[Partition, ...] | None = None
+    max_rows_per_round: int | None = None
+    tombstone_retention: int | None = None
+    task_token: str | None = None
+    priority: int = 0
+
+
+class SessionSpec(Document):
+    """One session: one partition stream of a job run, with what it reads pinned.
+
+    source_entry_number  the entry of the source stream's log that the session reads at
+    source_position      the last stream position at that entry; None where the stream has no delta
+    """
+
+    job_run: JobRunSpec
+    session_id: str
+    partition: Partition
+    source_stream_version: int
+    source_entry_number: int
+    source_position: int | None
+
+
+class SessionPlan(Document):
+    """What was decided for a session before it runs.
+
+    hash_bucket_count   for the index that the session leaves
+    max_rows_per_round  delta rows that one round takes at most
+    task_memory_bytes   what one task may hold
+    tasks               tasks that run side by side (cores of the cluster)
+    expected_sla        predicted seconds from the job's start to its end, the 10 % buffer of seed 000 included
+    arithmetic          how the figures came about, a sentence each
+    """
+
+    spec: SessionSpec
+    hash_bucket_count: int = Field(ge=1)
+    max_rows_per_round: int = Field(ge=1)
+    task_memory_bytes: int = Field(ge=1)
+    tasks: int = Field(ge=1)
+    expected_sla: float
+    arithmetic: tuple[str, ...]
+
+
+class SessionResult(Document):
+    """What a session did. Row counts as in `RowCounts`, over all of its rounds; `seconds` from start to last commit."""
+
+    session_id: str
+    partition: Partition
+    rounds: int
+    rows_in: int
+    rows_out: int
+    rows_deduplicated: int
+    rows_deleted: int
+    seconds: float
+    expected_sla: float
+    completions: tuple[RoundCommitted, ...] = ()
+
+
+class JobRunResult(Document):
+    """What `compact()` returns: a result per session, in partition order. No sessions: there was nothing to do."""
+
+    job_run_id: str
+    sessions: tuple[SessionResult, ...]
+
+
+SessionEnd = Literal["succeeded", "failed"]
