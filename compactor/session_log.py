@@ -1,4 +1,4 @@
-"""The session log: what the running Spark job says of itself, durably, and the heartbeat beside it, which is only a hint.
+"""The session log: what the running Spark job says of itself, durably, and the heartbeat beside it, which is a hint.
 
 The dispatcher reads both; it never writes here. Attempts of a session share one log: an attempt that sees a later
 attempt's start has been superseded and stops (`Fenced`).

@@ -2,7 +2,7 @@
 
 `JobRunSpec`    what was asked, with every default written in (seed 000, "Full Python API signature")
 `SessionSpec`   one partition stream of it, its source pinned to one entry of the stream's log
-`SessionPlan`   what the launcher decided for it: hash buckets, rounds, memory, expected SLA; the Spark job is told its URI
+`SessionPlan`   what the launcher decided for it: hash buckets, rounds, memory, expected SLA; the job is told its URI
 `SessionResult` what came of one session; `JobRunResult` of all
 """
 

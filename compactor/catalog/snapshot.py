@@ -128,7 +128,9 @@ def _release_stream_version(snapshot: StreamSnapshot, action: StreamVersionRelea
 def _add_delta(snapshot: StreamSnapshot, action: DeltaAdded) -> StreamSnapshot:
     stream = snapshot.sources.get(action.stream_version)
     if stream is None:
-        raise Corrupt(f"delta {action.delta_id!r} is in stream version {action.stream_version}, which was never created")
+        raise Corrupt(
+            f"delta {action.delta_id!r} is in stream version {action.stream_version}, which was never created"
+        )
     if stream.last_position is not None and action.position <= stream.last_position:
         raise Corrupt(f"delta {action.delta_id!r} at {action.position} is not above position {stream.last_position}")
     grown = replace(stream, deltas=(*stream.deltas, action))
@@ -169,7 +171,9 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
 def _replace_index(snapshot: StreamSnapshot, action: IndexRehashed) -> StreamSnapshot:
     before = snapshot.compacted
     if before is None or before.index_version != action.from_index_version:
-        raise Corrupt(f"rehash {action.commit_id} replaces index version {action.from_index_version}, which is not there")
+        raise Corrupt(
+            f"rehash {action.commit_id} replaces index version {action.from_index_version}, which is not there"
+        )
     compacted = replace(
         before,
         index_version=action.index_version,

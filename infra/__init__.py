@@ -1,0 +1,1 @@
+"""Lithify on AWS: a CDK app with one construct per concern."""

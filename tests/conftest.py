@@ -1,0 +1,32 @@
+"""What every test shares: how Hypothesis chooses its examples, and the order in which tests run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine is no failure.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+# Examples follow from the test's own text, so that what fails on one machine fails on every other.
+settings.register_profile("ci", _UNHURRIED, derandomize=True)
+# `HYPOTHESIS_PROFILE=dev make test` looks for new examples, and for more of them.
+settings.register_profile("dev", _UNHURRIED, max_examples=300)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The quickest answer first: unit tests, then the other rooms in their own order, what needs Spark last."""
+    items.sort(key=_expected_wait)
+
+
+def _expected_wait(item: pytest.Item) -> int:
+    if item.get_closest_marker("spark") is not None:
+        return 3
+    if item.get_closest_marker("slow") is not None:
+        return 2
+    if item.get_closest_marker("servers") is not None:
+        return 1
+    return 0
