@@ -1,0 +1,34 @@
+"""Data files, whatever their format and wherever they lie: the only room that reads and writes them.
+
+Roles, one module each:
+
+`filesystems`  opens PyArrow's filesystem for a URI, and translates its errors into ours, once
+`files`        the public verbs on one file: read its schema, its rows whole or by batches, measure it
+`formats`      what a format must be able to do; `parquet`, `ipc`, `orc` and `text` each know one family
+`bounds`       what is known of a column's values, in a form that the log can hold
+`writer`       one output file: nobody sees it before it is whole
+
+Everything here takes a `StoreLocation` and a URI, both plain values that travel to Spark executors. A file's rows are
+read in file order, always: a row's index in its file is part of its identity.
+"""
+
+from __future__ import annotations
+
+from compactor.tabular.files import infer_content_type, measure, read_batches, read_schema, read_table
+from compactor.tabular.filesystems import open_filesystem
+from compactor.tabular.formats import FileMeasure, TabularFile
+from compactor.tabular.parquet import dictionary_columns_of
+from compactor.tabular.writer import TabularWriter
+
+__all__ = [
+    "FileMeasure",
+    "TabularFile",
+    "TabularWriter",
+    "dictionary_columns_of",
+    "infer_content_type",
+    "measure",
+    "open_filesystem",
+    "read_batches",
+    "read_schema",
+    "read_table",
+]
