@@ -1,8 +1,8 @@
 """What Lithify asks of the place where a lake lies, and how such a place is named and opened.
 
 Metadata (log entries, checkpoints, heartbeats) goes through an `ObjectStore`, because only it has put-if-absent.
-Data files go through PyArrow filesystems (`compactor/tabular.py`), opened from the same `StoreLocation`. A location is a
-plain value that travels to Spark executors; it never holds credentials, which every process finds by itself.
+Data files go through PyArrow filesystems (`compactor/tabular.py`), opened from the same `StoreLocation`. A location is
+a plain value that travels to Spark executors; it never holds credentials, which every process finds by itself.
 """
 
 from __future__ import annotations
@@ -64,10 +64,18 @@ class ObjectStore(Protocol):
         """Objects whose key starts with `prefix`, in key order, those at or before `start_after` left out."""
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """The next path part of every key under the folder `prefix` (ends with `/` or is empty), each once, in order."""
+        """The folders directly under the folder `prefix` (which ends with `/` or is empty): the next path part of every
+        key that goes on after it, each once, in order."""
 
     def delete(self, key: str) -> None:
         """Remove the object; a missing one is not an error."""
+
+
+def check_key(key: str) -> None:
+    """Raises `Invalid` for a key that is no path below the root: every store refuses it before it does anything."""
+    parts = key.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\0" in key:
+        raise Invalid(f"{key!r} is no object key: write a/b/c, without empty parts, `.` or `..`")
 
 
 def parse_location(uri_or_path: str, *, endpoint_url: str | None = None, region: str | None = None) -> StoreLocation:

@@ -1,0 +1,107 @@
+"""A store whose service fails when told to: before a request, after it with the answer lost, for a while or for ever.
+
+It can also stop the whole process (for a test: raise `Stopped`) at any *point*, which is the moment just before or just
+after one write. A test first runs the work unhindered, reads `points`, and then stops at each of them in turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from compactor.errors import Unavailable
+from compactor.object_store import ObjectEntry, ObjectStore, StoreLocation
+
+Verb = Literal["put_if_absent", "overwrite", "read", "read_range", "list", "list_folders", "delete"]
+When = Literal["before", "after"]
+ResultT = TypeVar("ResultT")
+
+_WRITES: tuple[Verb, ...] = ("put_if_absent", "overwrite", "delete")
+
+
+class Stopped(BaseException):
+    """The process is gone. Not an Exception, as a kill -9 is not: no handler in Lithify may catch it."""
+
+
+@dataclass
+class _Fault:
+    verb: Verb
+    key_part: str
+    when: When
+    times: int | None  # None: for ever
+
+
+class FaultyStore:
+    """Wraps a real store or a fake one. `requests` and `points` record what was asked of it, in order."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._faults: list[_Fault] = []
+        self._stop_at: str | None = None
+        self._points_left = 0
+        self.requests: list[tuple[Verb, str]] = []
+        self.points: list[str] = []
+
+    def fail(self, verb: Verb, key_part: str = "", when: When = "before", times: int | None = 1) -> None:
+        """The next `times` requests of this kind end in `Unavailable`; `after`: having been carried out."""
+        self._faults.append(_Fault(verb, key_part, when, times))
+
+    def stop_at(self, point_number: int) -> None:
+        """Stop at `points[point_number]` of the run that begins now."""
+        self.points.clear()
+        self._points_left = point_number
+        self._stop_at = "armed"
+
+    def heal(self) -> None:
+        """From here on, everything works."""
+        self._faults.clear()
+        self._stop_at = None
+
+    @property
+    def location(self) -> StoreLocation:
+        return self._store.location
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        return self._ask("put_if_absent", key, lambda: self._store.put_if_absent(key, body))
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        self._ask("overwrite", key, lambda: self._store.overwrite(key, body))
+
+    def read(self, key: str) -> bytes | None:
+        return self._ask("read", key, lambda: self._store.read(key))
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        return self._ask("read_range", key, lambda: self._store.read_range(key, start, length))
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        return self._ask("list", prefix, lambda: self._store.list(prefix, start_after))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        return self._ask("list_folders", prefix, lambda: self._store.list_folders(prefix))
+
+    def delete(self, key: str) -> None:
+        self._ask("delete", key, lambda: self._store.delete(key))
+
+    def _ask(self, verb: Verb, key: str, carry_out: Callable[[], ResultT]) -> ResultT:
+        self._pass(verb, key, "before")
+        with self._lock:
+            self.requests.append((verb, key))
+        result = carry_out()
+        self._pass(verb, key, "after")
+        return result
+
+    def _pass(self, verb: Verb, key: str, when: When) -> None:
+        with self._lock:
+            if verb in _WRITES:
+                self.points.append(f"{when} {verb} {key}")
+                if self._stop_at is not None:
+                    if self._points_left == 0:
+                        raise Stopped(self.points[-1])
+                    self._points_left -= 1
+            for fault in self._faults:
+                if fault.verb == verb and fault.when == when and fault.key_part in key and fault.times != 0:
+                    fault.times = None if fault.times is None else fault.times - 1
+                    raise Unavailable(f"the store failed {when} {verb} of {key}, as the test told it to")
