@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, assert_never
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from compactor.catalog.actions import RowCounts
+from compactor.catalog.log import LogFormat
 from compactor.document import Document
 from compactor.spec import SessionResult
 
@@ -98,3 +99,8 @@ def apply(state: SessionState, action: SessionAction) -> SessionState:
             return replace(state, end=action)
         case _:
             assert_never(action)
+
+
+SESSION_LOG: LogFormat[SessionState, SessionAction] = LogFormat(
+    name="session", action_type=TypeAdapter(SessionAction), initial=SessionState(), apply=apply
+)
