@@ -97,14 +97,34 @@ test-spark-latest: .venv-spark-latest/.installed  ## the Spark tests on the newe
 	@.venv-spark-$*/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# --------------------------------------------------------------------------------------------------------------- infra
+
+# aws-cdk-lib is 600 MB and needs Node.js, so the CDK app has an environment of its own.
+INFRA := .venv-infra
+$(INFRA)/.installed: infra/requirements.lock
+	@command -v node >/dev/null || { echo "The AWS CDK needs Node.js (a supported release): install it first." >&2; exit 2; }
+	@$(call make_venv,$(INFRA))
+	@echo "Installing what infra/requirements.lock names into $(INFRA)."
+	@$(INFRA)/bin/python -m pip install -qq --require-hashes --requirement infra/requirements.lock
+	@touch $@
+
+synth: $(INFRA)/.installed  ## write the CloudFormation template of infra/ to cdk.out, and check it
+	@CDK_OUTDIR=cdk.out $(INFRA)/bin/python -m infra.app
+	@$(INFRA)/bin/cfn-lint cdk.out/Lithify.template.json
+	@echo "cdk.out/Lithify.template.json is what would be deployed."
+
+test-infra: $(INFRA)/.installed  ## the tests of infra/
+	@$(INFRA)/bin/python -m pytest tests/infra $(ARGS)
+
 # ------------------------------------------------------------------------------------------------------------ the lock
 
 # No index and no path of this machine may get into a lock: the last line looks.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
-lock: $(INSTALLED)  ## write requirements.lock after a change of pyproject.toml; pins that still fit stay
+lock: $(INSTALLED)  ## write both requirements.lock after a change of pyproject.toml; pins that still fit stay
 	@$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock $(ARGS)
-	@if grep -nE '://|file:|^-|^/' requirements.lock; then \
-		echo "requirements.lock must name no index and no path: see the lines above." >&2; exit 1; fi
+	@$(COMPILE) --group infra --constraints requirements.lock --output-file infra/requirements.lock $(ARGS)
+	@if grep -nE '://|file:|^-|^/' requirements.lock infra/requirements.lock; then \
+		echo "A lock must name no index and no path: see the lines above." >&2; exit 1; fi
 
 lock-upgrade:  ## the same, with the newest releases of everything
 	@$(MAKE) lock ARGS=--upgrade

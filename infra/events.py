@@ -1,0 +1,14 @@
+"""The topic to which every job run's events go; consumers subscribe with filter policies on its message attributes."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+
+class EventsTopic(Construct):
+    """`topic`: standard, not FIFO. An event carries its own id and sequence, so order and repeats are no concern."""
+
+    def __init__(self, scope: Construct, construct_id: str) -> None:
+        super().__init__(scope, construct_id)
+        self.topic = sns.Topic(self, "Topic", enforce_ssl=True)
