@@ -1,13 +1,194 @@
-"""What is known of a column's values: null counts and bounds, in a form that the log can hold."""
+"""What is known of a column's values: null counts and bounds, in a form that the log can hold.
+
+A bound is written only where it is exact. Integers, finite floats, booleans and short text stand for themselves;
+dates, times and timestamps are ISO 8601 (a timestamp with a zone in UTC, with a `Z`), decimals their digits. NaN is
+not covered by the bounds of a float column; nested columns, bytes and durations have no bounds.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compactor.catalog.actions import ColumnStats
+from compactor.catalog.actions import ColumnStats, Scalar
+
+TEXT_BOUND_BYTES_MAX = 63
+"""Longer text is no bound: some writers cut statistics at 64 bytes without saying so, and the log stays small."""
+
+_PARQUET_UNITS: Mapping[str, str] = MappingProxyType({"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"})
+
+
+# ------------------------------------------------------------------------------------------------- from a footer
 
 
 def parquet_column_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, ColumnStats]:
     """Of each top-level column that is not nested, from the statistics of its column chunks."""
-    return {}
+    positions = {metadata.schema.column(position).path: position for position in range(metadata.num_columns)}
+    row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found = {}
+    for field in schema:
+        position = positions.get(field.name)
+        if position is None or pa.types.is_nested(field.type):
+            continue
+        found[field.name] = _merged(field.type, [row_group.column(position) for row_group in row_groups])
+    return found
+
+
+def _merged(kind: pa.DataType, chunks: Iterable[pq.ColumnChunkMetaData]) -> ColumnStats:
+    """Nothing is said of the column where one of its chunks says nothing."""
+    nulls: int | None = 0
+    lows: list[_Bound] | None = []
+    highs: list[_Bound] | None = []
+    for chunk in chunks:
+        stats = chunk.statistics if chunk.is_stats_set else None
+        null_count = stats.null_count if stats is not None and stats.has_null_count else None
+        nulls = None if nulls is None or null_count is None else nulls + null_count
+        if null_count is not None and null_count == chunk.num_values:
+            continue
+        bounded = stats if stats is not None and stats.has_min_max else None
+        low = _parquet_bound(bounded, "min", kind) if bounded is not None else None
+        high = _parquet_bound(bounded, "max", kind) if bounded is not None else None
+        lows = None if lows is None or low is None else [*lows, low]
+        highs = None if highs is None or high is None else [*highs, high]
+    return ColumnStats(
+        null_count=nulls,
+        min_value=min(lows, key=lambda bound: bound.rank).value if lows else None,
+        max_value=max(highs, key=lambda bound: bound.rank).value if highs else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A bound as the log holds it, and what orders it among others of its column."""
+
+    rank: Scalar | Decimal | bytes
+    value: Scalar
+
+
+def _parquet_bound(stats: pq.Statistics, end: str, kind: pa.DataType) -> _Bound | None:
+    """One end ("min" or "max") of a chunk's values, by what Parquet says its numbers and bytes mean."""
+    logical = json.loads(stats.logical_type.to_json()) if stats.logical_type is not None else {}
+    meaning = logical.get("Type", "None")
+    raw = getattr(stats, f"{end}_raw")
+    if meaning in ("None", "Int"):
+        value = getattr(stats, end)
+        # Durations are integers to Parquet, and bytes have no meaning.
+        return None if pa.types.is_duration(kind) or isinstance(value, bytes) else _plain_bound(value)
+    if meaning == "String":
+        return _text_bound(raw)
+    if meaning == "Float16":
+        return _plain_bound(struct.unpack("<e", raw)[0])
+    if meaning == "Decimal":
+        unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
+        return _decimal_bound(Decimal((int(unscaled < 0), _digits(unscaled), -int(logical["scale"]))))
+    return _parquet_temporal_bound(logical, raw)
+
+
+def _parquet_temporal_bound(logical: Mapping[str, str | bool], raw: int) -> _Bound | None:
+    unit = _PARQUET_UNITS.get(str(logical.get("timeUnit")), "ms")
+    match logical["Type"]:
+        case "Date":
+            return _temporal_bound(raw, pa.int32(), pa.date32())
+        case "Timestamp":
+            return _temporal_bound(raw, pa.int64(), pa.timestamp(unit, "UTC" if logical["isAdjustedToUTC"] else None))
+        case "Time" if unit == "ms":
+            return _temporal_bound(raw, pa.int32(), pa.time32(unit))
+        case "Time":
+            return _temporal_bound(raw, pa.int64(), pa.time64(unit))
+        case _:
+            return None
+
+
+def _digits(unscaled: int) -> tuple[int, ...]:
+    return tuple(int(digit) for digit in str(abs(unscaled)))
+
+
+def _plain_bound(value: Scalar) -> _Bound | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return _Bound(value, value)
+
+
+def _text_bound(raw: bytes) -> _Bound | None:
+    """Text is ordered by its UTF-8 bytes."""
+    if len(raw) > TEXT_BOUND_BYTES_MAX:
+        return None
+    try:
+        return _Bound(raw, raw.decode())
+    except UnicodeDecodeError:
+        return None
+
+
+def _decimal_bound(value: Decimal) -> _Bound:
+    return _Bound(value, f"{value:f}")
+
+
+def _temporal_bound(raw: int, physical: pa.DataType, kind: pa.DataType) -> _Bound | None:
+    """ISO 8601 by PyArrow, which knows nanoseconds; years of other than four digits have no bound."""
+    scalar = pa.scalar(raw, physical).cast(kind)
+    text = scalar.cast(pa.string()).as_py().replace(" ", "T")
+    if not pa.types.is_time(kind) and (len(text) < 5 or text[4] != "-" or not text[:4].isdigit()):
+        return None
+    return _Bound(raw, text)
+
+
+# ------------------------------------------------------------------------------------------------- from the rows
+
+
+class RunningStats:
+    """Null counts, and bounds of the types whose extremes PyArrow finds at memory speed, over rows as they pass."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._nulls = dict.fromkeys(schema.names, 0)
+        self._lows: dict[str, _Bound] = {}
+        self._highs: dict[str, _Bound] = {}
+
+    def add(self, table: pa.Table) -> None:
+        for field in self._schema:
+            column = table.column(field.name)
+            self._nulls[field.name] += column.null_count
+            if not _is_cheap(field.type) or column.null_count == len(column):
+                continue
+            extremes = pc.min_max(column)
+            low, high = _arrow_bound(extremes["min"]), _arrow_bound(extremes["max"])
+            if low is not None:
+                self._lows[field.name] = min(low, self._lows.get(field.name, low), key=lambda bound: bound.rank)
+            if high is not None:
+                self._highs[field.name] = max(high, self._highs.get(field.name, high), key=lambda bound: bound.rank)
+
+    def column_stats(self) -> dict[str, ColumnStats]:
+        return {
+            name: ColumnStats(
+                null_count=nulls,
+                min_value=self._lows[name].value if name in self._lows else None,
+                max_value=self._highs[name].value if name in self._highs else None,
+            )
+            for name, nulls in self._nulls.items()
+        }
+
+
+def _is_cheap(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind)) or bool(
+        pa.types.is_timestamp(kind)
+    )
+
+
+def _arrow_bound(scalar: pa.Scalar) -> _Bound | None:
+    kind = scalar.type
+    if pa.types.is_timestamp(kind):
+        return _temporal_bound(scalar.value, pa.int64(), pa.timestamp(kind.unit, None if kind.tz is None else "UTC"))
+    if pa.types.is_date64(kind):
+        return _temporal_bound(scalar.value // 86_400_000, pa.int32(), pa.date32())
+    if pa.types.is_date(kind):
+        return _temporal_bound(scalar.value, pa.int32(), pa.date32())
+    return _plain_bound(scalar.as_py())

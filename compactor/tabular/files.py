@@ -6,7 +6,6 @@ not there, `Unavailable` one whose place does not answer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -15,9 +14,13 @@ import pyarrow as pa
 from compactor.errors import Invalid
 from compactor.names import ContentType
 from compactor.object_store import StoreLocation
+from compactor.schemas import refuse_repeated_columns
 from compactor.tabular.filesystems import open_filesystem, reading
 from compactor.tabular.formats import FileMeasure, Source, TabularFile, TabularFormat
+from compactor.tabular.ipc import Ipc
+from compactor.tabular.orc import Orc
 from compactor.tabular.parquet import Parquet
+from compactor.tabular.text import Csv, JsonLines
 
 _SUFFIXES: Mapping[str, ContentType] = MappingProxyType(
     {
@@ -37,7 +40,16 @@ _SUFFIXES: Mapping[str, ContentType] = MappingProxyType(
 )
 _TEXT = frozenset({ContentType.CSV, ContentType.TSV, ContentType.JSON})
 
-_FORMATS: Mapping[ContentType, TabularFormat] = MappingProxyType({ContentType.PARQUET: Parquet()})
+_FORMATS: Mapping[ContentType, TabularFormat] = MappingProxyType(
+    {
+        ContentType.PARQUET: Parquet(),
+        ContentType.FEATHER: Ipc(),
+        ContentType.ORC: Orc(),
+        ContentType.CSV: Csv(","),
+        ContentType.TSV: Csv("\t"),
+        ContentType.JSON: JsonLines(),
+    }
+)
 
 
 def infer_content_type(uri: str) -> ContentType:
@@ -100,7 +112,5 @@ def _source(location: StoreLocation, file: TabularFile) -> Source:
 
 
 def _checked(file: TabularFile, schema: pa.Schema) -> pa.Schema:
-    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
-    if repeated:
-        raise Invalid(f"{file.uri} has more than one column named {repeated[0]!r}: column names must be unique")
+    refuse_repeated_columns(file.uri, schema)
     return schema

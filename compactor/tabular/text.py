@@ -1,0 +1,322 @@
+"""CSV, TSV and JSON lines: text, plain or gzipped, whose types are declared by the caller or found in all its rows.
+
+An inferred type is the same wherever the file is cut: it is the first of PyArrow's inference order that every value
+of the column fits, not only those of the first block. In CSV an empty field is null and `""` is empty text; a header
+row is required.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyarrow import csv
+from pyarrow import json as arrow_json
+
+from compactor.errors import Invalid
+from compactor.schemas import cast_column, unify_types
+from compactor.tabular.formats import FileMeasure, Source, wanted_columns
+
+BLOCK_BYTES = 8 * 1024 * 1024
+"""What is parsed at a time, and so the longest row that can be read."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@contextmanager
+def open_text(source: Source) -> Iterator[pa.NativeFile]:
+    """The text itself: gzip is recognised by its first bytes, whatever the file is called."""
+    with source.open() as opened:
+        magic = opened.read(len(_GZIP_MAGIC))
+        opened.seek(0)
+        if magic != _GZIP_MAGIC:
+            yield opened
+            return
+        with pa.CompressedInputStream(opened, "gzip") as text:
+            yield text
+
+
+# ------------------------------------------------------------------------------------------------ CSV and TSV
+
+_CSV_INFERENCE_ORDER = (
+    pa.null(),
+    pa.int64(),
+    pa.bool_(),
+    pa.float64(),
+    pa.date32(),
+    pa.time32("s"),
+    pa.timestamp("s"),
+    pa.timestamp("ns"),
+    pa.timestamp("s", "UTC"),
+    pa.timestamp("ns", "UTC"),
+    pa.string(),
+    pa.binary(),
+)
+_CSV_MISFIT = re.compile(r"In CSV column #(\d+): .*conversion error")
+_CSV_READ = csv.ReadOptions(block_size=BLOCK_BYTES)
+
+
+class Csv:
+    """Delimited text with a header row. See `TabularFormat`."""
+
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter
+
+    def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
+        return self.measure(source, schema).schema
+
+    def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
+        header = self._header(source)
+        wanted = wanted_columns(header, columns)
+        declared = _declared(header, schema)
+        # Asked for no column at all, the parser would return all of them.
+        options = _convert_options(
+            {name: _csv_type(kind) for name, kind in declared.items()}, wanted or header.names[:1]
+        )
+        with open_text(source) as text:
+            table = csv.read_csv(
+                text, read_options=_CSV_READ, parse_options=self._parse_options(header), convert_options=options
+            )
+        return _as_declared(table.select(wanted), declared)
+
+    def read_batches(
+        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        header = self._header(source)
+        wanted = wanted_columns(header, columns)
+        declared = _declared(header, schema)
+        parsed = {name: _csv_type(kind) for name, kind in declared.items()}
+        if not all(name in parsed for name in wanted):
+            parsed = dict(zip(header.names, self._infer(source, header, declared)[0], strict=True))
+        options = _convert_options(parsed, wanted or header.names[:1])
+        for batch in self._parsed_batches(source, header, options):
+            yield from _as_declared(pa.Table.from_batches([batch]).select(wanted), declared).to_batches()
+
+    def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
+        header = self._header(source)
+        declared = _declared(header, schema)
+        kinds, rows = self._infer(source, header, declared)
+        fields = [(name, declared.get(name, kind)) for name, kind in zip(header.names, kinds, strict=True)]
+        return FileMeasure(rows, _size_bytes(source), pa.schema(fields))
+
+    def _header(self, source: Source) -> pa.Schema:
+        """The column names, with the types of the first block."""
+        options = csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
+        with open_text(source) as text, csv.open_csv(text, read_options=_CSV_READ, parse_options=options) as reader:
+            return reader.schema
+
+    def _parse_options(self, header: pa.Schema) -> csv.ParseOptions:
+        """Of a single column, an empty line is a null; otherwise it is no row."""
+        several = len(header.names) > 1
+        return csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=several)
+
+    def _parsed_batches(
+        self, source: Source, header: pa.Schema, options: csv.ConvertOptions
+    ) -> Iterator[pa.RecordBatch]:
+        with (
+            open_text(source) as text,
+            csv.open_csv(
+                text, read_options=_CSV_READ, parse_options=self._parse_options(header), convert_options=options
+            ) as reader,
+        ):
+            yield from reader
+
+    def _infer(
+        self, source: Source, header: pa.Schema, declared: Mapping[str, pa.DataType]
+    ) -> tuple[list[pa.DataType], int]:
+        """The type of each column as parsed, and the row count. A column that misfits is tried with the next type.
+
+        At most one more pass over the file for each column and type; one pass where the first block is typical.
+        """
+        kinds = [_csv_type(declared[name]) if name in declared else pa.null() for name in header.names]
+        with_first_block = True
+        while True:
+            undecided = {} if with_first_block else dict(zip(header.names, kinds, strict=True))
+            parsed = {name: _csv_type(kind) for name, kind in declared.items()} | undecided
+            try:
+                rows = 0
+                for batch in self._parsed_batches(source, header, _convert_options(parsed, None)):
+                    kinds, with_first_block = list(batch.schema.types), False
+                    rows += batch.num_rows
+                return kinds, rows
+            except pa.ArrowInvalid as error:
+                misfit = _CSV_MISFIT.search(str(error))
+                position = int(misfit[1]) if misfit is not None else -1
+                if misfit is None or header.names[position] in declared or kinds[position] == pa.binary():
+                    raise
+                with_first_block = False
+                kinds[position] = _CSV_INFERENCE_ORDER[_CSV_INFERENCE_ORDER.index(kinds[position]) + 1]
+
+
+def _convert_options(parsed: Mapping[str, pa.DataType], columns: Sequence[str] | None) -> csv.ConvertOptions:
+    return csv.ConvertOptions(
+        column_types=dict(parsed),
+        include_columns=None if columns is None else list(columns),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    """What to parse, where PyArrow's CSV parser does not make `kind` itself."""
+    if pa.types.is_dictionary(kind):
+        return _csv_type(kind.value_type)
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if kind == pa.string_view() or (pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind)):
+        return pa.string()
+    return kind
+
+
+def _declared(present: pa.Schema, schema: pa.Schema | None) -> dict[str, pa.DataType]:
+    """The declared types of the columns that are there."""
+    if schema is None:
+        return {}
+    return {field.name: field.type for field in schema if field.name in present.names}
+
+
+def _as_declared(table: pa.Table, declared: Mapping[str, pa.DataType]) -> pa.Table:
+    for position, name in enumerate(table.schema.names):
+        if name in declared and table.column(position).type != declared[name]:
+            table = table.set_column(position, name, cast_column(table.column(position), declared[name]))
+    return table
+
+
+def _size_bytes(source: Source) -> int:
+    return int(source.filesystem.get_file_info(source.path).size)
+
+
+# ------------------------------------------------------------------------------------------------- JSON lines
+
+
+class JsonLines:
+    """One JSON object a line. See `TabularFormat`; every declared column is there, null where no line has it."""
+
+    def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
+        return self.measure(source, schema).schema
+
+    def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
+        inferred, _ = _infer_json(source, schema)
+        wanted = wanted_columns(inferred, columns)
+        tables = [_as_declared(table, _types(schema)) for table in _json_tables(source, inferred, wanted)]
+        empty = _as_declared(inferred.empty_table().select(wanted), _types(schema))
+        return pa.concat_tables([empty, *tables])
+
+    def read_batches(
+        self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        inferred, _ = _infer_json(source, schema)
+        for table in _json_tables(source, inferred, wanted_columns(inferred, columns)):
+            yield from _as_declared(table, _types(schema)).to_batches()
+
+    def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
+        inferred, rows = _infer_json(source, schema)
+        declared = _types(schema)
+        fields = [field.with_type(declared.get(field.name, field.type)) for field in inferred]
+        return FileMeasure(rows, _size_bytes(source), pa.schema(fields))
+
+
+def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
+    return {} if schema is None else {field.name: field.type for field in schema}
+
+
+def _infer_json(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, int]:
+    """The schema that every line parses with, and the row count."""
+    parsed = pa.schema([(name, _json_type(name, kind)) for name, kind in _types(schema).items()])
+    kinds = dict(zip(parsed.names, parsed.types, strict=True))
+    rows = 0
+    for lines in _blocks_of_lines(source):
+        table = arrow_json.read_json(
+            pa.BufferReader(lines),
+            read_options=_json_read_options(lines),
+            parse_options=arrow_json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="infer"),
+        )
+        rows += table.num_rows
+        for field in table.schema:
+            before = kinds.get(field.name, pa.null())
+            after = _promote_json(before, field.type)
+            if after is None:
+                raise Invalid(f"{source.file.uri} has values of {before} and of {field.type} in column {field.name!r}")
+            kinds[field.name] = after
+    return pa.schema(list(kinds.items())), rows
+
+
+def _json_tables(source: Source, inferred: pa.Schema, wanted: Sequence[str]) -> Iterator[pa.Table]:
+    # Asked for no column at all, the parser would forget how many lines there are.
+    needed = pa.schema([inferred.field(name) for name in wanted] or [pa.field("", pa.null())])
+    options = arrow_json.ParseOptions(explicit_schema=needed, unexpected_field_behavior="ignore")
+    for lines in _blocks_of_lines(source):
+        table = arrow_json.read_json(
+            pa.BufferReader(lines), read_options=_json_read_options(lines), parse_options=options
+        )
+        yield table.select(list(wanted))
+
+
+def _json_read_options(lines: bytes) -> arrow_json.ReadOptions:
+    return arrow_json.ReadOptions(block_size=len(lines) + 1, use_threads=False)
+
+
+def _blocks_of_lines(source: Source) -> Iterator[bytes]:
+    """The text in pieces of whole lines; JSON has no newline inside a value. Blank pieces are left out."""
+    rest = io.BytesIO()
+    with open_text(source) as text:
+        while piece := text.read(BLOCK_BYTES):
+            end = piece.rfind(b"\n") + 1
+            if end == 0:
+                rest.write(piece)
+                continue
+            lines = rest.getvalue() + piece[:end]
+            rest = io.BytesIO()
+            rest.write(piece[end:])
+            if lines.strip():
+                yield lines
+    if rest.getvalue().strip():
+        yield rest.getvalue()
+
+
+def _promote_json(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """As PyArrow's parser promotes within a block: a whole number beside others, a date beside other text."""
+    if {first, second} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.string() in (first, second) and any(pa.types.is_timestamp(kind) for kind in (first, second)):
+        return pa.string()
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        item = _promote_json(first.value_type, second.value_type)
+        return None if item is None else pa.list_(item)
+    if pa.types.is_struct(first) and pa.types.is_struct(second):
+        members = {field.name: field.type for field in first}
+        for field in second:
+            kind = _promote_json(members.get(field.name, pa.null()), field.type)
+            if kind is None:
+                return None
+            members[field.name] = kind
+        return pa.struct(list(members.items()))
+    return unify_types(first, second)
+
+
+def _json_type(name: str, kind: pa.DataType) -> pa.DataType:
+    """What to parse, where PyArrow's JSON parser does not make `kind` itself. `name` is for the error."""
+    if pa.types.is_dictionary(kind):
+        return _json_type(name, kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _json_type(name, field.type)) for field in kind])
+    if pa.types.is_nested(kind) and hasattr(kind, "value_type"):
+        return pa.list_(_json_type(name, kind.value_type))
+    if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or pa.types.is_fixed_size_binary(kind):
+        raise Invalid(f"column {name!r} is declared as {kind}, which JSON lines cannot hold")
+    for is_one, parsed in _JSON_PARSES:
+        if is_one(kind):
+            return parsed
+    return kind
+
+
+_JSON_PARSES: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
+    (pa.types.is_date, pa.string()),
+    (pa.types.is_time, pa.string()),
+    (pa.types.is_float16, pa.float32()),
+    (pa.types.is_duration, pa.int64()),
+)
