@@ -78,6 +78,14 @@ def check_key(key: str) -> None:
         raise Invalid(f"{key!r} is no object key: write a/b/c, without empty parts, `.` or `..`")
 
 
+def key_bytes_max(location: StoreLocation) -> int:
+    """The longest key that fits below this root: S3 takes 1,024 bytes with the prefix, Linux 4,095 with the folder."""
+    if location.root_uri.startswith("s3://"):
+        prefix = location.root_uri.removeprefix("s3://").partition("/")[2]
+        return 1_024 - len(f"{prefix}/".encode())
+    return 4_095 - len(location.root_uri.removeprefix("file://").encode()) - 1
+
+
 def parse_location(uri_or_path: str, *, endpoint_url: str | None = None, region: str | None = None) -> StoreLocation:
     """A location from what a person types: `s3://bucket/prefix`, `file:///data/lake`, or a local path.
 

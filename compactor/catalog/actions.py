@@ -80,7 +80,8 @@ class Watermark(Document):
 class RowCounts(Document):
     """The bookkeeping of a round: rows_in = rows_out + rows_deduplicated + rows_deleted.
 
-    rows_in            live compacted rows before the round, and every row of the round's delta files
+    rows_before        live compacted rows before the round
+    rows_in            rows_before, and every row of the round's delta files
     rows_out           live compacted rows after the round
     rows_deduplicated  rows that lost to another row of their key
     rows_deleted       delete rows that won: their keys are gone
@@ -88,6 +89,7 @@ class RowCounts(Document):
     tombstones         keys that the index remembers as deleted after the round
     """
 
+    rows_before: int
     rows_in: int
     rows_out: int
     rows_deduplicated: int
@@ -141,6 +143,7 @@ class RoundCommitted(Document):
     files_removed          file numbers that are no longer part of the stream
     index_files            the whole index of `index_version`; earlier index files are no longer part of the stream
     digest_encoding        the number of the key encoding that the digests were made with (FORMAT.md)
+    compacted_schema       Arrow schema of the rows, as a base64 IPC message; what later rounds grow
     """
 
     action: Literal["round_committed"] = "round_committed"
@@ -157,6 +160,7 @@ class RoundCommitted(Document):
     primary_keys: tuple[str, ...]
     sort_keys: tuple[SortKey, ...]
     digest_encoding: int
+    compacted_schema: str
     hash_bucket_count: int = Field(ge=1)
     index_version: int = Field(ge=1)
     bytes_at_rest: int = Field(ge=0)

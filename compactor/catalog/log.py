@@ -30,6 +30,7 @@ import structlog
 from pydantic import Field, JsonValue, TypeAdapter
 from pydantic_core import to_json
 
+from compactor.catalog.paths import LogObject
 from compactor.clock import Clock
 from compactor.document import Document
 from compactor.errors import Conflict, Corrupt, Invalid, Unavailable
@@ -169,11 +170,16 @@ class DurableLog(Generic[StateT, ActionT]):
         before, after = 0, self.load().entry_number + 1
         while after - before > 1:
             middle = (before + after) // 2
-            entry = self._read(middle)
-            if entry is None:
-                raise Corrupt(f"entry {middle} of log {self.folder} is missing, though later ones exist")
-            before, after = (middle, after) if entry.at_ms <= at_ms else (before, middle)
+            written_in_time = self.entry(middle).at_ms <= at_ms
+            before, after = (middle, after) if written_in_time else (before, middle)
         return before
+
+    def entry(self, number: int) -> Entry[ActionT]:
+        """One entry that must exist (`Corrupt` if it does not)."""
+        entry = self._read(number)
+        if entry is None:
+            raise Corrupt(f"entry {number} of log {self.folder} is missing, though later ones exist")
+        return entry
 
     def append(self, decide: Callable[[LogState[StateT]], Sequence[ActionT]]) -> Appended[StateT, ActionT]:
         """Write one entry with the actions that `decide` returns for the fold before it.
@@ -352,13 +358,13 @@ class DurableLog(Generic[StateT, ActionT]):
 
     @property
     def _hint_key(self) -> str:
-        return f"{self.folder}/_last_checkpoint"
+        return LogObject(self.folder, "hint").key
 
     def _entry_key(self, number: int) -> str:
-        return f"{self.folder}/{number:020d}.json"
+        return LogObject(self.folder, "entry", number).key
 
     def _checkpoint_key(self, number: int) -> str:
-        return f"{self.folder}/{number:020d}.checkpoint.parquet"
+        return LogObject(self.folder, "checkpoint", number).key
 
     def _pause(self, doublings: int) -> None:
         """Writers that lost one race together do not meet again in the next: sleep a random part of a growing pause."""
