@@ -43,6 +43,15 @@ class ExpectedSlaChanged(Document):
     now: float
 
 
+class IndexMoved(Document):
+    """The index was rehashed: entry `entry_number` of the compacted stream."""
+
+    action: Literal["index_moved"] = "index_moved"
+    attempt: int
+    entry_number: int
+    hash_bucket_count: int
+
+
 class SessionSucceeded(Document):
     action: Literal["session_succeeded"] = "session_succeeded"
     attempt: int
@@ -59,7 +68,8 @@ class SessionFailed(Document):
 
 
 SessionAction = Annotated[
-    SessionStarted | RoundDone | ExpectedSlaChanged | SessionSucceeded | SessionFailed, Field(discriminator="action")
+    SessionStarted | RoundDone | ExpectedSlaChanged | IndexMoved | SessionSucceeded | SessionFailed,
+    Field(discriminator="action"),
 ]
 
 
@@ -95,6 +105,8 @@ def apply(state: SessionState, action: SessionAction) -> SessionState:
             return replace(state, rounds_done=(*state.rounds_done, action))
         case ExpectedSlaChanged():
             return replace(state, expected_sla=action.now)
+        case IndexMoved():
+            return state
         case SessionSucceeded() | SessionFailed():
             return replace(state, end=action)
         case _:

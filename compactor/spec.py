@@ -8,17 +8,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from compactor.catalog.actions import RoundCommitted, SortKey
 from compactor.document import Document
-from compactor.names import PARTITION_STREAM_POSITION, ContentType, SortOrder
+from compactor.errors import Invalid
+from compactor.names import PARTITION_STREAM_POSITION, ContentType, SortOrder, TableId
 from compactor.object_store import StoreLocation
 
 ROWS_PER_COMPACTED_FILE = 4_000_000
 ROWS_PER_PRIMARY_KEY_INDEX_FILE = 38_000_000
+NOT_WRITTEN = frozenset({ContentType.JSON})
+"""Content types that PyArrow reads and does not write."""
+
 DEFAULT_SORT_KEYS = (SortKey(column=PARTITION_STREAM_POSITION, order=SortOrder.ASCENDING),)
 
 Partition = Annotated[dict[str, str], Field(description="one string per partition key of the table")]
@@ -51,6 +56,7 @@ class SessionSpec(Document):
 
     source_entry_number  the entry of the source stream's log that the session reads at
     source_position      the last stream position at that entry; None where the stream has no delta
+    destination_entry_number  where the compacted stream's log stood then: completions of the session come after it
     """
 
     job_run: JobRunSpec
@@ -59,6 +65,7 @@ class SessionSpec(Document):
     source_stream_version: int
     source_entry_number: int
     source_position: int | None
+    destination_entry_number: int
 
 
 class SessionPlan(Document):
@@ -104,3 +111,39 @@ class JobRunResult(Document):
 
 
 SessionEnd = Literal["succeeded", "failed"]
+
+
+def violations(run: JobRunSpec) -> tuple[str, ...]:
+    """Everything about a job run that can be seen to be wrong without looking at the lake, a sentence each."""
+    reasons = list(_wrong_names(run))
+    bounded = {
+        "rows_per_primary_key_index_file": run.rows_per_primary_key_index_file,
+        "rows_per_compacted_file": run.rows_per_compacted_file,
+        "hash_bucket_count": run.hash_bucket_count,
+        "max_rows_per_round": run.max_rows_per_round,
+        "desired_sla": run.desired_sla,
+    }
+    reasons += [
+        f"{name} is {value}: it must be 1 or more" for name, value in bounded.items() if value is not None and value < 1
+    ]
+    if run.tombstone_retention is not None and run.tombstone_retention < 0:
+        reasons.append(f"tombstone_retention is {run.tombstone_retention}: it must be 0 or more stream positions")
+    if run.compacted_file_content_type in NOT_WRITTEN:
+        written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
+        reasons.append(f"compacted_file_content_type {run.compacted_file_content_type} can be read only: use {written}")
+    return tuple(reasons)
+
+
+def _wrong_names(run: JobRunSpec) -> Iterator[str]:
+    for table_id in dict.fromkeys((run.source_table_id, run.destination_compacted_table_id)):
+        try:
+            TableId.parse(table_id)
+        except Invalid as error:
+            yield str(error)
+    if not run.primary_keys:
+        yield "primary_keys is empty: name at least one column"
+    columns = [key.column for key in run.sort_keys]
+    for column in sorted({column for column in columns if columns.count(column) > 1}):
+        yield f"sort key column {column!r} is given more than once: sort keys must reference unique columns"
+    if PARTITION_STREAM_POSITION in run.primary_keys:
+        yield f"{PARTITION_STREAM_POSITION!r} is a virtual column: it can be a sort key, not a primary key"

@@ -1,0 +1,123 @@
+"""What a row of the primary key index is, in memory and in an index file.
+
+    digest       20 bytes  SHA-1 of the framed key, most significant byte first
+    file_number   4 bytes  the compacted file that holds the key's row; 0: the key is deleted (a tombstone)
+    row_index     8 bytes  the row in that file, from 0; of a tombstone: the stream position of the delete
+    sort:<name>   0 to 32  one column per custom sort key, in its own Arrow type
+
+A bucket's rows are sorted by digest and cut into files at `rows_per_primary_key_index_file`. Each file holds one record
+batch, uncompressed: its digests lie in one stretch of bytes, so a key is found by range reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from compactor.errors import Corrupt
+from compactor.kernels.digest import DIGEST_ENCODING, Words
+from compactor.kernels.sort_values import SortColumn, decode_sort_values, encode_sort_values, encoded_width
+
+INDEX_FORMAT = 1
+DIGEST_BYTES = 20
+TOMBSTONE_FILE_NUMBER = 0
+SORT_COLUMN_PREFIX = "sort:"
+
+
+@dataclass(frozen=True)
+class IndexRows:
+    """Rows of the index, sorted by digest.
+
+    words         (rows, 5)
+    file_numbers  int32 (rows,)
+    row_indices   int64 (rows,)
+    sort_values   uint8 (rows, width), encoded
+    """
+
+    words: Words
+    file_numbers: npt.NDArray[np.int32]
+    row_indices: npt.NDArray[np.int64]
+    sort_values: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def tombstone_positions(self) -> npt.NDArray[np.int64]:
+        """The stream position at which each key was deleted, -1 where its row is live."""
+        return np.where(self.file_numbers == TOMBSTONE_FILE_NUMBER, self.row_indices, np.int64(-1))
+
+    def slice(self, start: int, end: int) -> IndexRows:
+        return IndexRows(
+            self.words[start:end],
+            self.file_numbers[start:end],
+            self.row_indices[start:end],
+            self.sort_values[start:end],
+        )
+
+    def take(self, order: npt.NDArray[np.int64]) -> IndexRows:
+        return IndexRows(self.words[order], self.file_numbers[order], self.row_indices[order], self.sort_values[order])
+
+    @classmethod
+    def concatenate(cls, pieces: Sequence[IndexRows]) -> IndexRows:
+        """The rows of at least one piece, one piece after the other."""
+        if len(pieces) == 1:
+            return pieces[0]
+        return cls(
+            np.concatenate([piece.words for piece in pieces]),
+            np.concatenate([piece.file_numbers for piece in pieces]),
+            np.concatenate([piece.row_indices for piece in pieces]),
+            np.concatenate([piece.sort_values for piece in pieces]),
+        )
+
+
+def no_rows(sort_columns: Sequence[SortColumn]) -> IndexRows:
+    return IndexRows(
+        np.empty((0, 5), np.uint32),
+        np.empty(0, np.int32),
+        np.empty(0, np.int64),
+        np.empty((0, encoded_width(sort_columns)), np.uint8),
+    )
+
+
+def index_schema(sort_columns: Sequence[SortColumn]) -> pa.Schema:
+    """The Arrow schema of an index file, with the numbers of its formats as metadata."""
+    fields = [
+        pa.field("digest", pa.binary(DIGEST_BYTES), nullable=False),
+        pa.field("file_number", pa.int32(), nullable=False),
+        pa.field("row_index", pa.int64(), nullable=False),
+        *(pa.field(SORT_COLUMN_PREFIX + column.name, column.arrow_type) for column in sort_columns),
+    ]
+    formats = {"lithify.index_format": str(INDEX_FORMAT), "lithify.digest_encoding": str(DIGEST_ENCODING)}
+    return pa.schema(fields, metadata=formats)
+
+
+def to_record_batch(rows: IndexRows, sort_columns: Sequence[SortColumn]) -> pa.RecordBatch:
+    digests = pa.py_buffer(np.ascontiguousarray(rows.words.astype(">u4")))
+    arrays = [
+        pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(rows), [None, digests]),
+        pa.array(rows.file_numbers, pa.int32()),
+        pa.array(rows.row_indices, pa.int64()),
+        *decode_sort_values(sort_columns, rows.sort_values),
+    ]
+    return pa.record_batch(arrays, schema=index_schema(sort_columns))
+
+
+def from_record_batch(batch: pa.RecordBatch, sort_columns: Sequence[SortColumn], where: str) -> IndexRows:
+    """The rows of an index file. Sort values may have been written narrower than a column's type now: they widen."""
+    written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
+    if written_with != str(DIGEST_ENCODING):
+        raise Corrupt(f"{where} has digest encoding {written_with}; this release reads encoding {DIGEST_ENCODING}")
+    digests = batch.column("digest")
+    raw = np.frombuffer(digests.buffers()[1], np.uint8)[digests.offset * DIGEST_BYTES :][: len(digests) * DIGEST_BYTES]
+    sort_arrays = [batch.column(SORT_COLUMN_PREFIX + column.name).cast(column.arrow_type) for column in sort_columns]
+    return IndexRows(
+        raw.view(">u4").astype(np.uint32).reshape(-1, 5),
+        batch.column("file_number").to_numpy(),
+        batch.column("row_index").to_numpy(),
+        encode_sort_values(sort_columns, sort_arrays, batch.num_rows),
+    )

@@ -1,0 +1,53 @@
+"""A whole job run in this process: pins its sessions, plans each, runs one after the other on one Spark.
+
+The dispatcher does the same over many machines (`dispatcher/job_runs.py`); both write the same session logs.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from pyspark import SparkContext
+
+from compactor.attempt import run_attempt
+from compactor.catalog.catalog import DeltaCatalog
+from compactor.clock import Clock
+from compactor.local_spark import local_resources, local_spark, usable_cores
+from compactor.session_planner import PinnedSession, pin_sessions, plan_session
+from compactor.spec import JobRunResult, JobRunSpec, SessionResult
+
+
+def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkContext | None) -> JobRunResult:
+    """Runs every session. Spark is started only if one has something to do. See `compact` for what it raises.
+
+    All sessions are planned before the first one runs: input that can never work is refused before anything is written.
+    """
+    resources = local_resources(usable_cores() if spark is None else spark.defaultParallelism)
+    planned = [
+        (session, plan_session(session.spec, lake, resources) if session.pending_file_count else None)
+        for session in pin_sessions(run, lake)
+    ]
+    results = []
+    with ExitStack() as stack:
+        for session, plan in planned:
+            if plan is None:
+                results.append(_nothing_to_do(session))
+                continue
+            if spark is None:
+                spark = stack.enter_context(local_spark(f"lithify {run.job_run_id}"))
+            results.append(run_attempt(plan, lake, lake.store, spark, 1, clock))
+    return JobRunResult(job_run_id=run.job_run_id, sessions=tuple(results))
+
+
+def _nothing_to_do(session: PinnedSession) -> SessionResult:
+    return SessionResult(
+        session_id=session.spec.session_id,
+        partition=session.spec.partition,
+        rounds=0,
+        rows_in=session.compacted_rows,
+        rows_out=session.compacted_rows,
+        rows_deduplicated=0,
+        rows_deleted=0,
+        seconds=0.0,
+        expected_sla=0.0,
+    )

@@ -1,0 +1,48 @@
+"""Which hash bucket a digest belongs to, and the stable grouping of rows by it (seed 000, hash bucket step, c-f)."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from compactor.kernels.digest import Words
+
+
+def hash_buckets(words: Words, hash_bucket_count: int) -> npt.NDArray[np.uint32]:
+    """`int.from_bytes(digest, "big") % hash_bucket_count` for every row. uint32 (rows,)."""
+    buckets = np.empty(len(words), np.uint32)
+    _modulo(words, np.uint64(hash_bucket_count), buckets)
+    return buckets
+
+
+def group_by_bucket(
+    buckets: npt.NDArray[np.uint32], hash_bucket_count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Rows grouped by bucket, in their old order within one.
+
+    Returns order (rows,) and bounds (hash_bucket_count + 1,): bucket b's rows are order[bounds[b]:bounds[b + 1]].
+    """
+    bounds = np.zeros(hash_bucket_count + 1, np.int64)
+    np.cumsum(np.bincount(buckets, minlength=hash_bucket_count), out=bounds[1:])
+    order = np.empty(len(buckets), np.int64)
+    _scatter(buckets, bounds[:-1].copy(), order)
+    return order, bounds
+
+
+@nb.njit(cache=True, nogil=True)
+def _modulo(words, count, buckets):  # type: ignore[no-untyped-def]
+    # Long division word by word: the remainder stays below 2^32, so remainder * 2^32 + word fits 64 bits.
+    for row in range(words.shape[0]):
+        remainder = np.uint64(0)
+        for word in range(5):
+            remainder = ((remainder << np.uint64(32)) | np.uint64(words[row, word])) % count
+        buckets[row] = np.uint32(remainder)
+
+
+@nb.njit(cache=True, nogil=True)
+def _scatter(buckets, cursor, order):  # type: ignore[no-untyped-def]
+    for row in range(buckets.size):
+        bucket = buckets[row]
+        order[cursor[bucket]] = row
+        cursor[bucket] += 1

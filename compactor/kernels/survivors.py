@@ -1,0 +1,192 @@
+"""Which row of every primary key survives (contract 2), in one pass over rows in digest order.
+
+The rows of a key are met in the order (stream position, file number, row index): first what the index remembers of it,
+a live compacted row or a tombstone, then the round's rows. A row takes over unless its sort values are smaller than
+the holder's. So each key's outcome is a fold over its rows, and folding them in one round or in many is the same.
+
+A delete row without sort values ends all that came before it, and whatever comes after it wins. A tombstone that is
+older than its retention, measured in stream positions from the row at hand, no longer counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from compactor.kernels.digest import Words
+
+UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES = 0, 1, 2
+"""What a row does. The last: a delete whose file lacks the custom sort key columns."""
+
+FORGOTTEN, LIVE, TOMBSTONE = 0, 1, 2
+"""What becomes of a key: nothing is left of it, a row survives, or the index remembers that it was deleted."""
+
+KEEP_FOR_EVER = -1
+
+
+@dataclass(frozen=True)
+class RememberedKeys:
+    """What the index holds of one hash bucket, sorted by digest, digests unique.
+
+    words                (keys, 5)
+    sort_values          uint8 (keys, width): order-preserving bytes, see sort_values.py; width 0: by position alone
+    tombstone_positions  int64 (keys,): where the key was deleted; -1 where its row is live
+    """
+
+    words: Words
+    sort_values: npt.NDArray[np.uint8]
+    tombstone_positions: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ArrivingRows:
+    """The round's rows of one hash bucket, in the order (stream position, file number, row index).
+
+    words, sort_values  as in RememberedKeys
+    operations          uint8 (rows,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
+    positions           int64 (rows,): stream positions
+    """
+
+    words: Words
+    sort_values: npt.NDArray[np.uint8]
+    operations: npt.NDArray[np.uint8]
+    positions: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """One entry per key that is not forgotten, in digest order.
+
+    holders            int64 (keys,): that remembered key, or len(remembered) + that arriving row
+    outcomes           uint8 (keys,): LIVE or TOMBSTONE
+    rows_deduplicated  rows (live remembered or arriving) that lost to another row
+    rows_deleted       arriving delete rows that won
+    """
+
+    holders: npt.NDArray[np.int64]
+    outcomes: npt.NDArray[np.uint8]
+    rows_deduplicated: int
+    rows_deleted: int
+
+
+def find_survivors(
+    remembered: RememberedKeys,
+    arriving: ArrivingRows,
+    arriving_order: npt.NDArray[np.int64],
+    horizon: int,
+    tombstone_retention: int = KEEP_FOR_EVER,
+) -> Survivors:
+    """Folds the arriving rows into the remembered keys.
+
+    arriving_order       stable digest order of the arriving rows (`digest_order`)
+    horizon              the last stream position of the round: tombstones older than the retention are forgotten
+    tombstone_retention  in stream positions; KEEP_FOR_EVER: tombstones never age
+    """
+    keys_max = len(remembered.words) + len(arriving.words)
+    holders = np.empty(keys_max, np.int64)
+    outcomes = np.empty(keys_max, np.uint8)
+    keys, deduplicated, deleted = _fold(
+        remembered.words,
+        remembered.sort_values,
+        remembered.tombstone_positions,
+        arriving.words,
+        arriving.sort_values,
+        arriving.operations,
+        arriving.positions,
+        arriving_order,
+        np.int64(horizon),
+        np.int64(tombstone_retention),
+        holders,
+        outcomes,
+    )
+    return Survivors(holders[:keys], outcomes[:keys], int(deduplicated), int(deleted))
+
+
+@nb.njit(cache=True, nogil=True)
+def _compare(left, left_row, right, right_row):  # type: ignore[no-untyped-def]
+    """-1, 0 or 1: how two rows of two matrices compare, first column first."""
+    for column in range(left.shape[1]):
+        one, other = left[left_row, column], right[right_row, column]
+        if one != other:
+            return -1 if one < other else 1
+    return 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _outlived(tombstone_position, position, retention):  # type: ignore[no-untyped-def]
+    return tombstone_position >= 0 and retention >= 0 and position - tombstone_position > retention
+
+
+@nb.njit(cache=True, nogil=True)
+def _takes_over(row, holder, old_sort, sort, operations):  # type: ignore[no-untyped-def]
+    """Whether an arriving row takes a key over from its holder, of which the tombstone's age is not considered."""
+    remembered = old_sort.shape[0]
+    if holder < 0 or sort.shape[1] == 0 or operations[row] == DELETE_WITHOUT_SORT_VALUES:
+        return True
+    if holder < remembered:
+        return _compare(sort, row, old_sort, holder) >= 0
+    if operations[holder - remembered] == DELETE_WITHOUT_SORT_VALUES:
+        return True
+    return _compare(sort, row, sort, holder - remembered) >= 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _outcome_of(operation, by_position_alone):  # type: ignore[no-untyped-def]
+    """What becomes of a key that an arriving row holds in the end."""
+    if operation == UPSERT:
+        return LIVE
+    # Any row to come is later than this delete, and so beats it without being told: nothing need be remembered.
+    return FORGOTTEN if by_position_alone or operation == DELETE_WITHOUT_SORT_VALUES else TOMBSTONE
+
+
+@nb.njit(cache=True, nogil=True)
+def _fold(  # type: ignore[no-untyped-def]
+    old_words,
+    old_sort,
+    old_tombstones,
+    words,
+    sort,
+    operations,
+    positions,
+    order,
+    horizon,
+    retention,
+    holders,
+    outcomes,
+):
+    remembered, arriving = old_words.shape[0], order.size
+    keys = deduplicated = deleted = np.int64(0)
+    old = new = 0
+    while old < remembered or new < arriving:
+        comparison = -1 if new == arriving else 1
+        if old < remembered and new < arriving:
+            comparison = _compare(old_words, old, words, order[new])
+        holder = tombstone_position = np.int64(-1)
+        outcome, rows_of_key = FORGOTTEN, 0
+        if comparison <= 0:
+            holder, tombstone_position = np.int64(old), old_tombstones[old]
+            outcome = LIVE if tombstone_position < 0 else TOMBSTONE
+            rows_of_key += tombstone_position < 0
+            old += 1
+        if comparison >= 0:
+            key_row = order[new]
+            while new < arriving and _compare(words, order[new], words, key_row) == 0:
+                row = order[new]
+                new += 1
+                rows_of_key += 1
+                outlives = _outlived(tombstone_position, positions[row], retention)
+                if outlives or _takes_over(row, holder, old_sort, sort, operations):
+                    holder = np.int64(remembered + row)
+                    outcome = _outcome_of(operations[row], sort.shape[1] == 0)
+                    tombstone_position = positions[row] if outcome == TOMBSTONE else np.int64(-1)
+        won_by_delete = holder >= remembered and operations[holder - remembered] != UPSERT
+        deleted += won_by_delete
+        deduplicated += rows_of_key - (won_by_delete or outcome == LIVE)
+        if outcome == LIVE or (outcome == TOMBSTONE and not _outlived(tombstone_position, horizon, retention)):
+            holders[keys] = holder
+            outcomes[keys] = outcome
+            keys += 1
+    return keys, deduplicated, deleted

@@ -1,0 +1,51 @@
+"""A Spark of one's own for `compact()` where the caller has none: in this process, on this machine's cores."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+
+from compactor.java_home import find_java_home
+from compactor.sizing import Resources
+from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
+
+_TASK_MEMORY_SHARE = 0.5
+_TASK_MEMORY_BYTES_MAX = 8 * 1024**3
+
+
+@contextmanager
+def local_spark(app_name: str) -> Iterator[SparkContext]:
+    """Starts Spark in local mode and stops it at the end. Raises `Invalid` where there is no Java to run it.
+
+    PySpark is told of its Java and of its workers' Python through the environment only, so this is the one place
+    beside the mains that touches it.
+    """
+    environment = os.environ  # noqa: TID251
+    environment["JAVA_HOME"] = str(find_java_home(environment, Path.home() / ".cache" / "lithify"))
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf().setAppName(app_name).setMaster(f"local[{usable_cores()}]")
+    for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS}.items():
+        conf.set(name, value)
+    spark = SparkContext(conf=conf)
+    spark.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def local_resources(cores: int) -> Resources:
+    """What a task may hold on this machine: an even share of half of its memory, at most seed 000's 8 GiB per core."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    share_bytes = int(memory_bytes * _TASK_MEMORY_SHARE / cores)
+    return Resources(task_memory_bytes=min(share_bytes, _TASK_MEMORY_BYTES_MAX), tasks=cores)

@@ -1,0 +1,40 @@
+"""Moves a primary key index to another hash bucket count, as a Spark job of its own (seed 000; contract 3).
+
+Crash-safe by the order of its writes: new index files, which nobody sees; then one log entry that replaces the index
+version. The old version's files stay until garbage collection finds that no entry in reach of a reader names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from pyspark import SparkContext
+
+from compactor.catalog.actions import IndexFile
+from compactor.errors import Corrupt
+from compactor.index.layout import IndexRows
+from compactor.spark_errors import spark_job
+from compactor.steps.rehash import RehashPlan, join_bucket, split_bucket
+
+
+def rehash(spark: SparkContext, plan: RehashPlan) -> tuple[IndexFile, ...]:
+    """Writes the new index version's files and returns them, in bucket order. Nobody sees them before the commit."""
+    old_buckets = sorted({file.hash_bucket for file in plan.index_files})
+    moved = spark.parallelize(old_buckets, max(len(old_buckets), 1)).flatMap(partial(split_bucket, plan))
+    by_bucket = moved.partitionBy(plan.hash_bucket_count, _own_partition)
+    with spark_job("rehash"):
+        written = by_bucket.mapPartitionsWithIndex(partial(_join_partition, plan)).collect()
+    files = sorted(written, key=lambda file: (file.hash_bucket, file.part))
+    rows_before, rows_after = sum(file.rows for file in plan.index_files), sum(file.rows for file in files)
+    if rows_before != rows_after:
+        raise Corrupt(f"the index had {rows_before} rows before the rehash and has {rows_after} after it")
+    return tuple(files)
+
+
+def _own_partition(key: int) -> int:
+    return key
+
+
+def _join_partition(plan: RehashPlan, hash_bucket: int, blocks: Iterator[tuple[int, IndexRows]]) -> Iterator[IndexFile]:
+    yield from join_bucket(plan, hash_bucket, [block for _, block in blocks])

@@ -1,0 +1,187 @@
+"""Runs one round on Spark: hash bucket, dedupe, materialize. It decides nothing, and commits nothing.
+
+    delta files --hash_files--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept on disk
+    survivors --counts only--> driver: lay_out
+    survivors --finish_bucket--> index files
+                           |--> row indices --shuffle by task--> materialize --> compacted files
+
+Two Spark jobs: the counts of the first are what the second needs to know where every row will lie. Every task is a
+function of its input, and writes files under names that only this attempt uses; so Spark may run one again, anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from pyspark import RDD, SparkContext, StorageLevel
+
+from compactor.catalog.actions import DataFile, IndexFile, RowCounts, StepFigures
+from compactor.clock import Clock
+from compactor.errors import Corrupt
+from compactor.planning import DeltaSource, RoundPlan, group_for_tasks
+from compactor.spark_errors import spark_job
+from compactor.steps.dedupe import DedupedBucket, RowsToFetch, dedupe_bucket, finish_bucket
+from compactor.steps.hash_bucket import HashedRows, hash_files
+from compactor.steps.layout import BucketCounts, MaterializeLayout, lay_out
+from compactor.steps.materialize import MaterializedFiles, materialize
+from compactor.steps.memory import peak_memory_bytes
+
+HASH_TASKS_PER_CORE = 4
+"""More tasks than cores, so that a core that is done early has something left to take."""
+
+ElementT = TypeVar("ElementT")
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round wrote. Nobody sees its files before they are committed.
+
+    files_added    new compacted files
+    files_removed  numbers of compacted files that hold no row of the stream any more, or whose rows were rewritten
+    """
+
+    files_added: tuple[DataFile, ...]
+    files_removed: tuple[int, ...]
+    index_files: tuple[IndexFile, ...]
+    counts: RowCounts
+    steps: dict[str, StepFigures]
+
+
+@dataclass(frozen=True)
+class FinishedIndex:
+    """What a finish task says of itself, beside the rows it asks for."""
+
+    files: tuple[IndexFile, ...]
+    peak_memory_bytes: int
+
+
+def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Callable[[str, int], None]) -> RoundResult:
+    """Runs the steps. `on_step` is told each step's name and its number of tasks before it starts.
+
+    Raises what the steps raise: `Corrupt` where files and log disagree or the books do not balance.
+    """
+    started = clock.monotonic_seconds()
+    groups = group_for_tasks(plan.deltas, plan.tasks * HASH_TASKS_PER_CORE)
+    on_step("dedupe", plan.hash_bucket_count)
+    survivors = _survivors(spark, plan, groups).persist(StorageLevel.DISK_ONLY)
+    try:
+        with spark_job("hash bucket and dedupe"):
+            counts = survivors.map(_counts_of).collect()
+        deduped = clock.monotonic_seconds()
+        layout = lay_out(plan, counts)
+        on_step("materialize", layout.task_count)
+        with spark_job("materialize"):
+            finished = _finish(survivors, plan, layout).collect()
+        materialized = clock.monotonic_seconds()
+    finally:
+        survivors.unpersist()
+    index = [item for item in finished if isinstance(item, FinishedIndex)]
+    files = [item for item in finished if isinstance(item, MaterializedFiles)]
+    peaks = [item.peak_memory_bytes for item in index] + [item.peak_memory_bytes for item in files]
+    steps = {
+        "dedupe": StepFigures(
+            seconds=deduped - started,
+            tasks=len(groups) + plan.hash_bucket_count,
+            peak_memory_bytes=max((count.peak_memory_bytes for count in counts), default=0),
+        ),
+        "materialize": StepFigures(
+            seconds=materialized - deduped,
+            tasks=layout.task_count,
+            peak_memory_bytes=max(peaks, default=0),
+        ),
+    }
+    return _result(plan, layout, counts, index, files, steps)
+
+
+def _survivors(spark: SparkContext, plan: RoundPlan, groups: Sequence[tuple[DeltaSource, ...]]) -> RDD[DedupedBucket]:
+    hashed = spark.parallelize(groups, max(len(groups), 1)).flatMap(partial(hash_files, plan))
+    by_bucket = hashed.partitionBy(plan.hash_bucket_count, _own_partition)
+    return by_bucket.mapPartitionsWithIndex(partial(_dedupe_partition, plan))
+
+
+def _finish(
+    survivors: RDD[DedupedBucket], plan: RoundPlan, layout: MaterializeLayout
+) -> RDD[FinishedIndex | MaterializedFiles]:
+    """One partition per materialize task, and a last one that only collects what was written of the index."""
+    asked = survivors.flatMap(partial(_finish_one, plan, layout))
+    by_task = asked.partitionBy(layout.task_count + 1, _own_partition)
+    return by_task.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
+
+
+def _own_partition(key: int) -> int:
+    return key
+
+
+def _counts_of(bucket: DedupedBucket) -> BucketCounts:
+    return bucket.counts
+
+
+def _dedupe_partition(
+    plan: RoundPlan, hash_bucket: int, blocks: Iterator[tuple[int, HashedRows]]
+) -> Iterator[DedupedBucket]:
+    yield dedupe_bucket(plan, hash_bucket, [block for _, block in blocks])
+
+
+def _finish_one(
+    plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket
+) -> Iterator[tuple[int, RowsToFetch | FinishedIndex]]:
+    files, rows_to_fetch = finish_bucket(plan, layout, bucket)
+    yield from rows_to_fetch
+    yield layout.task_count, FinishedIndex(files, peak_memory_bytes())
+
+
+def _materialize_partition(
+    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Iterator[tuple[int, RowsToFetch | FinishedIndex]]
+) -> Iterator[MaterializedFiles | FinishedIndex]:
+    values = [value for _, value in blocks]
+    yield from (value for value in values if isinstance(value, FinishedIndex))
+    asked = [value for value in values if isinstance(value, RowsToFetch)]
+    if asked:
+        yield materialize(plan, layout, task, asked)
+
+
+def _result(
+    plan: RoundPlan,
+    layout: MaterializeLayout,
+    counts: Sequence[BucketCounts],
+    index: Sequence[FinishedIndex],
+    files: Sequence[MaterializedFiles],
+    steps: dict[str, StepFigures],
+) -> RoundResult:
+    """Puts the tasks' answers together, and balances the books: what does not add up is never committed."""
+    added = sorted((file for item in files for file in item.files), key=lambda file: file.file_number)
+    carried_rows = sum(plan.compacted[ordinal].rows for ordinal in layout.carried)
+    index_files = sorted(
+        (file for item in index for file in item.files), key=lambda file: (file.hash_bucket, file.part)
+    )
+    row_counts = RowCounts(
+        rows_before=sum(file.rows for file in plan.compacted),
+        rows_in=sum(file.rows for file in plan.sources),
+        rows_out=carried_rows + sum(file.rows for file in added),
+        rows_deduplicated=sum(count.rows_deduplicated for count in counts),
+        rows_deleted=sum(count.rows_deleted for count in counts),
+        rows_carried=carried_rows,
+        tombstones=sum(count.tombstones for count in counts),
+    )
+    _balance(row_counts, counts, index_files)
+    carried = set(layout.carried)
+    removed = tuple(file.file_number for file in plan.compacted if file.ordinal not in carried)
+    return RoundResult(tuple(added), removed, tuple(index_files), row_counts, steps)
+
+
+def _balance(rows: RowCounts, counts: Sequence[BucketCounts], index_files: Sequence[IndexFile]) -> None:
+    rows_in = sum(count.rows_in for count in counts)
+    if rows.rows_in != rows_in:
+        raise Corrupt(f"the round's files hold {rows.rows_in} rows, but {rows_in} keys and rows were deduplicated")
+    accounted = rows.rows_out + rows.rows_deduplicated + rows.rows_deleted
+    if rows.rows_in != accounted:
+        raise Corrupt(
+            f"the books do not balance: {rows.rows_in} rows in, but {rows.rows_out} out + {rows.rows_deduplicated} "
+            f"deduplicated + {rows.rows_deleted} deleted = {accounted}"
+        )
+    indexed = sum(file.rows for file in index_files)
+    if indexed != rows.rows_out + rows.tombstones:
+        raise Corrupt(f"the index has {indexed} rows for {rows.rows_out} live rows and {rows.tombstones} tombstones")

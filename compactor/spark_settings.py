@@ -1,0 +1,33 @@
+"""Spark settings that the job counts on wherever it runs. Who starts Spark adds the master and the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+JOB_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        # Forks Python workers from a process that has imported our steps already: saves their imports in every worker.
+        "spark.python.daemon.module": "compactor.worker_daemon",
+        "spark.python.worker.reuse": "true",
+        # Pointer records are digests: they do not compress.
+        "spark.shuffle.compress": "false",
+        "spark.shuffle.spill.compress": "false",
+        "spark.rdd.compress": "false",
+        "spark.broadcast.compress": "false",
+        # Running a task again is safe; but a fault that survives four tries is not the machine's.
+        "spark.task.maxFailures": "4",
+        "spark.ui.showConsoleProgress": "false",
+        # The job never uses DataFrames; results of tasks are small, but an index of many files is not.
+        "spark.driver.maxResultSize": "0",
+    }
+)
+
+LOCAL_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+)
+"""On one machine: no web page, nothing listens beyond the loopback interface."""

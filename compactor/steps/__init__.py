@@ -1,0 +1,10 @@
+"""The steps of a round, as the functions that Spark's tasks run: blocks of arrays in, blocks of arrays out.
+
+    hash_bucket   reads key and sort columns, digests the keys, groups row pointers by hash bucket
+    dedupe        folds a bucket's row pointers into the index, finds the survivors
+    materialize   reads source files, writes the surviving rows into compacted files
+    rehash        moves index rows to another bucket count
+
+What crosses the network per row is a pointer record; rows cross only from the source file to the compacted file,
+inside one materialize task.
+"""

@@ -1,0 +1,99 @@
+"""The hash bucket step (seed 000): key and sort columns of delta files become row pointers, grouped by hash bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from compactor.errors import Corrupt
+from compactor.kernels.canonical import canonical_column
+from compactor.kernels.digest import Words, digest_keys
+from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
+from compactor.kernels.sort_values import SortColumn, encode_sort_values, encoded_width
+from compactor.names import PARTITION_STREAM_POSITION
+from compactor.planning import DeltaSource, RoundPlan
+from compactor.steps.memory import peak_memory_bytes
+from compactor.tabular import read_batches
+
+_ROWS_PER_UINT32 = 1 << 32
+
+
+@dataclass(frozen=True)
+class HashedRows:
+    """Row pointers of one hash bucket from one task: 24 bytes a row, and the sort values.
+
+    ordinals, row_counts  one per source file that has rows here, in ordinal order
+    words                 (rows, 5), file after file
+    row_indices           uint32 (rows,), or uint64 where a file has more rows: rows in their file, ascending
+    sort_values           uint8 (rows, width), encoded
+    """
+
+    ordinals: npt.NDArray[np.int32]
+    row_counts: npt.NDArray[np.int64]
+    words: Words
+    row_indices: npt.NDArray[np.unsignedinteger]
+    sort_values: npt.NDArray[np.uint8]
+    peak_memory_bytes: int
+
+
+def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[int, HashedRows]]:
+    """One hash bucket task: yields (hash bucket, rows) for every bucket that has any. `files` are consecutive."""
+    words_of_files, sort_values_of_files, rows_of_files = [], [], []
+    for file in files:
+        words, sort_values = _read_keys(plan, file)
+        if len(words) != file.rows:
+            raise Corrupt(f"{file.file.uri} holds {len(words)} rows, but the log says {file.rows}")
+        words_of_files.append(words)
+        sort_values_of_files.append(sort_values)
+        rows_of_files.append(len(words))
+    words = np.concatenate(words_of_files)
+    sort_values = np.concatenate(sort_values_of_files)
+    starts = np.concatenate(([0], np.cumsum(rows_of_files)))
+    index_type = np.uint32 if max(rows_of_files) < _ROWS_PER_UINT32 else np.uint64
+    order, bounds = group_by_bucket(hash_buckets(words, plan.hash_bucket_count), plan.hash_bucket_count)
+    peak = peak_memory_bytes()
+    for bucket in range(plan.hash_bucket_count):
+        rows = order[bounds[bucket] : bounds[bucket + 1]]
+        if not len(rows):
+            continue
+        cuts = np.searchsorted(rows, starts)
+        row_counts = np.diff(cuts)
+        row_indices = rows - np.repeat(starts[:-1], row_counts)
+        present = np.flatnonzero(row_counts)
+        yield (
+            bucket,
+            HashedRows(
+                ordinals=np.array([files[int(place)].ordinal for place in present], np.int32),
+                row_counts=row_counts[present],
+                words=words[rows],
+                row_indices=row_indices.astype(index_type),
+                sort_values=sort_values[rows],
+                peak_memory_bytes=peak,
+            ),
+        )
+
+
+def _read_keys(plan: RoundPlan, file: DeltaSource) -> tuple[Words, npt.NDArray[np.uint8]]:
+    """Digests and encoded sort values of a file's rows, in file order."""
+    read = [*plan.key_columns, *(column.name for column in plan.sort_columns if column.name not in plan.key_columns)]
+    words = [np.empty((0, 5), np.uint32)]
+    sort_values = [np.empty((0, encoded_width(plan.sort_columns)), np.uint8)]
+    for batch in read_batches(plan.location, file.file, read):
+        keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in plan.key_columns]
+        words.append(digest_keys(keys, batch.num_rows))
+        values = [_sort_column(column, batch, file) for column in plan.sort_columns]
+        sort_values.append(encode_sort_values(plan.sort_columns, values, batch.num_rows))
+    return np.concatenate(words), np.concatenate(sort_values)
+
+
+def _sort_column(column: SortColumn, batch: pa.RecordBatch, file: DeltaSource) -> pa.Array:
+    if column.name == PARTITION_STREAM_POSITION:
+        return pa.array(np.full(batch.num_rows, file.position, np.int64))
+    if column.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, column.arrow_type)
+    array = batch.column(column.name)
+    return array.cast(column.arrow_type)
