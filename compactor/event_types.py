@@ -174,11 +174,12 @@ class SessionFailed(SessionData):
 
 
 class RehashCompleted(SessionData):
+    """`entry_number` is the commit's, in the compacted stream's log."""
+
     event_type: ClassVar[str] = "lithify.rehash.completed.v1"
-    from_hash_bucket_count: int
+    attempt: int
+    entry_number: int
     hash_bucket_count: int
-    index_version: int
-    seconds: float
 
 
 class HeartbeatEmitted(SessionData):

@@ -33,6 +33,7 @@ from compactor.object_store import ObjectStore
 from compactor.session_log import (
     ExpectedSlaChanged,
     Heartbeat,
+    IndexMoved,
     RoundDone,
     SessionAction,
     SessionFailed,
@@ -180,6 +181,14 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
                 attempt=action.attempt,
                 before=action.before,
                 now=action.now,
+            )
+        case IndexMoved():
+            return said.RehashCompleted(
+                session_id=session_id,
+                partition=partition,
+                attempt=action.attempt,
+                entry_number=action.entry_number,
+                hash_bucket_count=action.hash_bucket_count,
             )
         case SessionSucceeded() | SessionFailed():
             return None

@@ -21,9 +21,9 @@
 
 Within RUNNING, each session goes its own way, always driven by the holder:
 
-    PINNED -- planned --> PLANNED -- launched --> LAUNCHED -- ended --> ENDED (see SessionEnd)
-                                      ^     |
-                                      +-----+ stalled, retried, or launched anew by whoever took the job run over
+    PINNED -- planned --> PLANNED -- launching, launched --> LAUNCHED -- ended --> ENDED (see SessionEnd)
+                                      ^                |
+                                      +----------------+ stalled, retried, or launched anew by who took the job run over
 
 The fold refuses (`Corrupt`) an action of an epoch that is not the current one, so a dispatcher that was taken over
 cannot have written anything: `claims.py` sees to it before every append.
@@ -43,17 +43,19 @@ from compactor.catalog.log import LogFormat
 from compactor.document import Document
 from compactor.errors import Corrupt
 from compactor.names import render_partition
-from compactor.spec import JobRunSpec, Partition, SessionResult, SessionSpec
+from compactor.spec import JobRunSpec, Partition, SessionSpec
+from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 
 
 class SessionPin(Document):
-    """A session as it was asked for: one partition stream, and where its log stood when the job run was accepted."""
+    """A session as it was asked for: one partition stream, and where the logs stood when the job run was accepted."""
 
     session_id: str
     partition: Partition
     source_stream_version: int
     source_entry_number: int
     source_position: int | None
+    destination_entry_number: int
 
 
 def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
@@ -64,39 +66,8 @@ def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
         source_stream_version=pin.source_stream_version,
         source_entry_number=pin.source_entry_number,
         source_position=pin.source_position,
+        destination_entry_number=pin.destination_entry_number,
     )
-
-
-# ------------------------------------------------------------------------------------------ how a session ended
-
-
-class Succeeded(Document):
-    """`result` without its completions, which are in the session's and the table's own logs."""
-
-    end: Literal["succeeded"] = "succeeded"
-    result: SessionResult
-
-
-class NothingToDo(Document):
-    """No delta above the watermark: nothing was launched."""
-
-    end: Literal["nothing_to_do"] = "nothing_to_do"
-
-
-class Failed(Document):
-    """`error_kind` is the class in errors.py, "stalled", "crashed" or "bug"."""
-
-    end: Literal["failed"] = "failed"
-    attempt: int
-    error_kind: str
-    reasons: tuple[str, ...]
-
-
-class Cancelled(Document):
-    end: Literal["cancelled"] = "cancelled"
-
-
-SessionEnd = Annotated[Succeeded | NothingToDo | Failed | Cancelled, Field(discriminator="end")]
 
 
 # ------------------------------------------------------------------------------------------------------ actions
@@ -159,6 +130,15 @@ class SessionPlanned(Document):
     arithmetic: tuple[str, ...]
 
 
+class SessionLaunching(Document):
+    """The attempt's number is taken: written before the launch, so that no two attempts ever share one."""
+
+    action: Literal["session_launching"] = "session_launching"
+    epoch: int
+    session_id: str
+    attempt: int = Field(ge=1)
+
+
 class SessionLaunched(Document):
     action: Literal["session_launched"] = "session_launched"
     epoch: int
@@ -205,7 +185,7 @@ class JobRunEnded(Document):
 
 
 class JobRunOutcome(Document):
-    """Rows over all sessions that succeeded, as in `RowCounts`. `reasons` names the sessions that failed."""
+    """Rows over all sessions that succeeded, as in `RowCounts`. `reasons`: why cancelled, and what failed where."""
 
     status: Literal["succeeded", "failed", "cancelled"]
     nothing_to_do: bool
@@ -229,6 +209,7 @@ JobRunAction = Annotated[
     | JobRunReleased
     | CancelRequested
     | SessionPlanned
+    | SessionLaunching
     | SessionLaunched
     | SessionStalled
     | SessionRetried
@@ -236,16 +217,8 @@ JobRunAction = Annotated[
     | JobRunEnded,
     Field(discriminator="action"),
 ]
-HolderAction = (
-    ClaimRenewed
-    | JobRunReleased
-    | SessionPlanned
-    | SessionLaunched
-    | SessionStalled
-    | SessionRetried
-    | SessionEnded
-    | JobRunEnded
-)
+AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
+HolderAction = ClaimRenewed | JobRunReleased | AboutSession | JobRunEnded
 
 
 # --------------------------------------------------------------------------------------------------------- fold
@@ -275,7 +248,7 @@ class ClaimState:
 
 @dataclass(frozen=True)
 class SessionState:
-    """attempt   the last one launched, 0 before the first
+    """attempt   the last number taken for a launch, 0 before the first
     failures  attempts that failed, whoever held the job run then
     """
 
@@ -346,24 +319,22 @@ def _apply_of_holder(state: JobRunState, action: HolderAction) -> JobRunState:
             return replace(state, claim=None)
         case JobRunEnded():
             return replace(state, claim=None, ended=action)
-        case SessionPlanned() | SessionLaunched() | SessionStalled() | SessionRetried() | SessionEnded():
+        case _:
             session = state.sessions.get(action.session_id)
             if session is None or session.end is not None:
                 raise Corrupt(f"{action.action} is about session {action.session_id!r}, which is not open")
             sessions = {**state.sessions, action.session_id: _apply_to_session(session, action)}
             return replace(state, sessions=MappingProxyType(sessions))
-        case _:
-            assert_never(action)
 
 
-def _apply_to_session(
-    session: SessionState, action: SessionPlanned | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
-) -> SessionState:
+def _apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
     match action:
         case SessionPlanned():
             return replace(session, plan=action)
+        case SessionLaunching():
+            return replace(session, attempt=action.attempt, cluster=None)
         case SessionLaunched():
-            return replace(session, attempt=action.attempt, cluster=action.cluster)
+            return replace(session, cluster=action.cluster)
         case SessionStalled():
             return session
         case SessionRetried():
@@ -395,8 +366,9 @@ def conclude(state: JobRunState) -> JobRunOutcome | None:
     results = [end.result for end in ends.values() if isinstance(end, Succeeded)]
     failed = {session_id: end for session_id, end in ends.items() if isinstance(end, Failed)}
     cancelled = any(isinstance(end, Cancelled) for end in ends.values())
+    why_cancelled = (state.cancel.reason,) if cancelled and state.cancel is not None else ()
     return JobRunOutcome(
-        status="failed" if failed else "cancelled" if cancelled else "succeeded",
+        status="cancelled" if cancelled else "failed" if failed else "succeeded",
         nothing_to_do=all(isinstance(end, NothingToDo) for end in ends.values()),
         sessions=len(results),
         rounds=sum(result.rounds for result in results),
@@ -405,7 +377,8 @@ def conclude(state: JobRunState) -> JobRunOutcome | None:
         rows_deduplicated=sum(result.rows_deduplicated for result in results),
         rows_deleted=sum(result.rows_deleted for result in results),
         failed_sessions=tuple(failed),
-        reasons=tuple(
+        reasons=why_cancelled
+        + tuple(
             f"{render_partition(state.sessions[session_id].pin.partition)}: {reason}"
             for session_id, end in failed.items()
             for reason in end.reasons
