@@ -26,8 +26,11 @@ def check_key_columns(schema: pa.Schema, primary_keys: Sequence[str], sort_keys:
 def sort_key_bytes(data_type: pa.DataType) -> int | None:
     """How many bytes a value of this type takes in the index; None for a type without a fixed width.
 
-    A dictionary-encoded column counts as the values it stands for, and a column of nothing but nulls as nothing.
+    A dictionary-encoded column counts as the values it stands for, an extension type (a UUID) as what it is stored as,
+    and a column of nothing but nulls as nothing.
     """
+    if isinstance(data_type, pa.BaseExtensionType):
+        return sort_key_bytes(data_type.storage_type)
     if pa.types.is_dictionary(data_type):
         return sort_key_bytes(data_type.value_type)
     if pa.types.is_null(data_type):
@@ -42,6 +45,8 @@ def sort_key_bytes(data_type: pa.DataType) -> int | None:
 
 def is_key_type(data_type: pa.DataType) -> bool:
     """Whether a primary key column may have this type."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return is_key_type(data_type.storage_type)
     if pa.types.is_dictionary(data_type):
         return is_key_type(data_type.value_type)
     return not (pa.types.is_nested(data_type) or pa.types.is_interval(data_type))

@@ -8,6 +8,8 @@ string, binary       the bytes themselves
 date                 8 bytes: days since 1970-01-01
 time                 8 bytes: nanoseconds since midnight
 timestamp, duration  12 bytes: seconds (8 bytes, floored), then nanoseconds (4 bytes)
+
+A dictionary-encoded value is the value it stands for, a value of an extension type (a UUID) what it is stored as.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ def canonical_column(name: str, column: pa.ChunkedArray) -> CanonicalColumn:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -128,7 +132,8 @@ def _fixed_bytes(name: str, array: pa.Array) -> Bytes:
 
 
 def _float_bytes(array: pa.Array) -> Bytes:
-    doubles = np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False), "<f8") + 0.0  # -0.0 + 0.0 is 0.0
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
+        doubles = np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False), "<f8") + 0.0  # -0.0 + 0.0 is 0.0
     doubles[np.isnan(doubles)] = np.nan
     return doubles.view(np.uint8).reshape(-1, 8)
 
