@@ -210,6 +210,8 @@ def _sort_column(key: SortKey, schema: pa.Schema) -> SortColumn:
         arrow_type = pa.int64()
     else:
         arrow_type = schema.field(key.column).type if key.column in schema.names else _ALL_NULL_SORT_TYPE
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        arrow_type = arrow_type.storage_type
     if pa.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
     if pa.types.is_null(arrow_type):
