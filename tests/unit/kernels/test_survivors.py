@@ -1,0 +1,181 @@
+"""Survivors against the plain fold: one key after the other, one row after the other."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from compactor.kernels.digest import Words
+from compactor.kernels.digest_order import digest_order
+from compactor.kernels.survivors import (
+    DELETE,
+    DELETE_WITHOUT_SORT_VALUES,
+    KEEP_FOR_EVER,
+    LIVE,
+    TOMBSTONE,
+    UPSERT,
+    ArrivingRows,
+    RememberedKeys,
+    find_survivors,
+)
+from tests.effort import examples
+
+HORIZON = 20
+LIVE_ROW = -1
+
+
+@dataclass(frozen=True)
+class Arriving:
+    key: int
+    sort: bytes
+    operation: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Remembered:
+    sort: bytes
+    tombstone_position: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is left of each key: (holder, outcome), the holder "index" or the place of an arriving row."""
+
+    keys: dict[int, tuple[str | int, int]]
+    rows_deduplicated: int
+    rows_deleted: int
+
+
+def plain_fold(index: dict[int, Remembered], rows: list[Arriving], by_position: bool, retention: int) -> Found:
+    """Contract 2, rule by rule: the holder of a key meets each of its rows in turn."""
+    keys: dict[int, tuple[str | int, int]] = {}
+    deduplicated = deleted = 0
+    for key in sorted({*index, *(row.key for row in rows)}):
+        holder: str | int | None = None
+        sort, operation, deleted_at, met = b"", UPSERT, LIVE_ROW, 0
+        if key in index:
+            holder, sort, deleted_at = "index", index[key].sort, index[key].tombstone_position
+            operation = UPSERT if deleted_at == LIVE_ROW else DELETE
+            met += deleted_at == LIVE_ROW
+        for place, row in enumerate(rows):
+            if row.key != key:
+                continue
+            met += 1
+            expired = deleted_at != LIVE_ROW and retention >= 0 and row.position - deleted_at > retention
+            clears = DELETE_WITHOUT_SORT_VALUES in (operation, row.operation)
+            if holder is None or by_position or expired or clears or row.sort >= sort:
+                holder, sort, operation = place, row.sort, row.operation
+                deleted_at = row.position if operation == DELETE and not by_position else LIVE_ROW
+        remembered = deleted_at != LIVE_ROW and not (retention >= 0 and HORIZON - deleted_at > retention)
+        assert holder is not None
+        if operation == UPSERT:
+            keys[key] = (holder, LIVE)
+        elif remembered:
+            keys[key] = (holder, TOMBSTONE)
+        won_by_delete = operation != UPSERT and holder != "index"
+        deleted += won_by_delete
+        deduplicated += met - (won_by_delete or operation == UPSERT)
+    return Found(keys, deduplicated, deleted)
+
+
+def fold(
+    index: dict[int, Remembered], rows: list[Arriving], width: int, retention: int, horizon: int = HORIZON
+) -> Found:
+    """The same by the kernels."""
+    known = sorted(index, key=digest_of)
+    remembered = RememberedKeys(
+        words_of(known),
+        sort_matrix([index[key].sort for key in known], width),
+        np.array([index[key].tombstone_position for key in known], np.int64),
+    )
+    arriving = ArrivingRows(
+        words_of([row.key for row in rows]),
+        sort_matrix([row.sort for row in rows], width),
+        np.array([row.operation for row in rows], np.uint8),
+        np.array([row.position for row in rows], np.int64),
+    )
+    found = find_survivors(remembered, arriving, digest_order(arriving.words), horizon, retention)
+    keys: dict[int, tuple[str | int, int]] = {}
+    for holder, outcome in zip(found.holders.tolist(), found.outcomes.tolist(), strict=True):
+        if holder < len(known):
+            keys[known[holder]] = ("index", outcome)
+        else:
+            keys[rows[holder - len(known)].key] = (holder - len(known), outcome)
+    in_digest_order = [digest_of(key) for key in keys]
+    assert in_digest_order == sorted(in_digest_order)
+    return Found(dict(sorted(keys.items())), found.rows_deduplicated, found.rows_deleted)
+
+
+def digest_of(key: int) -> bytes:
+    return hashlib.sha1(str(key).encode()).digest()
+
+
+def words_of(keys: list[int]) -> Words:
+    words = np.frombuffer(b"".join(digest_of(key) for key in keys), ">u4").astype(np.uint32)
+    return words.reshape(-1, 5)
+
+
+def sort_matrix(values: list[bytes], width: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), width)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[dict[int, Remembered], list[Arriving], int, int]:
+    width = draw(st.sampled_from([0, 2, 2]))
+    sort = st.binary(min_size=width, max_size=width) if not width else st.sampled_from([b"\0\0", b"\1\0", b"\1\7"])
+    operation = st.sampled_from([UPSERT, UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES])
+    tombstones = st.integers(0, 8) if width else st.just(LIVE_ROW)
+    index = draw(
+        st.dictionaries(st.integers(0, 7), st.builds(Remembered, sort, st.just(LIVE_ROW) | tombstones), max_size=6)
+    )
+    positions = sorted(draw(st.lists(st.integers(9, HORIZON), max_size=14)))
+    rows = [draw(st.builds(Arriving, st.integers(0, 9), sort, operation, st.just(at))) for at in positions]
+    return index, rows, width, draw(st.sampled_from([KEEP_FOR_EVER, 0, 3, 8, 100]))
+
+
+@examples(3)
+@given(rounds())
+@example(({}, [], 0, KEEP_FOR_EVER))
+@example(({1: Remembered(b"", LIVE_ROW)}, [], 0, KEEP_FOR_EVER))
+def test_survivors_are_those_of_the_plain_fold(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
+    index, rows, width, retention = case
+    assert fold(index, rows, width, retention) == plain_fold(index, rows, width == 0, retention)
+
+
+@given(rounds())
+def test_every_row_is_accounted_for(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
+    index, rows, width, retention = case
+    found = fold(index, rows, width, retention)
+    rows_in = len(rows) + sum(each.tombstone_position == LIVE_ROW for each in index.values())
+    rows_out = sum(outcome == LIVE for _, outcome in found.keys.values())
+    assert rows_in == rows_out + found.rows_deduplicated + found.rows_deleted
+
+
+@examples(2)
+@given(rounds(), st.integers(0, 14))
+def test_folding_in_two_rounds_is_folding_in_one(
+    case: tuple[dict[int, Remembered], list[Arriving], int, int], cut: int
+) -> None:
+    index, rows, width, retention = case
+    whole = fold(index, rows, width, retention)
+    first = fold(index, rows[:cut], width, retention, horizon=max((row.position for row in rows[:cut]), default=0))
+    between = {
+        key: index[key] if holder == "index" else _remember(rows[int(holder)])
+        for key, (holder, _) in first.keys.items()
+    }
+    second = fold(between, rows[cut:], width, retention)
+    in_all = {
+        key: (first.keys[key][0] if holder == "index" else int(holder) + len(rows[:cut]), outcome)
+        for key, (holder, outcome) in second.keys.items()
+    }
+    assert in_all == whole.keys
+
+
+def _remember(row: Arriving) -> Remembered:
+    return Remembered(row.sort, LIVE_ROW if row.operation == UPSERT else row.position)
