@@ -61,11 +61,16 @@ class ObjectStore(Protocol):
         """Bytes [start, start + length) of an object that must exist (`Corrupt` if it does not)."""
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
-        """Objects whose key starts with `prefix`, in key order, those at or before `start_after` left out."""
+        """Objects whose key starts with `prefix`, each once; those of one folder in key order.
+
+        start_after  leave out keys at or before it; for prefixes that lie within one folder
+
+        Across folders the order is the service's own: S3 compares whole keys, a file system compares part by part.
+        """
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """The folders directly under the folder `prefix` (which ends with `/` or is empty): the next path part of every
-        key that goes on after it, each once, in order."""
+        key that goes on after it, each once, in order. One whose last object is gone may be named for a while."""
 
     def delete(self, key: str) -> None:
         """Remove the object; a missing one is not an error."""
@@ -74,8 +79,8 @@ class ObjectStore(Protocol):
 def check_key(key: str) -> None:
     """Raises `Invalid` for a key that is no path below the root: every store refuses it before it does anything."""
     parts = key.split("/")
-    if any(part in ("", ".", "..") for part in parts) or "\0" in key:
-        raise Invalid(f"{key!r} is no object key: write a/b/c, without empty parts, `.` or `..`")
+    if any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
+        raise Invalid(f"{key!r} is no object key: write a/b/c, no part of it empty, `.` or `..`")
 
 
 def key_bytes_max(location: StoreLocation) -> int:

@@ -50,6 +50,8 @@ from compactor.errors import Invalid
 from compactor.names import ContentType, LifecycleState, Operation, PartitionValues, render_partition
 from compactor.object_store import ObjectStore, StoreLocation, key_bytes_max, open_store, parse_location
 
+__all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
+
 WordT = TypeVar("WordT", bound=StrEnum)
 
 STREAMS_KEPT = 256

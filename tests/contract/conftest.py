@@ -1,30 +1,59 @@
-"""The stores that every contract test runs over."""
+"""The stores that every contract test runs over: in memory, in a folder, on a real S3 server, and on moto's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from compactor.aws.s3 import S3Clients, S3Store
 from compactor.clock import SystemClock
 from compactor.local_store import LocalStore
 from compactor.object_store import ObjectStore, StoreLocation
 from tests.fakes.memory_store import MemoryStore
+from tests.servers import BUCKET, aws_environment, create_bucket, moto_server, seaweedfs_server
 
 
-def _memory(folder: Path) -> ObjectStore:
-    return MemoryStore(SystemClock(), StoreLocation(f"file://{folder}/lake"))
+@dataclass(frozen=True)
+class S3Service:
+    endpoint_url: str
+    clients: S3Clients
 
 
-def _folder(folder: Path) -> ObjectStore:
-    return LocalStore(StoreLocation(f"file://{folder}/lake"))
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
+    """A real S3 server, which runs until the test session ends."""
+    with aws_environment(), seaweedfs_server(tmp_path_factory.mktemp("seaweedfs")) as endpoint_url:
+        yield S3Service(endpoint_url, S3Clients.open(endpoint_url, None))
 
 
-_MAKERS: dict[str, Callable[[Path], ObjectStore]] = {"memory": _memory, "folder": _folder}
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Service]:
+    """The quick one, in this process. Nothing about a race may be asserted on it."""
+    with aws_environment(), moto_server() as endpoint_url:
+        create_bucket(endpoint_url)
+        yield S3Service(endpoint_url, S3Clients.open(endpoint_url, None))
 
 
-@pytest.fixture(params=[*_MAKERS])
+@pytest.fixture(
+    params=[
+        "memory",
+        "folder",
+        pytest.param("seaweedfs", marks=pytest.mark.servers),
+        pytest.param("moto", marks=pytest.mark.servers),
+    ]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    """An empty store of each kind in turn."""
-    return _MAKERS[request.param](tmp_path)
+    """An empty store of each kind in turn. Beside the one in memory there is a folder for data files."""
+    folder = StoreLocation(f"file://{tmp_path}/lake")
+    match request.param:
+        case "memory":
+            return MemoryStore(SystemClock(), folder)
+        case "folder":
+            return LocalStore(folder)
+        case server:
+            service: S3Service = request.getfixturevalue(server)
+            location = StoreLocation(f"s3://{BUCKET}/{SystemClock().new_id()}", service.endpoint_url)
+            return S3Store(location, service.clients, SystemClock())

@@ -21,6 +21,7 @@ from compactor.object_store import ObjectStore, StoreLocation
 from compactor.tabular import TabularFile, read_table
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
 
 ORDERS = "ACME.ORDERS.V1"
 ROWS = pa.table({"order_id": [1, 2, 3], "status": ["new", None, "paid"]})
@@ -34,6 +35,17 @@ def lake(store: ObjectStore) -> DeltaCatalog:
 @pytest.fixture
 def orders(lake: DeltaCatalog) -> Table:
     return lake.create_table(ORDERS)
+
+
+@pytest.fixture
+def memory_lake(tmp_path: Path) -> DeltaCatalog:
+    """For what cannot depend on the store: it is asked once."""
+    return DeltaCatalog(MemoryStore(SystemClock(), StoreLocation(f"file://{tmp_path}/memory")), SystemClock())
+
+
+@pytest.fixture
+def memory_orders(memory_lake: DeltaCatalog) -> Table:
+    return memory_lake.create_table(ORDERS)
 
 
 def again(table: Table) -> Table:
@@ -79,18 +91,18 @@ def test_creating_the_same_table_again_answers_with_it(lake: DeltaCatalog) -> No
     ],
 )
 def test_a_table_cannot_be_created_again_with_another_definition(
-    lake: DeltaCatalog, partition_keys: list[str], schema: pa.Schema, reason: str
+    memory_lake: DeltaCatalog, partition_keys: list[str], schema: pa.Schema, reason: str
 ) -> None:
-    lake.create_table(ORDERS, ["day"], pa.schema([("a", pa.int8())]))
+    memory_lake.create_table(ORDERS, ["day"], pa.schema([("a", pa.int8())]))
     with pytest.raises(Invalid, match=reason):
-        lake.create_table(ORDERS, partition_keys, schema)
+        memory_lake.create_table(ORDERS, partition_keys, schema)
 
 
-def test_every_fault_of_a_definition_is_told_at_once(lake: DeltaCatalog) -> None:
+def test_every_fault_of_a_definition_is_told_at_once(memory_lake: DeltaCatalog) -> None:
     with pytest.raises(Invalid) as refused:
-        lake.create_table("orders", ["day", "day", ""], pa.schema([("a", pa.int8()), ("a", pa.int8())]))
+        memory_lake.create_table("orders", ["day", "day", ""], pa.schema([("a", pa.int8()), ("a", pa.int8())]))
     assert len(refused.value.reasons) == 4
-    assert lake.tables() == []
+    assert memory_lake.tables() == []
 
 
 def test_a_table_that_is_not_there_is_refused_by_name(lake: DeltaCatalog) -> None:
@@ -144,9 +156,9 @@ def test_partitions_are_those_with_a_log_in_order(lake: DeltaCatalog) -> None:
     ],
 )
 def test_partition_values_must_be_exactly_the_tables_keys(
-    lake: DeltaCatalog, partition: dict[str, str], reasons: list[str]
+    memory_lake: DeltaCatalog, partition: dict[str, str], reasons: list[str]
 ) -> None:
-    table = lake.create_table(ORDERS, ["region", "day"])
+    table = memory_lake.create_table(ORDERS, ["region", "day"])
     with pytest.raises(Invalid) as refused:
         table.append(partition, ROWS)
     assert len(refused.value.reasons) == len(reasons)
@@ -250,16 +262,16 @@ def test_a_broken_file_is_refused_by_name_and_nothing_is_added(orders: Table, tm
         (pa.Table.from_arrays([[1], [2]], names=["a", "a"]), "more than one column named 'a'"),
     ],
 )
-def test_what_is_no_source_is_refused_in_one_sentence(orders: Table, source: object, reason: str) -> None:
+def test_what_is_no_source_is_refused_in_one_sentence(memory_orders: Table, source: object, reason: str) -> None:
     with pytest.raises(Invalid, match=reason):
-        orders.append({}, source)
-    assert orders.partitions() == []
+        memory_orders.append({}, source)
+    assert memory_orders.partitions() == []
 
 
 def test_rows_that_the_declared_schema_cannot_take_are_refused_before_they_are_written(
-    lake: DeltaCatalog, tmp_path: Path
+    memory_lake: DeltaCatalog, tmp_path: Path
 ) -> None:
-    table = lake.create_table(ORDERS, schema=pa.schema([("order_id", pa.int64()), ("note", pa.string())]))
+    table = memory_lake.create_table(ORDERS, schema=pa.schema([("order_id", pa.int64()), ("note", pa.string())]))
     table.append({}, ROWS)
     with pytest.raises(Invalid, match="order_id"):
         table.append({}, pa.table({"order_id": [b"x"]}))
@@ -280,10 +292,12 @@ def test_rows_that_the_declared_schema_cannot_take_are_refused_before_they_are_w
         ({"stream_version": 1}, "no stream version 1"),
     ],
 )
-def test_wrong_arguments_are_refused_in_one_sentence(orders: Table, arguments: dict[str, int], reason: str) -> None:
+def test_wrong_arguments_are_refused_in_one_sentence(
+    memory_orders: Table, arguments: dict[str, int], reason: str
+) -> None:
     with pytest.raises(Invalid, match=reason):
-        orders.append({}, ROWS, **arguments)  # type: ignore[arg-type]
-    assert orders.partitions() == []
+        memory_orders.append({}, ROWS, **arguments)  # type: ignore[arg-type]
+    assert memory_orders.partitions() == []
 
 
 # -- positions
@@ -341,11 +355,11 @@ def test_a_repeated_append_writes_no_file(orders: Table, store: ObjectStore) -> 
     ],
 )
 def test_the_same_delta_id_with_other_content_is_an_error(
-    orders: Table, rows: pa.Table, arguments: dict[str, str], reason: str
+    memory_orders: Table, rows: pa.Table, arguments: dict[str, str], reason: str
 ) -> None:
-    orders.append({}, ROWS, delta_id="one", position=3)
+    memory_orders.append({}, ROWS, delta_id="one", position=3)
     with pytest.raises(Invalid, match=reason):
-        orders.append({}, rows, delta_id="one", **arguments)  # type: ignore[arg-type]
+        memory_orders.append({}, rows, delta_id="one", **arguments)  # type: ignore[arg-type]
 
 
 def test_a_registered_file_that_was_written_again_is_other_content(orders: Table, tmp_path: Path) -> None:
@@ -379,26 +393,26 @@ def test_an_unreleased_version_takes_deltas_by_name_until_it_is_released(orders:
     assert states == {1: LifecycleState.DEPRECATED, 2: LifecycleState.ACTIVE}
 
 
-def test_a_deprecated_version_takes_nothing_and_never_comes_back(orders: Table) -> None:
-    orders.append({}, ROWS, delta_id="before")
-    assert orders.create_stream_version({}, state="active") == 2
+def test_a_deprecated_version_takes_nothing_and_never_comes_back(memory_orders: Table) -> None:
+    memory_orders.append({}, ROWS, delta_id="before")
+    assert memory_orders.create_stream_version({}, state="active") == 2
     with pytest.raises(Invalid, match="deprecated: it takes no more"):
-        orders.append({}, ROWS, stream_version=1)
+        memory_orders.append({}, ROWS, stream_version=1)
     with pytest.raises(Invalid, match="cannot come back"):
-        orders.release_stream_version({}, 1)
+        memory_orders.release_stream_version({}, 1)
     # A retry finds its delta although another version is active by now.
-    assert orders.append({}, ROWS, delta_id="before").stream_version == 1
+    assert memory_orders.append({}, ROWS, delta_id="before").stream_version == 1
 
 
-def test_without_an_active_version_a_writer_must_name_one(orders: Table) -> None:
-    assert orders.create_stream_version({}) == 1
+def test_without_an_active_version_a_writer_must_name_one(memory_orders: Table) -> None:
+    assert memory_orders.create_stream_version({}) == 1
     with pytest.raises(Invalid, match="no stream version is active"):
-        orders.append({}, ROWS)
+        memory_orders.append({}, ROWS)
     with pytest.raises(Invalid, match="there is no stream version 7"):
-        orders.append({}, ROWS, stream_version=7)
+        memory_orders.append({}, ROWS, stream_version=7)
     with pytest.raises(Invalid, match="cannot begin as deprecated"):
-        orders.create_stream_version({}, state="deprecated")
-    assert orders.append({}, ROWS, stream_version=1).stream_version == 1
+        memory_orders.create_stream_version({}, state="deprecated")
+    assert memory_orders.append({}, ROWS, stream_version=1).stream_version == 1
 
 
 # -- many writers

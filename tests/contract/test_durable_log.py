@@ -268,42 +268,43 @@ def test_a_reader_as_of_an_entry_starts_from_the_checkpoint_before_it(store: Obj
     assert entries_read(store, CHECKPOINT_ENTRIES) == (words[:CHECKPOINT_ENTRIES], 0)
 
 
-@pytest.mark.parametrize(
-    "hint", [None, b"", b"{", b'{"format":1,"entry_number":0}', b'{"format":1,"entry_number":999}']
-)
-def test_a_missing_or_broken_hint_costs_time_and_no_answer(store: ObjectStore, hint: bytes | None) -> None:
+def test_a_missing_or_broken_hint_costs_time_and_no_answer(store: ObjectStore) -> None:
     words = fill(store, CHECKPOINT_ENTRIES + 3)
     store.delete(HINT)
-    if hint is not None:
-        store.overwrite(HINT, hint)
     with capture_logs() as logged:
         assert log_over(store).load().state == words
-    assert {event["log_level"] for event in logged} <= {"warning"}
-    assert bool(logged) == (hint is not None)
+    assert logged == []
+    for hint in (b"", b"{", b'{"format":1,"entry_number":0}', b'{"format":1,"entry_number":999}'):
+        store.overwrite(HINT, hint)
+        with capture_logs() as logged:
+            assert log_over(store).load().state == words
+        assert {event["log_level"] for event in logged} == {"warning"}
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut", "flipped", "another's"])
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(store: ObjectStore, damage: str) -> None:
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(store: ObjectStore) -> None:
     words = fill(store, 2 * CHECKPOINT_ENTRIES + 1)
-    body = store.read(checkpoint_key(2 * CHECKPOINT_ENTRIES))
-    earlier = store.read(checkpoint_key(CHECKPOINT_ENTRIES))
-    assert body is not None
+    key = checkpoint_key(2 * CHECKPOINT_ENTRIES)
+    whole, earlier = store.read(key), store.read(checkpoint_key(CHECKPOINT_ENTRIES))
+    assert whole is not None
     assert earlier is not None
-    store.delete(checkpoint_key(2 * CHECKPOINT_ENTRIES))
-    damaged = {
+    damages = {
+        "missing": None,
         "empty": b"",
         "garbage": b"PAR1" + b"x" * 200,
-        "cut": body[:-20],
-        "flipped": body[:40] + bytes([body[40] ^ 0xFF]) + body[41:],
+        "cut": whole[:-20],
+        "flipped": whole[:40] + bytes([whole[40] ^ 0xFF]) + whole[41:],
         "another's": earlier,
     }
-    if damage != "missing":
-        store.overwrite(checkpoint_key(2 * CHECKPOINT_ENTRIES), damaged[damage])
-    with capture_logs() as logged:
-        assert entries_read(store) == (words, CHECKPOINT_ENTRIES + 2)
-    assert [event["event"] for event in logged] == [
-        "checkpoint_missing" if damage == "missing" else "checkpoint_unreadable"
-    ]
+    for damage, body in damages.items():
+        if body is None:
+            store.delete(key)
+        else:
+            store.overwrite(key, body)
+        with capture_logs() as logged:
+            assert entries_read(store) == (words, CHECKPOINT_ENTRIES + 2), damage
+        assert [event["event"] for event in logged] == [
+            "checkpoint_missing" if damage == "missing" else "checkpoint_unreadable"
+        ]
 
 
 def test_a_stale_hint_only_lengthens_the_replay(store: ObjectStore) -> None:

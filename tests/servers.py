@@ -1,0 +1,155 @@
+"""Real servers on free loopback ports, for the tests that need them. Each is started once a test session and stopped.
+
+`seaweedfs` holds its promises about conditional writes; moto's server checks and then puts without a lock, so nothing
+about a race is ever asserted on it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from moto.server import ThreadedMotoServer
+
+ACCESS_KEY, SECRET_KEY, REGION = "lithify-tests", "lithify-tests-secret", "us-east-1"
+BUCKET = "lake"
+START_SECONDS_MAX = 60.0
+
+
+@contextmanager
+def aws_environment() -> Iterator[None]:
+    """Credentials for the stand-ins, where boto3, PyArrow and child processes all look for them."""
+    wanted = {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """The URL of an in-process moto server: S3, SQS, SNS and more, all empty."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@contextmanager
+def seaweedfs_server(folder: Path) -> Iterator[str]:
+    """The URL of a `weed` S3 service with its data in `folder` and one bucket, `BUCKET`."""
+    names = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
+    ports = dict(zip(names, free_ports(len(names))))
+    (folder / "data").mkdir(parents=True)
+    (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
+    command = [
+        _weed(),
+        "server",
+        f"-dir={folder / 'data'}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-filer",
+        "-s3",
+        f"-s3.config={folder / 's3.json'}",
+        # The default, 8 volumes, is soon spent: a bucket takes 7 of its own, and then every PUT is an InternalError.
+        "-volume.max=500",
+        "-master.volumeSizeLimitMB=64",
+        "-master.telemetry=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        f"-filer.localSocket={folder}/filer.sock",
+        f"-s3.localSocket={folder}/s3.sock",
+    ]
+    for name, port in ports.items():
+        room, _, kind = name.partition(".")
+        command.append(f"-{room}.port{'.' + kind if kind else ''}={port}")
+    with (folder / "log.txt").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+    try:
+        endpoint_url = f"http://127.0.0.1:{ports['s3']}"
+        _await_s3(endpoint_url, server, folder / "log.txt")
+        yield endpoint_url
+    finally:
+        # It takes long to stop by itself, and nobody needs what it holds.
+        server.kill()
+        server.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def create_bucket(endpoint_url: str) -> None:
+    """Raises what boto3 raises while the server is not ready."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint_url,
+        region_name=REGION,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, read_timeout=5),
+    )
+    if BUCKET not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
+        client.create_bucket(Bucket=BUCKET)
+    client.put_object(Bucket=BUCKET, Key="ready", Body=b"")
+
+
+def _await_s3(endpoint_url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while True:
+        try:
+            return create_bucket(endpoint_url)
+        except (BotoCoreError, ClientError) as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"seaweedfs did not start ({error}):\n{log.read_text()[-2000:]}") from error
+            time.sleep(0.1)
+
+
+def _weed() -> str:
+    found = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if found is None:
+        raise RuntimeError("there is no `weed` beside this Python: `make install` brings it")
+    return found
+
+
+_IDENTITIES = {
+    "identities": [
+        {
+            "name": "tests",
+            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+    ]
+}
