@@ -1,5 +1,7 @@
 """Moves a primary key index to another hash bucket count, as a Spark job of its own (seed 000; contract 3).
 
+Its runs become one on the way, without what newer runs have made void.
+
 Crash-safe by the order of its writes: new index files, which nobody sees; then one log entry that replaces the index
 version. The old version's files stay until garbage collection finds that no entry in reach of a reader names them.
 """
@@ -26,9 +28,9 @@ def rehash(spark: SparkContext, plan: RehashPlan) -> tuple[IndexFile, ...]:
     with spark_job("rehash"):
         written = by_bucket.mapPartitionsWithIndex(partial(_join_partition, plan)).collect()
     files = sorted(written, key=lambda file: (file.hash_bucket, file.part))
-    rows_before, rows_after = sum(file.rows for file in plan.index_files), sum(file.rows for file in files)
-    if rows_before != rows_after:
-        raise Corrupt(f"the index had {rows_before} rows before the rehash and has {rows_after} after it")
+    rows = sum(file.rows for file in files)
+    if rows != plan.keys:
+        raise Corrupt(f"the stream has {plan.keys} live rows and tombstones, but the rehashed index has {rows} rows")
     return tuple(files)
 
 

@@ -17,6 +17,7 @@ from compactor.planning import (
     Output,
     ReadPoint,
     RoundPlan,
+    runs_to_absorb,
     watermark_after,
 )
 from compactor.session_input import SessionInput
@@ -43,6 +44,7 @@ def plan_round(
     compacted = _continued(session, snapshot)
     run = plan.spec.job_run
     sources = _compacted_sources(session.destination, compacted)
+    rows = sum(ref.file.rows for ref in turn.files)
     return RoundPlan(
         commit_id=turn.commit_id,
         round_number=turn.number,
@@ -52,6 +54,8 @@ def plan_round(
         compacted=sources,
         deltas=_delta_sources(session, turn.files, first_ordinal=len(sources)),
         index_files=() if compacted is None else compacted.index_files,
+        absorbed_runs=frozenset() if compacted is None else runs_to_absorb(compacted.index_files, rows),
+        tombstones=0 if compacted is None else compacted.last_round.counts.tombstones,
         hash_bucket_count=plan.hash_bucket_count,
         key_columns=session.key_columns,
         sort_columns=session.sort_columns,
@@ -80,6 +84,7 @@ def plan_rehash(
         index_files=compacted.index_files,
         sort_columns=session.sort_columns,
         from_index_version=compacted.index_version,
+        keys=compacted.rows + compacted.last_round.counts.tombstones,
         hash_bucket_count=plan.hash_bucket_count,
         target=_index_target(plan, session, session.snapshot, commit_id),
     )

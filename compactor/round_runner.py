@@ -154,9 +154,7 @@ def _result(
     """Puts the tasks' answers together, and balances the books: what does not add up is never committed."""
     added = sorted((file for item in files for file in item.files), key=lambda file: file.file_number)
     carried_rows = sum(plan.compacted[ordinal].rows for ordinal in layout.carried)
-    index_files = sorted(
-        (file for item in index for file in item.files), key=lambda file: (file.hash_bucket, file.part)
-    )
+    written = [file for item in index for file in item.files]
     row_counts = RowCounts(
         rows_before=sum(file.rows for file in plan.compacted),
         rows_in=sum(file.rows for file in plan.sources),
@@ -164,15 +162,17 @@ def _result(
         rows_deduplicated=sum(count.rows_deduplicated for count in counts),
         rows_deleted=sum(count.rows_deleted for count in counts),
         rows_carried=carried_rows,
-        tombstones=sum(count.tombstones for count in counts),
+        tombstones=plan.tombstones + sum(count.tombstones_added for count in counts),
     )
-    _balance(row_counts, counts, index_files)
+    _balance(row_counts, counts)
+    kept = [file for file in plan.index_files if file.run not in plan.absorbed_runs]
     carried = set(layout.carried)
     removed = tuple(file.file_number for file in plan.compacted if file.ordinal not in carried)
+    index_files = sorted([*kept, *written], key=lambda file: (file.hash_bucket, file.run, file.part))
     return RoundResult(tuple(added), removed, tuple(index_files), row_counts, steps)
 
 
-def _balance(rows: RowCounts, counts: Sequence[BucketCounts], index_files: Sequence[IndexFile]) -> None:
+def _balance(rows: RowCounts, counts: Sequence[BucketCounts]) -> None:
     rows_in = sum(count.rows_in for count in counts)
     if rows.rows_in != rows_in:
         raise Corrupt(f"the round's files hold {rows.rows_in} rows, but {rows_in} keys and rows were deduplicated")
@@ -182,6 +182,8 @@ def _balance(rows: RowCounts, counts: Sequence[BucketCounts], index_files: Seque
             f"the books do not balance: {rows.rows_in} rows in, but {rows.rows_out} out + {rows.rows_deduplicated} "
             f"deduplicated + {rows.rows_deleted} deleted = {accounted}"
         )
-    indexed = sum(file.rows for file in index_files)
-    if indexed != rows.rows_out + rows.tombstones:
-        raise Corrupt(f"the index has {indexed} rows for {rows.rows_out} live rows and {rows.tombstones} tombstones")
+    surviving = sum(int(count.rows.sum()) for count in counts)
+    if surviving != rows.rows_out:
+        raise Corrupt(f"{surviving} rows survive by the index, but the compacted files hold {rows.rows_out}")
+    if rows.tombstones < 0:
+        raise Corrupt(f"the index would remember {rows.tombstones} tombstones")

@@ -44,10 +44,12 @@ class DataFile(Document):
 class IndexFile(Document):
     """One file of the primary key index: rows of one hash bucket, sorted by digest.
 
-    part  the file's place among its bucket's files; digests of part k are all smaller than those of part k + 1
+    run   the index version that wrote it; what a newer run says of a key hides what an older one says
+    part  the file's place among its bucket's files of the run; digests of part k are all below those of part k + 1
     """
 
     hash_bucket: int = Field(ge=0)
+    run: int = Field(ge=1)
     part: int = Field(ge=0)
     path: str
     rows: int = Field(ge=0)
@@ -141,7 +143,7 @@ class RoundCommitted(Document):
     source_*               what was read: table, stream version, and how far
     bytes_at_rest          size of all compacted files after the round
     files_removed          file numbers that are no longer part of the stream
-    index_files            the whole index of `index_version`; earlier index files are no longer part of the stream
+    index_files            the whole index of `index_version`, runs of earlier versions that it keeps included
     digest_encoding        the number of the key encoding that the digests were made with (FORMAT.md)
     compacted_schema       Arrow schema of the rows, as a base64 IPC message; what later rounds grow
     """

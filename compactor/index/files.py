@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from compactor.catalog.actions import IndexFile
 from compactor.catalog.paths import IndexFilePath, StreamFolder
-from compactor.index.layout import IndexRows, from_record_batch, index_schema, no_rows, to_record_batch
+from compactor.index.layout import (
+    VOID_FILE_NUMBER,
+    IndexRows,
+    IndexSegment,
+    index_schema,
+    no_rows,
+    to_record_batch,
+)
+from compactor.kernels.digest_order import digest_order
 from compactor.kernels.sort_values import SortColumn
 from compactor.object_store import StoreLocation
 from compactor.tabular.filesystems import open_filesystem, reading, writing
@@ -39,14 +50,48 @@ def write_bucket(
         piece = rows.slice(start, min(start + target.rows_per_file, len(rows)))
         path = IndexFilePath(target.stream, target.index_version, target.commit_id, hash_bucket, part).key
         size_bytes = _write_file(location, f"{location.root_uri}/{path}", piece, sort_columns)
-        written.append(IndexFile(hash_bucket=hash_bucket, part=part, path=path, rows=len(piece), size_bytes=size_bytes))
+        written.append(
+            IndexFile(
+                hash_bucket=hash_bucket,
+                run=target.index_version,
+                part=part,
+                path=path,
+                rows=len(piece),
+                size_bytes=size_bytes,
+            )
+        )
     return tuple(written)
 
 
+def open_bucket(location: StoreLocation, files: Sequence[IndexFile]) -> list[IndexSegment]:
+    """One bucket's index files, opened; newest run first. `files` are the bucket's, in any order."""
+    return [_open_file(location, file) for file in sorted(files, key=lambda file: (-file.run, file.part))]
+
+
+def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int64]]:
+    """At least one piece, newest first, as one: sorted by digest, of each digest the newest row.
+
+    Returns the rows, and where each was in the pieces laid one after the other.
+    """
+    rows = IndexRows.concatenate(pieces)
+    if sum(len(piece) > 0 for piece in pieces) <= 1:
+        return rows, np.arange(len(rows))
+    order = digest_order(rows.words)
+    words = rows.words[order]
+    newest = np.ones(len(order), np.bool_)
+    newest[1:] = (words[1:] != words[:-1]).any(axis=1)
+    return rows.take(order[newest]), order[newest]
+
+
 def read_bucket(location: StoreLocation, files: Sequence[IndexFile], sort_columns: Sequence[SortColumn]) -> IndexRows:
-    """All rows of one bucket, sorted by digest. `files` are the bucket's, in any order."""
-    pieces = [_read_file(location, file, sort_columns) for file in sorted(files, key=lambda file: file.part)]
-    return IndexRows.concatenate(pieces) if pieces else no_rows(sort_columns)
+    """What one bucket's index says, all runs together: live rows and tombstones, sorted by digest."""
+    segments = open_bucket(location, files)
+    if not segments:
+        return no_rows(sort_columns)
+    parts_of_runs = [list(parts) for _, parts in groupby(segments, key=lambda segment: segment.run)]
+    runs = [IndexRows.concatenate([part.rows(sort_columns) for part in parts]) for parts in parts_of_runs]
+    rows, _ = overlay(runs)
+    return rows.take(np.flatnonzero(rows.file_numbers != VOID_FILE_NUMBER))
 
 
 def _write_file(location: StoreLocation, uri: str, rows: IndexRows, sort_columns: Sequence[SortColumn]) -> int:
@@ -62,7 +107,7 @@ def _write_file(location: StoreLocation, uri: str, rows: IndexRows, sort_columns
         return output.finish()
 
 
-def _read_file(location: StoreLocation, file: IndexFile, sort_columns: Sequence[SortColumn]) -> IndexRows:
+def _open_file(location: StoreLocation, file: IndexFile) -> IndexSegment:
     uri = f"{location.root_uri}/{file.path}"
     filesystem, path = open_filesystem(location, uri)
     with reading(uri, "primary key index"):
@@ -71,4 +116,4 @@ def _read_file(location: StoreLocation, file: IndexFile, sort_columns: Sequence[
         else:
             with filesystem.open_input_stream(path) as stream:
                 source = pa.BufferReader(stream.read())
-        return from_record_batch(pa.ipc.open_file(source).get_batch(0), sort_columns, uri)
+        return IndexSegment(pa.ipc.open_file(source).get_batch(0), file.run, uri)

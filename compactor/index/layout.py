@@ -1,12 +1,14 @@
 """What a row of the primary key index is, in memory and in an index file.
 
     digest       20 bytes  SHA-1 of the framed key, most significant byte first
-    file_number   4 bytes  the compacted file that holds the key's row; 0: the key is deleted (a tombstone)
+    file_number   4 bytes  the compacted file that holds the key's row; 0: the key is deleted (a tombstone);
+                           -1: what older runs say of the key is void
     row_index     8 bytes  the row in that file, from 0; of a tombstone: the stream position of the delete
     sort:<name>   0 to 32  one column per custom sort key, in its own Arrow type
 
-A bucket's rows are sorted by digest and cut into files at `rows_per_primary_key_index_file`. Each file holds one record
-batch, uncompressed: its digests lie in one stretch of bytes, so a key is found by range reads.
+A bucket's index is one run or more. A run's rows are sorted by digest, each digest once, and cut into files at
+`rows_per_primary_key_index_file`. Each file holds one record batch, uncompressed: its digests lie in one stretch of
+bytes, so a key is found by range reads. The newest run that has a digest says what is true of its key.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ import pyarrow as pa
 from compactor.errors import Corrupt
 from compactor.kernels.digest import DIGEST_ENCODING, Words
 from compactor.kernels.sort_values import SortColumn, decode_sort_values, encode_sort_values, encoded_width
+from compactor.kernels.survivors import NOT_DELETED, VOID
 
 INDEX_FORMAT = 1
 DIGEST_BYTES = 20
 TOMBSTONE_FILE_NUMBER = 0
+VOID_FILE_NUMBER = -1
 SORT_COLUMN_PREFIX = "sort:"
 
 
@@ -48,8 +52,9 @@ class IndexRows:
 
     @property
     def tombstone_positions(self) -> npt.NDArray[np.int64]:
-        """The stream position at which each key was deleted, -1 where its row is live."""
-        return np.where(self.file_numbers == TOMBSTONE_FILE_NUMBER, self.row_indices, np.int64(-1))
+        """The stream position at which each key was deleted; NOT_DELETED where its row is live; VOID."""
+        live_or_void = np.where(self.file_numbers == VOID_FILE_NUMBER, np.int64(VOID), np.int64(NOT_DELETED))
+        return np.where(self.file_numbers == TOMBSTONE_FILE_NUMBER, self.row_indices, live_or_void)
 
     def slice(self, start: int, end: int) -> IndexRows:
         return IndexRows(
@@ -107,17 +112,33 @@ def to_record_batch(rows: IndexRows, sort_columns: Sequence[SortColumn]) -> pa.R
     return pa.record_batch(arrays, schema=index_schema(sort_columns))
 
 
-def from_record_batch(batch: pa.RecordBatch, sort_columns: Sequence[SortColumn], where: str) -> IndexRows:
-    """The rows of an index file. Sort values may have been written narrower than a column's type now: they widen."""
-    written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
-    if written_with != str(DIGEST_ENCODING):
-        raise Corrupt(f"{where} has digest encoding {written_with}; this release reads encoding {DIGEST_ENCODING}")
-    digests = batch.column("digest")
-    raw = np.frombuffer(digests.buffers()[1], np.uint8)[digests.offset * DIGEST_BYTES :][: len(digests) * DIGEST_BYTES]
-    sort_arrays = [batch.column(SORT_COLUMN_PREFIX + column.name).cast(column.arrow_type) for column in sort_columns]
-    return IndexRows(
-        raw.view(">u4").astype(np.uint32).reshape(-1, 5),
-        batch.column("file_number").to_numpy(),
-        batch.column("row_index").to_numpy(),
-        encode_sort_values(sort_columns, sort_arrays, batch.num_rows),
-    )
+class IndexSegment:
+    """One index file, opened: its columns as they lie there, read only where they are touched."""
+
+    def __init__(self, batch: pa.RecordBatch, run: int, where: str) -> None:
+        written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
+        if written_with != str(DIGEST_ENCODING):
+            raise Corrupt(f"{where} has digest encoding {written_with}; this release reads encoding {DIGEST_ENCODING}")
+        digests = batch.column("digest")
+        self.run = run
+        self.raw_digests: Words = np.frombuffer(digests.buffers()[1], np.uint32, count=5 * batch.num_rows).reshape(
+            -1, 5
+        )
+        self.file_numbers: npt.NDArray[np.int32] = batch.column("file_number").to_numpy()
+        self._row_indices: npt.NDArray[np.int64] = batch.column("row_index").to_numpy()
+        self._batch = batch
+
+    def rows(self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None = None) -> IndexRows:
+        """All rows, or those at ascending positions. Sort values that were written narrower than now widen."""
+        arrays = [self._batch.column(SORT_COLUMN_PREFIX + column.name) for column in sort_columns]
+        raw, file_numbers, row_indices = self.raw_digests, self.file_numbers, self._row_indices
+        if positions is not None:
+            raw, file_numbers, row_indices = raw[positions], file_numbers[positions], row_indices[positions]
+            arrays = [array.take(pa.array(positions)) for array in arrays]
+        values = [array.cast(column.arrow_type) for array, column in zip(arrays, sort_columns, strict=True)]
+        return IndexRows(
+            raw.view(">u4").astype(np.uint32),
+            file_numbers,
+            row_indices,
+            encode_sort_values(sort_columns, values, len(raw)),
+        )

@@ -21,8 +21,12 @@ from compactor.kernels.digest import Words
 UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES = 0, 1, 2
 """What a row does. The last: a delete whose file lacks the custom sort key columns."""
 
-FORGOTTEN, LIVE, TOMBSTONE = 0, 1, 2
-"""What becomes of a key: nothing is left of it, a row survives, or the index remembers that it was deleted."""
+FORGOTTEN, LIVE, TOMBSTONE, ERASED = 0, 1, 2, 3
+"""What becomes of a key: nothing is left of it, a row survives, the index remembers that it was deleted, or the index
+must say that whatever an older run says of the key is void."""
+
+NOT_DELETED, VOID = -1, -2
+"""In place of a tombstone's position: the key's row is live; nothing is known of the key (a mark over an older run)."""
 
 KEEP_FOR_EVER = -1
 
@@ -33,7 +37,7 @@ class RememberedKeys:
 
     words                (keys, 5)
     sort_values          uint8 (keys, width): order-preserving bytes, see sort_values.py; width 0: by position alone
-    tombstone_positions  int64 (keys,): where the key was deleted; -1 where its row is live
+    tombstone_positions  int64 (keys,): where the key was deleted; NOT_DELETED where its row is live; VOID
     """
 
     words: Words
@@ -61,7 +65,7 @@ class Survivors:
     """One entry per key that is not forgotten, in digest order.
 
     holders            int64 (keys,): that remembered key, or len(remembered) + that arriving row
-    outcomes           uint8 (keys,): LIVE or TOMBSTONE
+    outcomes           uint8 (keys,): LIVE, TOMBSTONE or ERASED
     rows_deduplicated  rows (live remembered or arriving) that lost to another row
     rows_deleted       arriving delete rows that won
     """
@@ -78,12 +82,14 @@ def find_survivors(
     arriving_order: npt.NDArray[np.int64],
     horizon: int,
     tombstone_retention: int = KEEP_FOR_EVER,
+    keep_marks: bool = False,
 ) -> Survivors:
     """Folds the arriving rows into the remembered keys.
 
     arriving_order       stable digest order of the arriving rows (`digest_order`)
     horizon              the last stream position of the round: tombstones older than the retention are forgotten
     tombstone_retention  in stream positions; KEEP_FOR_EVER: tombstones never age
+    keep_marks           older runs of the index may hold remembered keys that are now forgotten: mark those ERASED
     """
     keys_max = len(remembered.words) + len(arriving.words)
     holders = np.empty(keys_max, np.int64)
@@ -99,6 +105,7 @@ def find_survivors(
         arriving_order,
         np.int64(horizon),
         np.int64(tombstone_retention),
+        keep_marks,
         holders,
         outcomes,
     )
@@ -143,6 +150,14 @@ def _outcome_of(operation, by_position_alone):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
+def _outcome_at(horizon, outcome, tombstone_position, retention, leaves_mark):  # type: ignore[no-untyped-def]
+    """The outcome once the round is over: a tombstone may outlive its retention, a forgotten key may leave a mark."""
+    if outcome == TOMBSTONE and _outlived(tombstone_position, horizon, retention):
+        outcome = FORGOTTEN
+    return ERASED if outcome == FORGOTTEN and leaves_mark else outcome
+
+
+@nb.njit(cache=True, nogil=True)
 def _fold(  # type: ignore[no-untyped-def]
     old_words,
     old_sort,
@@ -154,6 +169,7 @@ def _fold(  # type: ignore[no-untyped-def]
     order,
     horizon,
     retention,
+    keep_marks,
     holders,
     outcomes,
 ):
@@ -164,12 +180,14 @@ def _fold(  # type: ignore[no-untyped-def]
         comparison = -1 if new == arriving else 1
         if old < remembered and new < arriving:
             comparison = _compare(old_words, old, words, order[new])
-        holder = tombstone_position = np.int64(-1)
+        entry = holder = tombstone_position = np.int64(-1)
         outcome, rows_of_key = FORGOTTEN, 0
         if comparison <= 0:
-            holder, tombstone_position = np.int64(old), old_tombstones[old]
-            outcome = LIVE if tombstone_position < 0 else TOMBSTONE
-            rows_of_key += tombstone_position < 0
+            entry, tombstone_position = np.int64(old), old_tombstones[old]
+            if tombstone_position != VOID:
+                holder = entry
+                outcome = LIVE if tombstone_position == NOT_DELETED else TOMBSTONE
+            rows_of_key += tombstone_position == NOT_DELETED
             old += 1
         if comparison >= 0:
             key_row = order[new]
@@ -181,12 +199,13 @@ def _fold(  # type: ignore[no-untyped-def]
                 if outlives or _takes_over(row, holder, old_sort, sort, operations):
                     holder = np.int64(remembered + row)
                     outcome = _outcome_of(operations[row], sort.shape[1] == 0)
-                    tombstone_position = positions[row] if outcome == TOMBSTONE else np.int64(-1)
+                    tombstone_position = positions[row] if outcome == TOMBSTONE else np.int64(NOT_DELETED)
         won_by_delete = holder >= remembered and operations[holder - remembered] != UPSERT
         deleted += won_by_delete
         deduplicated += rows_of_key - (won_by_delete or outcome == LIVE)
-        if outcome == LIVE or (outcome == TOMBSTONE and not _outlived(tombstone_position, horizon, retention)):
-            holders[keys] = holder
+        outcome = _outcome_at(horizon, outcome, tombstone_position, retention, keep_marks and entry >= 0)
+        if outcome != FORGOTTEN:
+            holders[keys] = entry if outcome == ERASED else holder
             outcomes[keys] = outcome
             keys += 1
     return keys, deduplicated, deleted

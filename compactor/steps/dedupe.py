@@ -1,8 +1,14 @@
 """The dedupe step (seed 000): folds a hash bucket's row pointers into its index, and finds the rows that survive.
 
+The index is a few runs. The newest are *absorbed*: read whole, and merged into the run that the round writes. The older
+ones are only searched for the keys that arrive, so a round costs what it brings, not what the table holds.
+
 A dedupe task knows only its own bucket. What it leaves are survivors with pointers into *source* files; once the counts
-of all buckets are known (`layout.py`), `finish_bucket` turns them into pointers into compacted files, writes the
-bucket's new index, and hands every materialize task the row indices it has to fetch.
+of all buckets are known (`layout.py`), `finish_bucket` turns them into pointers into compacted files, adds the rows of
+files that are rewritten, writes the bucket's new run, and tells every materialize task which rows to fetch.
+
+Why a pointer into a live compacted file is always the truth: when a row dies its file is rewritten, and every other row
+of that file gets a new pointer in the new run. So stale pointers name files that are no more.
 """
 
 from __future__ import annotations
@@ -15,16 +21,26 @@ import numpy.typing as npt
 
 from compactor.catalog.actions import IndexFile
 from compactor.errors import Corrupt
-from compactor.index.files import read_bucket, write_bucket
-from compactor.index.layout import TOMBSTONE_FILE_NUMBER, IndexRows
+from compactor.index.files import open_bucket, overlay, write_bucket
+from compactor.index.layout import (
+    TOMBSTONE_FILE_NUMBER,
+    VOID_FILE_NUMBER,
+    IndexRows,
+    IndexSegment,
+    no_rows,
+)
 from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
 from compactor.kernels.pointers import compacted_pointers, ranks_within_files
+from compactor.kernels.search import count_by_file, find_digests, rows_of_files
 from compactor.kernels.sort_values import encoded_width
 from compactor.kernels.survivors import (
     DELETE,
     DELETE_WITHOUT_SORT_VALUES,
+    ERASED,
     LIVE,
+    NOT_DELETED,
+    TOMBSTONE,
     UPSERT,
     ArrivingRows,
     RememberedKeys,
@@ -34,28 +50,42 @@ from compactor.kernels.survivors import (
 from compactor.names import Operation
 from compactor.planning import DeltaSource, RoundPlan
 from compactor.steps.hash_bucket import HashedRows
-from compactor.steps.layout import BucketCounts, MaterializeLayout
+from compactor.steps.layout import CARRIED, BucketCounts, MaterializeLayout
 from compactor.steps.memory import peak_memory_bytes
 
-_NO_SOURCE = -1
+_DELETED, _VOID = -1, -2
+"""In place of a source file's ordinal: a tombstone, a mark over older runs."""
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """Rows of a bucket's new run, in digest order, with pointers into source files.
+
+    ordinals     int64 (keys,): the source file that holds the row; _DELETED; _VOID
+    row_indices  int64 (keys,): the row in that file; of a tombstone, the stream position of its delete
+    ranks        int64 (keys,): of a delta row, its rank among this bucket's survivors in its file; of others nothing
+    """
+
+    words: Words
+    ordinals: Int64s
+    row_indices: Int64s
+    ranks: Int64s
+    sort_values: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class DedupedBucket:
-    """The keys that a bucket's index will hold, in digest order, with pointers into source files.
+    """What a dedupe task leaves for `finish_bucket`.
 
-    ordinals     int32 (keys,): the source file that holds the row; -1: a tombstone
-    row_indices  int64 (keys,): the row in that file; of a tombstone, the stream position of its delete
-    ranks        int64 (keys,): of a delta row, its rank among this bucket's survivors in its file; of others nothing
-    counts       what the layout needs to know, small
+    dead_in_older  per file of the older runs, in the order in which `_older_segments` opens them: where rows died
+    counts         what the layout needs to know, small
     """
 
     hash_bucket: int
-    words: Words
-    ordinals: npt.NDArray[np.int32]
-    row_indices: npt.NDArray[np.int64]
-    ranks: npt.NDArray[np.int64]
-    sort_values: npt.NDArray[np.uint8]
+    run: NewRun
+    dead_in_older: tuple[Int64s, ...]
     counts: BucketCounts
 
 
@@ -69,8 +99,8 @@ class RowsToFetch:
 
     hash_bucket: int
     ordinals: npt.NDArray[np.int32]
-    row_counts: npt.NDArray[np.int64]
-    row_indices: npt.NDArray[np.int64]
+    row_counts: Int64s
+    row_indices: Int64s
 
 
 @dataclass(frozen=True)
@@ -78,46 +108,95 @@ class _Arrived:
     """A bucket's pointer records in the order (stream position, file number, row index)."""
 
     rows: ArrivingRows
-    row_indices: npt.NDArray[np.int64]
+    row_indices: Int64s
     ordinals: npt.NDArray[np.int32]
-    file_bounds: npt.NDArray[np.int64]
+    file_bounds: Int64s
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """What the index says of the keys that matter to the round: all of the absorbed runs, and what arrives again.
+
+    rows      sorted by digest, the newest word on each key
+    segments  int64 (keys,): which of the older runs' files the row is from; -1: an absorbed run
+    places    int64 (keys,): where in that file
+    """
+
+    rows: IndexRows
+    segments: Int64s
+    places: Int64s
+
+    @property
+    def absorbed(self) -> npt.NDArray[np.bool_]:
+        return self.segments < 0
 
 
 def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: Sequence[HashedRows]) -> DedupedBucket:
     """One dedupe task: the survivors of one hash bucket."""
     arrived = _in_order(plan, blocks)
-    index_files = [file for file in plan.index_files if file.hash_bucket == hash_bucket]
-    remembered = read_bucket(plan.location, index_files, plan.sort_columns)
-    tombstone_positions = remembered.tombstone_positions
+    order = digest_order(arrived.rows.words)
+    older = _older_segments(plan, hash_bucket)
+    remembered = _remember(plan, hash_bucket, older, arrived.rows.words, order)
     survivors = find_survivors(
-        RememberedKeys(remembered.words, remembered.sort_values, tombstone_positions),
+        RememberedKeys(remembered.rows.words, remembered.rows.sort_values, remembered.rows.tombstone_positions),
         arrived.rows,
-        digest_order(arrived.rows.words),
+        order,
         plan.horizon,
         plan.tombstone_retention,
+        keep_marks=bool(older),
     )
-    return _point_to_sources(plan, hash_bucket, remembered, arrived, survivors)
+    run, delta_counts = _new_run(plan, remembered, arrived, survivors)
+    dead = _dead_in_older(remembered, survivors, len(older))
+    in_older, left_in_older = _live_rows_of_older(plan, older, dead)
+    live_rows = left_in_older + np.bincount(run.ordinals[run.ordinals >= 0], minlength=len(plan.sources))
+    counts = _count(hash_bucket, remembered, survivors, in_older + len(arrived.rows.words), live_rows)
+    if int(delta_counts.sum()) != int((run.ordinals >= len(plan.compacted)).sum()):
+        raise Corrupt(f"hash bucket {hash_bucket}: ranks and survivors disagree on the number of delta rows")
+    return DedupedBucket(hash_bucket, run, dead, counts)
 
 
 def finish_bucket(
     plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket
 ) -> tuple[tuple[IndexFile, ...], Iterator[tuple[int, RowsToFetch]]]:
-    """Writes the bucket's new index; returns its files, and (materialize task, rows to fetch) for every task."""
-    is_row = bucket.ordinals != _NO_SOURCE
-    tasks = np.where(is_row, layout.tasks[bucket.ordinals], _NO_SOURCE)
-    moves = tasks != _NO_SOURCE
-    ranks = _rank_compacted_rows(plan, bucket, moves)
-    file_numbers = np.full(len(bucket.words), TOMBSTONE_FILE_NUMBER, np.int64)
-    row_indices = bucket.row_indices.copy()
+    """Writes the bucket's new run; returns its files, and (materialize task, rows to fetch) for every task."""
+    run = _with_moving_rows(plan, layout, bucket)
+    is_row = run.ordinals >= 0
+    tasks = np.where(is_row, layout.tasks[run.ordinals], CARRIED)
+    moves = tasks != CARRIED
+    ranks = _rank_compacted_rows(plan, run, moves)
+    file_numbers = np.where(run.ordinals == _VOID, np.int64(VOID_FILE_NUMBER), np.int64(TOMBSTONE_FILE_NUMBER))
+    row_indices = run.row_indices.copy()
     stays = is_row & ~moves
-    file_numbers[stays] = np.array([file.file_number for file in plan.compacted], np.int64)[bucket.ordinals[stays]]
-    places = layout.places[bucket.ordinals[moves], bucket.hash_bucket] + ranks[moves]
+    file_numbers[stays] = np.array([file.file_number for file in plan.compacted], np.int64)[run.ordinals[stays]]
+    places = layout.places[run.ordinals[moves], bucket.hash_bucket] + ranks[moves]
     file_numbers[moves], row_indices[moves] = compacted_pointers(
         places, layout.first_file_numbers[tasks[moves]], plan.output.rows_per_compacted_file
     )
-    index_rows = IndexRows(bucket.words, file_numbers.astype(np.int32), row_indices, bucket.sort_values)
+    index_rows = IndexRows(run.words, file_numbers.astype(np.int32), row_indices, run.sort_values)
     files = write_bucket(plan.location, plan.output.index, bucket.hash_bucket, index_rows, plan.sort_columns)
-    return files, _rows_to_fetch(layout, bucket, moves, ranks)
+    return files, _rows_to_fetch(layout, bucket.hash_bucket, run, moves, ranks)
+
+
+def _older_segments(plan: RoundPlan, hash_bucket: int) -> list[IndexSegment]:
+    """The files of the runs that the round only searches, newest run first."""
+    files = [file for file in plan.index_files if file.hash_bucket == hash_bucket]
+    return open_bucket(plan.location, [file for file in files if file.run not in plan.absorbed_runs])
+
+
+def _remember(
+    plan: RoundPlan, hash_bucket: int, older: Sequence[IndexSegment], words: Words, order: Int64s
+) -> _Remembered:
+    files = [file for file in plan.index_files if file.hash_bucket == hash_bucket and file.run in plan.absorbed_runs]
+    pieces = [segment.rows(plan.sort_columns) for segment in open_bucket(plan.location, files)]
+    hits = [find_digests(segment.raw_digests, words, order) for segment in older]
+    sizes = [len(piece) for piece in pieces]
+    pieces += [segment.rows(plan.sort_columns, found) for segment, found in zip(older, hits, strict=True)]
+    rows, kept = overlay(pieces or [no_rows(plan.sort_columns)])
+    segments = np.concatenate(
+        [np.full(sum(sizes), -1, np.int64), *(np.full(len(found), number) for number, found in enumerate(hits))]
+    )
+    places = np.concatenate([np.arange(sum(sizes)), *hits])
+    return _Remembered(rows, segments[kept], places[kept])
 
 
 def _in_order(plan: RoundPlan, blocks: Sequence[HashedRows]) -> _Arrived:
@@ -148,79 +227,138 @@ def _operation(file: DeltaSource) -> int:
     return DELETE if file.sorts else DELETE_WITHOUT_SORT_VALUES
 
 
-def _point_to_sources(
-    plan: RoundPlan, hash_bucket: int, remembered: IndexRows, arrived: _Arrived, survivors: Survivors
-) -> DedupedBucket:
-    """Gathers, for every surviving key, its digest, sort values and the place of its row in a source file."""
-    known = len(remembered)
+def _new_run(
+    plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, survivors: Survivors
+) -> tuple[NewRun, Int64s]:
+    """The rows that the new run holds for sure, and how many rows of each arriving file survive.
+
+    A row that an older run holds and that survives is left to that run.
+    """
+    known = len(remembered.rows)
     arrives = survivors.holders >= known
-    old, new = survivors.holders[~arrives], survivors.holders[arrives] - known
-    lives = survivors.outcomes == LIVE
-    file_of_row = np.repeat(arrived.ordinals, np.diff(arrived.file_bounds))
+    new_in_order = survivors.holders[arrives] - known
     surviving = np.zeros(len(arrived.rows.words), np.bool_)
-    surviving[new[lives[arrives]]] = True
+    surviving[new_in_order[survivors.outcomes[arrives] == LIVE]] = True
     ranks_of_rows, delta_counts = ranks_within_files(surviving, arrived.file_bounds)
 
-    keys = len(survivors.holders)
+    unchanged = np.zeros(len(survivors.holders), np.bool_)
+    unchanged[~arrives] = ~remembered.absorbed[survivors.holders[~arrives]]
+    kept = ~unchanged | (survivors.outcomes == ERASED)
+    holders, outcomes, arrives = survivors.holders[kept], survivors.outcomes[kept], arrives[kept]
+    old, new, keys = holders[~arrives], holders[arrives] - known, len(holders)
     words = np.empty((keys, 5), np.uint32)
-    words[~arrives], words[arrives] = remembered.words[old], arrived.rows.words[new]
+    words[~arrives], words[arrives] = remembered.rows.words[old], arrived.rows.words[new]
     sort_values = np.empty((keys, encoded_width(plan.sort_columns)), np.uint8)
-    sort_values[~arrives], sort_values[arrives] = remembered.sort_values[old], arrived.rows.sort_values[new]
-    ordinals = np.full(keys, _NO_SOURCE, np.int32)
-    ordinals[~arrives] = _compacted_ordinals(plan, remembered.file_numbers[old])
-    ordinals[arrives] = np.where(lives[arrives], file_of_row[new], _NO_SOURCE)
+    sort_values[~arrives], sort_values[arrives] = remembered.rows.sort_values[old], arrived.rows.sort_values[new]
+    file_of_row = np.repeat(arrived.ordinals, np.diff(arrived.file_bounds))
+    ordinals = np.empty(keys, np.int64)
+    ordinals[~arrives] = _ordinals_of_compacted(plan)[remembered.rows.file_numbers[old]]
+    ordinals[arrives] = file_of_row[new]
+    if (ordinals[outcomes == LIVE] < 0).any():
+        raise Corrupt("the primary key index points at a compacted file that is not in the stream")
+    ordinals[outcomes == TOMBSTONE] = _DELETED
+    ordinals[outcomes == ERASED] = _VOID
     row_indices = np.empty(keys, np.int64)
-    row_indices[~arrives] = remembered.row_indices[old]
-    row_indices[arrives] = np.where(lives[arrives], arrived.row_indices[new], arrived.rows.positions[new])
+    row_indices[~arrives] = remembered.rows.row_indices[old]
+    row_indices[arrives] = np.where(outcomes[arrives] == LIVE, arrived.row_indices[new], arrived.rows.positions[new])
+    row_indices[outcomes == ERASED] = 0
     ranks = np.zeros(keys, np.int64)
     ranks[arrives] = ranks_of_rows[new]
+    return NewRun(words, ordinals, row_indices, ranks, sort_values), delta_counts
 
-    live_rows_per_source = np.bincount(ordinals[lives], minlength=len(plan.sources))
-    sources = np.flatnonzero(live_rows_per_source)
-    if int(delta_counts.sum()) != int(live_rows_per_source[len(plan.compacted) :].sum()):
-        raise Corrupt(f"hash bucket {hash_bucket}: ranks and survivors disagree on the number of delta rows")
-    counts = BucketCounts(
+
+def _dead_in_older(remembered: _Remembered, survivors: Survivors, older: int) -> tuple[Int64s, ...]:
+    """Where rows of the older runs were live and are no more, per file of those runs."""
+    lives_on = np.zeros(len(remembered.rows), np.bool_)
+    holders = survivors.holders[survivors.outcomes == LIVE]
+    lives_on[holders[holders < len(remembered.rows)]] = True
+    was_live = remembered.rows.tombstone_positions == NOT_DELETED
+    died = was_live & ~lives_on
+    return tuple(remembered.places[died & (remembered.segments == number)] for number in range(older))
+
+
+def _live_rows_of_older(plan: RoundPlan, older: Sequence[IndexSegment], dead: Sequence[Int64s]) -> tuple[int, Int64s]:
+    """Rows that older runs point at in live files: how many there were, and how many are left per source file."""
+    ordinal_of = _ordinals_of_compacted(plan)
+    left = np.zeros(len(plan.sources), np.int64)
+    for segment in older:
+        count_by_file(segment.file_numbers, ordinal_of, left)
+    before = int(left.sum())
+    for segment, places in zip(older, dead, strict=True):
+        left -= np.bincount(ordinal_of[segment.file_numbers[places]], minlength=len(plan.sources))
+    return before, left
+
+
+def _count(
+    hash_bucket: int, remembered: _Remembered, survivors: Survivors, rows_in: int, live_rows: Int64s
+) -> BucketCounts:
+    sources = np.flatnonzero(live_rows)
+    was = remembered.rows.tombstone_positions
+    absorbed_live = int(((was == NOT_DELETED) & remembered.absorbed).sum())
+    return BucketCounts(
         hash_bucket=hash_bucket,
         ordinals=sources.astype(np.int32),
-        rows=live_rows_per_source[sources],
-        rows_in=int((remembered.tombstone_positions < 0).sum()) + len(arrived.rows.words),
+        rows=live_rows[sources],
+        rows_in=absorbed_live + rows_in,
         rows_deduplicated=survivors.rows_deduplicated,
         rows_deleted=survivors.rows_deleted,
-        tombstones=int(keys - lives.sum()),
+        tombstones_added=int((survivors.outcomes == TOMBSTONE).sum()) - int((was >= 0).sum()),
         peak_memory_bytes=peak_memory_bytes(),
     )
-    return DedupedBucket(hash_bucket, words, ordinals, row_indices, ranks, sort_values, counts)
 
 
-def _compacted_ordinals(plan: RoundPlan, file_numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Ordinals of compacted files by number; -1 for a tombstone's. Raises `Corrupt` for a pointer to no live file."""
-    numbers = np.array([TOMBSTONE_FILE_NUMBER, *(file.file_number for file in plan.compacted)], np.int64)
-    found = np.searchsorted(numbers, file_numbers)
-    if (found == len(numbers)).any() or (numbers[np.minimum(found, len(numbers) - 1)] != file_numbers).any():
-        stray = set(file_numbers.tolist()) - set(numbers.tolist())
-        raise Corrupt(
-            f"the primary key index points at compacted files {sorted(stray)[:5]}, which are not in the stream"
-        )
-    return (found - 1).astype(np.int32)
+def _ordinals_of_compacted(plan: RoundPlan) -> Int64s:
+    """Ordinals of compacted files by file number; -1 for the number of no live file, and for number -1 (the last)."""
+    highest = max((file.file_number for file in plan.compacted), default=0)
+    ordinal_of = np.full(max(highest, plan.output.next_file_number) + 2, -1, np.int64)
+    ordinal_of[[file.file_number for file in plan.compacted]] = [file.ordinal for file in plan.compacted]
+    return ordinal_of
 
 
-def _rank_compacted_rows(plan: RoundPlan, bucket: DedupedBucket, moves: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The bucket's ranks, with those of rows that move out of compacted files filled in: ranks by row index."""
-    moving = np.flatnonzero(moves & (bucket.ordinals < len(plan.compacted)))
-    ranks = bucket.ranks
+def _with_moving_rows(plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket) -> NewRun:
+    """The new run, with the rows of older runs whose compacted files are rewritten; in digest order."""
+    ordinal_of = _ordinals_of_compacted(plan)
+    rewritten = (ordinal_of >= 0) & (layout.tasks[ordinal_of] != CARRIED)
+    if not rewritten.any():
+        return bucket.run
+    pieces, ordinals = [], []
+    older = _older_segments(plan, bucket.hash_bucket)
+    for segment, dead in zip(older, bucket.dead_in_older, strict=True):
+        places = rows_of_files(segment.file_numbers, rewritten)
+        places = places[~np.isin(places, dead, assume_unique=True)]
+        pieces.append(segment.rows(plan.sort_columns, places))
+        ordinals.append(ordinal_of[segment.file_numbers[places]])
+    if not any(len(piece) for piece in pieces):
+        return bucket.run
+    moving, run = IndexRows.concatenate(pieces), bucket.run
+    words = np.concatenate([run.words, moving.words])
+    order = digest_order(words)
+    return NewRun(
+        words=words[order],
+        ordinals=np.concatenate([run.ordinals, *ordinals])[order],
+        row_indices=np.concatenate([run.row_indices, moving.row_indices])[order],
+        ranks=np.concatenate([run.ranks, np.zeros(len(moving), np.int64)])[order],
+        sort_values=np.concatenate([run.sort_values, moving.sort_values])[order],
+    )
+
+
+def _rank_compacted_rows(plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_]) -> Int64s:
+    """The run's ranks, with those of rows that move out of compacted files filled in: ranks by row index."""
+    moving = np.flatnonzero(moves & (run.ordinals < len(plan.compacted)))
+    ranks = run.ranks
     if len(moving):
         ranks = ranks.copy()
-        in_order = moving[np.lexsort((bucket.row_indices[moving], bucket.ordinals[moving]))]
-        _, first = np.unique(bucket.ordinals[in_order], return_index=True)
+        in_order = moving[np.lexsort((run.row_indices[moving], run.ordinals[moving]))]
+        _, first = np.unique(run.ordinals[in_order], return_index=True)
         counts = np.diff(np.append(first, len(in_order)))
         ranks[in_order] = np.arange(len(in_order)) - np.repeat(first, counts)
     return ranks
 
 
 def _rows_to_fetch(
-    layout: MaterializeLayout, bucket: DedupedBucket, moves: npt.NDArray[np.bool_], ranks: npt.NDArray[np.int64]
+    layout: MaterializeLayout, hash_bucket: int, run: NewRun, moves: npt.NDArray[np.bool_], ranks: Int64s
 ) -> Iterator[tuple[int, RowsToFetch]]:
-    ordinals, rows = bucket.ordinals[moves], bucket.row_indices[moves]
+    ordinals, rows = run.ordinals[moves], run.row_indices[moves]
     counts = np.bincount(ordinals, minlength=len(layout.tasks))
     starts = np.concatenate(([0], np.cumsum(counts)))
     ordered = np.empty(len(rows), np.int64)
@@ -232,5 +370,5 @@ def _rows_to_fetch(
         pieces = [ordered[starts[file] : starts[file + 1]] for file in files]
         yield (
             int(task),
-            RowsToFetch(bucket.hash_bucket, files.astype(np.int32), counts[files], np.concatenate(pieces)),
+            RowsToFetch(hash_bucket, files.astype(np.int32), counts[files], np.concatenate(pieces)),
         )

@@ -25,8 +25,9 @@ CARRIED = -1
 class BucketCounts:
     """What one dedupe task found: one count per source file that keeps rows, and the bucket's bookkeeping.
 
-    ordinals  int32 (files,)
-    rows      int64 (files,): surviving rows of that file in this bucket
+    ordinals          int32 (files,)
+    rows              int64 (files,): surviving rows of that file in this bucket
+    tombstones_added  less those that ended; may be negative
     """
 
     hash_bucket: int
@@ -35,7 +36,7 @@ class BucketCounts:
     rows_in: int
     rows_deduplicated: int
     rows_deleted: int
-    tombstones: int
+    tombstones_added: int
     peak_memory_bytes: int
 
 

@@ -21,12 +21,16 @@ from compactor.object_store import StoreLocation
 
 @dataclass(frozen=True)
 class RehashPlan:
-    """What a rehash reads and writes. Travels to every task."""
+    """What a rehash reads and writes. Travels to every task.
+
+    keys  live rows and tombstones of the stream: what the new index must hold
+    """
 
     location: StoreLocation
     index_files: tuple[IndexFile, ...]
     sort_columns: tuple[SortColumn, ...]
     from_index_version: int
+    keys: int
     hash_bucket_count: int
     target: IndexTarget
 

@@ -1,0 +1,96 @@
+"""Finds digests in a sorted run of the index without reading all of it, and counts its pointers per file.
+
+A run's digests are used as they lie in its file: `raw`, a uint32 view (rows, 5) of most significant bytes first.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from compactor.kernels.digest import Words
+
+ABSENT = -1
+
+
+def find_digests(raw: Words, words: Words, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where in a sorted run each distinct digest lies. `order` is the digest order of `words`.
+
+    Returns (positions in the run) of those that are there, ascending. Cost: about log2 of the run's rows per digest at
+    the worst, less the denser the digests are.
+    """
+    found = np.empty(len(words), np.int64)
+    return found[: _find(raw, words, order, found)]
+
+
+def count_by_file(
+    file_numbers: npt.NDArray[np.int32], ordinal_of: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> None:
+    """Adds 1 to counts[ordinal_of[file number]] for every row whose file has an ordinal (0 or more)."""
+    _count(file_numbers, ordinal_of, counts)
+
+
+def rows_of_files(file_numbers: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """The rows whose file is wanted (`wanted` by file number), ascending."""
+    rows = np.empty(len(file_numbers), np.int64)
+    return rows[: _select(file_numbers, wanted, rows)].copy()
+
+
+@nb.njit(inline="always")
+def _native(word):  # type: ignore[no-untyped-def]
+    swapped = ((word & np.uint32(0xFF)) << np.uint32(24)) | ((word & np.uint32(0xFF00)) << np.uint32(8))
+    return np.uint32(swapped | ((word >> np.uint32(8)) & np.uint32(0xFF00)) | (word >> np.uint32(24)))
+
+
+@nb.njit(cache=True, nogil=True)
+def _compare(raw, position, words, row):  # type: ignore[no-untyped-def]
+    for column in range(5):
+        one, other = _native(raw[position, column]), words[row, column]
+        if one != other:
+            return -1 if one < other else 1
+    return 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _find(raw, words, order, found):  # type: ignore[no-untyped-def]
+    rows, hits, low = raw.shape[0], 0, 0
+    for place in range(order.size):
+        row = order[place]
+        # Gallop from where the last digest was, then bisect: [low, high) always holds the first position not below.
+        step, high = 1, low
+        while high < rows and _compare(raw, high, words, row) < 0:
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, rows)
+        while low < high:
+            middle = (low + high) // 2
+            if _compare(raw, middle, words, row) < 0:
+                low = middle + 1
+            else:
+                high = middle
+        if low < rows and _compare(raw, low, words, row) == 0:
+            found[hits] = low
+            hits += 1
+            low += 1  # an equal digest later in `order` is the same key, and already found
+    return hits
+
+
+@nb.njit(cache=True, nogil=True)
+def _count(file_numbers, ordinal_of, counts):  # type: ignore[no-untyped-def]
+    for row in range(file_numbers.size):
+        number = file_numbers[row]
+        if 0 <= number < ordinal_of.size and ordinal_of[number] >= 0:
+            counts[ordinal_of[number]] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _select(file_numbers, wanted, rows):  # type: ignore[no-untyped-def]
+    selected = 0
+    for row in range(file_numbers.size):
+        number = file_numbers[row]
+        if 0 <= number < wanted.size and wanted[number]:
+            rows[selected] = row
+            selected += 1
+    return selected
