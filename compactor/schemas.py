@@ -33,8 +33,10 @@ def unify_schemas(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
     """
     fields: dict[str, pa.Field] = {}
     last_file: dict[str, str] = {}
+    present: Counter[str] = Counter()
     for file, schema in named:
         refuse_repeated_columns(file, schema)
+        present.update(schema.names)
         for field in schema:
             before = fields.get(field.name)
             if before is None:
@@ -50,10 +52,7 @@ def unify_schemas(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
             if unified != before.type:
                 last_file[field.name] = file
             fields[field.name] = before.with_type(unified).with_nullable(before.nullable or field.nullable)
-    complete = [
-        field if all(name in schema.names for _, schema in named) else field.with_nullable(True)
-        for name, field in fields.items()
-    ]
+    complete = [field if present[name] == len(named) else field.with_nullable(True) for name, field in fields.items()]
     return pa.schema(complete, metadata=named[0][1].metadata if named else None)
 
 

@@ -18,8 +18,8 @@ from pyarrow import fs
 from compactor.errors import Corrupt, Invalid, LithifyError, Unavailable
 from compactor.object_store import StoreLocation
 
-S3_ATTEMPTS_MAX = 8
-"""Attempts of one request on 500, 503 and connection resets, with exponential backoff: about 10 s in all."""
+S3_ATTEMPTS_MAX = 5
+"""Attempts of one request on 500, 503 and connection resets, with exponential backoff."""
 
 S3_CONNECT_TIMEOUT_SECONDS = 5.0
 S3_REQUEST_TIMEOUT_SECONDS = 60.0

@@ -11,6 +11,7 @@ from pyarrow import fs
 
 from compactor.catalog.actions import ColumnStats
 from compactor.names import ContentType
+from compactor.schemas import refuse_repeated_columns
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ class TabularFormat(Protocol):
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure: ...
 
 
-def wanted_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[str]:
-    """Which of the columns asked for the file has, in the order asked."""
+def wanted_columns(source: Source, schema: pa.Schema, columns: Sequence[str] | None) -> list[str]:
+    """Which of the columns asked for the file has, in the order asked. Raises `Invalid` if names are not unique."""
+    refuse_repeated_columns(source.file.uri, schema)
     if columns is None:
         return list(schema.names)
     present = set(schema.names)

@@ -28,12 +28,12 @@ class Ipc:
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
         del schema
         with _open(source) as opened:
-            return _reader(opened, None).schema
+            return _reader(source, opened, None).schema
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         with _open(source) as opened:
-            reader = _reader(opened, columns)
-            wanted = wanted_columns(reader.schema, columns)
+            reader = _reader(source, opened, columns)
+            wanted = wanted_columns(source, reader.schema, columns)
             batches = [batch.select(wanted) for batch in _batches(reader)]
             return pa.Table.from_batches(batches, pa.schema([reader.schema.field(name) for name in wanted]))
 
@@ -42,8 +42,8 @@ class Ipc:
     ) -> Iterator[pa.RecordBatch]:
         del schema
         with _open(source) as opened:
-            reader = _reader(opened, columns)
-            wanted = wanted_columns(reader.schema, columns)
+            reader = _reader(source, opened, columns)
+            wanted = wanted_columns(source, reader.schema, columns)
             for batch in _batches(reader):
                 yield batch.select(wanted)
 
@@ -51,7 +51,7 @@ class Ipc:
         """The file form counts its rows in the headers of its batches; the stream form has to be read."""
         del schema
         with _open(source) as opened:
-            reader = _reader(opened, None)
+            reader = _reader(source, opened, None)
             if isinstance(reader, ipc.RecordBatchFileReader):
                 rows = reader.count_rows()
             else:
@@ -66,7 +66,7 @@ def _open(source: Source) -> Iterator[pa.NativeFile]:
         yield opened
 
 
-def _reader(opened: pa.NativeFile, columns: Sequence[str] | None) -> _Reader:
+def _reader(source: Source, opened: pa.NativeFile, columns: Sequence[str] | None) -> _Reader:
     """Positioned at the first batch; of the file's columns only those asked for are read."""
     magic = opened.read(len(_FILE_MAGIC))
     opened.seek(0)
@@ -76,7 +76,7 @@ def _reader(opened: pa.NativeFile, columns: Sequence[str] | None) -> _Reader:
     reader = open_reader(opened)
     if columns is None:
         return reader
-    chosen = [reader.schema.get_field_index(name) for name in wanted_columns(reader.schema, columns)]
+    chosen = [reader.schema.get_field_index(name) for name in wanted_columns(source, reader.schema, columns)]
     if not chosen:
         return reader
     opened.seek(0)

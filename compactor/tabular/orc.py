@@ -24,7 +24,7 @@ class Orc:
         if batches:
             return pa.Table.from_batches(batches)
         with _open(source) as file:
-            wanted = wanted_columns(file.schema, columns)
+            wanted = wanted_columns(source, file.schema, columns)
             return file.schema.empty_table().select(wanted)
 
     def read_batches(
@@ -32,7 +32,7 @@ class Orc:
     ) -> Iterator[pa.RecordBatch]:
         del schema
         with _open(source) as file:
-            wanted = wanted_columns(file.schema, columns)
+            wanted = wanted_columns(source, file.schema, columns)
             # Asked for no column at all, the reader forgets how many rows there are.
             needed = wanted or file.schema.names[:1]
             for stripe in range(file.nstripes):

@@ -49,7 +49,7 @@ class Parquet:
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         with _open(source) as parquet:
             arrow_schema = _arrow_schema(parquet)
-            wanted = wanted_columns(arrow_schema, columns)
+            wanted = wanted_columns(source, arrow_schema, columns)
             return _as_written(parquet.read(columns=wanted).select(wanted), arrow_schema)
 
     def read_batches(
@@ -58,7 +58,7 @@ class Parquet:
         del schema
         with _open(source) as parquet:
             arrow_schema = _arrow_schema(parquet)
-            wanted = wanted_columns(arrow_schema, columns)
+            wanted = wanted_columns(source, arrow_schema, columns)
             # One row group at a time: asked for several, the reader holds the bytes of all of them until the end.
             for row_group in range(parquet.num_row_groups):
                 rows = _batch_rows(parquet.metadata.row_group(row_group))

@@ -17,7 +17,7 @@ from pyarrow import csv
 from pyarrow import json as arrow_json
 
 from compactor.errors import Invalid
-from compactor.schemas import cast_column, unify_types
+from compactor.schemas import cast_column, refuse_repeated_columns, unify_types
 from compactor.tabular.formats import FileMeasure, Source, wanted_columns
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -70,7 +70,7 @@ class Csv:
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         header = self._header(source)
-        wanted = wanted_columns(header, columns)
+        wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
         # Asked for no column at all, the parser would return all of them.
         options = _convert_options(
@@ -86,7 +86,7 @@ class Csv:
         self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
     ) -> Iterator[pa.RecordBatch]:
         header = self._header(source)
-        wanted = wanted_columns(header, columns)
+        wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
         parsed = {name: _csv_type(kind) for name, kind in declared.items()}
         if not all(name in parsed for name in wanted):
@@ -104,8 +104,13 @@ class Csv:
 
     def _header(self, source: Source) -> pa.Schema:
         """The column names, with the types of the first block."""
-        options = csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
-        with open_text(source) as text, csv.open_csv(text, read_options=_CSV_READ, parse_options=options) as reader:
+        parse_options = csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
+        options = _convert_options({}, None)
+        with (
+            open_text(source) as text,
+            csv.open_csv(text, read_options=_CSV_READ, parse_options=parse_options, convert_options=options) as reader,
+        ):
+            refuse_repeated_columns(source.file.uri, reader.schema)
             return reader.schema
 
     def _parse_options(self, header: pa.Schema) -> csv.ParseOptions:
@@ -125,29 +130,23 @@ class Csv:
             yield from reader
 
     def _infer(
-        self, source: Source, header: pa.Schema, declared: Mapping[str, pa.DataType]
+        self, source: Source, first: pa.Schema, declared: Mapping[str, pa.DataType]
     ) -> tuple[list[pa.DataType], int]:
         """The type of each column as parsed, and the row count. A column that misfits is tried with the next type.
 
-        At most one more pass over the file for each column and type; one pass where the first block is typical.
+        `first` has the types to begin with. One pass over the file where those of the first block are typical; at
+        most one more for each column and type.
         """
-        kinds = [_csv_type(declared[name]) if name in declared else pa.null() for name in header.names]
-        with_first_block = True
+        kinds = [_csv_type(declared.get(field.name, field.type)) for field in first]
         while True:
-            undecided = {} if with_first_block else dict(zip(header.names, kinds, strict=True))
-            parsed = {name: _csv_type(kind) for name, kind in declared.items()} | undecided
+            options = _convert_options(dict(zip(first.names, kinds, strict=True)), None)
             try:
-                rows = 0
-                for batch in self._parsed_batches(source, header, _convert_options(parsed, None)):
-                    kinds, with_first_block = list(batch.schema.types), False
-                    rows += batch.num_rows
-                return kinds, rows
+                return kinds, sum(batch.num_rows for batch in self._parsed_batches(source, first, options))
             except pa.ArrowInvalid as error:
                 misfit = _CSV_MISFIT.search(str(error))
                 position = int(misfit[1]) if misfit is not None else -1
-                if misfit is None or header.names[position] in declared or kinds[position] == pa.binary():
+                if misfit is None or first.names[position] in declared or kinds[position] == pa.binary():
                     raise
-                with_first_block = False
                 kinds[position] = _CSV_INFERENCE_ORDER[_CSV_INFERENCE_ORDER.index(kinds[position]) + 1]
 
 
@@ -201,17 +200,20 @@ class JsonLines:
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         inferred, _ = _infer_json(source, schema)
-        wanted = wanted_columns(inferred, columns)
-        tables = [_as_declared(table, _types(schema)) for table in _json_tables(source, inferred, wanted)]
-        empty = _as_declared(inferred.empty_table().select(wanted), _types(schema))
-        return pa.concat_tables([empty, *tables])
+        wanted = wanted_columns(source, inferred, columns)
+        needed = _needed(inferred, wanted)
+        tables = [needed.empty_table(), *_json_tables(source, needed)]
+        # Without columns, tables would lose their rows when they are joined.
+        return _as_declared(pa.concat_tables(tables).select(wanted), _types(schema))
 
     def read_batches(
         self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
     ) -> Iterator[pa.RecordBatch]:
         inferred, _ = _infer_json(source, schema)
-        for table in _json_tables(source, inferred, wanted_columns(inferred, columns)):
-            yield from _as_declared(table, _types(schema)).to_batches()
+        wanted = wanted_columns(source, inferred, columns)
+        for table in _json_tables(source, _needed(inferred, wanted)):
+            for batch in _as_declared(table, _types(schema)).to_batches():
+                yield batch.select(wanted)
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         inferred, rows = _infer_json(source, schema)
@@ -245,15 +247,17 @@ def _infer_json(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, in
     return pa.schema(list(kinds.items())), rows
 
 
-def _json_tables(source: Source, inferred: pa.Schema, wanted: Sequence[str]) -> Iterator[pa.Table]:
-    # Asked for no column at all, the parser would forget how many lines there are.
-    needed = pa.schema([inferred.field(name) for name in wanted] or [pa.field("", pa.null())])
+def _needed(inferred: pa.Schema, wanted: Sequence[str]) -> pa.Schema:
+    """What to parse. Asked for no column at all, the parser would forget how many lines there are."""
+    return pa.schema([inferred.field(name) for name in wanted] or [pa.field("", pa.null())])
+
+
+def _json_tables(source: Source, needed: pa.Schema) -> Iterator[pa.Table]:
     options = arrow_json.ParseOptions(explicit_schema=needed, unexpected_field_behavior="ignore")
     for lines in _blocks_of_lines(source):
-        table = arrow_json.read_json(
+        yield arrow_json.read_json(
             pa.BufferReader(lines), read_options=_json_read_options(lines), parse_options=options
         )
-        yield table.select(list(wanted))
 
 
 def _json_read_options(lines: bytes) -> arrow_json.ReadOptions:

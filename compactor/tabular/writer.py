@@ -138,6 +138,9 @@ class TabularWriter:
     def abort(self) -> None:
         """Give the file up; nothing remains under its name. Closing comes too late after this."""
         self._pending.clear()
+        with suppress(OSError, pa.ArrowException):
+            # A writer that is not closed closes itself when it is collected, and complains of its closed stream.
+            self._sink.close()
         self._target.discard()
 
     def _as_stored(self, table: pa.Table) -> pa.Table:
@@ -171,6 +174,8 @@ class TabularWriter:
     ) -> None:
         if error is None:
             self.close()
+        elif isinstance(error, Unavailable):
+            self._target.discard_local()
         elif self._measure is None:
             self.abort()
 

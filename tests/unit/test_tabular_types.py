@@ -153,7 +153,7 @@ OTHER_IN_DUCKDB = {
 """Types that DuckDB does not have, as it reads them instead."""
 
 
-@pytest.mark.parametrize("name", {**PLAIN, **BYTES, **DICTIONARIES, **NESTED})
+@pytest.mark.parametrize("name", [*PLAIN, *BYTES, *DICTIONARIES, *NESTED])
 def test_duckdb_reads_the_same_values_from_our_parquet_file(tmp_path: Path, name: str) -> None:
     array = EVERY[name]
     _round_trip(tmp_path, array, ContentType.PARQUET)
@@ -163,7 +163,7 @@ def test_duckdb_reads_the_same_values_from_our_parquet_file(tmp_path: Path, name
     assert _same_values(rows.column("c"), OTHER_IN_DUCKDB.get(name, array))
 
 
-@pytest.mark.parametrize("name", {**PLAIN, **DICTIONARIES})
+@pytest.mark.parametrize("name", [*PLAIN, *DICTIONARIES])
 @pytest.mark.parametrize("content_type", [ContentType.CSV, ContentType.TSV])
 def test_text_gives_every_plain_value_back_when_its_type_is_declared(
     tmp_path: Path, name: str, content_type: ContentType
