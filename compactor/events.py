@@ -72,7 +72,7 @@ class Event(Document):
     datacontenttype: Literal["application/json"] = "application/json"
     severity: Severity
     jobrunid: str
-    table: str | None
+    table: str | None = None
     data: SerializeAsAny[EventData]
 
     @field_validator("type")
@@ -89,6 +89,11 @@ class Event(Document):
             return value
         data_type = EVENT_TYPES.get(seen.data.get("type", ""), EventData)
         return data_type.model_validate_json(to_json(value))
+
+    def render(self) -> bytes:
+        """Compact JSON. An attribute without a value is left out, as CloudEvents would have it."""
+        unset = {name for name in ("subject", "table") if getattr(self, name) is None}
+        return self.model_dump_json(exclude=unset).encode()
 
     @property
     def attributes(self) -> dict[str, str]:

@@ -92,6 +92,10 @@ class Foreman:
         return not self._full.is_set() and self._offered.empty()
 
     @property
+    def tick_seconds(self) -> float:
+        return self._settings.tick_seconds
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is held, and nothing offered."""
         return not self._held and self._offered.empty()

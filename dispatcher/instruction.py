@@ -22,7 +22,7 @@ from compactor.document import Document
 from compactor.errors import Invalid
 from compactor.names import PARTITION_STREAM_POSITION, ContentType, SortOrder, TableId, render_partition
 from compactor.object_store import StoreLocation, parse_location
-from compactor.spec import ROWS_PER_COMPACTED_FILE, ROWS_PER_PRIMARY_KEY_INDEX_FILE, JobRunSpec
+from compactor.spec import NOT_WRITTEN, ROWS_PER_COMPACTED_FILE, ROWS_PER_PRIMARY_KEY_INDEX_FILE, JobRunSpec
 
 JOB_RUN_ID_CHARACTERS_MAX = 200
 TASK_TOKEN_CHARACTERS_MAX = 2_048
@@ -83,8 +83,9 @@ def _unique_partitions(partitions: tuple[dict[str, str], ...]) -> tuple[dict[str
 
 
 def _written(content_type: ContentType) -> ContentType:
-    if content_type is ContentType.JSON:
-        raise ValueError("PyArrow reads JSON lines but does not write them: choose parquet, feather, orc, csv or tsv")
+    if content_type in NOT_WRITTEN:
+        written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
+        raise ValueError(f"{content_type} files are read, but not written: choose one of {written}")
     return content_type
 
 

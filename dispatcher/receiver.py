@@ -40,6 +40,8 @@ class Receiver:
         self._intake = intake
         self._foreman = foreman
         self._settings = settings
+        self.found_nothing = False
+        """Whether the last long poll came back empty."""
 
     def run(self, stops: threading.Event) -> None:
         """Raises `Invalid` if the queue itself is wrong: then nothing can be received any more."""
@@ -57,6 +59,7 @@ class Receiver:
         """One long poll, and what came of it; answers how many messages came. Once `stops` is set they go back."""
         settings = self._settings
         messages = self._queue.receive(settings.messages_max, settings.wait_seconds, settings.visibility_seconds)
+        self.found_nothing = not messages
         for message in messages:
             if stops.is_set():
                 self._queue.set_visibility(message, 0)

@@ -8,6 +8,9 @@ from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
+MACHINE_MEMORY_SHARE = 0.75
+"""Of a machine's memory, for all of its sessions together; the rest is the operating system's and the file cache's."""
+
 DRIVER_MEMORY_BYTES_MIN = 512 * MIB
 DRIVER_MEMORY_SHARE = 0.1
 """Of a session's memory. The JVM schedules and moves shuffle files; rows are held by the Python workers."""

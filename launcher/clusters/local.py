@@ -87,8 +87,6 @@ class LocalCluster:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH")))),
-            # The program's own folder must not come first on the path: its modules are `compactor.names`, not `names`.
-            "PYTHONSAFEPATH": "1",
         }
 
 

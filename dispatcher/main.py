@@ -1,0 +1,130 @@
+"""The `lithify` command: the one file of its processes that reads the environment and names concrete clients.
+
+Exit codes: 0 done, 1 failed, 2 bad input. A user's mistake is one sentence on stderr; a traceback is a bug of ours.
+
+Every option may come from a variable: LITHIFY_QUEUE_URL is the default of every `--queue-url`, and so on for the names
+in `OPTIONS_FROM_ENVIRONMENT`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from compactor.clock import SystemClock
+from compactor.errors import Invalid, LithifyError
+from compactor.events import EventSink
+from compactor.java_home import find_java_home
+from compactor.log_context import configure_logging
+from compactor.sizing import Resources
+from dispatcher.cli.app import app
+from dispatcher.cli.tools import QueueAddress, Tools
+from dispatcher.queue import Queue
+from launcher.clusters.local import LocalCluster, LocalClusterSettings, find_spark_home
+
+EXIT_FAILED = 1
+EXIT_INVALID = 2
+
+OPTIONS_FROM_ENVIRONMENT = (
+    "dead_letter_queue_url",
+    "endpoint_url",
+    "lake",
+    "queue_url",
+    "region",
+    "s3_endpoint_url",
+    "state",
+    "topic_arn",
+)
+COMMANDS = ("dispatch", "submit", "compact", "plan", "status", "watch", "cancel", "redrive")
+TABLE_COMMANDS = ("create", "append", "show", "log", "scan")
+
+
+class ServiceClients:
+    """The real services: SQS, SNS, and Spark on this machine. boto3 is imported with the first that needs it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._clock = SystemClock()
+
+    def queue(self, address: QueueAddress) -> Queue:
+        from dispatcher.aws.sqs import SqsQueue
+
+        return SqsQueue.open(
+            address.url,
+            dead_letter_queue_url=address.dead_letter_queue_url,
+            endpoint_url=address.endpoint_url,
+            region=address.region,
+        )
+
+    def topic(self, topic_arn: str, endpoint_url: str | None) -> EventSink:
+        from compactor.aws.sns import SnsSink
+
+        return SnsSink.open(topic_arn, self._clock, endpoint_url=endpoint_url)
+
+    def local_cluster(self, resources: Resources, driver_memory_bytes: int, work_folder: Path) -> LocalCluster:
+        settings = LocalClusterSettings(
+            resources=resources,
+            driver_memory_bytes=driver_memory_bytes,
+            spark_home=find_spark_home(self._environment),
+            java_home=find_java_home(self._environment, work_folder / "java"),
+            work_folder=work_folder,
+            environment=self._environment,
+        )
+        return LocalCluster(settings, self._clock)
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit code of `lithify <arguments>`."""
+    as_json = environment.get("LITHIFY_LOG_FORMAT", "text" if sys.stderr.isatty() else "json") == "json"
+    configure_logging(as_json=as_json, level=environment.get("LITHIFY_LOG_LEVEL", "info"))
+    tools = _tools(environment)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: tools.stops.set())
+    try:
+        answered = app(args=list(arguments), standalone_mode=True, obj=tools, default_map=_defaults(environment))
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else EXIT_FAILED
+    except Invalid as error:
+        for reason in error.reasons:
+            sys.stderr.write(f"lithify: {reason}\n")
+        return EXIT_INVALID
+    except LithifyError as error:
+        sys.stderr.write(f"lithify: {error}\n")
+        return EXIT_FAILED
+    return answered if isinstance(answered, int) else 0
+
+
+def _tools(environment: Mapping[str, str]) -> Tools:
+    clock = SystemClock()
+    return Tools(
+        clients=ServiceClients(environment),
+        clock=clock,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        owner=f"{socket.gethostname()}/{os.getpid()}/{clock.new_id()[:8]}",
+        stops=threading.Event(),
+    )
+
+
+def _defaults(environment: Mapping[str, str]) -> dict[str, object]:
+    """Per command, what the environment says of its options; a command ignores those it does not have."""
+    given = {
+        name: environment[f"LITHIFY_{name.upper()}"]
+        for name in OPTIONS_FROM_ENVIRONMENT
+        if environment.get(f"LITHIFY_{name.upper()}")
+    }
+    of_tables: dict[str, object] = dict.fromkeys(TABLE_COMMANDS, given)
+    return {**dict.fromkeys(COMMANDS, given), "table": of_tables}
+
+
+if __name__ == "__main__":
+    main()
