@@ -87,8 +87,6 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     as_json = environment.get("LITHIFY_LOG_FORMAT", "text" if sys.stderr.isatty() else "json") == "json"
     configure_logging(as_json=as_json, level=environment.get("LITHIFY_LOG_LEVEL", "info"))
     tools = _tools(environment)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: tools.stops.set())
     try:
         answered = app(args=list(arguments), standalone_mode=True, obj=tools, default_map=_defaults(environment))
     except SystemExit as ended:
@@ -111,8 +109,15 @@ def _tools(environment: Mapping[str, str]) -> Tools:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         owner=f"{socket.gethostname()}/{os.getpid()}/{clock.new_id()[:8]}",
-        stops=threading.Event(),
+        stops_when_asked=_stops_when_asked,
     )
+
+
+def _stops_when_asked() -> threading.Event:
+    stops = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stops.set())
+    return stops
 
 
 def _defaults(environment: Mapping[str, str]) -> dict[str, object]:

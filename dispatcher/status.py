@@ -88,7 +88,9 @@ def _session(records: JobRunRecords, job_run_id: str, session: SessionState, clo
     running = log.load().state
     started_at_ms = next((entry.at_ms for entry in log.entries()), None)
     expected = running.expected_sla or (session.plan.expected_sla if session.plan is not None else None)
-    runs = session.end is None and started_at_ms is not None and expected is not None
+    eta_seconds = None
+    if session.end is None and started_at_ms is not None and expected is not None:
+        eta_seconds = expected - (clock.now_ms() - started_at_ms) / 1000
     return SessionView(
         session_id=session.pin.session_id,
         partition=session.pin.partition,
@@ -98,7 +100,7 @@ def _session(records: JobRunRecords, job_run_id: str, session: SessionState, clo
         rounds_done=len(running.rounds_done),
         heartbeat=_heartbeat(records, folder) if session.end is None else None,
         expected_sla=expected,
-        eta_seconds=expected - (clock.now_ms() - started_at_ms) / 1000 if runs else None,
+        eta_seconds=eta_seconds,
         end=session.end,
         reasons=session.end.reasons if isinstance(session.end, Failed) else (),
     )

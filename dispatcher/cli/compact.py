@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from compactor import DeltaCatalog, compact
+from compactor.api import DEFAULT_SORT_KEYS
 from compactor.errors import Invalid
 from compactor.names import ContentType, SortOrder, render_partition
 from compactor.spec import ROWS_PER_COMPACTED_FILE, ROWS_PER_PRIMARY_KEY_INDEX_FILE, JobRunResult
@@ -42,11 +43,10 @@ def compact_table(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Compact a table now, in this process, on this machine's cores."""
-    given = {"sort_keys": [parse_sort_key(text) for text in sort_key]} if sort_key else {}
     result = compact(
         table,
         set(primary_key),
-        **given,
+        sort_keys=[parse_sort_key(text) for text in sort_key] if sort_key else DEFAULT_SORT_KEYS,
         delta_catalog_client=DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region),
         destination_compacted_table_id=destination,
         rows_per_primary_key_index_file=rows_per_primary_key_index_file,

@@ -98,7 +98,7 @@ def dispatch(
         ),
         service=ServiceSettings(drain_seconds=drain_seconds, until_idle=until_idle),
     )
-    build_dispatcher(outside, settings).run(tools.stops)
+    build_dispatcher(outside, settings).run(tools.stops_when_asked())
     answer(output, {"stopped": True, "owner": tools.owner}, ["The dispatcher has stopped; nothing is left in flight."])
 
 

@@ -135,14 +135,15 @@ def watch(
     """Follow a job run until it ends. Exit code 1 if it did not succeed."""
     tools = tools_of(context)
     records = JobRunRecords(tools.store(state, s3_endpoint_url, region), tools.clock)
+    stops = tools.stops_when_asked()
     view = view_job_run(records, job_run_id, tools.clock)
     if output is Output.TEXT:
         with Live(_render_job_run(view), console=console(), refresh_per_second=4) as live:
-            while _runs(view) and not tools.stops.wait(poll_seconds):
+            while _runs(view) and not stops.wait(poll_seconds):
                 view = view_job_run(records, job_run_id, tools.clock)
                 live.update(_render_job_run(view))
     else:
-        while _runs(view) and not tools.stops.wait(poll_seconds):
+        while _runs(view) and not stops.wait(poll_seconds):
             view = view_job_run(records, job_run_id, tools.clock)
         answer_json(view.model_dump(mode="json"))
     if view.status != "succeeded":

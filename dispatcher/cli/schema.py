@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from compactor.event_types import EVENT_TYPES
 from compactor.events import event_json_schema
 from dispatcher.cli.options import Output, OutputOption
-from dispatcher.cli.output import answer_json
-from dispatcher.instruction import instruction_json_schema
+from dispatcher.cli.output import answer
+from dispatcher.instruction import FIELD_NAMES, instruction_json_schema
 
 
 class Document(StrEnum):
@@ -21,5 +22,7 @@ class Document(StrEnum):
 def schema(
     document: Annotated[Document, typer.Argument(help="Which document.")], output: OutputOption = Output.JSON
 ) -> None:
-    """Print the JSON Schema of instruction documents or of events; it is JSON in either output."""
-    answer_json(instruction_json_schema() if document is Document.INSTRUCTION else event_json_schema())
+    """Print the JSON Schema of instruction documents or of events. As text: the field names, or the types of event."""
+    described = instruction_json_schema() if document is Document.INSTRUCTION else event_json_schema()
+    names = FIELD_NAMES if document is Document.INSTRUCTION else tuple(EVENT_TYPES)
+    answer(output, described, names)
