@@ -7,6 +7,7 @@ by the AWS SDK inside PyArrow in each process; no value here carries them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -80,10 +81,15 @@ def _open_s3(_process_id: int, endpoint_url: str | None, region: str | None) -> 
 
 @contextmanager
 def reading(uri: str, what: str) -> Iterator[None]:
-    """Translates whatever PyArrow raises while `uri` is read as `what`; see `_explain`."""
+    """Translates whatever PyArrow raises while `uri` is read as `what`.
+
+    A missing file is `Corrupt` (somebody refers to it); for the rest see `_explain`.
+    """
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if _is_missing(error):
+            raise Corrupt(f"{uri} is not there") from error
         raise _explain(error, uri, f"cannot be read as {what}") from error
 
 
@@ -93,26 +99,37 @@ def writing(uri: str, what: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
+        if _is_missing(error):
+            raise Invalid(f"{uri} cannot be written: its bucket or folder is not there") from error
         raise _explain(error, uri, f"cannot be written as {what}") from error
 
 
 def _explain(error: Exception, uri: str, complaint: str) -> LithifyError:
-    """A missing file is `Corrupt` (somebody refers to it), a service that fails is `Unavailable`, the rest `Invalid`.
+    """A disk or service that fails is `Unavailable`; one that refuses, and bytes that make no sense, are `Invalid`.
 
-    PyArrow raises OSError both for a disk or a service that fails and for a file whose bytes make no sense; the former
-    carry an errno or the AWS SDK's words.
+    PyArrow raises OSError for all of them; a disk's failure carries an errno, a service's the AWS SDK's words.
     """
-    sentence = " ".join(str(error).split()).rstrip(".")
-    if isinstance(error, FileNotFoundError) or _is_missing_on_s3(sentence):
-        return Corrupt(f"{uri} is not there")
+    sentence = _sentence(error)
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
         return Invalid(f"{uri} is a folder, not a file")
     if isinstance(error, PermissionError) or "ACCESS_DENIED" in sentence:
         return Invalid(f"{uri} may not be accessed with these credentials: {sentence}")
+    if _REFUSAL.search(sentence) is not None:
+        return Invalid(f"{uri} is refused by S3, check its region, endpoint and credentials: {sentence}")
     if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in sentence):
         return Unavailable(f"{uri} cannot be reached now: {sentence}")
     return Invalid(f"{uri} {complaint}: {sentence}")
 
 
-def _is_missing_on_s3(sentence: str) -> bool:
-    return any(code in sentence for code in ("AWS Error NO_SUCH_KEY", "AWS Error NO_SUCH_BUCKET"))
+def _is_missing(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError) or _MISSING.search(_sentence(error)) is not None
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+_MISSING = re.compile(r"AWS Error (NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)")
+_REFUSAL = re.compile(
+    r"AWS Error \w+ \(HTTP status (3\d\d|4(?!08|29)\d\d)\)|AWS Error (INVALID_|SIGNATURE_|UNRECOGNIZED_)"
+)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -623,13 +625,67 @@ def test_a_missing_object_or_bucket_is_corruption_and_named(
 
 
 @pytest.mark.servers
+def test_writing_into_a_bucket_that_is_not_there_is_refused(s3_location: StoreLocation) -> None:
+    with pytest.raises(Invalid, match="its bucket or folder is not there"):
+        _write_to(s3_location, "s3://no-such-bucket/x")
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[int], StoreLocation]]:
+    """A place whose S3 answers everything with one HTTP status."""
+    servers = []
+
+    def start(status: int) -> StoreLocation:
+        class Answer(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length") or 0))
+                self.send_response(status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return StoreLocation("s3://lake/root", f"http://127.0.0.1:{server.server_port}")
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.servers
 @pytest.mark.slow
-def test_an_s3_that_does_not_answer_is_unavailable(s3_location: StoreLocation) -> None:
+def test_an_s3_that_fails_is_unavailable(s3_location: StoreLocation, answering: Callable[[int], StoreLocation]) -> None:
+    with pytest.raises(Unavailable, match="s3://lake/x cannot be reached now"):
+        read_table(answering(503), TabularFile("s3://lake/x", ContentType.PARQUET))
+    with pytest.raises(Unavailable, match="s3://lake/y cannot be reached now"):
+        _write_to(answering(500), "s3://lake/y")
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("status", [400, 403])
+def test_an_s3_that_refuses_is_not_asked_again(
+    s3_location: StoreLocation, answering: Callable[[int], StoreLocation], status: int
+) -> None:
+    location = answering(status)
+    with pytest.raises(Invalid, match=r"s3://lake/x .* credentials"):
+        read_table(location, TabularFile("s3://lake/x", ContentType.PARQUET))
+    with pytest.raises(Invalid, match=r"s3://lake/y .* credentials"):
+        _write_to(location, "s3://lake/y")
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_an_s3_that_is_not_there_is_unavailable(s3_location: StoreLocation) -> None:
     nowhere = StoreLocation("s3://lake/root", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="s3://lake/x cannot be reached now"):
         read_table(nowhere, TabularFile("s3://lake/x", ContentType.PARQUET))
-    with pytest.raises(Unavailable, match="s3://lake/y cannot be reached now"):
-        _write_to(nowhere, "s3://lake/y")
 
 
 def _write_to(location: StoreLocation, uri: str) -> None:
