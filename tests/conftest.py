@@ -1,11 +1,21 @@
-"""What every test shares: how Hypothesis chooses its examples, and the order in which tests run."""
+"""What every test shares: how Hypothesis chooses its examples, the order in which tests run, and one Spark."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from compactor.java_home import find_java_home
+from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A slow machine is no failure.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,3 +40,19 @@ def _expected_wait(item: pytest.Item) -> int:
     if item.get_closest_marker("servers") is not None:
         return 1
     return 0
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Spark on two cores of this machine, made once: a job on it takes a fraction of a second."""
+    from pyspark.sql import SparkSession
+
+    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, Path.home() / ".cache" / "lithify"))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("lithify tests").master("local[2]")
+    for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

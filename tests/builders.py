@@ -1,0 +1,175 @@
+"""What the tests of the compactor are made with: a lake in a folder, deltas from plain rows, and ways to look inside.
+
+Looking inside is done with PyArrow alone where it checks the compactor: the same files, other code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+
+from compactor import DeltaCatalog
+from compactor.catalog.actions import DataFile, IndexFile
+from compactor.catalog.catalog import Table
+from compactor.catalog.paths import IndexFilePath, parse
+from compactor.catalog.snapshot import CompactedStream
+from compactor.tabular import TabularFile, read_table
+from tests.arrow_types import KEY_TYPES, Raw, plain_digest
+
+TABLE_ID = "ACME.ORDERS.V1"
+NO_PARTITION: Mapping[str, str] = {}
+TOMBSTONE_FILE_NUMBER = 0
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """One row of the primary key index, as its file has it. `run` is the index version that wrote it."""
+
+    run: int
+    hash_bucket: int
+    digest: bytes
+    file_number: int
+    row_index: int
+    sort_values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompactedSide:
+    """What the compacted side of a partition stream holds, read without the compactor's own reading code."""
+
+    lake: DeltaCatalog
+    table: Table
+    partition: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls, lake: DeltaCatalog, table_id: str = TABLE_ID, partition: Mapping[str, str] = NO_PARTITION
+    ) -> CompactedSide:
+        return cls(lake, lake.table(table_id), partition)
+
+    @property
+    def stream(self) -> CompactedStream:
+        compacted = self.table.stream(self.partition).load().state.compacted
+        assert compacted is not None, f"{self.table.table_id} {self.partition} has not been compacted"
+        return compacted
+
+    @property
+    def entry_number(self) -> int:
+        return self.table.stream(self.partition).load().entry_number
+
+    @property
+    def files(self) -> list[DataFile]:
+        return [self.stream.files[number] for number in sorted(self.stream.files)]
+
+    def path_of(self, file: DataFile | IndexFile) -> Path:
+        return Path(self.table.stream(self.partition).uri_of(file.path).removeprefix("file://"))
+
+    def read(self, file: DataFile) -> pa.Table:
+        """One compacted file's rows."""
+        return read_table(self.lake.location, TabularFile(f"file://{self.path_of(file)}", file.content_type))
+
+    def rows(self) -> pa.Table:
+        """All live rows, file after file."""
+        tables = [self.read(file) for file in self.files]
+        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+    def index_rows(self) -> list[IndexRow]:
+        """All rows of all index files, as they lie in them."""
+        return [row for file in self.stream.index_files for row in self.index_rows_of(file)]
+
+    def index_rows_of(self, file: IndexFile) -> list[IndexRow]:
+        path = parse(file.path)
+        assert isinstance(path, IndexFilePath)
+        with pa.memory_map(str(self.path_of(file))) as source:
+            table = pa.ipc.open_file(source).read_all()
+        assert table.num_rows == file.rows
+        return [
+            IndexRow(
+                run=path.index_version,
+                hash_bucket=file.hash_bucket,
+                digest=row.pop("digest"),
+                file_number=row.pop("file_number"),
+                row_index=row.pop("row_index"),
+                sort_values={name.removeprefix("sort:"): value for name, value in row.items()},
+            )
+            for row in table.to_pylist()
+        ]
+
+
+def audit(side: CompactedSide) -> None:
+    """Keys are unique, each has one index row, in the right bucket, and its pointer leads to the key's row."""
+    stream = side.stream
+    tables = {file.file_number: side.read(file) for file in side.files}
+    assert {number: table.num_rows for number, table in tables.items()} == {
+        file.file_number: file.rows for file in side.files
+    }
+    where = {
+        digest: (number, row)
+        for number, table in tables.items()
+        for row, digest in enumerate(key_digests(table, stream.primary_keys))
+    }
+    assert len(where) == stream.rows, "a key has more than one row"
+    newest: dict[bytes, IndexRow] = {}
+    for row in sorted(side.index_rows(), key=lambda row: row.run):
+        assert row.hash_bucket == int.from_bytes(row.digest, "big") % stream.hash_bucket_count
+        assert row.digest not in newest or newest[row.digest].run < row.run, "a run has a key twice"
+        newest[row.digest] = row
+    pointers = {
+        digest: (row.file_number, row.row_index)
+        for digest, row in newest.items()
+        if row.file_number > TOMBSTONE_FILE_NUMBER
+    }
+    assert pointers == where
+    for file in stream.index_files:
+        digests = [row.digest for row in side.index_rows_of(file)]
+        assert digests == sorted(digests)
+
+
+def key_digests(table: pa.Table, primary_keys: Sequence[str]) -> list[bytes]:
+    """The digest of every row's key, by hashlib."""
+    frames = []
+    for name in sorted(primary_keys):
+        column = table.column(name)
+        kind = next(each for each in KEY_TYPES if _same_kind(each.arrow_type, column.type))
+        frames.append([None if value is None else kind.canonical(value) for value in raw_values(column)])
+    return [plain_digest(row) for row in zip(*frames, strict=True)]
+
+
+def _same_kind(one: pa.DataType, other: pa.DataType) -> bool:
+    if pa.types.is_dictionary(one) != pa.types.is_dictionary(other):
+        return False
+    if pa.types.is_dictionary(one):
+        return bool(one.value_type == other.value_type)
+    if pa.types.is_decimal(one) or pa.types.is_fixed_size_binary(one):
+        return bool(one.id == other.id)
+    return bool(one == other)
+
+
+def raw_values(column: pa.ChunkedArray) -> list[Raw | None]:
+    """The inverse of tests.arrow_types.raw_array."""
+    values: list[Raw | None] = []
+    for chunk in column.chunks:
+        if pa.types.is_temporal(chunk.type):
+            chunk = chunk.view(pa.int32() if chunk.type.bit_width == 32 else pa.int64())
+        values.extend(chunk.to_pylist())
+    return values
+
+
+# ------------------------------------------------------------------------------------------------------ comparing rows
+
+
+def multiset(rows: pa.Table | Sequence[Mapping[str, object]], columns: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """Whole rows with how often each occurs. 0.0 and -0.0, 1.5 and Decimal(1.5) differ; a missing column is null."""
+    plain = rows.to_pylist() if isinstance(rows, pa.Table) else rows
+    return Counter(tuple(_spell(row.get(column)) for column in columns) for row in plain)
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, Decimal):
+        return f"Decimal({value})"
+    return repr(value)
