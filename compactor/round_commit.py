@@ -24,7 +24,7 @@ from compactor.errors import Fenced
 from compactor.kernels.digest import DIGEST_ENCODING
 from compactor.planning import ReadPoint, RoundPlan
 from compactor.round_runner import RoundResult
-from compactor.session_input import render_schema
+from compactor.schemas import render_schema
 from compactor.spec import SessionSpec
 from compactor.steps.rehash import RehashPlan
 

@@ -10,6 +10,7 @@ indices are widened to int32 then, because the dictionaries of several files tog
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -384,3 +385,12 @@ def _lengths(array: pa.Array) -> pa.Array:
 
 def _offsets(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(_lengths(array))])
+
+
+def render_schema(schema: pa.Schema) -> str:
+    """An Arrow schema as text for the log."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def parse_schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

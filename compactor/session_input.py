@@ -6,7 +6,6 @@ is written: keys that do not fit, columns that cannot be reconciled, files that 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from compactor.key_columns import check_key_columns
 from compactor.names import PARTITION_STREAM_POSITION, Operation, SortOrder, render_partition
 from compactor.object_store import StoreLocation
 from compactor.planning import DeltaFileRef
-from compactor.schemas import unify_schemas
+from compactor.schemas import parse_schema, unify_schemas
 from compactor.spec import DEFAULT_SORT_KEYS, SessionSpec
 from compactor.tabular import TabularFile, read_schema
 
@@ -127,15 +126,6 @@ def pending_files(
         for file in sorted(delta.files, key=lambda file: file.file_number)
         if compacted is None or not compacted.processed.covers(delta.position, file.file_number)
     )
-
-
-def render_schema(schema: pa.Schema) -> str:
-    """An Arrow schema as text for the log."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def parse_schema(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def _real_columns(sort_keys: Sequence[SortKey]) -> tuple[str, ...]:

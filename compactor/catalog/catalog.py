@@ -47,6 +47,7 @@ from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.clock import Clock, SystemClock
 from compactor.errors import Invalid
+from compactor.lookup import KeyValue, lookup
 from compactor.names import ContentType, LifecycleState, Operation, PartitionValues, render_partition
 from compactor.object_store import ObjectStore, StoreLocation, key_bytes_max, open_store, parse_location
 
@@ -235,6 +236,10 @@ class Table:
         """The partitions that have a stream, in the order of their values."""
         found = [decode_partition(encoded) for encoded in _encoded_names(self._store, f"{self._folder.streams}/")]
         return sorted(found, key=lambda partition: tuple(partition.values()))
+
+    def lookup(self, partition: PartitionValues, key: Mapping[str, KeyValue]) -> dict[str, object] | None:
+        """The compacted row of a primary key, found by the index; None where there is none. See `lookup.py`."""
+        return lookup(self._store, self.stream(partition), key)
 
     def stream(self, partition: PartitionValues) -> PartitionStream:
         """A partition stream, which may have no entry yet. Raises `Invalid` if the values are not the table's keys."""

@@ -82,7 +82,7 @@ def _read_keys(plan: RoundPlan, file: DeltaSource) -> tuple[Words, npt.NDArray[n
     read = [*plan.key_columns, *(column.name for column in plan.sort_columns if column.name not in plan.key_columns)]
     words = [np.empty((0, 5), np.uint32)]
     sort_values = [np.empty((0, encoded_width(plan.sort_columns)), np.uint8)]
-    for batch in read_batches(plan.location, file.file, read):
+    for batch in read_batches(plan.location, file.file, read, plan.output.schema):
         keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in plan.key_columns]
         words.append(digest_keys(keys, batch.num_rows))
         values = [_sort_column(column, batch, file) for column in plan.sort_columns]

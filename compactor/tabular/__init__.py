@@ -14,7 +14,7 @@ read in file order, always: a row's index in its file is part of its identity.
 
 from __future__ import annotations
 
-from compactor.tabular.files import infer_content_type, measure, read_batches, read_schema, read_table
+from compactor.tabular.files import infer_content_type, measure, read_batches, read_row, read_schema, read_table
 from compactor.tabular.filesystems import open_filesystem
 from compactor.tabular.formats import FileMeasure, TabularFile
 from compactor.tabular.parquet import dictionary_columns_of
@@ -29,6 +29,7 @@ __all__ = [
     "measure",
     "open_filesystem",
     "read_batches",
+    "read_row",
     "read_schema",
     "read_table",
 ]

@@ -94,6 +94,18 @@ def read_batches(
         yield from _format(file).read_batches(_source(location, file), columns, schema)
 
 
+def read_row(location: StoreLocation, file: TabularFile, row_index: int, schema: pa.Schema | None = None) -> pa.Table:
+    """One row as a table of one row. Of Parquet only the footer and one row group are read, of others all before it."""
+    if file.content_type is ContentType.PARQUET:
+        with reading(file.uri, file.content_type):
+            return Parquet().read_row(_source(location, file), row_index)
+    for batch in read_batches(location, file, schema=schema):
+        if row_index < batch.num_rows:
+            return pa.Table.from_batches([batch.slice(row_index, 1)])
+        row_index -= batch.num_rows
+    return read_schema(location, file, schema).empty_table()
+
+
 def measure(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> FileMeasure:
     """Rows, bytes, schema and column bounds, from the footer where there is one; the rows of text are counted."""
     with reading(file.uri, file.content_type):

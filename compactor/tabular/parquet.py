@@ -65,6 +65,17 @@ class Parquet:
                 for batch in parquet.iter_batches(batch_size=rows, row_groups=[row_group], columns=wanted):
                     yield from _as_written(pa.Table.from_batches([batch]).select(wanted), arrow_schema).to_batches()
 
+    def read_row(self, source: Source, row_index: int) -> pa.Table:
+        """One row, as a table; of the file only its footer and the row's row group are read."""
+        with _open(source) as parquet:
+            for row_group in range(parquet.num_row_groups):
+                rows = parquet.metadata.row_group(row_group).num_rows
+                if row_index < rows:
+                    table = parquet.read_row_group(row_group).slice(row_index, 1)
+                    return _as_written(table, _arrow_schema(parquet))
+                row_index -= rows
+        return _arrow_schema(parquet).empty_table()
+
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema
         with source.open() as opened, pq.ParquetFile(opened) as parquet:
