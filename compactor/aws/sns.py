@@ -51,7 +51,7 @@ class SnsSink:
             retrying = Retrying(
                 sleep=self._clock.sleep,
                 stop=stop_after_attempt(PUBLISH_ATTEMPTS),
-                wait=wait_exponential_jitter(initial=0.5, max=4.0, jitter=0.2),
+                wait=wait_exponential_jitter(multiplier=0.5, max=4.0, jitter=0.2),
                 retry=retry_if_exception_type(Unavailable),
                 reraise=True,
             )

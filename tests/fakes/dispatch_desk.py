@@ -1,4 +1,4 @@
-"""A dispatcher put together from fakes around a real lake in a folder: everything but the services and Spark is real."""
+"""A dispatcher put together from fakes around a real lake in a folder: all but the services and Spark is real."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from compactor.clock import Clock
 from compactor.errors import Fenced
 from compactor.names import ContentType, Operation
 from compactor.object_store import ObjectStore
-from compactor.session_input import SessionInput, read_session_input, render_schema
+from compactor.schemas import render_schema
+from compactor.session_input import SessionInput, read_session_input
 from compactor.session_journal import SessionJournal
 from compactor.spec import SessionPlan, SessionResult
 from compactor.tabular import TabularFile, TabularWriter, read_table
