@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from compactor.catalog.actions import StreamAction
+from compactor.catalog.checkpoint import CHECKPOINT
 from compactor.catalog.log import DurableLog, LogFormat, LogState
 from compactor.catalog.paths import StreamFolder
 from compactor.catalog.snapshot import StreamSnapshot, apply
@@ -15,7 +16,11 @@ from compactor.names import render_partition
 from compactor.object_store import ObjectStore, StoreLocation
 
 STREAM_LOG: LogFormat[StreamSnapshot, StreamAction] = LogFormat(
-    name="stream", action_type=TypeAdapter(StreamAction), initial=StreamSnapshot(), apply=apply
+    name="stream",
+    action_type=TypeAdapter(StreamAction),
+    initial=StreamSnapshot(),
+    apply=apply,
+    checkpoint=CHECKPOINT,
 )
 
 StreamLog = DurableLog[StreamSnapshot, StreamAction]

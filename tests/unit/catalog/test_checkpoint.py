@@ -1,0 +1,192 @@
+"""A stream's checkpoint holds everything, and a log folds to the same state with and without it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from functools import reduce
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor.catalog.actions import (
+    ColumnStats,
+    DataFile,
+    DeltaAdded,
+    IndexFile,
+    IndexRehashed,
+    RoundCommitted,
+    RowCounts,
+    SortKey,
+    StepFigures,
+    StreamAction,
+    StreamVersionCreated,
+    StreamVersionReleased,
+    Watermark,
+)
+from compactor.catalog.checkpoint import SCHEMA, snapshot_from_table, snapshot_to_table
+from compactor.catalog.columns import RecordCodec, codec_of
+from compactor.catalog.log import DurableLog
+from compactor.catalog.snapshot import StreamSnapshot, apply
+from compactor.catalog.stream import STREAM_LOG
+from compactor.document import Document
+from compactor.errors import Corrupt
+from compactor.names import ContentType, LifecycleState
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+
+DocumentT = TypeVar("DocumentT", bound=Document)
+
+names = st.text(max_size=4)
+numbers = st.integers(1, 2**62)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    names,
+)
+
+
+def some(document: type[DocumentT], **given_fields: st.SearchStrategy[object]) -> st.SearchStrategy[DocumentT]:
+    """Any such document: numbers that fit into 64 bits, short texts, and the rest by its declared type."""
+    plain: dict[object, st.SearchStrategy[object]] = {int: numbers, str: names}
+    fields = {
+        name: plain[field.annotation] for name, field in document.model_fields.items() if field.annotation in plain
+    }
+    return st.builds(document, **{**fields, **given_fields})
+
+
+def tuples_of(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(items, max_size=2).map(tuple)
+
+
+column_stats = some(ColumnStats, null_count=st.none() | numbers, min_value=scalars, max_value=scalars)
+data_files = some(DataFile, columns=st.dictionaries(names, column_stats, max_size=2))
+index_files = some(IndexFile)
+rounds = some(
+    RoundCommitted,
+    files_added=tuples_of(data_files),
+    index_files=tuples_of(index_files),
+    primary_keys=tuples_of(names),
+    sort_keys=tuples_of(some(SortKey)),
+    steps=st.dictionaries(names, some(StepFigures), max_size=2),
+    counts=some(RowCounts),
+    processed=some(Watermark, file_number=st.none() | numbers),
+)
+rehashes = some(IndexRehashed, index_files=tuples_of(index_files))
+deltas = some(DeltaAdded, files=tuples_of(data_files))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[StreamAction]:
+    """Actions that can follow one another, with everything in them that they may hold."""
+    actions: list[StreamAction] = []
+    snapshot = StreamSnapshot()
+
+    def follow(action: StreamAction) -> None:
+        nonlocal snapshot
+        snapshot = apply(snapshot, action)
+        actions.append(action)
+
+    for step in draw(st.lists(st.sampled_from(["version", "release", "delta", "round", "rehash"]), max_size=8)):
+        compacted = snapshot.compacted
+        if step == "version":
+            state = draw(st.sampled_from(LifecycleState))
+            follow(StreamVersionCreated(stream_version=len(snapshot.sources) + 1, state=state))
+        elif step == "release" and snapshot.sources:
+            follow(StreamVersionReleased(stream_version=draw(st.sampled_from(sorted(snapshot.sources)))))
+        elif step == "delta" and snapshot.sources:
+            number = draw(st.sampled_from(sorted(snapshot.sources)))
+            last = snapshot.sources[number].last_position
+            position = draw(numbers) - 2**63 if last is None else last + draw(st.integers(1, 9))
+            follow(draw(deltas).model_copy(update={"stream_version": number, "position": position}))
+        elif step == "round":
+            added = draw(rounds)
+            version = draw(st.integers(1, 2))
+            continues = compacted is not None and compacted.stream_version == version
+            first = compacted.next_file_number if compacted is not None and continues else 1
+            live = sorted(compacted.files) if compacted is not None and continues else []
+            removed = draw(st.lists(st.sampled_from(live), unique=True)) if live else []
+            files = [
+                file.model_copy(update={"file_number": first + place}) for place, file in enumerate(added.files_added)
+            ]
+            change = {"compacted_stream_version": version, "files_added": tuple(files), "files_removed": tuple(removed)}
+            follow(added.model_copy(update=change))
+        elif step == "rehash" and compacted is not None:
+            follow(draw(rehashes).model_copy(update={"from_index_version": compacted.index_version}))
+    return actions
+
+
+def fold(actions: Sequence[StreamAction]) -> StreamSnapshot:
+    return reduce(apply, actions, StreamSnapshot())
+
+
+def through_parquet(table: pa.Table) -> pa.Table:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return pq.read_table(sink)
+
+
+@given(histories())
+def test_a_snapshot_comes_back_from_its_checkpoint_whole(actions: list[StreamAction]) -> None:
+    snapshot = fold(actions)
+    assert snapshot_from_table(through_parquet(snapshot_to_table(snapshot))) == snapshot
+
+
+@settings(max_examples=50)
+@given(histories(), st.data())
+def test_a_log_folds_to_the_same_state_from_any_checkpoint(actions: list[StreamAction], data: st.DataObject) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    writer = DurableLog(store, "log", STREAM_LOG, clock)
+    checkpointed = data.draw(st.sets(st.integers(1, max(1, len(actions)))))
+    for action in actions:
+        after = writer.append(lambda _, action=action: [action]).after  # type: ignore[misc]
+        if after.entry_number in checkpointed:
+            writer.write_checkpoint(after)
+    for number in range(len(actions) + 1):
+        assert DurableLog(store, "log", STREAM_LOG, clock).load(as_of=number).state == fold(actions[:number])
+    assert DurableLog(store, "log", STREAM_LOG, clock).load().state == fold(actions)
+
+
+def test_every_type_of_a_snapshot_has_a_column_of_its_own_type() -> None:
+    """Bounds of files can be compared by any Parquet reader, without parsing text."""
+    bound = SCHEMA.field("file").type.field("columns").type.item_type.field("min_value").type
+    assert {field.name: str(field.type) for field in bound} == {
+        "truth": "bool",
+        "integer": "int64",
+        "great_integer": "string",
+        "real": "double",
+        "text": "string",
+    }
+    assert SCHEMA.field("file").type.field("rows").type == pa.int64()
+
+
+def test_a_checkpoint_that_lacks_a_newer_field_takes_its_default() -> None:
+    file = DataFile(file_number=1, path="f", content_type=ContentType.PARQUET, rows=3, size_bytes=9)
+    codec = RecordCodec(DataFile)
+    stored = codec.to_array([file, None])
+    kept = [field for field in stored.type if field.name != "columns"]
+    old = pa.StructArray.from_arrays([stored.field(field.name) for field in kept], fields=kept, mask=stored.is_null())
+    assert codec.to_values(old) == [file, None]
+
+
+def test_a_checkpoint_with_a_field_we_do_not_know_or_without_one_we_need_is_corrupt() -> None:
+    table = snapshot_to_table(StreamSnapshot())
+    newer = pa.array([{"last_index_version": 0, "mood": "good"}])
+    with pytest.raises(Corrupt, match="mood"):
+        snapshot_from_table(table.set_column(0, "stream", newer))
+    with pytest.raises(Corrupt, match="its columns are x"):
+        snapshot_from_table(pa.table({"x": [1]}))
+    with pytest.raises(Corrupt, match="not those of one snapshot"):
+        snapshot_from_table(table.slice(0, 0))
+
+
+def test_a_type_without_a_codec_is_a_bug_that_shows_at_once() -> None:
+    with pytest.raises(TypeError, match="no Arrow column for"):
+        codec_of(complex)
