@@ -185,7 +185,9 @@ def parse_instruction(body: str) -> InstructionDocument | Violations:
         return Violations((f"the document must be a JSON object, not {_shown(document)}",))
     reasons = [f"field {name!r} stands more than once" for name in dict.fromkeys(repeated)]
     try:
-        parsed = InstructionDocument.model_validate_json(json.dumps(document))
+        parsed = InstructionDocument.model_validate_json(json.dumps(document, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        return Violations(("the document holds half a surrogate pair (\\ud800 to \\udfff), which is no text",))
     except ValidationError as error:
         reasons += _sentences(error.errors(include_url=False), document)
     if reasons:
