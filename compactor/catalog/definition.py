@@ -6,7 +6,6 @@ two partitions never meet.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +17,7 @@ from compactor.catalog.log import LogFormat
 from compactor.document import Document
 from compactor.errors import Corrupt, Invalid
 from compactor.names import TableId
+from compactor.schemas import parse_schema, render_schema
 
 
 class TableCreated(Document):
@@ -41,7 +41,7 @@ class TableDefinition:
     schema: pa.Schema | None
 
     def as_action(self) -> TableCreated:
-        schema = None if self.schema is None else base64.b64encode(self.schema.serialize()).decode()
+        schema = None if self.schema is None else render_schema(self.schema)
         return TableCreated(table_id=self.table_id, partition_keys=self.partition_keys, arrow_schema=schema)
 
     def difference_from(self, other: TableDefinition) -> str | None:
@@ -80,7 +80,7 @@ def _apply(definition: TableDefinition | None, action: TableCreated) -> TableDef
     schema = None
     if action.arrow_schema is not None:
         try:
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(action.arrow_schema, validate=True)))
+            schema = parse_schema(action.arrow_schema)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Corrupt(f"the schema of table {action.table_id} cannot be read: {error}") from error
     return TableDefinition(action.table_id, action.partition_keys, schema)

@@ -1,7 +1,7 @@
 """The name of every object that Lithify keeps: built and parsed here, and nowhere else.
 
-    tables/<table id>/definition/<log object>                                           what the table is
-    tables/<table id>/streams/<partition>/<log object>                                  a partition stream's log
+    tables/<table id>/log/<log object>                                                  what the table is
+    tables/<table id>/streams/<partition>/log/<log object>                              a partition stream's log
     tables/<table id>/data/<partition>/delta/<append id>/<file number>.<suffix>
     tables/<table id>/data/<partition>/compacted/<compacted stream version>/<commit id>/<file number>.<suffix>
     tables/<table id>/data/<partition>/index/<index version>-<commit id>/<hash bucket>-<part>.arrow
@@ -11,13 +11,15 @@
     job_runs/<job run id>/sessions/<session id>/plan.json, heartbeat.json, published.json
     open_job_runs/<job run id>
 
-Data lies beside the logs, not below them: the folders under `streams/` are the partition streams that exist, though
-somebody may have written data for one whose first log entry never came. A name says where an object lies; what it *is*
+Every log lies in a folder named `log`, and nothing else does. Data lies beside the streams, not below them: the folders
+under `streams/` are the partition streams that exist, though somebody may have written data for one whose first log
+entry never came. A name says where an object lies; what it *is*
 (a delta at a position, part of the table or not) only the log says.
 
-Ids and partition values are data. They are percent-encoded as UTF-8, all but `A-Z a-z 0-9 _ -`, so none can be `..` or
-hold a `/`. An encoded text longer than a file name may be goes on in the next path part: every part but its last ends
-with `~`. The empty text is `%`. Nothing but the encoding of a text parses, and it parses to that text.
+Ids and partition values are data. They are percent-encoded as UTF-8, all but `A-Z a-z 0-9 _ - .`, and a `.` that they
+begin with; so none can be `..` or hold a `/`, and most look as they are. The empty text is `%`. An encoded text that is
+longer than a file name may be has its other dots encoded too, and goes on in the next path part: every part but its
+last ends with `~`. Nothing but the encoding of a text parses, and it parses to that text.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class TableFolder:
 
     @property
     def definition_log(self) -> str:
-        return f"{self.key}/definition"
+        return f"{self.key}/log"
 
     @property
     def streams(self) -> str:
@@ -111,7 +113,7 @@ class StreamFolder:
 
     @property
     def log(self) -> str:
-        return f"{TableFolder(self.table_id).streams}/{encode_partition(dict(self.partition))}"
+        return f"{TableFolder(self.table_id).streams}/{encode_partition(dict(self.partition))}/log"
 
     @property
     def data(self) -> str:
@@ -283,7 +285,7 @@ def parse(key: str) -> ObjectPath:
 _NAME = rf"(?:[^/]*{_CONTINUES}/)*[^/]*[^/{_CONTINUES}]"
 _LOG_OBJECT = r"(?:(?P<number>[0-9]{20})\.(?P<form>json|checkpoint\.parquet)|_last_checkpoint)"
 _LOG_FOLDER = (
-    rf"tables/(?P<table>{_NAME})/(?:definition|streams/(?P<partition>{_NAME}))"
+    rf"tables/(?P<table>{_NAME})/(?:streams/(?P<partition>{_NAME})/)?log"
     rf"|job_runs/(?P<job_run>{_NAME})/(?:sessions/(?P<session>{_NAME})/)?log"
 )
 _DATA = rf"tables/(?P<table>{_NAME})/data/(?P<partition>{_NAME})"
@@ -371,6 +373,9 @@ _PATTERNS = (
 
 
 def _split(encoded: str) -> str:
+    if len(encoded) > PART_BYTES_MAX:
+        # A part that begins within the text must not begin with a dot either.
+        encoded = encoded.replace(".", "%2E")
     return (_CONTINUES + "/").join(_chunks(encoded))
 
 
@@ -385,8 +390,9 @@ def _join(encoded: str) -> str:
 
 def _quote(text: str) -> str:
     try:
-        # quote() keeps `.` and `~`, which here have a meaning of their own.
-        return quote(text, safe="").replace(".", "%2E").replace("~", "%7E") or _EMPTY
+        # quote() keeps `~`, which here has a meaning of its own.
+        encoded = quote(text, safe="").replace("~", "%7E") or _EMPTY
+        return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
     except UnicodeEncodeError as error:
         raise Invalid(f"{text!r} is not Unicode text, so it cannot name anything") from error
 

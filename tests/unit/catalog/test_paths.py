@@ -33,7 +33,24 @@ from compactor.object_store import check_key
 texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=400),
     st.sampled_from(
-        ["", ".", "..", "../..", "/", "a/../../b", "~", "%", "%2E", "_", "a=b,c=d", "~/", " ", "x" * 2_000]
+        [
+            "",
+            ".",
+            "..",
+            "../..",
+            "/",
+            "a/../../b",
+            "~",
+            "%",
+            "%2E",
+            "_",
+            "a=b,c=d",
+            "~/",
+            " ",
+            "x" * 2_000,
+            "." * 500,
+            "x" * 199 + ".." * 200,
+        ]
     ),
 )
 partitions = st.dictionaries(texts, texts, max_size=3)
@@ -98,9 +115,11 @@ def test_streams_never_lie_within_one_another(one: StreamFolder, other: StreamFo
 
 def test_the_names_look_like_this() -> None:
     stream = TableFolder("ACME.ORDERS.V1").stream({"region": "North America", "order_day": "1995-04-03"})
-    assert stream.log == "tables/ACME%2EORDERS%2EV1/streams/region=North%20America,order_day=1995-04-03"
-    assert TableFolder("A.B.V1").stream({}).log == "tables/A%2EB%2EV1/streams/_"
+    assert stream.log == "tables/ACME.ORDERS.V1/streams/region=North%20America,order_day=1995-04-03/log"
+    assert TableFolder("A.B.V1").stream({}).log == "tables/A.B.V1/streams/_/log"
     assert encode_partition({"day": ""}) == "day=%"
+    assert encode_partition({"day": ".."}) == "day=%2E."
+    assert encode("x" * 199 + "..") == "x" * 199 + "%~/2E%2E"
     assert LogObject(stream.log, "entry", 7).key == f"{stream.log}/00000000000000000007.json"
     assert (
         CompactedFilePath(stream, 1, "c0ffee", 4, ContentType.FEATHER).key
@@ -115,12 +134,15 @@ def test_the_names_look_like_this() -> None:
         "",
         "tables",
         "tables/a%2Eb",
-        "tables/a.b/definition/_last_checkpoint",
-        "tables/a/definition/1.json",
-        "tables/a/streams/_/00000000000000000001.txt",
-        "tables/a%2f/definition/00000000000000000001.json",
-        "tables/%FF/definition/00000000000000000001.json",
-        "tables/a/streams/k=1,k=2/00000000000000000001.json",
+        "tables/.a/log/_last_checkpoint",
+        "tables/a%2Eb/log/_last_checkpoint",
+        "tables/../log/_last_checkpoint",
+        "tables/a/log/1.json",
+        "tables/a/streams/_/log/00000000000000000001.txt",
+        "tables/a/streams/_/00000000000000000001.json",
+        "tables/a%2f/log/00000000000000000001.json",
+        "tables/%FF/log/00000000000000000001.json",
+        "tables/a/streams/k=1,k=2/log/00000000000000000001.json",
         "tables/a/data/_/delta/x/01.parquet",
         "tables/a/data/_/delta/x/1.exe",
         "tables/a/data/_/delta/x~/1.parquet",
