@@ -1,0 +1,90 @@
+"""Lithify as a contestant: `compact()` on a Spark that is up. Starting it and registering files are not timed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from compactor import DeltaCatalog, compact
+from compactor.catalog.actions import RoundCommitted
+from compactor.catalog.catalog import PartitionStream
+from compactor.local_spark import local_spark
+from compactor.names import PARTITION_STREAM_POSITION
+from compactor.spec import ROWS_PER_COMPACTED_FILE, SessionResult
+from tests.benchmarks.contestant import Answer, Task
+from tests.benchmarks.data import KEY, SORT
+
+TABLE = "BENCHMARK.ORDERS.V1"
+
+
+class Ours:
+    """A full compaction of table and delta; or, over a compacted lake, of the delta alone."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._stack = ExitStack()
+        self._spark = SparkSession(self._stack.enter_context(local_spark("benchmark")))
+        self._results: dict[Path, SessionResult] = {}
+
+    def prepare(self, folder: Path) -> None:
+        task = self._task
+        if task.compacted_lake is None:
+            table = DeltaCatalog.open(folder).create_table(TABLE)
+            table.append({}, list(task.table_files))
+        else:
+            # Every file of a lake is written once and then only replaced, so links are as good as copies.
+            shutil.copytree(task.compacted_lake, folder, copy_function=os.link)
+            table = DeltaCatalog.open(folder).table(TABLE)
+        if task.delta_files:
+            table.append({}, list(task.delta_files))
+
+    def run(self, folder: Path) -> None:
+        task = self._task
+        result = compact(
+            TABLE,
+            {KEY},
+            sort_keys=[(PARTITION_STREAM_POSITION if task.by_position else SORT, "ascending")],
+            delta_catalog_client=DeltaCatalog.open(folder),
+            rows_per_compacted_file=task.rows_per_compacted_file or ROWS_PER_COMPACTED_FILE,
+            hash_bucket_count=task.hash_bucket_count,
+            max_rows_per_round=task.max_rows_per_round,
+            spark=self._spark,
+        )
+        self._results[folder] = result.sessions[0]
+
+    def describe(self, folder: Path, answer: Answer) -> Answer:
+        stream = DeltaCatalog.open(folder).table(TABLE).stream({})
+        compacted = stream.load().state.compacted
+        session = self._results[folder]
+        arrived = self._task.files if self._task.compacted_lake is None else self._task.delta_files
+        if compacted is None:
+            raise RuntimeError("compact() returned, and nothing is compacted")
+        paths = [stream.uri_of(file.path).removeprefix("file://") for file in compacted.files.values()]
+        return answer.model_copy(
+            update={
+                "written": tuple(paths),
+                "session": session,
+                "bytes_read": _bytes_read(stream, session, arrived),
+                "bytes_written": sum(map(_bytes_written, session.completions)),
+            }
+        )
+
+
+def _bytes_read(stream: PartitionStream, session: SessionResult, arrived: Iterable[str]) -> int:
+    """The files that arrived, and the compacted files that were rewritten."""
+    rounds = [
+        action for entry in stream.log.entries() for action in entry.actions if action.action == "round_committed"
+    ]
+    sizes = {file.file_number: file.size_bytes for each in rounds for file in each.files_added}
+    rewritten = sum(sizes[number] for completion in session.completions for number in completion.files_removed)
+    return rewritten + sum(Path(path).stat().st_size for path in arrived)
+
+
+def _bytes_written(completion: RoundCommitted) -> int:
+    index_bytes = sum(file.size_bytes for file in completion.index_files if file.run == completion.index_version)
+    return index_bytes + sum(file.size_bytes for file in completion.files_added)
