@@ -12,18 +12,16 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 
 
-def ranks_within_files(surviving: npt.NDArray[np.bool_], file_bounds: Int64s) -> tuple[Int64s, Int64s]:
-    """For rows laid out file after file: each surviving row's rank among the survivors of its file, and their counts.
+def ranks_within_files(surviving: npt.NDArray[np.bool_], file_bounds: Int64s) -> Int64s:
+    """For rows laid out file after file: each surviving row's rank among the survivors of its file.
 
     surviving    (rows,)
     file_bounds  (files + 1,): file f's rows are [file_bounds[f], file_bounds[f + 1])
-    Returns ranks (rows,), meaningless where the row does not survive, and counts (files,).
+    Returns int64 (rows,), meaningless where the row does not survive.
     """
     running = np.zeros(len(surviving) + 1, np.int64)
     np.cumsum(surviving, out=running[1:])
-    counts = running[file_bounds[1:]] - running[file_bounds[:-1]]
-    ranks = running[:-1] - np.repeat(running[file_bounds[:-1]], np.diff(file_bounds))
-    return ranks, counts
+    return running[:-1] - np.repeat(running[file_bounds[:-1]], np.diff(file_bounds))
 
 
 def compacted_pointers(

@@ -14,14 +14,14 @@ from compactor.kernels.digest import Words
 ABSENT = -1
 
 
-def find_digests(raw: Words, words: Words, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where in a sorted run each distinct digest lies. `order` is the digest order of `words`.
+def find_digests(raw: Words, words: Words) -> npt.NDArray[np.int64]:
+    """Where in a sorted run each distinct digest of `words` lies, which are in digest order.
 
     Returns (positions in the run) of those that are there, ascending. Cost: about log2 of the run's rows per digest at
     the worst, less the denser the digests are.
     """
     found = np.empty(len(words), np.int64)
-    return found[: _find(raw, words, order, found)]
+    return found[: _find(raw, words, found)]
 
 
 def count_by_file(
@@ -53,10 +53,9 @@ def _compare(raw, position, words, row):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _find(raw, words, order, found):  # type: ignore[no-untyped-def]
+def _find(raw, words, found):  # type: ignore[no-untyped-def]
     rows, hits, low = raw.shape[0], 0, 0
-    for place in range(order.size):
-        row = order[place]
+    for row in range(words.shape[0]):
         # Gallop from where the last digest was, then bisect: [low, high) always holds the first position not below.
         step, high = 1, low
         while high < rows and _compare(raw, high, words, row) < 0:
@@ -73,7 +72,7 @@ def _find(raw, words, order, found):  # type: ignore[no-untyped-def]
         if low < rows and _compare(raw, low, words, row) == 0:
             found[hits] = low
             hits += 1
-            low += 1  # an equal digest later in `order` is the same key, and already found
+            low += 1  # an equal digest after this one is the same key, and already found
     return hits
 
 

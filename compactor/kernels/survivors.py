@@ -49,12 +49,15 @@ class RememberedKeys:
 class ArrivingRows:
     """The round's rows of one hash bucket, in the order (stream position, file number, row index).
 
-    words, sort_values  as in RememberedKeys
+    words               (rows, 5), in digest order; see `order`
+    order               int64 (rows,): which row each digest is of; the stable digest order of the rows
+    sort_values         uint8 (rows, width), as in RememberedKeys, in the rows' own order, like the rest
     operations          uint8 (rows,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
     positions           int64 (rows,): stream positions
     """
 
     words: Words
+    order: npt.NDArray[np.int64]
     sort_values: npt.NDArray[np.uint8]
     operations: npt.NDArray[np.uint8]
     positions: npt.NDArray[np.int64]
@@ -64,12 +67,14 @@ class ArrivingRows:
 class Survivors:
     """One entry per key that is not forgotten, in digest order.
 
+    words              (keys, 5)
     holders            int64 (keys,): that remembered key, or len(remembered) + that arriving row
     outcomes           uint8 (keys,): LIVE, TOMBSTONE or ERASED
     rows_deduplicated  rows (live remembered or arriving) that lost to another row
     rows_deleted       arriving delete rows that won
     """
 
+    words: Words
     holders: npt.NDArray[np.int64]
     outcomes: npt.NDArray[np.uint8]
     rows_deduplicated: int
@@ -79,19 +84,18 @@ class Survivors:
 def find_survivors(
     remembered: RememberedKeys,
     arriving: ArrivingRows,
-    arriving_order: npt.NDArray[np.int64],
     horizon: int,
     tombstone_retention: int = KEEP_FOR_EVER,
     keep_marks: bool = False,
 ) -> Survivors:
     """Folds the arriving rows into the remembered keys.
 
-    arriving_order       stable digest order of the arriving rows (`digest_order`)
     horizon              the last stream position of the round: tombstones older than the retention are forgotten
     tombstone_retention  in stream positions; KEEP_FOR_EVER: tombstones never age
     keep_marks           older runs of the index may hold remembered keys that are now forgotten: mark those ERASED
     """
     keys_max = len(remembered.words) + len(arriving.words)
+    words = np.empty((keys_max, 5), np.uint32)
     holders = np.empty(keys_max, np.int64)
     outcomes = np.empty(keys_max, np.uint8)
     keys, deduplicated, deleted = _fold(
@@ -102,14 +106,15 @@ def find_survivors(
         arriving.sort_values,
         arriving.operations,
         arriving.positions,
-        arriving_order,
+        arriving.order,
         np.int64(horizon),
         np.int64(tombstone_retention),
         keep_marks,
+        words,
         holders,
         outcomes,
     )
-    return Survivors(holders[:keys], outcomes[:keys], int(deduplicated), int(deleted))
+    return Survivors(words[:keys], holders[:keys], outcomes[:keys], int(deduplicated), int(deleted))
 
 
 @nb.njit(cache=True, nogil=True)
@@ -170,6 +175,7 @@ def _fold(  # type: ignore[no-untyped-def]
     horizon,
     retention,
     keep_marks,
+    out_words,
     holders,
     outcomes,
 ):
@@ -179,9 +185,9 @@ def _fold(  # type: ignore[no-untyped-def]
     while old < remembered or new < arriving:
         comparison = -1 if new == arriving else 1
         if old < remembered and new < arriving:
-            comparison = _compare(old_words, old, words, order[new])
+            comparison = _compare(old_words, old, words, new)
         entry = holder = tombstone_position = np.int64(-1)
-        outcome, rows_of_key = FORGOTTEN, 0
+        outcome, rows_of_key, first = FORGOTTEN, 0, new
         if comparison <= 0:
             entry, tombstone_position = np.int64(old), old_tombstones[old]
             if tombstone_position != VOID:
@@ -190,8 +196,8 @@ def _fold(  # type: ignore[no-untyped-def]
             rows_of_key += tombstone_position == NOT_DELETED
             old += 1
         if comparison >= 0:
-            key_row = order[new]
-            while new < arriving and _compare(words, order[new], words, key_row) == 0:
+            first = new
+            while new < arriving and _compare(words, new, words, first) == 0:
                 row = order[new]
                 new += 1
                 rows_of_key += 1
@@ -205,6 +211,8 @@ def _fold(  # type: ignore[no-untyped-def]
         deduplicated += rows_of_key - (won_by_delete or outcome == LIVE)
         outcome = _outcome_at(horizon, outcome, tombstone_position, retention, keep_marks and entry >= 0)
         if outcome != FORGOTTEN:
+            for column in range(5):
+                out_words[keys, column] = old_words[entry, column] if entry >= 0 else words[first, column]
             holders[keys] = entry if outcome == ERASED else holder
             outcomes[keys] = outcome
             keys += 1

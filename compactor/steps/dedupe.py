@@ -31,6 +31,7 @@ from compactor.index.layout import (
 )
 from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
+from compactor.kernels.gather import RowFacts, gather_rows
 from compactor.kernels.pointers import compacted_pointers, ranks_within_files
 from compactor.kernels.search import count_by_file, find_digests, rows_of_files
 from compactor.kernels.sort_values import encoded_width
@@ -134,24 +135,20 @@ class _Remembered:
 def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: Sequence[HashedRows]) -> DedupedBucket:
     """One dedupe task: the survivors of one hash bucket."""
     arrived = _in_order(plan, blocks)
-    order = digest_order(arrived.rows.words)
     older = _older_segments(plan, hash_bucket)
-    remembered = _remember(plan, hash_bucket, older, arrived.rows.words, order)
+    remembered = _remember(plan, hash_bucket, older, arrived.rows.words)
     survivors = find_survivors(
         RememberedKeys(remembered.rows.words, remembered.rows.sort_values, remembered.rows.tombstone_positions),
         arrived.rows,
-        order,
         plan.horizon,
         plan.tombstone_retention,
         keep_marks=bool(older),
     )
-    run, delta_counts = _new_run(plan, remembered, arrived, survivors)
+    run = _new_run(plan, remembered, arrived, survivors)
     dead = _dead_in_older(remembered, survivors, len(older))
     in_older, left_in_older = _live_rows_of_older(plan, older, dead)
     live_rows = left_in_older + np.bincount(run.ordinals[run.ordinals >= 0], minlength=len(plan.sources))
     counts = _count(hash_bucket, remembered, survivors, in_older + len(arrived.rows.words), live_rows)
-    if int(delta_counts.sum()) != int((run.ordinals >= len(plan.compacted)).sum()):
-        raise Corrupt(f"hash bucket {hash_bucket}: ranks and survivors disagree on the number of delta rows")
     return DedupedBucket(hash_bucket, run, dead, counts)
 
 
@@ -183,39 +180,38 @@ def _older_segments(plan: RoundPlan, hash_bucket: int) -> list[IndexSegment]:
     return open_bucket(plan.location, [file for file in files if file.run not in plan.absorbed_runs])
 
 
-def _remember(
-    plan: RoundPlan, hash_bucket: int, older: Sequence[IndexSegment], words: Words, order: Int64s
-) -> _Remembered:
+def _remember(plan: RoundPlan, hash_bucket: int, older: Sequence[IndexSegment], words: Words) -> _Remembered:
     files = [file for file in plan.index_files if file.hash_bucket == hash_bucket and file.run in plan.absorbed_runs]
     pieces = [segment.rows(plan.sort_columns) for segment in open_bucket(plan.location, files)]
-    hits = [find_digests(segment.raw_digests, words, order) for segment in older]
-    sizes = [len(piece) for piece in pieces]
+    hits = [find_digests(segment.raw_digests, words) for segment in older]
+    absorbed = sum(len(piece) for piece in pieces)
     pieces += [segment.rows(plan.sort_columns, found) for segment, found in zip(older, hits, strict=True)]
     rows, kept = overlay(pieces or [no_rows(plan.sort_columns)])
     segments = np.concatenate(
-        [np.full(sum(sizes), -1, np.int64), *(np.full(len(found), number) for number, found in enumerate(hits))]
+        [np.full(absorbed, -1, np.int64), *(np.full(len(found), number) for number, found in enumerate(hits))]
     )
-    places = np.concatenate([np.arange(sum(sizes)), *hits])
+    places = np.concatenate([np.arange(absorbed), *hits])
     return _Remembered(rows, segments[kept], places[kept])
 
 
 def _in_order(plan: RoundPlan, blocks: Sequence[HashedRows]) -> _Arrived:
     blocks = sorted(blocks, key=lambda block: int(block.ordinals[0]))
-    ordinals = np.concatenate([block.ordinals for block in blocks] or [np.empty(0, np.int32)])
-    row_counts = np.concatenate([block.row_counts for block in blocks] or [np.empty(0, np.int64)])
-    files: list[DeltaSource] = [plan.deltas[ordinal - len(plan.compacted)] for ordinal in ordinals]
-    operations = np.array([_operation(file) for file in files], np.uint8)
-    positions = np.array([file.position for file in files], np.int64)
     width = encoded_width(plan.sort_columns)
+    ordinals = np.concatenate([np.empty(0, np.int32), *(block.ordinals for block in blocks)])
+    row_counts = np.concatenate([np.empty(0, np.int64), *(block.row_counts for block in blocks)])
+    words = np.concatenate([np.empty((0, 5), np.uint32), *(block.words for block in blocks)])
+    files: list[DeltaSource] = [plan.deltas[ordinal - len(plan.compacted)] for ordinal in ordinals]
+    order = digest_order(words)
     rows = ArrivingRows(
-        words=np.concatenate([block.words for block in blocks] or [np.empty((0, 5), np.uint32)]),
-        sort_values=np.concatenate([block.sort_values for block in blocks] or [np.empty((0, width), np.uint8)]),
-        operations=np.repeat(operations, row_counts),
-        positions=np.repeat(positions, row_counts),
+        words=words.take(order, axis=0),
+        order=order,
+        sort_values=np.concatenate([np.empty((0, width), np.uint8), *(block.sort_values for block in blocks)]),
+        operations=np.repeat(np.array([_operation(file) for file in files], np.uint8), row_counts),
+        positions=np.repeat(np.array([file.position for file in files], np.int64), row_counts),
     )
     return _Arrived(
         rows=rows,
-        row_indices=np.concatenate([block.row_indices.astype(np.int64) for block in blocks] or [np.empty(0, np.int64)]),
+        row_indices=np.concatenate([np.empty(0, np.int64), *(block.row_indices for block in blocks)], dtype=np.int64),
         ordinals=ordinals,
         file_bounds=np.concatenate(([0], np.cumsum(row_counts))).astype(np.int64),
     )
@@ -227,44 +223,39 @@ def _operation(file: DeltaSource) -> int:
     return DELETE if file.sorts else DELETE_WITHOUT_SORT_VALUES
 
 
-def _new_run(
-    plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, survivors: Survivors
-) -> tuple[NewRun, Int64s]:
-    """The rows that the new run holds for sure, and how many rows of each arriving file survive.
-
-    A row that an older run holds and that survives is left to that run.
-    """
+def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -> NewRun:
+    """The rows that the new run holds for sure. A row that an older run holds and that survives is left to that run."""
     known = len(remembered.rows)
-    arrives = survivors.holders >= known
-    new_in_order = survivors.holders[arrives] - known
+    holders, outcomes, words = survivors.holders, survivors.outcomes, survivors.words
+    left_to_older = np.append(~remembered.absorbed, False)[np.minimum(holders, known)] & (outcomes != ERASED)
+    if left_to_older.any():
+        kept = np.flatnonzero(~left_to_older)
+        holders, outcomes, words = holders[kept], outcomes[kept], words[kept]
     surviving = np.zeros(len(arrived.rows.words), np.bool_)
-    surviving[new_in_order[survivors.outcomes[arrives] == LIVE]] = True
-    ranks_of_rows, delta_counts = ranks_within_files(surviving, arrived.file_bounds)
-
-    unchanged = np.zeros(len(survivors.holders), np.bool_)
-    unchanged[~arrives] = ~remembered.absorbed[survivors.holders[~arrives]]
-    kept = ~unchanged | (survivors.outcomes == ERASED)
-    holders, outcomes, arrives = survivors.holders[kept], survivors.outcomes[kept], arrives[kept]
-    old, new, keys = holders[~arrives], holders[arrives] - known, len(holders)
-    words = np.empty((keys, 5), np.uint32)
-    words[~arrives], words[arrives] = remembered.rows.words[old], arrived.rows.words[new]
-    sort_values = np.empty((keys, encoded_width(plan.sort_columns)), np.uint8)
-    sort_values[~arrives], sort_values[arrives] = remembered.rows.sort_values[old], arrived.rows.sort_values[new]
-    file_of_row = np.repeat(arrived.ordinals, np.diff(arrived.file_bounds))
-    ordinals = np.empty(keys, np.int64)
-    ordinals[~arrives] = _ordinals_of_compacted(plan)[remembered.rows.file_numbers[old]]
-    ordinals[arrives] = file_of_row[new]
-    if (ordinals[outcomes == LIVE] < 0).any():
+    surviving[holders[(outcomes == LIVE) & (holders >= known)] - known] = True
+    facts = gather_rows(
+        holders,
+        RowFacts(
+            _ordinals_of_compacted(plan)[remembered.rows.file_numbers],
+            remembered.rows.row_indices,
+            np.zeros(known, np.int64),
+            remembered.rows.sort_values,
+        ),
+        RowFacts(
+            np.repeat(arrived.ordinals.astype(np.int64), np.diff(arrived.file_bounds)),
+            arrived.row_indices,
+            ranks_within_files(surviving, arrived.file_bounds),
+            arrived.rows.sort_values,
+        ),
+    )
+    if (facts.files[outcomes == LIVE] < 0).any():
         raise Corrupt("the primary key index points at a compacted file that is not in the stream")
-    ordinals[outcomes == TOMBSTONE] = _DELETED
-    ordinals[outcomes == ERASED] = _VOID
-    row_indices = np.empty(keys, np.int64)
-    row_indices[~arrives] = remembered.rows.row_indices[old]
-    row_indices[arrives] = np.where(outcomes[arrives] == LIVE, arrived.row_indices[new], arrived.rows.positions[new])
-    row_indices[outcomes == ERASED] = 0
-    ranks = np.zeros(keys, np.int64)
-    ranks[arrives] = ranks_of_rows[new]
-    return NewRun(words, ordinals, row_indices, ranks, sort_values), delta_counts
+    arriving_delete = np.flatnonzero((outcomes == TOMBSTONE) & (holders >= known))
+    facts.row_indices[arriving_delete] = arrived.rows.positions[holders[arriving_delete] - known]
+    facts.row_indices[outcomes == ERASED] = 0
+    facts.files[outcomes == TOMBSTONE] = _DELETED
+    facts.files[outcomes == ERASED] = _VOID
+    return NewRun(words, facts.files, facts.row_indices, facts.ranks, facts.sort_values)
 
 
 def _dead_in_older(remembered: _Remembered, survivors: Survivors, older: int) -> tuple[Int64s, ...]:

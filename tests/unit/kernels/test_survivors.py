@@ -94,13 +94,16 @@ def fold(
         sort_matrix([index[key].sort for key in known], width),
         np.array([index[key].tombstone_position for key in known], np.int64),
     )
+    words = words_of([row.key for row in rows])
+    order = digest_order(words)
     arriving = ArrivingRows(
-        words_of([row.key for row in rows]),
+        words[order],
+        order,
         sort_matrix([row.sort for row in rows], width),
         np.array([row.operation for row in rows], np.uint8),
         np.array([row.position for row in rows], np.int64),
     )
-    found = find_survivors(remembered, arriving, digest_order(arriving.words), horizon, retention)
+    found = find_survivors(remembered, arriving, horizon, retention)
     keys: dict[int, tuple[str | int, int]] = {}
     for holder, outcome in zip(found.holders.tolist(), found.outcomes.tolist(), strict=True):
         if holder < len(known):
@@ -108,6 +111,7 @@ def fold(
         else:
             keys[rows[holder - len(known)].key] = (holder - len(known), outcome)
     in_digest_order = [digest_of(key) for key in keys]
+    assert [row.astype(">u4").tobytes() for row in found.words] == in_digest_order
     assert in_digest_order == sorted(in_digest_order)
     return Found(dict(sorted(keys.items())), found.rows_deduplicated, found.rows_deleted)
 
