@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from compactor.catalog.catalog import DeltaCatalog
 from compactor.clock import Clock, SystemClock
 from compactor.object_store import ObjectStore, StoreLocation, open_store
 from compactor.spec import SessionPlan, SessionSpec
 from dispatcher.foreman import Foreman, ForemanSettings
-from dispatcher.intake import Intake, IntakeSettings, Taken
+from dispatcher.intake import Accepted, Intake, IntakeSettings, Taken
 from dispatcher.job_runs import JobRunState
-from dispatcher.queue import Queue
 from dispatcher.records import JobRunRecords
 from launcher.outcomes import NothingToDo
 from launcher.session_launcher import RetryPolicy, SessionLauncher, SessionLauncherSettings
@@ -52,6 +52,8 @@ class Desk:
     )
     launcher_settings: SessionLauncherSettings = QUICK
     owner: str = "first"
+    open_lake: Callable[[StoreLocation], DeltaCatalog] | None = None
+    has_own_lake: bool = True
 
     def __post_init__(self) -> None:
         if self.state is None:
@@ -61,16 +63,20 @@ class Desk:
         self.lake = DeltaCatalog.open(str(self.folder / "lake"))
         self.records = JobRunRecords(self.state, self.clock)
         self.cluster = SmallCluster(self.state, self.clock)
-        launcher = SessionLauncher(self.state, self.cluster, self._plan, self.launcher_settings, self.clock)
+        launcher = SessionLauncher(self.state, self.cluster, self.plan, self.launcher_settings, self.clock)
+        default_lake = self.lake.location if self.has_own_lake else None
         self.foreman = Foreman(self.owner, self.records, launcher, lambda _: self.sink, self.settings, self.clock)
         self.intake = Intake(
-            self.queue, self.records, self._open_lake, self.sink, IntakeSettings(default_lake=self.lake.location)
+            self.queue,
+            self.records,
+            self.open_lake or self._open_lake,
+            self.sink,
+            IntakeSettings(default_lake=default_lake),
         )
 
-    def second(self) -> Desk:
-        return Desk(
-            self.folder, self.clock, self.state, self.queue, self.sink, self.settings, self.launcher_settings, "second"
-        )
+    def second(self, **changes: object) -> Desk:
+        """Another dispatcher of the same state, queue, topic and lake."""
+        return replace(self, **{"owner": "second", **changes})  # type: ignore[arg-type]
 
     # -- what a test does
 
@@ -83,19 +89,22 @@ class Desk:
 
     def take(self) -> list[Taken]:
         """Receive what is visible and take it in."""
-        taken = []
-        for message in self.queue.receive(10, 0, 30):
-            outcome = self.intake.take(message)
-            taken.append(outcome)
-        return taken
+        return [self.intake.take(message) for message in self.queue.receive(10, 0, 30)]
+
+    def accept(self, **fields: object) -> str:
+        """A good document from the queue to the foreman; answers the job run's id."""
+        self.send(instruction(**fields))
+        (accepted,) = self.take()
+        assert isinstance(accepted, Accepted), accepted
+        self.foreman.offer(accepted.job_run_id)
+        return accepted.job_run_id
 
     def run(self) -> None:
         """Tick until nothing is left to do."""
         self.foreman.tick()
         self.tick_until(lambda: self.foreman.is_idle)
 
-    def tick_until(self, done: object) -> None:
-        assert callable(done)
+    def tick_until(self, done: Callable[[], bool]) -> None:
         until = self.clock.monotonic_seconds() + WAIT_SECONDS_MAX
         while not done():
             assert self.clock.monotonic_seconds() < until, "waited too long"
@@ -116,13 +125,11 @@ class Desk:
         compacted = stream.load().state.compacted
         if compacted is None:
             return []
-        import pyarrow.parquet as pq
-
         tables = [pq.read_table(stream.uri_of(file.path).removeprefix("file://")) for file in compacted.files.values()]
         rows: list[dict[str, object]] = pa.concat_tables(tables).to_pylist()
         return sorted(rows, key=str)
 
-    def _plan(self, spec: SessionSpec) -> SessionPlan | NothingToDo:
+    def plan(self, spec: SessionSpec) -> SessionPlan | NothingToDo:
         return plan_for_cluster(spec, self._open_lake(spec.job_run.lake), self.cluster.resources())
 
     def _open_lake(self, location: StoreLocation) -> DeltaCatalog:
@@ -133,8 +140,3 @@ def instruction(**fields: object) -> dict[str, object]:
     """A good document, with these fields beside or instead of its own; None takes a field out."""
     document = {"schema_version": "1", "source_table_id": TABLE, "primary_keys": ["id"], **fields}
     return {name: value for name, value in document.items() if value is not None}
-
-
-def as_queue(queue: MemoryQueue) -> Queue:
-    """Holds the fake against the Protocol when types are checked."""
-    return queue
