@@ -54,6 +54,7 @@ class Desk:
     owner: str = "first"
     open_lake: Callable[[StoreLocation], DeltaCatalog] | None = None
     has_own_lake: bool = True
+    plans_break: list[Exception] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.state is None:
@@ -130,6 +131,9 @@ class Desk:
         return sorted(rows, key=str)
 
     def plan(self, spec: SessionSpec) -> SessionPlan | NothingToDo:
+        """As a dispatcher plans; `plans_break` is what the first plannings raise."""
+        if self.plans_break:
+            raise self.plans_break.pop(0)
         return plan_for_cluster(spec, self._open_lake(spec.job_run.lake), self.cluster.resources())
 
     def _open_lake(self, location: StoreLocation) -> DeltaCatalog:

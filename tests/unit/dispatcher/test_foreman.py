@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from compactor.catalog.paths import SessionFolder
-from compactor.errors import Corrupt, Invalid, Unavailable
+from compactor.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.spec import SessionPlan
 from dispatcher.claims import Claim, claim_job_run
 from dispatcher.job_runs import CancelRequested, JobRunStatus, SessionLaunching, session_spec
@@ -179,6 +179,26 @@ def test_an_input_that_planning_finds_invalid_fails_its_session_and_no_other(des
     ends = [session.end.end for session in desk.job_run(job_run_id).sessions.values() if session.end is not None]
     assert ends == ["succeeded", "failed"]
     assert len(desk.cluster.launched) == 1
+
+
+def test_a_session_that_a_service_kept_from_running_is_run_again_soon(desk: Desk) -> None:
+    desk.plans_break.extend([Unavailable("the lake does not answer"), Conflict("others were faster")])
+    desk.append([{"id": 1, "v": "a"}])
+    job_run_id = desk.accept()
+    desk.run()
+    assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    assert desk.rows() == [{"id": 1, "v": "a"}]
+
+
+def test_a_bug_fails_its_session_and_not_the_dispatcher(desk: Desk) -> None:
+    append_days(desk, 2)
+    desk.plans_break.append(ZeroDivisionError("division by zero"))
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    (reason,) = reasons(desk, job_run_id)
+    assert reason.endswith("ZeroDivisionError: division by zero")
+    assert desk.sink.names.count("session.succeeded") == 1
+    assert desk.sink.names[-1] == "job_run.failed"
 
 
 def test_nothing_of_a_stopped_attempt_goes_on(desk: Desk) -> None:
