@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from compactor.catalog import appending
 from compactor.catalog.actions import DataFile, DeltaAdded, StreamAction
@@ -43,6 +44,7 @@ from compactor.catalog.paths import (
     decode,
     decode_partition,
 )
+from compactor.catalog.scan import AsOf, Scan, ScanRequest, open_scan
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.clock import Clock, SystemClock
@@ -240,6 +242,26 @@ class Table:
     def lookup(self, partition: PartitionValues, key: Mapping[str, KeyValue]) -> dict[str, object] | None:
         """The compacted row of a primary key, found by the index; None where there is none. See `lookup.py`."""
         return lookup(self._store, self.stream(partition), key)
+
+    def scan(
+        self,
+        partition: PartitionValues | None = None,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        as_of: AsOf | None = None,
+        view: str = "compacted",
+    ) -> Scan:
+        """The compacted rows of one partition, or of all. The snapshot is pinned now, the files are read when asked.
+
+        columns  names, in the order wanted; None: all
+        filter   a PyArrow expression over the table's columns; rows for which it is null are left out
+        as_of    an entry number of the log where one partition is named (or the table has no partition keys); else,
+                 and for all partitions, a time: a datetime (UTC if it names no zone), ISO 8601 text, or epoch ms
+        """
+        names_one_stream = partition is not None or not self.partition_keys
+        partitions = [partition] if partition is not None else self.partitions()
+        request = ScanRequest(columns, filter, as_of, view, names_one_stream)
+        return open_scan(self._store.location, [self.stream(each) for each in partitions], self.schema, request)
 
     def stream(self, partition: PartitionValues) -> PartitionStream:
         """A partition stream, which may have no entry yet. Raises `Invalid` if the values are not the table's keys."""
