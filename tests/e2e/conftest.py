@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,6 @@ from tests.fakes.spark_submit import make_spark_home
 from tests.servers import REGION, aws_environment, moto_server
 
 REPOSITORY = Path(__file__).parents[2]
-ENDS_SECONDS_MAX = 120.0
 
 
 @pytest.fixture(scope="session")
@@ -243,13 +241,6 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path, mailroom: Mailroom) -> House:
     return House(tmp_path, mailroom)
-
-
-def wait_until(done: Callable[[], bool], seconds: float = ENDS_SECONDS_MAX) -> None:
-    until = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.02)
 
 
 def ask_to_stop(process: subprocess.Popen[bytes]) -> None:

@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from dispatcher.job_runs import JobRunStatus, SessionState
-from tests.e2e.conftest import House, Mailroom, ask_to_stop, wait_until
+from tests.e2e.conftest import House, Mailroom, ask_to_stop
 from tests.fakes.dispatch_desk import instruction
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
