@@ -64,6 +64,10 @@ class Change:
     clustered: bool = False
     update_share: float = 0.8
 
+    @property
+    def spread(self) -> str:
+        return "clustered" if self.clustered else "uniform"
+
 
 @dataclass(frozen=True)
 class Files:
@@ -93,7 +97,7 @@ def write_delta(folder: Path, shape: Shape, change: Change) -> Files:
     """A delta over that table, unless an earlier call has written it."""
     places, times = delta_rows(shape, change)
     files = _file_count(change.rows, shape)
-    name = f"{shape.name}-{shape.rows}-delta-{change.rows}-{'clustered' if change.clustered else 'uniform'}"
+    name = f"{shape.name}-{shape.rows}-delta-{change.rows}-{change.spread}"
     return _write(
         folder / name, shape, list(zip(np.array_split(places, files), np.array_split(times, files), strict=True))
     )
@@ -129,6 +133,12 @@ def survivors_by_position(shape: Shape, change: Change) -> Survivors:
     times = np.zeros(places.max() + 1, np.int64)
     times[: shape.rows] = _table_times(np.arange(shape.rows))
     times[places] = changed
+    return Survivors(len(times), int((times - FIRST_UPDATE_US).sum()))
+
+
+def all_rows(shape: Shape, change: Change) -> Survivors:
+    """Every row of table and delta: what a copy holds."""
+    times = np.concatenate([_table_times(np.arange(shape.rows)), delta_rows(shape, change)[1]])
     return Survivors(len(times), int((times - FIRST_UPDATE_US).sum()))
 
 

@@ -56,12 +56,14 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        return statistics.median(run.seconds for run in self.runs)
+        """The median; where there is only the first run, its time."""
+        return statistics.median(run.seconds for run in self.runs or (self.first,))
 
     @property
     def median_run(self) -> Answer:
         """The run whose time is the median, or next to it."""
-        return sorted(self.runs, key=lambda run: run.seconds)[len(self.runs) // 2]
+        runs = sorted(self.runs or (self.first,), key=lambda run: run.seconds)
+        return runs[len(runs) // 2]
 
     def stages_of(self, run: Answer) -> list[Stage]:
         return [stage for stage in self.stages if run.started_ms <= stage.submitted_ms <= run.ended_ms]
@@ -185,6 +187,7 @@ def _watched(pid: int) -> Iterator[_Watch]:
     watch, stop = _Watch(pid), threading.Event()
 
     def look_again() -> None:
+        watch.look()
         while not stop.wait(_SAMPLE_SECONDS):
             watch.look()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,38 @@ class Stage:
     busy_seconds: float
     tasks: int
     shuffle_written_bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of ours, over all rounds of a run. Seconds as in `Stage`."""
+
+    seconds: float = 0.0
+    busy_seconds: float = 0.0
+    shuffle_written_bytes: int = 0
+
+    def and_stage(self, stage: Stage) -> Step:
+        return Step(
+            self.seconds + stage.seconds,
+            self.busy_seconds + stage.busy_seconds,
+            self.shuffle_written_bytes + stage.shuffle_written_bytes,
+        )
+
+
+Steps = dict[str, Step]
+STEPS = HASH_BUCKET, DEDUPE, INDEX, MATERIALIZE = "hash bucket", "dedupe", "index", "materialize"
+_STAGES_OF_A_ROUND = ((HASH_BUCKET, DEDUPE), (INDEX, MATERIALIZE))
+"""A round is two Spark jobs of two stages (compactor/round_runner.py)."""
+
+
+def steps_of(stages: Sequence[Stage]) -> Steps:
+    """A run's stages, summed up by step."""
+    jobs = sorted({stage.job for stage in stages})
+    steps: Steps = {}
+    for stage in stages:
+        name = _STAGES_OF_A_ROUND[jobs.index(stage.job) % 2][stage.number]
+        steps[name] = steps.get(name, Step()).and_stage(stage)
+    return steps
 
 
 def read_stages(folder: Path) -> list[Stage]:

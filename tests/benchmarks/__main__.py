@@ -1,0 +1,122 @@
+"""`make bench`: runs the contests, prints and writes what came of them. `make bench ARGS=--help` lists the choices."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks import contests, goals, plot, report
+from tests.benchmarks.contests import DELTA_SHARES, EVERYBODY, Arena, Entry
+from tests.benchmarks.data import NARROW, WIDE
+from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
+from tests.benchmarks.goals import Goal
+from tests.benchmarks.machine import describe_machine
+from tests.benchmarks.report import Section
+from tests.benchmarks.startup import measure_startup
+
+SECTIONS = ("whole", "incremental", "growing", "rounds", "cores", "startup")
+RESULTS = Path(__file__).with_name("RESULTS.md")
+PLOT = "time_by_table_size.png"
+
+_SHAPES = {shape.name: shape for shape in (NARROW, WIDE)}
+_QUICK_SCALE = 0.005
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = _parse(arguments)
+    machine = report.machine_section(describe_machine())
+    with tempfile.TemporaryDirectory(prefix="lithify-bench-", dir=options.folder) as folder:
+        arena = Arena(Path(folder), options.repeats, options.scale, options.only)
+        plot_path = options.results.with_name(PLOT) if options.results is not None else Path(folder) / PLOT
+        found = _run(arena, options, plot_path)
+    sections = [machine, report.goals_section(found.goals), *found.sections]
+    report.show(sections)
+    if options.results is not None:
+        report.write(options.results, sections)
+        print(f"\nWritten to {options.results}")
+
+
+@dataclass
+class _Found:
+    """What the sections have given so far."""
+
+    sections: list[Section]
+    goals: list[Goal]
+    entries: list[Entry]
+
+    def add(self, section: Section, goals: Sequence[Goal], entries: Sequence[Entry]) -> None:
+        self.sections.append(section)
+        self.goals += goals
+        self.entries += entries
+
+
+def _run(arena: Arena, options: argparse.Namespace, plot_path: Path) -> _Found:
+    """Every section asked for, in order; then the fit over all of their runs of ours."""
+    found = _Found([], [], [])
+    for name in options.section:
+        print(f"{name}:", flush=True)
+        if name in {"whole", "incremental"}:
+            for shape in options.shape:
+                _run_shape(arena, name, shape, options.delta_shares, found)
+        else:
+            _run_other(arena, name, plot_path, found)
+    observations = [seen for entry in found.entries if (seen := observe(entry)) and entry.shape.name == NARROW.name]
+    if len(observations) >= OBSERVATIONS_MIN:
+        found.sections.append(report.fit_section(fit_steps(observations)))
+    return found
+
+
+def _run_shape(arena: Arena, section: str, shape: str, delta_shares: Sequence[float], found: _Found) -> None:
+    if section == "whole":
+        entries = contests.whole_table(arena, _SHAPES[shape])
+        found.add(report.whole_table_section(shape, entries), goals.goals_of_whole(shape, entries), entries)
+    else:
+        entries = contests.incremental(arena, _SHAPES[shape], delta_shares)
+        found.add(report.incremental_section(shape, entries), goals.goals_of_incremental(shape, entries), entries)
+
+
+def _run_other(arena: Arena, section: str, plot_path: Path, found: _Found) -> None:
+    if section == "growing":
+        entries = contests.growing_table(arena)
+        plot.draw(entries, plot_path)
+        found.add(report.growing_section(entries, PLOT), goals.goals_of_growing(entries), entries)
+    elif section == "rounds":
+        entries = contests.rounds(arena)
+        found.add(report.rounds_section(entries), [], entries)
+    elif section == "cores":
+        entries = contests.cores_and_buckets(arena)
+        found.add(report.cores_section(entries), goals.goals_of_buckets(entries), entries)
+    else:
+        found.add(report.startup_section(measure_startup(arena.folder, arena.repeats)), [], [])
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5, help="timed runs of each contestant, after a first one (5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of 4,000,000 narrow and 800,000 wide rows (1)")
+    parser.add_argument("--only", nargs="+", choices=EVERYBODY, default=EVERYBODY, help="contestants that take part")
+    parser.add_argument("--section", nargs="+", choices=SECTIONS, default=SECTIONS, help="what to measure")
+    parser.add_argument(
+        "--shape", nargs="+", choices=_SHAPES, default=tuple(_SHAPES), help="rows of 75 bytes, of 1 KiB"
+    )
+    parser.add_argument("--folder", type=Path, help="where everything is written and removed again (the system's own)")
+    parser.add_argument(
+        "--results", type=Path, help=f"file to write to ({RESULTS.name}, at scale 1 with all contestants)"
+    )
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: shows that it works")
+    options = parser.parse_args(arguments)
+    options.delta_shares = DELTA_SHARES
+    if options.quick:
+        options.scale, options.repeats, options.shape = _QUICK_SCALE, 1, [NARROW.name]
+        options.section, options.delta_shares = ["whole", "incremental"], [goals.INCREMENTAL_SHARE]
+    if options.results is None and options.scale == 1 and options.only == EVERYBODY:
+        options.results = RESULTS
+    return options
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,251 @@
+"""What is measured: each section of the benchmark, as a list of entries. Data, referees and compacted lakes are kept
+for the whole of a run; every contestant of a contest gets the same files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.benchmarks import data
+from tests.benchmarks.checks import Referee
+from tests.benchmarks.child import DUCKDB, DUCKDB_JOIN, FLOOR, OURS, SPARK
+from tests.benchmarks.contestant import Task
+from tests.benchmarks.data import NARROW, Change, Files, Shape, Survivors
+from tests.benchmarks.processes import Timing, measure
+from tests.benchmarks.spark_events import Steps, steps_of
+
+EVERYBODY = (OURS, SPARK, DUCKDB, DUCKDB_JOIN, FLOOR)
+DELTA_SHARES = (0.01, 0.05, 0.2)
+TABLE_FACTORS = (1, 2, 4, 16)
+ROUND_FACTORS = (1, 4, 16)
+BUCKET_COUNTS = (1, 2, 8, 32)
+CORES = 2
+
+_FULL_DELTA_SHARE = 0.25
+_SMALL_SHARE = 0.25
+"""The 1x table of the sections that let the table grow, against the table of the main contest."""
+_ROWS_PER_ROUND_OF_SMALL = 0.5
+_REPEATS_OF_GROWING_MAX = 3
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What ours is asked for beside the defaults of `compact()`."""
+
+    by_position: bool = False
+    incremental: bool = False
+    rows_per_compacted_file: int | None = None
+    hash_bucket_count: int | None = None
+    max_rows_per_round: int | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contestant's result in one contest."""
+
+    contestant: str
+    shape: Shape
+    change: Change | None
+    asked: Asked
+    cores: int
+    input_rows: int
+    input_bytes: int
+    timing: Timing
+
+    @property
+    def seconds(self) -> float:
+        return self.timing.seconds
+
+    @property
+    def rows_per_second_core(self) -> float:
+        return self.input_rows / self.seconds / self.cores
+
+    @property
+    def mib_per_second_core(self) -> float:
+        return self.input_bytes / 2**20 / self.seconds / self.cores
+
+    @property
+    def arrived_rows(self) -> int:
+        """Rows of the delta files that ours takes in."""
+        return self.change.rows if self.asked.incremental and self.change is not None else self.input_rows
+
+    def peak_bytes(self, step: str) -> int:
+        """The largest Python worker of ours in a step of the first run, by the rounds' completions. A worker keeps the
+        peak of what it did before."""
+        session = self.timing.first.session
+        return max((each.steps[step].peak_memory_bytes for each in session.completions), default=0) if session else 0
+
+    @property
+    def steps(self) -> Steps:
+        """Of the run with the median time."""
+        return steps_of(self.timing.stages_of(self.timing.median_run))
+
+
+@dataclass
+class Arena:
+    """Where contests take place.
+
+    folder   everything is written below it
+    only     contestants that take part
+    """
+
+    folder: Path
+    repeats: int
+    scale: float
+    only: Sequence[str] = EVERYBODY
+    _referees: dict[tuple[object, ...], Referee] = field(default_factory=dict)
+
+    def enter(
+        self, contestant: str, shape: Shape, change: Change | None, asked: Asked = Asked(), cores: int = CORES,
+        repeats: int | None = None, keep: Path | None = None,
+    ) -> Entry:  # fmt: skip
+        """Measures one contestant. Raises `Wrong` if it leaves other rows than the ones that survive."""
+        table = data.write_table(self._data, shape)
+        delta = data.write_delta(self._data, shape, change) if change is not None else Files((), 0, 0)
+        task = Task(
+            table_files=table.paths,
+            delta_files=delta.paths,
+            cores=cores,
+            compacted_lake=str(self._compacted(shape, asked)) if asked.incremental else None,
+            by_position=asked.by_position,
+            rows_per_compacted_file=asked.rows_per_compacted_file,
+            hash_bucket_count=asked.hash_bucket_count,
+            max_rows_per_round=asked.max_rows_per_round,
+        )
+        print(f"  {contestant}: {_told(shape, change, asked, cores)} ...", end="", flush=True)
+        referee = self._referee(contestant, shape, change, asked)
+        count = self.repeats if repeats is None else repeats
+        timing = measure(contestant, task, count, self.folder / "work", referee, keep)
+        print(f" {timing.seconds:.2f} s")
+        rows, size = table.rows + delta.rows, table.size_bytes + delta.size_bytes
+        return Entry(contestant, shape, change, asked, cores, rows, size, timing)
+
+    @property
+    def growing_repeats(self) -> int:
+        """Of the sections in which tables grow: they take long."""
+        return min(self.repeats, _REPEATS_OF_GROWING_MAX)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _compacted(self, shape: Shape, asked: Asked) -> Path:
+        lake = self.folder / "compacted" / f"{shape.name}-{shape.rows}-{asked.rows_per_compacted_file}"
+        if not lake.exists():
+            lake.parent.mkdir(exist_ok=True)
+            base = Asked(rows_per_compacted_file=asked.rows_per_compacted_file)
+            self.enter(OURS, shape, None, base, repeats=0, keep=lake)
+        return lake
+
+    def _referee(self, contestant: str, shape: Shape, change: Change | None, asked: Asked) -> Referee:
+        rule = "all" if contestant == FLOOR else "by position" if asked.by_position else "by time"
+        key = (rule, shape, change)
+        if key not in self._referees:
+            self._referees[key] = Referee(_expected(rule, shape, change))
+        return self._referees[key]
+
+
+def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
+    """The main contest: an unsorted table and an unsorted delta, from nothing."""
+    shape = shape.scaled(arena.scale)
+    change = Change(int(shape.rows * _FULL_DELTA_SHARE))
+    entries = [arena.enter(name, shape, change) for name in _playing(arena, EVERYBODY)]
+    if OURS in arena.only:
+        entries.append(arena.enter(OURS, shape, change, Asked(by_position=True), repeats=1))
+    return entries
+
+
+def incremental(arena: Arena, shape: Shape, shares: Iterable[float] = DELTA_SHARES) -> list[Entry]:
+    """A delta over a compacted table, against DuckDB that has to take the whole table again."""
+    shape = shape.scaled(arena.scale)
+    entries = []
+    for share in shares:
+        for clustered in (True, False):
+            change = Change(int(shape.rows * share), clustered)
+            if OURS in arena.only:
+                asked = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
+                entries.append(arena.enter(OURS, shape, change, asked))
+            entries += [arena.enter(name, shape, change) for name in _playing(arena, [DUCKDB])]
+    return entries
+
+
+def growing_table(arena: Arena) -> list[Entry]:
+    """Tables of 1x to 16x: everybody on the whole table, ours also on a delta of fixed size over it."""
+    entries = []
+    for factor in TABLE_FACTORS:
+        small = _small(arena)
+        shape = small.times(factor)
+        asked = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
+        for share in (0.05, 0.01):
+            for clustered in (True, False):
+                change = Change(int(small.rows * share), clustered)
+                if OURS in arena.only:
+                    entries.append(arena.enter(OURS, shape, change, asked, repeats=arena.growing_repeats))
+        change = Change(int(small.rows * 0.05), clustered=True)
+        entries += [
+            arena.enter(name, shape, change, repeats=arena.growing_repeats)
+            for name in _playing(arena, [OURS, SPARK, DUCKDB])
+        ]
+    return entries
+
+
+def rounds(arena: Arena) -> list[Entry]:
+    """Tables of 1x to 16x in rounds of a fixed number of rows, with hash buckets in proportion: one run each."""
+    small = _small(arena)
+    return [
+        arena.enter(
+            OURS,
+            small.times(factor),
+            None,
+            Asked(
+                rows_per_compacted_file=small.rows_per_file,
+                hash_bucket_count=CORES * factor,
+                max_rows_per_round=int(small.rows * _ROWS_PER_ROUND_OF_SMALL),
+            ),
+            repeats=0,
+        )
+        for factor in ROUND_FACTORS
+    ]
+
+
+def cores_and_buckets(arena: Arena) -> list[Entry]:
+    """Ours on one core and on two, and with other numbers of hash buckets."""
+    shape = NARROW.scaled(arena.scale)
+    change = Change(int(shape.rows * _FULL_DELTA_SHARE))
+    repeats = arena.growing_repeats
+    one_core = [arena.enter(name, shape, change, cores=1, repeats=repeats) for name in _playing(arena, [OURS, DUCKDB])]
+    return one_core + [
+        arena.enter(OURS, shape, change, Asked(hash_bucket_count=buckets), repeats=repeats) for buckets in BUCKET_COUNTS
+    ]
+
+
+def _small(arena: Arena) -> Shape:
+    return NARROW.scaled(arena.scale).times(_SMALL_SHARE)
+
+
+def _playing(arena: Arena, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in arena.only]
+
+
+def _expected(rule: str, shape: Shape, change: Change | None) -> Survivors:
+    if change is None:
+        return data.survivors(shape, None)
+    if rule == "by position":
+        return data.survivors_by_position(shape, change)
+    if rule == "all":
+        return data.all_rows(shape, change)
+    return data.survivors(shape, change)
+
+
+def _told(shape: Shape, change: Change | None, asked: Asked, cores: int) -> str:
+    told = f"{shape.rows:,} {shape.name} rows"
+    if change is not None:
+        told += f" + {change.rows:,} {change.spread}"
+    if asked.incremental:
+        told += ", incremental"
+    if asked.by_position:
+        told += ", default sort key"
+    if asked.hash_bucket_count is not None:
+        told += f", {asked.hash_bucket_count} hash buckets"
+    return told + (f", {cores} core" if cores == 1 else "")

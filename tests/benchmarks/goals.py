@@ -1,0 +1,100 @@
+"""The goals of the design, and what was measured of each: won or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.benchmarks.child import DUCKDB, FLOOR, OURS, SPARK
+from tests.benchmarks.contests import BUCKET_COUNTS, Entry
+from tests.benchmarks.spark_events import HASH_BUCKET
+
+TIMES_SPARK = {"narrow": 6.0, "wide": 8.0}
+TIMES_SPARK_OF_THE_PAPER = 13.0
+OF_DUCKDB, OF_FLOOR = 1.0, 1.3
+OF_DUCKDB_CLUSTERED, OF_DUCKDB_UNIFORM, INCREMENTAL_SHARE = 0.25, 0.6, 0.05
+OF_HALF_THE_TABLE = 1.15
+SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One goal. `at_least`: the larger the better."""
+
+    what: str
+    bound: float
+    measured: float
+    at_least: bool = False
+
+    @property
+    def won(self) -> bool:
+        return self.measured >= self.bound if self.at_least else self.measured <= self.bound
+
+
+def goals_of_whole(name: str, entries: Sequence[Entry]) -> list[Goal]:
+    """Against everybody, on a whole table."""
+    ours, spark, duck, floor = (_find(entries, contestant) for contestant in (OURS, SPARK, DUCKDB, FLOOR))
+    if ours is None:
+        return []
+    goals = []
+    if spark is not None:
+        ratio = spark.seconds / ours.seconds
+        goals.append(Goal(f"{name}: Spark window / ours", TIMES_SPARK[name], ratio, at_least=True))
+        goals.append(Goal(f"{name}: the same, the paper's headline", TIMES_SPARK_OF_THE_PAPER, ratio, at_least=True))
+    if duck is not None:
+        goals.append(Goal(f"{name}: ours / DuckDB QUALIFY", OF_DUCKDB, ours.seconds / duck.seconds))
+    if floor is not None:
+        goals.append(Goal(f"{name}: ours / floor", OF_FLOOR, ours.seconds / floor.seconds))
+    by_position = _find(entries, OURS, by_position=True)
+    if by_position is not None:
+        shuffled = by_position.steps[HASH_BUCKET].shuffle_written_bytes / by_position.input_rows
+        goals.append(Goal(f"{name}: bytes shuffled per row, default sort key", SHUFFLED_BYTES_PER_ROW, shuffled))
+    return goals
+
+
+def goals_of_incremental(name: str, entries: Sequence[Entry]) -> list[Goal]:
+    """A 5 % delta, against DuckDB on the whole table."""
+    goals = []
+    for ours in entries:
+        if ours.contestant != OURS or ours.change is None:
+            continue
+        duck = next((each for each in entries if each.contestant == DUCKDB and each.change == ours.change), None)
+        if duck is None or abs(ours.change.rows / ours.shape.rows - INCREMENTAL_SHARE) > 1e-3:
+            continue
+        bound = OF_DUCKDB_CLUSTERED if ours.change.clustered else OF_DUCKDB_UNIFORM
+        what = f"{name}: 5 % {ours.change.spread} / DuckDB QUALIFY on the whole table"
+        goals.append(Goal(what, bound, ours.seconds / duck.seconds))
+    return goals
+
+
+def goals_of_growing(entries: Sequence[Entry]) -> list[Goal]:
+    """A clustered delta over a table, and over one of twice the rows."""
+    line = [(entry, entry.change) for entry in entries if entry.asked.incremental and entry.change is not None]
+    return [
+        Goal(
+            f"{change.rows:,} {change.spread} rows over {large.shape.rows:,} / over {small.shape.rows:,}",
+            OF_HALF_THE_TABLE,
+            large.seconds / small.seconds,
+        )
+        for small, change in line
+        for large, other in line
+        if change.clustered and change == other and large.shape.rows == 2 * small.shape.rows
+    ]
+
+
+def goals_of_buckets(entries: Sequence[Entry]) -> list[Goal]:
+    """Dedupe's memory per row: what one bucket of all rows takes more than one of half of them, per row more."""
+    few, more = (
+        next((entry for entry in entries if entry.asked.hash_bucket_count == count), None)
+        for count in BUCKET_COUNTS[:2]
+    )
+    if few is None or more is None:
+        return []
+    rows = few.input_rows / BUCKET_COUNTS[0] - more.input_rows / BUCKET_COUNTS[1]
+    bytes_per_row = (few.peak_bytes("dedupe") - more.peak_bytes("dedupe")) / rows
+    return [Goal("dedupe memory, bytes per row of a bucket", DEDUPE_BYTES_PER_ROW, bytes_per_row)]
+
+
+def _find(entries: Sequence[Entry], contestant: str, by_position: bool = False) -> Entry | None:
+    found = (entry for entry in entries if entry.contestant == contestant and entry.asked.by_position == by_position)
+    return next(found, None)

@@ -1,0 +1,43 @@
+"""Draws time against table size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")  # a backend that needs no screen, chosen before pyplot is loaded
+
+from matplotlib import pyplot as plt
+
+from tests.benchmarks.contests import Entry
+
+_MARKS = "os^Dv"
+
+
+def draw(entries: Sequence[Entry], path: Path) -> None:
+    """One line per contestant over the rows of the table, both axes logarithmic; a PNG of some tens of kilobytes."""
+    figure, axes = plt.subplots(figsize=(7.5, 4.5), dpi=100)
+    lines: dict[str, list[Entry]] = {}
+    for entry in entries:
+        lines.setdefault(_label(entry), []).append(entry)
+    for mark, (label, line) in zip(_MARKS * len(lines), lines.items(), strict=False):
+        axes.plot([each.shape.rows for each in line], [each.seconds for each in line], marker=mark, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({entry.shape.rows for entry in entries})
+    axes.set_xticks(ticks, [f"{rows / 1e6:g} M" for rows in ticks])
+    axes.set_xlabel("rows of the table (about 75 bytes each at rest)")
+    axes.set_ylabel("seconds, without start-up")
+    axes.grid(visible=True, which="both", linewidth=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def _label(entry: Entry) -> str:
+    if not entry.asked.incremental or entry.change is None:
+        return f"{entry.contestant}, whole table"
+    return f"{entry.contestant}, {entry.change.rows:,} {entry.change.spread} rows"

@@ -1,0 +1,258 @@
+"""Turns what was measured into the sections of RESULTS.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tests.benchmarks.child import DUCKDB, OURS
+from tests.benchmarks.contests import Entry
+from tests.benchmarks.fit import Fit
+from tests.benchmarks.goals import Goal
+from tests.benchmarks.spark_events import STEPS, Step
+
+_TITLE = """\
+# What Lithify takes, beside what else one would pick
+
+Written by `make bench`, on one machine, every contest on the same cores and files with the page cache warm. Times are
+medians without start-up; a contestant's first run, in a cold process whose memory is watched, stands apart. A time
+counts only when the surviving rows are right in number and in every value. Ours flushes what it writes to the disk;
+nobody else does. `rows/s-core` and `MiB/s-core` are of all rows and bytes at rest that a contestant is given, table and
+delta.
+"""
+_GOALS = "Against the goals"
+_MIB = 2**20
+
+Section = tuple[str, str]
+"""A heading, and the Markdown below it."""
+
+
+def machine_section(machine: Iterable[tuple[str, str]]) -> Section:
+    return "The machine", _table(["what", "which"], machine)
+
+
+def goals_section(goals: Iterable[Goal]) -> Section:
+    rows = [
+        (
+            goal.what,
+            f"{'at least' if goal.at_least else 'at most'} {goal.bound:g}",
+            f"{goal.measured:.2f}",
+            "won" if goal.won else "**lost**",
+        )
+        for goal in goals
+    ]
+    return _GOALS, _table(["what", "goal", "measured", ""], rows)
+
+
+def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
+    """The main contest: times and memory of everybody, and where ours goes."""
+    ours = next((entry for entry in entries if entry.contestant == OURS), None)
+    rows = [
+        (
+            entry.contestant + (", default sort key" if entry.asked.by_position else ""),
+            f"{entry.seconds:.2f}",
+            f"{entry.seconds / ours.seconds:.2f}" if ours else "",
+            f"{entry.timing.first.seconds:.2f}",
+            f"{entry.timing.start_seconds:.1f}",
+            f"{entry.rows_per_second_core:,.0f}",
+            f"{entry.mib_per_second_core:.1f}",
+            f"{entry.timing.memory.worker / _MIB:,.0f}" if entry.timing.memory.worker else "",
+            f"{entry.timing.memory.tree / _MIB:,.0f}",
+            f"{entry.timing.written_bytes / _MIB:,.0f}",
+        )
+        for entry in entries
+    ]
+    given = entries[0]
+    told = f"{given.shape.rows:,} rows and a delta of {given.input_rows - given.shape.rows:,}, 80 % of them updates; "
+    told += f"{given.input_bytes / given.input_rows:.0f} bytes a row at rest; {given.cores} cores.\n\n"
+    columns = ["who", "s", "/ ours", "first run, s", "start, s", "rows/s-core", "MiB/s-core"]
+    columns += ["largest Python worker, MiB", "all processes, MiB", "written, MiB"]
+    return f"Whole table, {name} rows", told + _table(columns, rows) + _steps_table(entries)
+
+
+def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
+    """A delta over a compacted table, beside DuckDB on the whole."""
+    theirs = {entry.change: entry for entry in entries if entry.contestant == DUCKDB}
+    rows = []
+    for entry in _ours(entries):
+        duck, change = theirs.get(entry.change), entry.change
+        if change is None:
+            continue
+        rows.append(
+            (
+                f"{change.rows / entry.shape.rows:.0%} {change.spread}",
+                f"{entry.seconds:.2f}",
+                f"{entry.timing.first.seconds:.2f}",
+                f"{duck.seconds:.2f}" if duck else "",
+                f"{entry.seconds / duck.seconds:.2f}" if duck else "",
+                f"{change.rows / entry.seconds / entry.cores:,.0f}",
+                *_bytes_moved(entry),
+                f"{entry.timing.memory.worker / _MIB:,.0f}",
+            )
+        )
+    columns = ["delta", "ours, s", "first run, s", "DuckDB on the whole, s", "ours / DuckDB", "delta rows/s-core"]
+    columns += ["MiB read", "MiB written", "largest Python worker, MiB"]
+    told = f"Ours has compacted the table of {entries[0].shape.rows:,} rows, in 16 files; "
+    told += "DuckDB takes the whole table and the delta.\n\n"
+    return f"Incremental, {name} rows", told + _table(columns, rows) + _steps_table(entries)
+
+
+def growing_section(entries: Sequence[Entry], plot: str) -> Section:
+    """Everybody on growing tables, and a delta of fixed size over them."""
+    rows = [(*_size(entry, entries), _who(entry), f"{entry.seconds:.2f}", *_bytes_moved(entry)) for entry in entries]
+    table = _table(["table", "rows", "who", "s", "MiB read", "MiB written"], rows)
+    return "A growing table", f"![time by table size]({plot})\n\n{table}"
+
+
+def rounds_section(entries: Sequence[Entry]) -> Section:
+    """Whether memory stays flat while the table grows."""
+    rows = []
+    for entry in entries:
+        session = entry.timing.first.session
+        if session is None:
+            continue
+        buckets = entry.asked.hash_bucket_count or 1
+        rows.append(
+            (
+                *_size(entry, entries),
+                f"{session.rounds}",
+                f"{buckets}",
+                f"{entry.seconds:.1f}",
+                f"{entry.peak_bytes('dedupe') / _MIB:,.0f}",
+                f"{entry.peak_bytes('materialize') / _MIB:,.0f}",
+                f"{entry.timing.memory.worker / _MIB:,.0f}",
+                f"{entry.timing.memory.tree / _MIB:,.0f}",
+                f"{entry.peak_bytes('dedupe') * buckets / session.rows_out:,.0f}",
+            )
+        )
+    columns = ["table", "rows", "rounds", "hash buckets", "s", "worker in dedupe, MiB", "in materialize, MiB"]
+    columns += ["largest worker seen, MiB", "all processes, MiB", "dedupe bytes / row of a bucket"]
+    told = (
+        "Rounds of a fixed number of rows, and hash buckets in proportion to the table, as sizing has them where "
+        "memory is short. A worker's memory contains what it holds before any row (see Start-up).\n\n"
+    )
+    return "Memory while the table grows", told + _table(columns, rows)
+
+
+def cores_section(entries: Sequence[Entry]) -> Section:
+    rows = [
+        (
+            _who(entry),
+            f"{entry.cores}",
+            f"{entry.asked.hash_bucket_count or ''}",
+            f"{entry.seconds:.2f}",
+            f"{entry.timing.first.seconds:.2f}",
+            f"{entry.rows_per_second_core:,.0f}",
+            f"{entry.peak_bytes('dedupe') / _MIB:,.0f}",
+        )
+        for entry in entries
+    ]
+    columns = ["who", "cores", "hash buckets", "s", "first run, s", "rows/s-core", "worker in dedupe, MiB"]
+    return "Cores and hash buckets", _table(columns, rows) + _steps_table(entries)
+
+
+def startup_section(split: dict[str, float]) -> Section:
+    return "Start-up", _table(["what", "s"], [(name, f"{seconds:.2f}") for name, seconds in split.items()])
+
+
+def fit_section(fits: Sequence[Fit]) -> Section:
+    """Figures for compactor/sizing.py."""
+    rows = [
+        (
+            fit.what,
+            "; ".join(_cost(term, seconds) for term, seconds in fit.costs.items()),
+            f"{fit.median_error:.0%}",
+            f"{fit.largest_error:.0%}",
+            f"{fit.observations}",
+        )
+        for fit in fits
+    ]
+    told = "Least squares of relative errors, over every run of ours on narrow rows in this benchmark.\n\n"
+    return "What predictions are made of", told + _table(["what", "costs", "median error", "largest", "runs"], rows)
+
+
+def write(path: Path, measured: Iterable[Section]) -> None:
+    """Puts sections in the place of those with the same heading, new ones at the end; others stay as they were."""
+    sections = dict(_read(path.read_text())) if path.exists() else {}
+    for heading, text in measured:
+        before = sections.get(heading, "") if heading == _GOALS else ""
+        sections[heading] = _merge_rows(before, text)
+    body = "\n".join(f"## {heading}\n\n{text.strip()}\n" for heading, text in sections.items())
+    path.write_text(f"{_TITLE}\n{body}")
+
+
+def show(sections: Iterable[Section]) -> None:
+    for heading, text in sections:
+        print(f"\n## {heading}\n\n{text.strip()}")
+
+
+def _read(text: str) -> Iterator[Section]:
+    for section in text.split("\n## ")[1:]:
+        heading, below = section.split("\n", 1)
+        yield heading, below
+
+
+def _merge_rows(before: str, now: str) -> str:
+    """A table's rows by their first cell, those of now in the place of those before."""
+    rows = {line.split(" | ")[0]: line for text in (before.strip(), now.strip()) for line in text.splitlines()}
+    return "\n".join(rows.values()) if before else now
+
+
+def _steps_table(entries: Iterable[Entry]) -> str:
+    """Where the time of ours goes: seconds by the clock / core-seconds of all tasks."""
+    rows = []
+    for entry in _ours(entries):
+        steps, given = entry.steps, entry.arrived_rows
+        staged = sum(step.seconds for step in steps.values())
+        shuffled = [steps.get(name, Step()).shuffle_written_bytes / given for name in (STEPS[0], STEPS[2])]
+        rows.append(
+            (
+                _who(entry),
+                *(
+                    f"{steps[name].seconds:.2f} / {steps[name].busy_seconds:.2f}" if name in steps else ""
+                    for name in STEPS
+                ),
+                f"{entry.seconds - staged:.2f}",
+                *(f"{each:.1f}" for each in shuffled),
+            )
+        )
+    columns = [*(f"{name}, s / core-s" for name in STEPS), "outside of stages, s"]
+    columns += ["pointer bytes shuffled / row", "row index bytes / row"]
+    return "\n" + _table(["ours, by step", *columns], rows)
+
+
+def _ours(entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.contestant == OURS]
+
+
+def _who(entry: Entry) -> str:
+    told = entry.contestant
+    if entry.asked.incremental and entry.change is not None:
+        told += f", incremental {entry.change.rows:,} {entry.change.spread}"
+    if entry.asked.by_position:
+        told += ", default sort key"
+    if entry.asked.hash_bucket_count is not None:
+        told += f", {entry.asked.hash_bucket_count} buckets"
+    return told + (", 1 core" if entry.cores == 1 else "")
+
+
+def _size(entry: Entry, entries: Sequence[Entry]) -> tuple[str, str]:
+    return f"{entry.shape.rows / entries[0].shape.rows:g}x", f"{entry.shape.rows:,}"
+
+
+def _bytes_moved(entry: Entry) -> tuple[str, str]:
+    if entry.contestant != OURS:
+        return "", ""
+    run = entry.timing.median_run
+    return f"{run.bytes_read / _MIB:,.0f}", f"{run.bytes_written / _MIB:,.0f}"
+
+
+def _cost(term: str, seconds: float) -> str:
+    if term == "round":
+        return f"{seconds:.2f} s a {term}"
+    return f"{seconds * 1e9:.0f} ns a {term}" + (f" ({1 / seconds:,.0f}/s)" if seconds > 0 else "")
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

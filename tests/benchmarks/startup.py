@@ -1,0 +1,71 @@
+"""Where the time goes from spark-submit to a session's first task; `startup_probe.py` is the job that is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from compactor.java_home import find_java_home
+from compactor.local_spark import local_resources, usable_cores
+from launcher.clusters.local import find_spark_home
+from launcher.spark_conf import MIB, local_spark_conf
+from tests.benchmarks.startup_probe import TINY_ROWS
+
+_DRIVER_MEMORY_BYTES = 1_024 * MIB
+
+Seen = dict[str, float]
+Split = dict[str, float]
+
+_PARTS = (
+    ("spark-submit to the first line of our program (JVM, then Python)", "submitted", "program"),
+    ("our imports", "program", "imported"),
+    ("Spark's context", "imported", "context"),
+    ("first job to the start of the workers' daemon", "context", "daemon"),
+    ("the daemon's imports", "daemon", "worker"),
+    ("fork of a worker to the first line of its task", "worker", "task"),
+)
+
+
+def measure_startup(folder: Path, repeats: int) -> Split:
+    """Medians, in seconds, of each part; and of a tiny session's first and second run, when all is up."""
+    runs = [_submit(folder / f"start-{number}") for number in range(repeats + 1)][1:]
+    split = {name: statistics.median(run[end] - run[start] for run in runs) for name, start, end in _PARTS}
+    split["spark-submit to the first task, in all"] = statistics.median(run["task"] - run["submitted"] for run in runs)
+    split["an empty Spark job, when all is up"] = statistics.median(run["empty job"] for run in runs)
+    for which in ("first", "second"):
+        name = f"{which} session of {TINY_ROWS:,} rows in that Spark"
+        split[name] = statistics.median(run[which] for run in runs)
+    split["memory of a worker before any row, MiB"] = statistics.median(run["worker_mib"] for run in runs)
+    return split
+
+
+def _submit(folder: Path) -> Seen:
+    folder.mkdir(parents=True)
+    conf = local_spark_conf(local_resources(usable_cores()), _DRIVER_MEMORY_BYTES, str(folder / "scratch"))
+    program = Path(__file__).resolve().with_name("startup_probe.py")
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java_home(os.environ, Path.home() / ".cache" / "lithify")),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": str(program.parents[2]),
+    }
+    settings = [argument for name in sorted(conf) for argument in ("--conf", f"{name}={conf[name]}")]
+    spark_submit = find_spark_home(os.environ) / "bin" / "spark-submit"
+    stamps = folder / "stamps.json"
+    submitted = time.time()
+    finished = subprocess.run(
+        [str(spark_submit), *settings, str(program), str(folder / "lake"), str(stamps)],
+        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if finished.returncode:
+        raise RuntimeError(f"the probe failed:\n{finished.stderr[-4_000:]}")
+    seen: Seen = json.loads(stamps.read_text())
+    shutil.rmtree(folder)
+    return {**seen, "submitted": submitted}

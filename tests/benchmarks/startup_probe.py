@@ -1,0 +1,75 @@
+"""A Spark job that notes when it got how far: what `startup.py` submits. Imports nothing before it has looked."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+TINY_ROWS = 1_000
+
+Seen = dict[str, float]
+
+
+def probe(lake: Path, stamps: Path, program: float) -> None:
+    """Runs under spark-submit; notes when it got how far."""
+    import compactor.main  # noqa: F401  (what the real job imports)
+
+    imported = time.time()
+    from pyspark import SparkContext
+
+    context = SparkContext.getOrCreate()
+    up = time.time()
+    first_task = context.parallelize([0], 1).map(_look_around).collect()[0]
+    before = time.perf_counter()
+    context.parallelize([0], 1).count()
+    seen = {"program": program, "imported": imported, "context": up, **first_task}
+    seen["empty job"] = time.perf_counter() - before
+    seen |= {"first": _tiny_session(lake / "1", context), "second": _tiny_session(lake / "2", context)}
+    stamps.write_text(json.dumps(seen))
+
+
+def _look_around(_: int) -> Seen:
+    """In a task: when it, its worker and the daemon that forked the worker began."""
+    task = time.time()
+    import psutil
+
+    worker = psutil.Process()
+    return {
+        "task": task,
+        "worker": worker.create_time(),
+        "daemon": psutil.Process(worker.ppid()).create_time(),
+        "worker_mib": worker.memory_info().rss / 2**20,
+    }
+
+
+def _tiny_session(lake: Path, context: SparkContext) -> float:
+    import pyarrow as pa
+
+    from compactor.catalog.catalog import DeltaCatalog
+    from compactor.clock import SystemClock
+    from compactor.job_run import run_here
+    from compactor.spec import JobRunSpec
+
+    catalog = DeltaCatalog.open(lake)
+    table_id = "BENCHMARK.TINY.V1"
+    catalog.create_table(table_id).append({}, pa.table({"key": range(TINY_ROWS), "value": range(TINY_ROWS)}))
+    run = JobRunSpec(
+        job_run_id="tiny",
+        source_table_id=table_id,
+        primary_keys=("key",),
+        lake=catalog.location,
+        destination_compacted_table_id=table_id,
+    )
+    before = time.perf_counter()
+    run_here(run, catalog, SystemClock(), context)
+    return time.perf_counter() - before
+
+
+if __name__ == "__main__":
+    probe(Path(sys.argv[1]), Path(sys.argv[2]), time.time())
