@@ -225,10 +225,17 @@ class Intake:
     def _finish_rejection(self, message: QueueMessage, standing: JobRunState) -> Rejected:
         reasons = standing.rejected.reasons if standing.rejected is not None else ()
         self._queue.dead_letter(message, reasons)
-        log = self._records.log(message.message_id)
-        self._records.relay(message.message_id, log, standing, self._sink).publish()
+        self._tell(message, standing)
         self._queue.delete(message)
         return Rejected(reasons)
+
+    def _tell(self, message: QueueMessage, standing: JobRunState) -> None:
+        log = self._records.log(message.message_id)
+        try:
+            self._records.relay(message.message_id, log, standing, self._sink).publish()
+        except Invalid as error:
+            # The topic is wrong, and will be at the next delivery too; the log and the dead-letter queue say it all.
+            _log.error("events_refused", reason=str(error))
 
     def _put_back(self, message: QueueMessage, reason: str) -> PutBack:
         settings = self._settings

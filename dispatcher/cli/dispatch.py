@@ -23,7 +23,7 @@ from dispatcher.cli.output import answer
 from dispatcher.cli.tools import QueueAddress, tools_of
 from dispatcher.foreman import ForemanSettings
 from dispatcher.intake import IntakeSettings
-from dispatcher.queue import Queue
+from dispatcher.queue import Queue, QueueMessage
 from dispatcher.receiver import ReceiverSettings
 from dispatcher.service import ServiceSettings
 from dispatcher.sinks import TopicSinks
@@ -125,6 +125,7 @@ def _move(queue: Queue, messages_max: int, *, list_only: bool) -> list[dict[str,
     """Each is sent before it is deleted: a crash in between sends it twice, and loses none."""
     dead_letters = queue.dead_letters()
     seen: dict[str, dict[str, str | None]] = {}
+    listed: list[QueueMessage] = []
     while len(seen) < messages_max:
         left = min(10, messages_max - len(seen))
         messages = [
@@ -139,5 +140,9 @@ def _move(queue: Queue, messages_max: int, *, list_only: bool) -> list[dict[str,
             if not list_only:
                 told["sent_as"] = queue.send(message.body)
                 dead_letters.delete(message)
+            else:
+                listed.append(message)
             seen[message.message_id] = told
+    for message in listed:
+        dead_letters.set_visibility(message, 0)
     return list(seen.values())

@@ -19,7 +19,8 @@ Answer = Mapping[str, object] | Sequence[object]
 
 def answer_json(value: object) -> None:
     """One JSON value, and a line's end."""
-    sys.stdout.write(to_json(value, indent=2).decode() + "\n")
+    text = to_json(value, indent=2, bytes_mode="base64", inf_nan_mode="strings", fallback=str)
+    sys.stdout.write(text.decode() + "\n")
 
 
 def console() -> Console:
@@ -52,9 +53,7 @@ def rows_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
 def time_text(at_ms: int) -> str:

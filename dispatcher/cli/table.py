@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from compactor.catalog.catalog import DeltaCatalog, PartitionStream
+from compactor.catalog.scan import Scan
 from compactor.names import ContentType, LifecycleState, Operation, render_partition
 from dispatcher.cli.options import (
     LakeOption,
@@ -56,17 +57,11 @@ def append(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Append one delta to a partition stream."""
+    wanted = parse_partition(partition)
     delta = (
         _open(lake, s3_endpoint_url, region)
         .table(table)
-        .append(
-            parse_partition(partition),
-            files,
-            operation=operation,
-            position=position,
-            delta_id=delta_id,
-            content_type=content_type,
-        )
+        .append(wanted, files, operation=operation, position=position, delta_id=delta_id, content_type=content_type)
     )
     answer(
         output,
@@ -117,7 +112,8 @@ def log(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the entries of a partition stream's log."""
-    stream = _open(lake, s3_endpoint_url, region).table(table).stream(parse_partition(partition))
+    wanted = parse_partition(partition)
+    stream = _open(lake, s3_endpoint_url, region).table(table).stream(wanted)
     entries = [
         {"entry_number": entry.number, "at_ms": entry.at_ms, "actions": [each.model_dump() for each in entry.actions]}
         for entry in stream.log.entries(after)
@@ -127,6 +123,48 @@ def log(
         for entry in stream.log.entries(after)
     )
     answer(output, {"table_id": table, "partition": stream.partition, "entries": entries}, lines)
+
+
+@table_app.command()
+def scan(
+    table: TableArgument,
+    lake: LakeOption,
+    partition: PartitionOption = None,
+    column: Annotated[list[str] | None, typer.Option("--column", "-c", help="Once for each; left out: all.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="An entry number of the one partition's log, or a time in ISO 8601.")
+    ] = None,
+    view: Annotated[str, typer.Option(help="compacted, or merged: with deltas not compacted yet.")] = "compacted",
+    limit: Annotated[int, typer.Option(min=0, help="Rows to show at most; 0: all.")] = 20,
+    files: Annotated[bool, typer.Option("--files", help="Show the files that would be read instead.")] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show a table's rows."""
+    wanted = parse_partition(partition) if partition else None
+    moment = int(as_of) if as_of is not None and as_of.isdecimal() else as_of
+    opened = _open(lake, s3_endpoint_url, region).table(table).scan(wanted, column, None, moment, view)
+    if files:
+        answer(output, {"files": opened.files()}, opened.files())
+        return
+    rows, more = _first_rows(opened, limit)
+    if output is Output.JSON:
+        answer_json({"columns": opened.schema.names, "rows": rows, "more": more})
+        return
+    out = console()
+    out.print(rows_table(opened.schema.names, (list(row.values()) for row in rows)))
+    out.print(f"{len(rows):,} rows{', and more: --limit 0 shows all' if more else ''}", markup=False)
+
+
+def _first_rows(opened: Scan, limit: int) -> tuple[list[dict[str, object]], bool]:
+    """The first rows, and whether there are more. Reads no more batches than it needs."""
+    rows: list[dict[str, object]] = []
+    for batch in opened.to_batches():
+        rows.extend(batch.slice(0, limit + 1 - len(rows)).to_pylist() if limit else batch.to_pylist())
+        if limit and len(rows) > limit:
+            return rows[:limit], True
+    return rows, False
 
 
 def _open(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCatalog:

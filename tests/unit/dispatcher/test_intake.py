@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactor.catalog.catalog import DeltaCatalog
-from compactor.errors import Unavailable
+from compactor.errors import Invalid, Unavailable
 from compactor.object_store import StoreLocation
 from dispatcher.intake import Accepted, PutBack, Rejected, Repeated
 from dispatcher.job_runs import JobRunStatus
@@ -225,3 +225,11 @@ def test_a_corrupt_newest_file_is_named(desk: Desk) -> None:
     (rejected,) = desk.take()
     assert isinstance(rejected, Rejected)
     assert path.name in rejected.reasons[0]
+
+
+def test_a_topic_that_is_wrong_does_not_stop_a_rejection(desk: Desk) -> None:
+    desk = desk.second(sink=MemorySink([Invalid("there is no such topic")]))
+    desk.send("{")
+    assert isinstance(desk.take()[0], Rejected)
+    assert desk.queue.bodies == []
+    assert len(desk.queue.dead_letters().bodies) == 1

@@ -1,0 +1,188 @@
+"""The `lithify` command: exit codes, what goes to stdout and what to stderr, and each verb's JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import structlog
+
+from dispatcher.job_runs import JobRunStatus
+from dispatcher.main import run
+from tests.e2e.conftest import House, Mailroom
+from tests.fakes.dispatch_desk import TABLE, instruction
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    file = tmp_path / "document.json"
+    file.write_text(json.dumps(instruction(job_run_id="by-hand")))
+    return file
+
+
+def answer(house: House, *arguments: str) -> Any:  # noqa: ANN401 (it is JSON, of a shape that each test knows)
+    """The JSON answer of a command that succeeds."""
+    done = house.lithify(*arguments, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Iterator[Refusal]:
+    """What a command says that was asked for something wrong: nothing on stdout, exit code 2. In this process."""
+
+    def refuse(*arguments: str) -> str:
+        exit_code = run(arguments, {})
+        said = capsys.readouterr()
+        assert (exit_code, said.out) == (2, ""), said.err
+        return said.err
+
+    yield refuse
+    structlog.reset_defaults()  # it was set up to write where nobody reads any more
+    logging.getLogger().handlers.clear()
+
+
+def test_a_document_goes_from_submit_to_status(house: House, mailroom: Mailroom, document: Path) -> None:
+    house.append([{"id": 1, "v": "a"}, {"id": 1, "v": "b"}])
+    queue = ("--queue-url", mailroom.queue_url, "--endpoint-url", mailroom.endpoint_url, "--region", "us-east-1")
+    state = ("--state", str(house.folder / "state"))
+
+    assert answer(house, "submit", str(document), "--dry-run", *queue) == {"valid": True, "sent": False}
+    assert mailroom.waiting() == 0
+    sent = answer(house, "submit", str(document), *queue)
+    assert sent["job_run_id"] == "by-hand"
+    assert mailroom.waiting() == 1
+
+    house.dispatch()
+
+    (listed,) = answer(house, "status", *state)["job_runs"]
+    assert (listed["job_run_id"], listed["status"]) == ("by-hand", "succeeded")
+    shown = answer(house, "status", "by-hand", *state)
+    (session,) = shown["sessions"]
+    assert session["end"]["result"]["rows_in"] == 2
+    assert session["rounds_done"] == 1
+    assert answer(house, "watch", "by-hand", *state)["status"] == "succeeded"
+    assert "succeeded" in house.lithify("status", "by-hand", *state).stdout
+    lake = ("--lake", str(house.folder / "lake"))
+    scanned = answer(house, "table", "scan", TABLE, *lake)
+    assert scanned == {"columns": ["id", "v"], "rows": [{"id": 1, "v": "b"}], "more": False}
+    assert len(answer(house, "table", "scan", TABLE, "--files", *lake)["files"]) == 1
+    assert "1 rows" in house.lithify("table", "scan", TABLE, *lake).stdout
+
+
+def test_watching_a_job_run_that_failed_exits_with_1(house: House, mailroom: Mailroom) -> None:
+    message_id = mailroom.send("{")
+    house.dispatch()
+    done = house.lithify("watch", message_id, "--state", str(house.folder / "state"))
+    assert done.returncode == 1
+    assert "the document is not JSON" in done.stdout
+
+
+def test_a_wrong_document_is_refused_before_it_is_sent_with_every_reason(
+    house: House, mailroom: Mailroom, refusal: Refusal
+) -> None:
+    file = house.folder / "wrong.json"
+    file.write_text(json.dumps({"schema_version": "1", "source_table_id": "x", "primary_keys": [], "more": 1}))
+    told = refusal("submit", str(file), "--queue-url", mailroom.queue_url)
+    assert [line.split()[1].rstrip(":") for line in told.splitlines()] == ["source_table_id", "primary_keys", "more"]
+    assert mailroom.waiting() == 0
+
+
+def test_a_plan_shows_its_arithmetic_and_writes_nothing(house: House, document: Path) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    asked = json.loads(document.read_text())
+    document.write_text(json.dumps({**asked, "destination_compacted_table_id": "ACME.ELSEWHERE.V1", "desired_sla": 1}))
+    before = sorted(entry.key for entry in house.lake.store.list(""))
+
+    planned = answer(house, "plan", str(document), "--lake", house.lake.location.root_uri)
+
+    (session,) = planned["sessions"]
+    assert session["hash_bucket_count"] >= 1
+    assert any("delta rows" in sentence for sentence in session["arithmetic"])
+    assert any("more than the desired 1 s" in sentence for sentence in session["arithmetic"])
+    assert sorted(entry.key for entry in house.lake.store.list("")) == before
+
+
+def test_a_plan_of_what_can_never_work_says_why(house: House, document: Path, refusal: Refusal) -> None:
+    told = refusal("plan", str(document), "--lake", house.lake.location.root_uri)
+    assert told.startswith(f"lithify: there is no table {TABLE}")
+
+
+def test_dead_letters_are_listed_with_their_reasons_and_sent_again(house: House, mailroom: Mailroom) -> None:
+    mailroom.send(instruction(job_run_id="too-early"))
+    house.dispatch()
+    queue = ("--queue-url", mailroom.queue_url, "--endpoint-url", mailroom.endpoint_url, "--region", "us-east-1")
+
+    (listed,) = answer(house, "redrive", "--list", *queue)["messages"]
+    assert "there is no table" in listed["reasons"]
+    house.append([{"id": 1, "v": "a"}])
+    answer(house, "redrive", *queue)
+    house.dispatch()
+
+    assert mailroom.dead_letters() == []
+    assert house.job_run("too-early").status is JobRunStatus.SUCCEEDED
+
+
+def test_schemas_are_json_schemas(house: House) -> None:
+    for document in ("instruction", "event"):
+        done = house.lithify("schema", document)
+        jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))
+
+
+def test_a_table_is_created_appended_to_and_shown(house: House) -> None:
+    lake = ("--lake", str(house.folder / "lake"))
+    file = house.folder / "rows.parquet"
+    pq.write_table(pa.table({"id": [1, 2, 3]}), file)
+
+    created = answer(house, "table", "create", "ACME.CLI.V1", "--partition-key", "day", *lake)
+    assert created == {"table_id": "ACME.CLI.V1", "partition_keys": ["day"]}
+    added = answer(house, "table", "append", "ACME.CLI.V1", str(file), "-p", "day=1", "--delta-id", "d", *lake)
+    assert (added["rows"], added["operation"]) == (3, "upsert")
+    assert answer(house, "table", "append", "ACME.CLI.V1", str(file), "-p", "day=1", "--delta-id", "d", *lake) == added
+    assert answer(house, "table", "show", *lake) == {"tables": ["ACME.CLI.V1"]}
+    (stream,) = answer(house, "table", "show", "ACME.CLI.V1", *lake)["streams"]
+    assert (stream["partition"], stream["delta rows"]) == ("day=1", 3)
+    logged = answer(house, "table", "log", "ACME.CLI.V1", "-p", "day=1", *lake)
+    assert [action["action"] for entry in logged["entries"] for action in entry["actions"]] == [
+        "stream_version_created",
+        "delta_added",
+    ]
+    assert "ACME.CLI.V1, partitioned by day" in house.lithify("table", "show", "ACME.CLI.V1", *lake).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("table", "show", "NO.SUCH.V1"), "there is no table NO.SUCH.V1"),
+        (("table", "create", "orders"), "'orders' is not a table id"),
+        (("table", "append", "NO.SUCH.V1", "x.parquet"), "there is no table NO.SUCH.V1"),
+        (("table", "log", "NO.SUCH.V1", "-p", "day"), "--partition 'day' is not key=value"),
+        (("compact", "NO.SUCH.V1", "-k", "id"), "there is no table NO.SUCH.V1"),
+        (("compact", "A.B.V1", "-k", "id", "--sort-key", "at:up"), "--sort-key 'at:up': the order is 'up'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    house: House, refusal: Refusal, arguments: tuple[str, ...], sentence: str
+) -> None:
+    told = refusal(*arguments, "--lake", str(house.folder / "lake"))
+    assert sentence in told
+    assert told.startswith("lithify: ")
+    assert len(told.splitlines()) == 1
+
+
+def test_an_unknown_job_run_is_one_sentence_and_exit_code_2(house: House, refusal: Refusal) -> None:
+    state = ("--state", str(house.folder / "state"))
+    assert refusal("status", "x", *state).startswith("lithify: there is no job run 'x' here")
+    assert refusal("cancel", "x", *state).startswith("lithify: there is no job run 'x' here")
