@@ -210,7 +210,7 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def write_checkpoint(self, log_state: LogState[StateT]) -> None:
         """Keep this fold beside the log, and point the hint at it. Nothing for a kind of log without checkpoints."""
-        if self._format.checkpoint is None:
+        if self._format.checkpoint is None or log_state.entry_number == 0:
             return
         table = self._format.checkpoint.to_table(log_state.state)
         said = {
@@ -336,9 +336,10 @@ class DurableLog(Generic[StateT, ActionT]):
         try:
             table = pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
             said = table.schema.metadata or {}
-            of_log, of_entry = said.get(b"lithify.log"), said.get(b"lithify.entry_number")
-            if of_log != self._format.name.encode() or of_entry != str(entry_number).encode():
-                raise Corrupt(f"it says it is of entry {of_entry!r} of a {of_log!r} log")
+            identity = (said.get(b"lithify.format"), said.get(b"lithify.log"), said.get(b"lithify.entry_number"))
+            expected = (str(CHECKPOINT_FORMAT), self._format.name, str(entry_number))
+            if identity != tuple(text.encode() for text in expected):
+                raise Corrupt(f"it says that its format, log and entry are {identity}, not {expected}")
             state = self._format.checkpoint.from_table(table)
             return LogState(entry_number, state, int(said[b"lithify.at_ms"]))
         except _UNREADABLE as error:
