@@ -4,6 +4,7 @@
     tables/<table id>/streams/<partition>/log/<log object>                              a partition stream's log
     tables/<table id>/data/<partition>/delta/<append id>/<file number>.<suffix>
     tables/<table id>/data/<partition>/compacted/<compacted stream version>/<commit id>/<file number>.<suffix>
+    tables/<table id>/data/<partition>/dead/<commit id>/<file number>.arrow
     tables/<table id>/data/<partition>/index/<index version>-<commit id>/<hash bucket>-<part>.arrow
     job_runs/<job run id>/log/<log object>
     job_runs/<job run id>/sessions/<session id>/log/<log object>
@@ -13,8 +14,8 @@
 
 Every log lies in a folder named `log`, and nothing else does. Data lies beside the streams, not below them: the folders
 under `streams/` are the partition streams that exist, though somebody may have written data for one whose first log
-entry never came. A name says where an object lies; what it *is*
-(a delta at a position, part of the table or not) only the log says.
+entry never came. A name says where an object lies; what it *is* (a delta at a position, part of the table or not) only
+the log says.
 
 Ids and partition values are data. They are percent-encoded as UTF-8, all but `A-Z a-z 0-9 _ - .`, and a `.` that they
 begin with; so none can be `..` or hold a `/`, and most look as they are. The empty text is `%`. An encoded text that is
@@ -185,6 +186,19 @@ class IndexFilePath:
 
 
 @dataclass(frozen=True)
+class DeletionVectorPath:
+    """Which rows of a compacted file are dead, as of one commit."""
+
+    stream: StreamFolder
+    commit_id: str
+    file_number: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.stream.data}/dead/{encode(self.commit_id)}/{self.file_number}.arrow"
+
+
+@dataclass(frozen=True)
 class JobRunFolder:
     job_run_id: str
 
@@ -266,7 +280,14 @@ class OpenJobRun:
 
 
 ObjectPath: TypeAlias = (
-    LogObject | DeltaFilePath | CompactedFilePath | IndexFilePath | JobRunObject | SessionObject | OpenJobRun
+    LogObject
+    | DeltaFilePath
+    | CompactedFilePath
+    | DeletionVectorPath
+    | IndexFilePath
+    | JobRunObject
+    | SessionObject
+    | OpenJobRun
 )
 
 
@@ -329,6 +350,10 @@ def _read_compacted_file(match: re.Match[str]) -> CompactedFilePath:
     )
 
 
+def _read_deletion_vector(match: re.Match[str]) -> DeletionVectorPath:
+    return DeletionVectorPath(_read_stream(match), decode(match["commit"]), int(match["number"]))
+
+
 def _read_index_file(match: re.Match[str]) -> IndexFilePath:
     return IndexFilePath(
         _read_stream(match), int(match["version"]), decode(match["commit"]), int(match["bucket"]), int(match["part"])
@@ -355,6 +380,7 @@ _PATTERNS = (
         re.compile(rf"{_DATA}/compacted/(?P<version>[0-9]+)/(?P<commit>{_NAME})/{_DATA_FILE}"),
         _read_compacted_file,
     ),
+    (re.compile(rf"{_DATA}/dead/(?P<commit>{_NAME})/(?P<number>[0-9]+)\.arrow"), _read_deletion_vector),
     (
         re.compile(
             rf"{_DATA}/index/(?P<version>[0-9]+)-(?P<commit>{_NAME})/(?P<bucket>[0-9]+)-(?P<part>[0-9]+)\.arrow"
