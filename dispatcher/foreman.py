@@ -200,10 +200,13 @@ class Foreman:
     def _tell_rest(self, job_run_id: str, state: JobRunState) -> None:
         sink = self._sink_for(state.accepted.spec.sns_event_topic_arn if state.accepted is not None else None)
         subject = subject_of(job_run_id, state)
-        for session in state.sessions.values():
-            about = SessionSubject(subject, session.pin.session_id, session.pin.partition)
-            self._records.session_relay(about, sink).publish()
-        self._records.relay(job_run_id, self._records.log(job_run_id), state, sink).publish()
+        try:
+            for session in state.sessions.values():
+                about = SessionSubject(subject, session.pin.session_id, session.pin.partition)
+                self._records.session_relay(about, sink).publish()
+            self._records.relay(job_run_id, self._records.log(job_run_id), state, sink).publish()
+        except Invalid as error:
+            _log.error("events_refused", reason=str(error))  # the topic is wrong, for good
         self._records.mark_closed(job_run_id)
 
     # -- looking after them

@@ -6,10 +6,9 @@ marker without a log is what a crash in between leaves; it costs one read per lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from compactor.catalog.listing import encoded_names
 from compactor.catalog.log import DurableLog
-from compactor.catalog.paths import JobRunFolder, OpenJobRun, SessionFolder, continues, decode, parse
+from compactor.catalog.paths import JobRunFolder, OpenJobRun, SessionFolder, decode, parse
 from compactor.clock import Clock
 from compactor.events import EventSink, Relay, SessionRelay, SessionSubject, session_log_events
 from compactor.object_store import ObjectStore
@@ -40,7 +39,7 @@ class JobRunRecords:
 
     def job_run_ids(self) -> list[str]:
         """Every job run that has a log, rejected ones too."""
-        return sorted(decode(encoded) for encoded in _encoded_names(self.store, "job_runs/"))
+        return sorted(decode(encoded) for encoded in encoded_names(self.store, "job_runs/"))
 
     # -- markers
 
@@ -86,12 +85,3 @@ class JobRunRecords:
             lambda entry: session_log_events(about, folder.log, entry),
             sink,
         )
-
-
-def _encoded_names(store: ObjectStore, prefix: str) -> Iterator[str]:
-    """The encoded texts that are folders under a prefix, those that go on over several path parts put together."""
-    for part in store.list_folders(prefix):
-        if continues(part):
-            yield from (f"{part}/{rest}" for rest in _encoded_names(store, f"{prefix}{part}/"))
-        else:
-            yield part
