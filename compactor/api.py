@@ -40,6 +40,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     partitions: Sequence[Mapping[str, str]] | None = None,
     max_rows_per_round: int | None = None,
     tombstone_retention: int | None = None,
+    max_dead_row_share: float = 0.0,
     spark: SparkSession | None = None,
 ) -> JobRunResult:
     """Applies every pending upsert and delete of a table to its compacted streams, and returns when all is committed.
@@ -50,6 +51,8 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     partitions            which partition streams; None: all that have an active stream version
     max_rows_per_round    delta rows; None: as many as memory holds
     tombstone_retention   stream positions that a deleted key is remembered for custom sort keys; None: for ever
+    max_dead_row_share    compacted files with at most this share of dead rows are not rewritten, and only `scan` leaves
+                          their dead rows out; 0: files hold live rows only
     spark                 a running SparkSession; None: one is started on this machine and stopped again
 
     Returns a result per session. A session with nothing to do has no rounds, and if none has, Spark is not started.
@@ -77,6 +80,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
         partitions=None if partitions is None else tuple(dict(each) for each in partitions),
         max_rows_per_round=max_rows_per_round,
         tombstone_retention=tombstone_retention,
+        max_dead_row_share=float(max_dead_row_share),
     )
     reasons = violations(run)
     if reasons:

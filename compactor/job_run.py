@@ -24,7 +24,7 @@ def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkCont
     """
     resources = local_resources(usable_cores() if spark is None else spark.defaultParallelism)
     planned = [
-        (session, plan_session(session.spec, lake, resources) if session.pending_file_count else None)
+        (session, plan_session(session.spec, lake, resources) if session.has_work else None)
         for session in pin_sessions(run, lake)
     ]
     results = []

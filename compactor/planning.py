@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from compactor.catalog.actions import DataFile, IndexFile, SortKey, Watermark
+from compactor.catalog.actions import DataFile, DeletionVector, IndexFile, SortKey, Watermark
 from compactor.index.files import IndexTarget
 from compactor.kernels.sort_values import SortColumn
 from compactor.names import ContentType, Operation
@@ -37,12 +37,21 @@ class SourceFile:
     rows: int
     size_bytes: int
 
+    @property
+    def live_rows(self) -> int:
+        return self.rows
+
 
 @dataclass(frozen=True)
 class CompactedSource(SourceFile):
-    """A live compacted file of the rounds before."""
+    """A live compacted file of the rounds before. `vector`: its dead rows, if it has any."""
 
     file_number: int
+    vector: DeletionVector | None
+
+    @property
+    def live_rows(self) -> int:
+        return self.rows - (self.vector.rows if self.vector else 0)
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ class Output:
     content_type: ContentType
     schema: pa.Schema
     rows_per_compacted_file: int
+    max_dead_row_share: float
     compacted_stream_version: int
     next_file_number: int
     index: IndexTarget

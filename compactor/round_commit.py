@@ -57,6 +57,7 @@ def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult) -> RoundCo
         bytes_at_rest=carried_bytes + sum(file.size_bytes for file in result.files_added),
         files_added=result.files_added,
         files_removed=result.files_removed,
+        deletion_vectors=result.deletion_vectors,
         index_files=result.index_files,
         counts=result.counts,
         steps=result.steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compactor.catalog.actions import Watermark
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.index.files import IndexTarget
@@ -45,6 +46,7 @@ def plan_round(
     run = plan.spec.job_run
     sources = _compacted_sources(session.destination, compacted)
     rows = sum(ref.file.rows for ref in turn.files)
+    processed = _processed(compacted, turn)
     return RoundPlan(
         commit_id=turn.commit_id,
         round_number=turn.number,
@@ -60,13 +62,14 @@ def plan_round(
         key_columns=session.key_columns,
         sort_columns=session.sort_columns,
         sort_keys=session.sort_keys,
-        processed=watermark_after(turn.files, turn.following),
-        horizon=turn.files[-1].position,
+        processed=processed,
+        horizon=processed.position,
         tombstone_retention=KEEP_FOR_EVER if run.tombstone_retention is None else run.tombstone_retention,
         output=Output(
             content_type=run.compacted_file_content_type,
             schema=session.schema,
             rows_per_compacted_file=run.rows_per_compacted_file,
+            max_dead_row_share=run.max_dead_row_share,
             compacted_stream_version=session.compacted_stream_version,
             next_file_number=1 if compacted is None else compacted.next_file_number,
             index=_index_target(plan, session, snapshot, turn.commit_id),
@@ -103,6 +106,13 @@ def _continued(session: SessionInput, snapshot: StreamSnapshot) -> CompactedStre
     return compacted if compacted and compacted.stream_version == session.compacted_stream_version else None
 
 
+def _processed(compacted: CompactedStream | None, turn: RoundTurn) -> Watermark:
+    """How far the stream is compacted after the round; a round without files leaves that where it was."""
+    if turn.files or compacted is None:
+        return watermark_after(turn.files, turn.following)
+    return compacted.processed
+
+
 def _index_target(plan: SessionPlan, session: SessionInput, snapshot: StreamSnapshot, commit_id: str) -> IndexTarget:
     return IndexTarget(
         stream=session.destination.folder,
@@ -114,6 +124,7 @@ def _index_target(plan: SessionPlan, session: SessionInput, snapshot: StreamSnap
 
 def _compacted_sources(destination: PartitionStream, compacted: CompactedStream | None) -> tuple[CompactedSource, ...]:
     files = sorted((compacted.files if compacted else {}).values(), key=lambda file: file.file_number)
+    vectors = {vector.file_number: vector for vector in compacted.deletion_vectors} if compacted else {}
     return tuple(
         CompactedSource(
             ordinal=ordinal,
@@ -121,6 +132,7 @@ def _compacted_sources(destination: PartitionStream, compacted: CompactedStream 
             rows=file.rows,
             size_bytes=file.size_bytes,
             file_number=file.file_number,
+            vector=vectors.get(file.file_number),
         )
         for ordinal, file in enumerate(files)
     )

@@ -18,14 +18,15 @@ from typing import TypeVar
 
 from pyspark import RDD, SparkContext, StorageLevel
 
-from compactor.catalog.actions import DataFile, IndexFile, RowCounts, StepFigures
+from compactor.catalog.actions import DataFile, DeletionVector, IndexFile, RowCounts, StepFigures
 from compactor.clock import Clock
 from compactor.errors import Corrupt
 from compactor.planning import DeltaSource, RoundPlan, group_for_tasks
 from compactor.spark_errors import spark_job
-from compactor.steps.dedupe import DedupedBucket, RowsToFetch, dedupe_bucket, finish_bucket
+from compactor.steps.dedupe import DedupedBucket, RowsOfFiles, dead_rows_to_mark, dedupe_bucket, finish_bucket
 from compactor.steps.hash_bucket import HashedRows, hash_files
 from compactor.steps.layout import BucketCounts, MaterializeLayout, lay_out
+from compactor.steps.mark_dead import mark_dead
 from compactor.steps.materialize import MaterializedFiles, materialize
 from compactor.steps.memory import peak_memory_bytes
 
@@ -45,6 +46,7 @@ class RoundResult:
 
     files_added: tuple[DataFile, ...]
     files_removed: tuple[int, ...]
+    deletion_vectors: tuple[DeletionVector, ...]
     index_files: tuple[IndexFile, ...]
     counts: RowCounts
     steps: dict[str, StepFigures]
@@ -56,6 +58,15 @@ class FinishedIndex:
 
     files: tuple[IndexFile, ...]
     peak_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What the tasks of the second Spark job wrote."""
+
+    index: tuple[FinishedIndex, ...]
+    files: tuple[MaterializedFiles, ...]
+    vectors: tuple[DeletionVector, ...]
 
 
 def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Callable[[str, int], None]) -> RoundResult:
@@ -80,6 +91,7 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
         survivors.unpersist()
     index = [item for item in finished if isinstance(item, FinishedIndex)]
     files = [item for item in finished if isinstance(item, MaterializedFiles)]
+    vectors = [item for item in finished if isinstance(item, DeletionVector)]
     peaks = [item.peak_memory_bytes for item in index] + [item.peak_memory_bytes for item in files]
     steps = {
         "dedupe": StepFigures(
@@ -93,7 +105,8 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
             peak_memory_bytes=max(peaks, default=0),
         ),
     }
-    return _result(plan, layout, counts, index, files, steps)
+    written = _Written(tuple(index), tuple(files), tuple(vectors))
+    return _result(plan, layout, counts, written, steps)
 
 
 def _survivors(spark: SparkContext, plan: RoundPlan, groups: Sequence[tuple[DeltaSource, ...]]) -> RDD[DedupedBucket]:
@@ -104,10 +117,10 @@ def _survivors(spark: SparkContext, plan: RoundPlan, groups: Sequence[tuple[Delt
 
 def _finish(
     survivors: RDD[DedupedBucket], plan: RoundPlan, layout: MaterializeLayout
-) -> RDD[FinishedIndex | MaterializedFiles]:
-    """One partition per materialize task, and a last one that only collects what was written of the index."""
+) -> RDD[FinishedIndex | MaterializedFiles | DeletionVector]:
+    """One partition per materialize task, one that only collects what was written of the index, one per marked file."""
     asked = survivors.flatMap(partial(_finish_one, plan, layout))
-    by_task = asked.partitionBy(layout.task_count + 1, _own_partition)
+    by_task = asked.partitionBy(layout.task_count + 1 + len(layout.marked), _own_partition)
     return by_task.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
 
 
@@ -127,37 +140,40 @@ def _dedupe_partition(
 
 def _finish_one(
     plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket
-) -> Iterator[tuple[int, RowsToFetch | FinishedIndex]]:
+) -> Iterator[tuple[int, RowsOfFiles | FinishedIndex]]:
     files, rows_to_fetch = finish_bucket(plan, layout, bucket)
     yield from rows_to_fetch
+    for ordinal, died in dead_rows_to_mark(layout, bucket):
+        yield layout.task_count + 1 + layout.marked.index(ordinal), died
     yield layout.task_count, FinishedIndex(files, peak_memory_bytes())
 
 
 def _materialize_partition(
-    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Iterator[tuple[int, RowsToFetch | FinishedIndex]]
-) -> Iterator[MaterializedFiles | FinishedIndex]:
+    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Iterator[tuple[int, RowsOfFiles | FinishedIndex]]
+) -> Iterator[MaterializedFiles | FinishedIndex | DeletionVector]:
     values = [value for _, value in blocks]
     yield from (value for value in values if isinstance(value, FinishedIndex))
-    asked = [value for value in values if isinstance(value, RowsToFetch)]
-    if asked:
+    asked = [value for value in values if isinstance(value, RowsOfFiles)]
+    if asked and task < layout.task_count:
         yield materialize(plan, layout, task, asked)
+    elif asked:
+        yield from mark_dead(plan, asked)
 
 
 def _result(
     plan: RoundPlan,
     layout: MaterializeLayout,
     counts: Sequence[BucketCounts],
-    index: Sequence[FinishedIndex],
-    files: Sequence[MaterializedFiles],
+    written: _Written,
     steps: dict[str, StepFigures],
 ) -> RoundResult:
     """Puts the tasks' answers together, and balances the books: what does not add up is never committed."""
-    added = sorted((file for item in files for file in item.files), key=lambda file: file.file_number)
-    carried_rows = sum(plan.compacted[ordinal].rows for ordinal in layout.carried)
-    written = [file for item in index for file in item.files]
+    added = sorted((file for item in written.files for file in item.files), key=lambda file: file.file_number)
+    carried_rows = layout.carried_rows
+    new_index_files = [file for item in written.index for file in item.files]
     row_counts = RowCounts(
-        rows_before=sum(file.rows for file in plan.compacted),
-        rows_in=sum(file.rows for file in plan.sources),
+        rows_before=sum(file.live_rows for file in plan.compacted),
+        rows_in=sum(file.live_rows for file in plan.sources),
         rows_out=carried_rows + sum(file.rows for file in added),
         rows_deduplicated=sum(count.rows_deduplicated for count in counts),
         rows_deleted=sum(count.rows_deleted for count in counts),
@@ -168,8 +184,8 @@ def _result(
     kept = [file for file in plan.index_files if file.run not in plan.absorbed_runs]
     carried = set(layout.carried)
     removed = tuple(file.file_number for file in plan.compacted if file.ordinal not in carried)
-    index_files = sorted([*kept, *written], key=lambda file: (file.hash_bucket, file.run, file.part))
-    return RoundResult(tuple(added), removed, tuple(index_files), row_counts, steps)
+    index_files = sorted([*kept, *new_index_files], key=lambda file: (file.hash_bucket, file.run, file.part))
+    return RoundResult(tuple(added), removed, written.vectors, tuple(index_files), row_counts, steps)
 
 
 def _balance(rows: RowCounts, counts: Sequence[BucketCounts]) -> None:

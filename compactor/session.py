@@ -21,7 +21,7 @@ from compactor.catalog.catalog import DeltaCatalog
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.transaction import Committed
 from compactor.clock import Clock
-from compactor.planning import split_into_rounds
+from compactor.planning import DeltaFileRef, split_into_rounds
 from compactor.rehash import rehash
 from compactor.round_commit import commit_rehash, commit_round, complete
 from compactor.round_planner import RoundTurn, plan_rehash, plan_round, read_point
@@ -62,7 +62,7 @@ def run_session(plan: SessionPlan, tools: SessionTools) -> SessionResult:
     """Runs every round that is still to run. Raises what a round raises; what was committed before stays committed."""
     started = tools.clock.monotonic_seconds()
     session = read_session_input(plan.spec, tools.lake)
-    rounds = tuple(split_into_rounds(session.pending, plan.max_rows_per_round))
+    rounds = _rounds(plan, session)
     done = completions_of(plan.spec, session)
     rounds_in_all = len(done) + len(rounds)
     rows = sum(ref.file.rows for ref in session.pending)
@@ -78,6 +78,15 @@ def run_session(plan: SessionPlan, tools: SessionTools) -> SessionResult:
         pace.rows_done(sum(ref.file.rows for ref in files))
     seconds = tools.clock.monotonic_seconds() - started
     return summarise(plan, snapshot, done, seconds, pace.expected_sla)
+
+
+def _rounds(plan: SessionPlan, session: SessionInput) -> tuple[tuple[DeltaFileRef, ...], ...]:
+    """The files of each round to run. One round without files, if there is nothing to compact but files to clean."""
+    rounds = tuple(split_into_rounds(session.pending, plan.max_rows_per_round))
+    compacted, share = session.compacted, plan.spec.job_run.max_dead_row_share
+    if not rounds and compacted is not None and compacted.has_more_dead_rows_than(share):
+        return ((),)
+    return rounds
 
 
 def completions_of(spec: SessionSpec, session: SessionInput) -> list[RoundCommitted]:

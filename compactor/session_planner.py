@@ -21,6 +21,12 @@ class PinnedSession:
     compacted_rows: int
     pending_rows: int
     pending_file_count: int
+    has_too_many_dead_rows: bool
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are deltas to compact, or compacted files to clean."""
+        return self.pending_file_count > 0 or self.has_too_many_dead_rows
 
 
 def pin_sessions(run: JobRunSpec, lake: DeltaCatalog) -> tuple[PinnedSession, ...]:
@@ -98,4 +104,10 @@ def _pin(
     )
     compacted, _ = continued_stream(destination.state, spec)
     pending = pending_files(stream, spec, compacted)
-    return PinnedSession(spec, compacted.rows if compacted else 0, sum(ref.file.rows for ref in pending), len(pending))
+    return PinnedSession(
+        spec,
+        compacted_rows=compacted.rows if compacted else 0,
+        pending_rows=sum(ref.file.rows for ref in pending),
+        pending_file_count=len(pending),
+        has_too_many_dead_rows=compacted is not None and compacted.has_more_dead_rows_than(run.max_dead_row_share),
+    )

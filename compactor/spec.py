@@ -30,7 +30,11 @@ Partition = Annotated[dict[str, str], Field(description="one string per partitio
 
 
 class JobRunSpec(Document):
-    """Everything `compact()` takes, by the same names. Units: rows, seconds."""
+    """Everything `compact()` takes, by the same names. Units: rows, seconds.
+
+    max_dead_row_share  a compacted file with at most this share of dead rows is not rewritten: they are noted in a
+                        deletion vector. 0: every file holds live rows only, as privacy deletes need it
+    """
 
     job_run_id: str
     source_table_id: str
@@ -47,6 +51,7 @@ class JobRunSpec(Document):
     partitions: tuple[Partition, ...] | None = None
     max_rows_per_round: int | None = None
     tombstone_retention: int | None = None
+    max_dead_row_share: float = 0.0
     task_token: str | None = None
     priority: int = 0
 
@@ -126,6 +131,8 @@ def violations(run: JobRunSpec) -> tuple[str, ...]:
     reasons += [
         f"{name} is {value}: it must be 1 or more" for name, value in bounded.items() if value is not None and value < 1
     ]
+    if not 0 <= run.max_dead_row_share < 1:
+        reasons.append(f"max_dead_row_share is {run.max_dead_row_share}: it must be at least 0 and below 1")
     if run.tombstone_retention is not None and run.tombstone_retention < 0:
         reasons.append(f"tombstone_retention is {run.tombstone_retention}: it must be 0 or more stream positions")
     if run.compacted_file_content_type in NOT_WRITTEN:

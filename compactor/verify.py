@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
+from compactor.deletion_vectors import read_dead_rows
 from compactor.document import Document
 from compactor.index.files import read_bucket
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, IndexRows
@@ -97,11 +98,15 @@ def _audit_file(
     words = _digests_in(stream, compacted, file_number)
     if len(words) != file.rows:
         yield f"{file.path} holds {len(words)} rows, the log says {file.rows}"
+    due = np.ones(len(words), np.int64)
+    for vector in compacted.deletion_vectors:
+        if vector.file_number == file_number:
+            due[read_dead_rows(stream.location, vector)] = 0
     pointed = np.bincount(here.row_indices[here.row_indices < len(words)], minlength=len(words))
-    if len(here) != len(words) or (pointed != 1).any():
+    if len(here) != int(due.sum()) or (pointed != due).any():
         yield (
-            f"{file.path}: {int((pointed == 0).sum())} rows have no pointer, {int((pointed > 1).sum())} have several, "
-            f"{int((here.row_indices >= len(words)).sum())} pointers lead past its end"
+            f"{file.path}: {int((pointed < due).sum())} live rows have no pointer, {int((pointed > due).sum())} rows "
+            f"have too many, {int((here.row_indices >= len(words)).sum())} pointers lead past its end"
         )
         return
     wrong = (words[here.row_indices] != here.words).any(axis=1)

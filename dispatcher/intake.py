@@ -272,7 +272,7 @@ def pins(spec: JobRunSpec, lake: DeltaCatalog) -> tuple[SessionPin, ...]:
             destination_entry_number=pinned.spec.destination_entry_number,
         )
         for pinned in pin_sessions(spec, lake)
-        if pinned.pending_file_count > 0
+        if pinned.has_work
     )
 
 

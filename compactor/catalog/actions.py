@@ -56,6 +56,18 @@ class IndexFile(Document):
     size_bytes: int = Field(ge=0)
 
 
+class DeletionVector(Document):
+    """Which rows of a live compacted file are dead: an Arrow IPC file of their row indices, ascending.
+
+    rows  how many rows of the file are dead
+    """
+
+    file_number: int = Field(ge=1)
+    path: str
+    rows: int = Field(ge=1)
+    size_bytes: int = Field(ge=0)
+
+
 class SortKey(Document):
     """One sort key column. Its order says which end wins."""
 
@@ -143,6 +155,7 @@ class RoundCommitted(Document):
     source_*               what was read: table, stream version, and how far
     bytes_at_rest          size of all compacted files after the round
     files_removed          file numbers that are no longer part of the stream
+    deletion_vectors       new ones, each in place of its file's earlier one
     index_files            the whole index of `index_version`, runs of earlier versions that it keeps included
     digest_encoding        the number of the key encoding that the digests were made with (FORMAT.md)
     compacted_schema       Arrow schema of the rows, as a base64 IPC message; what later rounds grow
@@ -168,6 +181,7 @@ class RoundCommitted(Document):
     bytes_at_rest: int = Field(ge=0)
     files_added: tuple[DataFile, ...]
     files_removed: tuple[int, ...]
+    deletion_vectors: tuple[DeletionVector, ...] = ()
     index_files: tuple[IndexFile, ...]
     counts: RowCounts
     steps: dict[str, StepFigures]

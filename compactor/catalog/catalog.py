@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -35,12 +36,12 @@ from compactor.catalog.delta_files import (
     register_files,
     write_files,
 )
+from compactor.catalog.listing import encoded_names
 from compactor.catalog.log import DurableLog, LogState
 from compactor.catalog.paths import (
     NAME_IN_STREAM_BYTES_MAX,
     DeltaFilePath,
     TableFolder,
-    continues,
     decode,
     decode_partition,
 )
@@ -55,6 +56,7 @@ from compactor.object_store import ObjectStore, StoreLocation, key_bytes_max, op
 
 __all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
 
+ValueT = TypeVar("ValueT")
 WordT = TypeVar("WordT", bound=StrEnum)
 
 STREAMS_KEPT = 256
@@ -126,7 +128,7 @@ class DeltaCatalog:
 
     def tables(self) -> list[str]:
         """The ids of all tables, in order."""
-        return sorted(decode(encoded) for encoded in _encoded_names(self.store, "tables/"))
+        return sorted(_decoded(encoded_names(self.store, "tables/"), decode))
 
     def _definition_log(self, table_id: str) -> DurableLog[TableDefinition | None, TableCreated]:
         return DurableLog(self.store, TableFolder(table_id).definition_log, TABLE_LOG, self._clock)
@@ -236,7 +238,7 @@ class Table:
 
     def partitions(self) -> list[dict[str, str]]:
         """The partitions that have a stream, in the order of their values."""
-        found = [decode_partition(encoded) for encoded in _encoded_names(self._store, f"{self._folder.streams}/")]
+        found = _decoded(encoded_names(self._store, f"{self._folder.streams}/"), decode_partition)
         return sorted(found, key=lambda partition: tuple(partition.values()))
 
     def lookup(self, partition: PartitionValues, key: Mapping[str, KeyValue]) -> dict[str, object] | None:
@@ -251,8 +253,9 @@ class Table:
         as_of: AsOf | None = None,
         view: str = "compacted",
     ) -> Scan:
-        """The compacted rows of one partition, or of all. The snapshot is pinned now, the files are read when asked.
+        """The rows of one partition, or of all. The snapshot is pinned now, the files are read when asked.
 
+        view     "compacted": what compaction has left; "merged": that, with all deltas since applied
         columns  names, in the order wanted; None: all
         filter   a PyArrow expression over the table's columns; rows for which it is null are left out
         as_of    an entry number of the log where one partition is named (or the table has no partition keys); else,
@@ -260,7 +263,7 @@ class Table:
         """
         names_one_stream = partition is not None or not self.partition_keys
         partitions = [partition] if partition is not None else self.partitions()
-        request = ScanRequest(columns, filter, as_of, view, names_one_stream)
+        request = ScanRequest(self._store, columns, filter, as_of, view, names_one_stream)
         return open_scan(self._store.location, [self.stream(each) for each in partitions], self.schema, request)
 
     def stream(self, partition: PartitionValues) -> PartitionStream:
@@ -327,13 +330,11 @@ def _delta(stream: PartitionStream, added: DeltaAdded) -> Delta:
     )
 
 
-def _encoded_names(store: ObjectStore, prefix: str) -> Iterator[str]:
-    """The encoded texts that are folders under a prefix, those that go on over several path parts put together."""
-    for part in store.list_folders(prefix):
-        if continues(part):
-            yield from (f"{part}/{rest}" for rest in _encoded_names(store, f"{prefix}{part}/"))
-        else:
-            yield part
+def _decoded(encoded: Iterable[str], decode_one: Callable[[str], ValueT]) -> Iterator[ValueT]:
+    """What the names say. A folder that somebody else put among ours has no name that we would give."""
+    for name in encoded:
+        with suppress(Invalid):
+            yield decode_one(name)
 
 
 def _member(words: type[WordT], text: str, what: str) -> WordT:

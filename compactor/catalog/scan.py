@@ -16,21 +16,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from compactor.catalog.actions import DataFile, Scalar
+from compactor.catalog.actions import DataFile, DeletionVector, Scalar
 from compactor.catalog.stream import PartitionStream
+from compactor.deletion_vectors import read_dead_rows
 from compactor.errors import Invalid
 from compactor.names import ContentType
-from compactor.object_store import StoreLocation
+from compactor.object_store import ObjectStore, StoreLocation
 from compactor.schemas import conform, parse_schema, unify_schemas
 from compactor.tabular import TabularFile, open_filesystem, read_batches
 from compactor.tabular.filesystems import reading
 
 STREAMS_LOADED_AT_ONCE = 16
+
+VIEWS = ("compacted", "merged")
+"""What compaction has left; that, with every delta applied that is not compacted yet (merge on read)."""
 
 AsOf: TypeAlias = int | str | datetime
 """An entry number of one partition stream's log, or a time: a datetime, ISO 8601 text, or ms since the epoch."""
@@ -38,11 +44,17 @@ AsOf: TypeAlias = int | str | datetime
 
 @dataclass(frozen=True)
 class ScanFile:
-    """A file of the scan: one partition stream's, with what the log knows of it."""
+    """A file of the scan: one partition stream's, with what the log knows of it.
+
+    dead  the deletion vector of a compacted file that has dead rows
+    kept  int64, ascending: the rows to read, where merge on read has found out; None: all but the dead ones
+    """
 
     partition: Mapping[str, str]
     uri: str
     file: DataFile
+    dead: DeletionVector | None = None
+    kept: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,16 +63,18 @@ class ScanPart:
 
     stream: PartitionStream
     schema: pa.Schema
-    files: tuple[DataFile, ...]
+    files: tuple[ScanFile, ...]
 
 
 @dataclass(frozen=True)
 class ScanRequest:
     """What is asked of a scan.
 
+    lake              whose table it is; merge on read opens other tables of it
     names_one_stream  whether the request is for one partition stream, whose entries `as_of` may count
     """
 
+    lake: ObjectStore
     columns: Sequence[str] | None
     row_filter: pc.Expression | None
     as_of: AsOf | None
@@ -116,6 +130,9 @@ class Scan:
 
     def _read(self, scanned: ScanFile) -> Iterator[pa.RecordBatch]:
         columns, content_type = self._read_schema.names, scanned.file.content_type
+        if scanned.dead is not None or scanned.kept is not None:
+            batches = read_batches(self._location, TabularFile(scanned.uri, content_type), columns, self._read_schema)
+            return _select_rows(batches, _kept_rows(self._location, scanned))
         if self._leaves_out_row_groups and content_type is ContentType.PARQUET:
             return _read_row_groups(self._location, scanned.uri, columns, self._filter)
         return read_batches(self._location, TabularFile(scanned.uri, content_type), columns, self._read_schema)
@@ -133,11 +150,11 @@ def open_scan(
     """
     if request.row_filter is not None and not isinstance(request.row_filter, pc.Expression):
         raise Invalid('filter is not a PyArrow expression: write, for example, pyarrow.dataset.field("a") > 5')
-    # The place for merge on read: a part that also knows the deltas above `processed`, and how to apply them.
-    if request.view != "compacted":
-        raise Invalid(f"there is no view {request.view!r} of a table: use 'compacted'")
+    if request.view not in VIEWS:
+        raise Invalid(f"there is no view {request.view!r} of a table: use 'compacted' or 'merged'")
+    pin = _pin_merged if request.view == "merged" else _pin
     with ThreadPoolExecutor(STREAMS_LOADED_AT_ONCE) as threads:
-        parts = [part for part in threads.map(lambda stream: _pin(stream, request), streams) if part is not None]
+        parts = [part for part in threads.map(lambda stream: pin(stream, request), streams) if part is not None]
     named = [] if declared is None else [("the table's definition", declared)]
     named += [(str(part.stream), part.schema) for part in parts]
     if not named:
@@ -154,8 +171,47 @@ def _pin(stream: PartitionStream, request: ScanRequest) -> ScanPart | None:
     compacted = stream.load(_entry_number(stream, request)).state.compacted
     if compacted is None:
         return None
-    files = tuple(file for _, file in sorted(compacted.files.items()))
+    vectors = {vector.file_number: vector for vector in compacted.deletion_vectors}
+    files = tuple(
+        ScanFile(stream.partition, stream.uri_of(file.path), file, vectors.get(number))
+        for number, file in sorted(compacted.files.items())
+    )
     return ScanPart(stream, parse_schema(compacted.last_round.compacted_schema), files)
+
+
+def _pin_merged(stream: PartitionStream, request: ScanRequest) -> ScanPart | None:
+    """What the stream would hold if every delta were compacted now."""
+    if request.as_of is not None:
+        raise Invalid("view='merged' shows the deltas as they stand now: leave as_of out, or use view='compacted'")
+    # Merging takes the whole compaction's steps, which are above the catalog; they are loaded where they are asked for.
+    from compactor.merge_on_read import merge_stream
+
+    merged = merge_stream(request.lake, stream)
+    if merged is None:
+        return None
+    files = tuple(
+        ScanFile(stream.partition, each.uri, each.file, kept=each.kept) for each in merged.files if len(each.kept)
+    )
+    return ScanPart(stream, merged.schema, files)
+
+
+def _kept_rows(location: StoreLocation, scanned: ScanFile) -> npt.NDArray[np.int64]:
+    if scanned.kept is not None:
+        return scanned.kept
+    kept = np.ones(scanned.file.rows, np.bool_)
+    if scanned.dead is not None:
+        kept[read_dead_rows(location, scanned.dead)] = False
+    return np.flatnonzero(kept)
+
+
+def _select_rows(batches: Iterator[pa.RecordBatch], kept: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """The kept rows (ascending) of a file that comes batch by batch."""
+    start = 0
+    for batch in batches:
+        begin, end = np.searchsorted(kept, [start, start + batch.num_rows])
+        if begin < end:
+            yield batch.take(pa.array(kept[begin:end] - start))
+        start += batch.num_rows
 
 
 def _entry_number(stream: PartitionStream, request: ScanRequest) -> int | None:
@@ -222,9 +278,7 @@ def _holds_floats(kind: pa.DataType) -> bool:
 
 
 def _scan_files(parts: Sequence[ScanPart], schema: pa.Schema, row_filter: pc.Expression | None) -> tuple[ScanFile, ...]:
-    found = [
-        ScanFile(part.stream.partition, part.stream.uri_of(file.path), file) for part in parts for file in part.files
-    ]
+    found = [scanned for part in parts for scanned in part.files]
     if row_filter is None:
         return tuple(found)
     # PyArrow's datasets leave out fragments whose stated guarantee contradicts the filter. Nothing is opened for it,

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from compactor.catalog.actions import (
     DataFile,
+    DeletionVector,
     DeltaAdded,
     IndexFile,
     IndexRehashed,
@@ -46,6 +47,7 @@ class CompactedStream:
     """What the last committed round left, and what the next one starts from.
 
     files             live compacted files by file number
+    deletion_vectors  which rows of them are dead, by file number
     next_file_number  above every file number ever used in this compacted stream version
     last_round        the completion that the next round reads
     """
@@ -61,12 +63,20 @@ class CompactedStream:
     index_version: int
     files: Mapping[int, DataFile]
     index_files: tuple[IndexFile, ...]
+    deletion_vectors: tuple[DeletionVector, ...]
     next_file_number: int
     last_round: RoundCommitted
 
     @property
     def rows(self) -> int:
-        return sum(file.rows for file in self.files.values())
+        """Live rows."""
+        return sum(file.rows for file in self.files.values()) - sum(vector.rows for vector in self.deletion_vectors)
+
+    def has_more_dead_rows_than(self, max_dead_row_share: float) -> bool:
+        """Whether a file's share of dead rows is above a bound."""
+        return any(
+            vector.rows > max_dead_row_share * self.files[vector.file_number].rows for vector in self.deletion_vectors
+        )
 
     @property
     def bytes_at_rest(self) -> int:
@@ -141,14 +151,20 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
     before = snapshot.compacted
     continues = before is not None and before.stream_version == action.compacted_stream_version
     files = dict(before.files) if before is not None and continues else {}
+    vectors = {vector.file_number: vector for vector in before.deletion_vectors} if before and continues else {}
     next_file_number = before.next_file_number if before is not None and continues else 1
     for number in action.files_removed:
         if files.pop(number, None) is None:
             raise Corrupt(f"round {action.commit_id} removes compacted file {number}, which is not there")
+        vectors.pop(number, None)
     for file in action.files_added:
         if file.file_number < next_file_number:
             raise Corrupt(f"round {action.commit_id} uses file number {file.file_number} again")
         files[file.file_number] = file
+    for vector in action.deletion_vectors:
+        if vector.file_number not in files:
+            raise Corrupt(f"round {action.commit_id} has dead rows in file {vector.file_number}, which is not there")
+        vectors[vector.file_number] = vector
     highest = max((file.file_number for file in action.files_added), default=next_file_number - 1)
     compacted = CompactedStream(
         stream_version=action.compacted_stream_version,
@@ -162,6 +178,7 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
         index_version=action.index_version,
         files=MappingProxyType(files),
         index_files=action.index_files,
+        deletion_vectors=tuple(vectors[number] for number in sorted(vectors)),
         next_file_number=highest + 1,
         last_round=action,
     )

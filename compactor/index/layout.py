@@ -125,13 +125,13 @@ class IndexSegment:
             -1, 5
         )
         self.file_numbers: npt.NDArray[np.int32] = batch.column("file_number").to_numpy()
-        self._row_indices: npt.NDArray[np.int64] = batch.column("row_index").to_numpy()
+        self.row_indices: npt.NDArray[np.int64] = batch.column("row_index").to_numpy()
         self._batch = batch
 
     def rows(self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None = None) -> IndexRows:
         """All rows, or those at ascending positions. Sort values that were written narrower than now widen."""
         arrays = [self._batch.column(SORT_COLUMN_PREFIX + column.name) for column in sort_columns]
-        raw, file_numbers, row_indices = self.raw_digests, self.file_numbers, self._row_indices
+        raw, file_numbers, row_indices = self.raw_digests, self.file_numbers, self.row_indices
         if positions is not None:
             raw, file_numbers, row_indices = raw[positions], file_numbers[positions], row_indices[positions]
             arrays = [array.take(pa.array(positions)) for array in arrays]

@@ -1,4 +1,4 @@
-"""Finds digests in a sorted run of the index without reading all of it, and counts its pointers per file.
+"""Finds digests in a sorted run of the index without reading all of it.
 
 A run's digests are used as they lie in its file: `raw`, a uint32 view (rows, 5) of most significant bytes first.
 """
@@ -22,19 +22,6 @@ def find_digests(raw: Words, words: Words) -> npt.NDArray[np.int64]:
     """
     found = np.empty(len(words), np.int64)
     return found[: _find(raw, words, found)]
-
-
-def count_by_file(
-    file_numbers: npt.NDArray[np.int32], ordinal_of: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> None:
-    """Adds 1 to counts[ordinal_of[file number]] for every row whose file has an ordinal (0 or more)."""
-    _count(file_numbers, ordinal_of, counts)
-
-
-def rows_of_files(file_numbers: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The rows whose file is wanted (`wanted` by file number), ascending."""
-    rows = np.empty(len(file_numbers), np.int64)
-    return rows[: _select(file_numbers, wanted, rows)].copy()
 
 
 @nb.njit(inline="always")
@@ -74,22 +61,3 @@ def _find(raw, words, found):  # type: ignore[no-untyped-def]
             hits += 1
             low += 1  # an equal digest after this one is the same key, and already found
     return hits
-
-
-@nb.njit(cache=True, nogil=True)
-def _count(file_numbers, ordinal_of, counts):  # type: ignore[no-untyped-def]
-    for row in range(file_numbers.size):
-        number = file_numbers[row]
-        if 0 <= number < ordinal_of.size and ordinal_of[number] >= 0:
-            counts[ordinal_of[number]] += 1
-
-
-@nb.njit(cache=True, nogil=True)
-def _select(file_numbers, wanted, rows):  # type: ignore[no-untyped-def]
-    selected = 0
-    for row in range(file_numbers.size):
-        number = file_numbers[row]
-        if 0 <= number < wanted.size and wanted[number]:
-            rows[selected] = row
-            selected += 1
-    return selected

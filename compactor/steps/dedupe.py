@@ -7,19 +7,22 @@ A dedupe task knows only its own bucket. What it leaves are survivors with point
 of all buckets are known (`layout.py`), `finish_bucket` turns them into pointers into compacted files, adds the rows of
 files that are rewritten, writes the bucket's new run, and tells every materialize task which rows to fetch.
 
-Why a pointer into a live compacted file is always the truth: when a row dies its file is rewritten, and every other row
-of that file gets a new pointer in the new run. So stale pointers name files that are no more.
+Which pointers are true: a pointer to a live row of a live compacted file is, and no two of them are of one key. When a
+row dies, either its deletion vector says so, or its file is rewritten, and every other row of that file gets a new
+pointer in the new run. So a stale pointer names a file that is no more, or a dead row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from compactor.catalog.actions import IndexFile
+from compactor.catalog.actions import DeletionVector, IndexFile
+from compactor.deletion_vectors import read_dead_rows
 from compactor.errors import Corrupt
 from compactor.index.files import open_bucket, overlay, write_bucket
 from compactor.index.layout import (
@@ -32,8 +35,9 @@ from compactor.index.layout import (
 from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
 from compactor.kernels.gather import RowFacts, gather_rows
+from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
 from compactor.kernels.pointers import compacted_pointers, ranks_within_files
-from compactor.kernels.search import count_by_file, find_digests, rows_of_files
+from compactor.kernels.search import find_digests
 from compactor.kernels.sort_values import encoded_width
 from compactor.kernels.survivors import (
     DELETE,
@@ -49,6 +53,7 @@ from compactor.kernels.survivors import (
     find_survivors,
 )
 from compactor.names import Operation
+from compactor.object_store import StoreLocation
 from compactor.planning import DeltaSource, RoundPlan
 from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.layout import CARRIED, BucketCounts, MaterializeLayout
@@ -77,22 +82,37 @@ class NewRun:
 
 
 @dataclass(frozen=True)
+class DeadPointers:
+    """Rows of compacted files. ordinals, row_indices: int64 (rows,)."""
+
+    ordinals: Int64s
+    row_indices: Int64s
+
+    def by_file(self) -> dict[int, Int64s]:
+        """Row indices by ordinal, ascending."""
+        order = np.lexsort((self.row_indices, self.ordinals))
+        files, starts = np.unique(self.ordinals[order], return_index=True)
+        pieces = np.split(self.row_indices[order], starts[1:])
+        return {int(file): rows for file, rows in zip(files, pieces, strict=False)}
+
+
+@dataclass(frozen=True)
 class DedupedBucket:
     """What a dedupe task leaves for `finish_bucket`.
 
-    dead_in_older  per file of the older runs, in the order in which `_older_segments` opens them: where rows died
-    counts         what the layout needs to know, small
+    died    rows of compacted files that were live before the round and are no more
+    counts  what the layout needs to know, small
     """
 
     hash_bucket: int
     run: NewRun
-    dead_in_older: tuple[Int64s, ...]
+    died: DeadPointers
     counts: BucketCounts
 
 
 @dataclass(frozen=True)
-class RowsToFetch:
-    """What one bucket asks of one materialize task: rows of source files, ascending within each.
+class RowsOfFiles:
+    """What one bucket tells one task of the materialize step: rows to fetch, or rows that died; ascending in each file.
 
     ordinals, row_counts  one per source file, in ordinal order
     row_indices           int64 (rows,), file after file
@@ -145,16 +165,20 @@ def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: Sequence[HashedRows
         keep_marks=bool(older),
     )
     run = _new_run(plan, remembered, arrived, survivors)
-    dead = _dead_in_older(remembered, survivors, len(older))
-    in_older, left_in_older = _live_rows_of_older(plan, older, dead)
-    live_rows = left_in_older + np.bincount(run.ordinals[run.ordinals >= 0], minlength=len(plan.sources))
-    counts = _count(hash_bucket, remembered, survivors, in_older + len(arrived.rows.words), live_rows)
-    return DedupedBucket(hash_bucket, run, dead, counts)
+    died = _died(remembered, survivors)
+    ordinal_of = _ordinals_of_compacted(plan)
+    in_older = _live_rows_in(plan, older)
+    died_in_older = ordinal_of[remembered.rows.file_numbers[died & ~remembered.absorbed]]
+    live_rows = in_older - np.bincount(died_in_older, minlength=len(plan.sources))
+    live_rows += np.bincount(run.ordinals[run.ordinals >= 0], minlength=len(plan.sources))
+    counts = _count(hash_bucket, remembered, survivors, int(in_older.sum()) + len(arrived.rows.words), live_rows)
+    gone = DeadPointers(ordinal_of[remembered.rows.file_numbers[died]], remembered.rows.row_indices[died])
+    return DedupedBucket(hash_bucket, run, gone, counts)
 
 
 def finish_bucket(
     plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket
-) -> tuple[tuple[IndexFile, ...], Iterator[tuple[int, RowsToFetch]]]:
+) -> tuple[tuple[IndexFile, ...], Iterator[tuple[int, RowsOfFiles]]]:
     """Writes the bucket's new run; returns its files, and (materialize task, rows to fetch) for every task."""
     run = _with_moving_rows(plan, layout, bucket)
     is_row = run.ordinals >= 0
@@ -258,26 +282,36 @@ def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, surviv
     return NewRun(words, facts.files, facts.row_indices, facts.ranks, facts.sort_values)
 
 
-def _dead_in_older(remembered: _Remembered, survivors: Survivors, older: int) -> tuple[Int64s, ...]:
-    """Where rows of the older runs were live and are no more, per file of those runs."""
+def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_]:
+    """Which remembered rows were live and are no more."""
     lives_on = np.zeros(len(remembered.rows), np.bool_)
     holders = survivors.holders[survivors.outcomes == LIVE]
     lives_on[holders[holders < len(remembered.rows)]] = True
-    was_live = remembered.rows.tombstone_positions == NOT_DELETED
-    died = was_live & ~lives_on
-    return tuple(remembered.places[died & (remembered.segments == number)] for number in range(older))
+    was_live: npt.NDArray[np.bool_] = remembered.rows.tombstone_positions == NOT_DELETED
+    return was_live & ~lives_on
 
 
-def _live_rows_of_older(plan: RoundPlan, older: Sequence[IndexSegment], dead: Sequence[Int64s]) -> tuple[int, Int64s]:
-    """Rows that older runs point at in live files: how many there were, and how many are left per source file."""
-    ordinal_of = _ordinals_of_compacted(plan)
-    left = np.zeros(len(plan.sources), np.int64)
-    for segment in older:
-        count_by_file(segment.file_numbers, ordinal_of, left)
-    before = int(left.sum())
-    for segment, places in zip(older, dead, strict=True):
-        left -= np.bincount(ordinal_of[segment.file_numbers[places]], minlength=len(plan.sources))
-    return before, left
+def _live_rows_in(plan: RoundPlan, segments: Sequence[IndexSegment]) -> Int64s:
+    """How many live rows of each source file these parts of the index point at, as the round finds them."""
+    counts = np.zeros(len(plan.sources), np.int64)
+    live = _live_rows(plan, {})
+    for segment in segments:
+        count_live(live, segment.file_numbers, segment.row_indices, counts)
+    return counts
+
+
+def _live_rows(plan: RoundPlan, died: Mapping[int, Int64s]) -> LiveRows:
+    """The live rows of the stream before the round, but for those that `died` (by ordinal)."""
+    dead = {file.ordinal: _dead_rows(plan.location, file.vector) for file in plan.compacted if file.vector}
+    for ordinal, rows in died.items():
+        dead[ordinal] = np.concatenate([dead.get(ordinal, np.empty(0, np.int64)), rows])
+    return LiveRows.of(_ordinals_of_compacted(plan), np.array([file.rows for file in plan.sources], np.int64), dead)
+
+
+@lru_cache(maxsize=128)
+def _dead_rows(location: StoreLocation, vector: DeletionVector) -> Int64s:
+    """Vectors never change, and every bucket needs them: a worker reads each once."""
+    return read_dead_rows(location, vector)
 
 
 def _count(
@@ -308,15 +342,14 @@ def _ordinals_of_compacted(plan: RoundPlan) -> Int64s:
 
 def _with_moving_rows(plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket) -> NewRun:
     """The new run, with the rows of older runs whose compacted files are rewritten; in digest order."""
-    ordinal_of = _ordinals_of_compacted(plan)
-    rewritten = (ordinal_of >= 0) & (layout.tasks[ordinal_of] != CARRIED)
+    rewritten = layout.tasks[: len(plan.compacted)] != CARRIED
     if not rewritten.any():
         return bucket.run
+    ordinal_of = _ordinals_of_compacted(plan)
+    live = _live_rows(plan, bucket.died.by_file())
     pieces, ordinals = [], []
-    older = _older_segments(plan, bucket.hash_bucket)
-    for segment, dead in zip(older, bucket.dead_in_older, strict=True):
-        places = rows_of_files(segment.file_numbers, rewritten)
-        places = places[~np.isin(places, dead, assume_unique=True)]
+    for segment in _older_segments(plan, bucket.hash_bucket):
+        places = live_pointers(live, segment.file_numbers, segment.row_indices, rewritten)
         pieces.append(segment.rows(plan.sort_columns, places))
         ordinals.append(ordinal_of[segment.file_numbers[places]])
     if not any(len(piece) for piece in pieces):
@@ -348,7 +381,7 @@ def _rank_compacted_rows(plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.boo
 
 def _rows_to_fetch(
     layout: MaterializeLayout, hash_bucket: int, run: NewRun, moves: npt.NDArray[np.bool_], ranks: Int64s
-) -> Iterator[tuple[int, RowsToFetch]]:
+) -> Iterator[tuple[int, RowsOfFiles]]:
     ordinals, rows = run.ordinals[moves], run.row_indices[moves]
     counts = np.bincount(ordinals, minlength=len(layout.tasks))
     starts = np.concatenate(([0], np.cumsum(counts)))
@@ -361,5 +394,13 @@ def _rows_to_fetch(
         pieces = [ordered[starts[file] : starts[file + 1]] for file in files]
         yield (
             int(task),
-            RowsToFetch(hash_bucket, files.astype(np.int32), counts[files], np.concatenate(pieces)),
+            RowsOfFiles(hash_bucket, files.astype(np.int32), counts[files], np.concatenate(pieces)),
         )
+
+
+def dead_rows_to_mark(layout: MaterializeLayout, bucket: DedupedBucket) -> Iterator[tuple[int, RowsOfFiles]]:
+    """(ordinal, rows that died) for every compacted file that is kept in spite of them."""
+    for ordinal, rows in bucket.died.by_file().items():
+        if ordinal in layout.marked:
+            files, counts = np.array([ordinal], np.int32), np.array([len(rows)], np.int64)
+            yield ordinal, RowsOfFiles(bucket.hash_bucket, files, counts, rows)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compactor.planning import RoundPlan
+from compactor.planning import CompactedSource, RoundPlan
 
 ROWS_PER_SMALL_FILE = 250_000
 """Rather than leave a core idle, a round writes files smaller than asked for, but not smaller than this many rows."""
@@ -49,6 +49,8 @@ class MaterializeLayout:
     first_file_numbers  int64 (tasks,): number of the first compacted file that a task writes
     rows_of_tasks       int64 (tasks,): rows that a task writes
     carried             ordinals of compacted files that are carried over by reference
+    marked              of those, the ones of which rows died: they get a new deletion vector
+    carried_rows        live rows in carried files
     """
 
     tasks: npt.NDArray[np.int64]
@@ -56,6 +58,8 @@ class MaterializeLayout:
     first_file_numbers: npt.NDArray[np.int64]
     rows_of_tasks: npt.NDArray[np.int64]
     carried: tuple[int, ...]
+    marked: tuple[int, ...]
+    carried_rows: int
 
     @property
     def task_count(self) -> int:
@@ -68,7 +72,7 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
     for bucket in counts:
         per_source[bucket.ordinals, bucket.hash_bucket] = bucket.rows
     surviving = per_source.sum(axis=1)
-    carried = tuple(file.ordinal for file in plan.compacted if 0 < file.rows == surviving[file.ordinal])
+    carried = tuple(file.ordinal for file in plan.compacted if _stays(plan, file, int(surviving[file.ordinal])))
     to_write = surviving.copy()
     to_write[list(carried)] = 0
     tasks = _assign(to_write, plan)
@@ -85,7 +89,20 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
     places = running[:-1].reshape(written.shape) - start_of_source[:, None]
     files_of_tasks = -(-rows_of_tasks // plan.output.rows_per_compacted_file)
     first_file_numbers = plan.output.next_file_number + np.concatenate(([0], np.cumsum(files_of_tasks)[:-1]))
-    return MaterializeLayout(tasks, places, first_file_numbers.astype(np.int64)[:task_count], rows_of_tasks, carried)
+    return MaterializeLayout(
+        tasks=tasks,
+        places=places,
+        first_file_numbers=first_file_numbers.astype(np.int64)[:task_count],
+        rows_of_tasks=rows_of_tasks,
+        carried=carried,
+        marked=tuple(ordinal for ordinal in carried if surviving[ordinal] < plan.sources[ordinal].live_rows),
+        carried_rows=int(surviving[list(carried)].sum()),
+    )
+
+
+def _stays(plan: RoundPlan, file: CompactedSource, live_rows: int) -> bool:
+    """Whether a compacted file is kept as it is: it still has rows, and not too many of them are dead."""
+    return live_rows > 0 and file.rows - live_rows <= plan.output.max_dead_row_share * file.rows
 
 
 def _assign(to_write: npt.NDArray[np.int64], plan: RoundPlan) -> npt.NDArray[np.int64]:

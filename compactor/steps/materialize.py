@@ -16,7 +16,7 @@ from compactor.errors import Corrupt
 from compactor.names import ContentType
 from compactor.planning import RoundPlan, SourceFile
 from compactor.schemas import conform
-from compactor.steps.dedupe import RowsToFetch
+from compactor.steps.dedupe import RowsOfFiles
 from compactor.steps.layout import MaterializeLayout
 from compactor.steps.memory import peak_memory_bytes
 from compactor.tabular import FileMeasure, TabularWriter, dictionary_columns_of, read_table
@@ -33,7 +33,7 @@ class MaterializedFiles:
 
 
 def materialize(
-    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Sequence[RowsToFetch]
+    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Sequence[RowsOfFiles]
 ) -> MaterializedFiles:
     """One materialize task: its sources' rows, in the order (source file, dedupe task), in files of bounded rows."""
     wanted = _row_indices_by_source(blocks)
@@ -50,7 +50,7 @@ def materialize(
     return MaterializedFiles(tuple(cutter.files), peak_memory_bytes())
 
 
-def _row_indices_by_source(blocks: Sequence[RowsToFetch]) -> dict[int, npt.NDArray[np.int64]]:
+def _row_indices_by_source(blocks: Sequence[RowsOfFiles]) -> dict[int, npt.NDArray[np.int64]]:
     pieces: dict[int, list[npt.NDArray[np.int64]]] = defaultdict(list)
     for block in sorted(blocks, key=lambda block: block.hash_bucket):
         ends = np.cumsum(block.row_counts)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
-from compactor.kernels.search import count_by_file, find_digests, rows_of_files
+from compactor.kernels.search import find_digests
 
 
 def in_digest_order(keys: list[int]) -> tuple[Words, list[int]]:
@@ -29,15 +29,3 @@ def test_a_digest_is_found_where_it_lies_once_for_each_key(run: set[int], wanted
     assert found == sorted(found)
     assert {run_keys[position] for position in found} == run & set(wanted)
     assert len(found) == len(run & set(wanted))
-
-
-@given(st.lists(st.integers(-1, 9), max_size=50), st.lists(st.integers(-1, 3), min_size=6, max_size=6))
-def test_pointers_are_counted_per_live_file_and_found_again(numbers: list[int], ordinals: list[int]) -> None:
-    file_numbers = np.array(numbers, np.int32)
-    ordinal_of = np.array(ordinals, np.int64)
-    counts = np.zeros(4, np.int64)
-    count_by_file(file_numbers, ordinal_of, counts)
-    live = [ordinals[number] for number in numbers if 0 <= number < len(ordinals)]
-    assert counts.tolist() == [live.count(ordinal) for ordinal in range(4)]
-    rows = rows_of_files(file_numbers, ordinal_of >= 0).tolist()
-    assert rows == [row for row, number in enumerate(numbers) if 0 <= number < len(ordinals) and ordinals[number] >= 0]

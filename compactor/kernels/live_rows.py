@@ -1,0 +1,90 @@
+"""Tells pointers to live rows from stale ones: which files are live, and which of their rows are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """Where pointers may lead.
+
+    ordinal_of  int64 by file number: the file's ordinal; -1 for the number of no live file
+    starts      int64 by ordinal: where the file's bits begin in `dead`; -1 for a file without dead rows
+    dead        uint8: one bit a row, set where it is dead
+    """
+
+    ordinal_of: Int64s
+    starts: Int64s
+    dead: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, ordinal_of: Int64s, rows_of: Int64s, dead_rows: Mapping[int, Int64s]) -> LiveRows:
+        """`rows_of` by ordinal: rows of the file, dead ones included. `dead_rows` by ordinal, where there are any."""
+        starts = np.full(len(rows_of), -1, np.int64)
+        bits = 0
+        for ordinal in sorted(dead_rows):
+            starts[ordinal] = bits
+            bits += -(-int(rows_of[ordinal]) // 8) * 8
+        dead = np.zeros(bits // 8, np.uint8)
+        for ordinal, rows in dead_rows.items():
+            _set_bits(dead, rows + starts[ordinal])
+        return cls(ordinal_of, starts, dead)
+
+
+def count_live(live: LiveRows, file_numbers: npt.NDArray[np.int32], row_indices: Int64s, counts: Int64s) -> None:
+    """Adds 1 to counts[ordinal] for every pointer to a live row of that file."""
+    _count(live.ordinal_of, live.starts, live.dead, file_numbers, row_indices, counts)
+
+
+def live_pointers(
+    live: LiveRows, file_numbers: npt.NDArray[np.int32], row_indices: Int64s, wanted: npt.NDArray[np.bool_]
+) -> Int64s:
+    """Which pointers lead to live rows of wanted files (`wanted` by ordinal), ascending."""
+    places = np.empty(len(file_numbers), np.int64)
+    found = _select(live.ordinal_of, live.starts, live.dead, file_numbers, row_indices, wanted, places)
+    return places[:found].copy()
+
+
+@nb.njit(cache=True, nogil=True)
+def _set_bits(dead, bits):  # type: ignore[no-untyped-def]
+    for bit in bits:
+        dead[bit >> 3] |= np.uint8(1 << (bit & 7))
+
+
+@nb.njit(inline="always")
+def _live_ordinal(ordinal_of, starts, dead, file_number, row_index):  # type: ignore[no-untyped-def]
+    ordinal = np.int64(-1)
+    if 0 <= file_number < ordinal_of.size:
+        ordinal = ordinal_of[file_number]
+        if ordinal >= 0 and starts[ordinal] >= 0:
+            bit = starts[ordinal] + row_index
+            if dead[bit >> 3] & (1 << (bit & 7)):
+                ordinal = np.int64(-1)
+    return ordinal
+
+
+@nb.njit(cache=True, nogil=True)
+def _count(ordinal_of, starts, dead, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
+    for place in range(file_numbers.size):
+        ordinal = _live_ordinal(ordinal_of, starts, dead, file_numbers[place], row_indices[place])
+        if ordinal >= 0:
+            counts[ordinal] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _select(ordinal_of, starts, dead, file_numbers, row_indices, wanted, places):  # type: ignore[no-untyped-def]
+    selected = 0
+    for place in range(file_numbers.size):
+        ordinal = _live_ordinal(ordinal_of, starts, dead, file_numbers[place], row_indices[place])
+        if ordinal >= 0 and wanted[ordinal]:
+            places[selected] = place
+            selected += 1
+    return selected

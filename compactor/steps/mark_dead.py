@@ -1,0 +1,28 @@
+"""Writes the deletion vectors of compacted files that are kept although rows of them died. Part of materialize."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from compactor.catalog.actions import DeletionVector
+from compactor.catalog.paths import DeletionVectorPath
+from compactor.deletion_vectors import read_dead_rows, write_dead_rows
+from compactor.planning import RoundPlan
+from compactor.steps.dedupe import RowsOfFiles
+
+
+def mark_dead(plan: RoundPlan, blocks: Sequence[RowsOfFiles]) -> Iterator[DeletionVector]:
+    """One vector per file: the rows that were dead before the round, and those that died in it."""
+    died: dict[int, list[npt.NDArray[np.int64]]] = defaultdict(list)
+    for block in blocks:
+        died[int(block.ordinals[0])].append(block.row_indices)
+    for ordinal, pieces in sorted(died.items()):
+        file = plan.compacted[ordinal]
+        if file.vector is not None:
+            pieces.append(read_dead_rows(plan.location, file.vector))
+        path = DeletionVectorPath(plan.output.index.stream, plan.commit_id, file.file_number)
+        yield write_dead_rows(plan.location, path, np.sort(np.concatenate(pieces)))

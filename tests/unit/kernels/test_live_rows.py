@@ -1,0 +1,37 @@
+"""A pointer is live if its file is, and its row is not among the file's dead."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
+
+ROWS = 20
+
+
+@given(
+    pointers=st.lists(st.tuples(st.integers(-1, 6), st.integers(0, ROWS - 1)), max_size=60),
+    ordinals=st.permutations([-1, -1, 0, 1, 2]),
+    dead=st.dictionaries(st.integers(0, 2), st.sets(st.integers(0, ROWS - 1)), max_size=3),
+    wanted=st.lists(st.booleans(), min_size=3, max_size=3),
+)
+def test_live_pointers_are_counted_and_selected_as_a_plain_loop_does(
+    pointers: list[tuple[int, int]], ordinals: list[int], dead: dict[int, set[int]], wanted: list[bool]
+) -> None:
+    ordinal_of = np.array([*ordinals, -1], np.int64)
+    dead_rows = {ordinal: np.array(sorted(rows), np.int64) for ordinal, rows in dead.items()}
+    live = LiveRows.of(ordinal_of, np.full(3, ROWS, np.int64), dead_rows)
+    numbers = np.array([number for number, _ in pointers], np.int32)
+    rows = np.array([row for _, row in pointers], np.int64)
+
+    plain: list[int] = []
+    for number, row in pointers:
+        ordinal = ordinals[number] if 0 <= number < len(ordinals) else -1
+        plain.append(-1 if row in dead.get(ordinal, set()) else ordinal)
+    counts = np.zeros(3, np.int64)
+    count_live(live, numbers, rows, counts)
+    assert counts.tolist() == [plain.count(ordinal) for ordinal in range(3)]
+    places = live_pointers(live, numbers, rows, np.array(wanted)).tolist()
+    assert places == [place for place, ordinal in enumerate(plain) if ordinal >= 0 and wanted[ordinal]]
