@@ -143,6 +143,10 @@ class InstructionDocument(Document):
     tombstone_retention: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = Field(
         default=None, description="how long the index remembers deleted keys; left out: for ever"
     )
+    max_dead_row_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description="a compacted file with at most this share of dead rows is not rewritten; 0: live rows only",
+    )
     task_token: Annotated[str, Field(min_length=1, max_length=TASK_TOKEN_CHARACTERS_MAX)] | None = Field(
         default=None, description="a Step Functions callback"
     )
@@ -225,6 +229,7 @@ def job_run_spec(document: InstructionDocument, job_run_id: str, lake: StoreLoca
         partitions=document.partitions,
         max_rows_per_round=document.max_rows_per_round,
         tombstone_retention=document.tombstone_retention,
+        max_dead_row_share=document.max_dead_row_share,
         task_token=document.task_token,
         priority=document.priority,
     )

@@ -37,6 +37,9 @@ def compact_table(
     rows_per_compacted_file: Annotated[int, typer.Option(min=1)] = ROWS_PER_COMPACTED_FILE,
     rows_per_primary_key_index_file: Annotated[int, typer.Option(min=1)] = ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     max_rows_per_round: Annotated[int | None, typer.Option(min=1)] = None,
+    max_dead_row_share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Files with at most this share of dead rows are not rewritten.")
+    ] = 0.0,
     content_type: Annotated[ContentType, typer.Option(help="Of compacted files.")] = ContentType.PARQUET,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
@@ -55,6 +58,7 @@ def compact_table(
         compacted_file_content_type=content_type.value,
         partitions=[parse_partition(partition)] if partition else None,
         max_rows_per_round=max_rows_per_round,
+        max_dead_row_share=max_dead_row_share,
     )
     if output is Output.JSON:
         answer_json(result.model_dump(mode="json", exclude={"sessions": {"__all__": {"completions"}}}))

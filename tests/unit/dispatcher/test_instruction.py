@@ -106,6 +106,7 @@ def test_the_papers_own_instruction_is_a_document() -> None:
         ("task_token", "x" * 2049, "task_token has 2,049 characters: at most 2,048 are allowed"),
         ("priority", "high", 'priority must be a valid integer, not "high"'),
         ("tombstone_retention", -1, "tombstone_retention must be greater than or equal to 0, not -1"),
+        ("max_dead_row_share", 1, "max_dead_row_share must be less than 1, not 1"),
         ("primary_kyes", ["id"], "primary_kyes: there is no such field; did you mean 'primary_keys'?"),
         ("xyzzy", 1, "xyzzy: there is no such field; known are schema_version, source_table_id"),
     ],
