@@ -119,6 +119,15 @@ def test_any_text_can_name_a_table_and_comes_back(lake: DeltaCatalog, name: str)
     assert lake.table(table_id).table_id == table_id
 
 
+def test_a_folder_that_is_not_ours_is_no_table_and_no_partition(lake: DeltaCatalog, store: ObjectStore) -> None:
+    orders = lake.create_table(ORDERS, ["day"])
+    orders.append({"day": "1"}, ROWS)
+    store.put_if_absent("tables/not ours/x", b"")
+    store.put_if_absent(f"tables/{ORDERS}/streams/not ours/x", b"")
+    assert lake.tables() == [ORDERS]
+    assert orders.partitions() == [{"day": "1"}]
+
+
 # -- partitions
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from compactor.catalog.actions import (
     ColumnStats,
     DataFile,
+    DeletionVector,
     DeltaAdded,
     IndexFile,
     IndexRehashed,
@@ -68,6 +69,7 @@ def tuples_of(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[objec
 column_stats = some(ColumnStats, null_count=st.none() | numbers, min_value=scalars, max_value=scalars)
 data_files = some(DataFile, columns=st.dictionaries(names, column_stats, max_size=2))
 index_files = some(IndexFile)
+deletion_vectors = some(DeletionVector)
 rounds = some(
     RoundCommitted,
     files_added=tuples_of(data_files),
@@ -115,7 +117,15 @@ def histories(draw: st.DrawFn) -> list[StreamAction]:
             files = [
                 file.model_copy(update={"file_number": first + place}) for place, file in enumerate(added.files_added)
             ]
-            change = {"compacted_stream_version": version, "files_added": tuple(files), "files_removed": tuple(removed)}
+            left = [number for number in live if number not in removed] + [file.file_number for file in files]
+            with_dead_rows = draw(st.lists(st.sampled_from(left), unique=True)) if left else []
+            vectors = [draw(deletion_vectors).model_copy(update={"file_number": number}) for number in with_dead_rows]
+            change = {
+                "compacted_stream_version": version,
+                "files_added": tuple(files),
+                "files_removed": tuple(removed),
+                "deletion_vectors": tuple(vectors),
+            }
             follow(added.model_copy(update=change))
         elif step == "rehash" and compacted is not None:
             follow(draw(rehashes).model_copy(update={"from_index_version": compacted.index_version}))

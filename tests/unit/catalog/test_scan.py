@@ -245,7 +245,7 @@ def test_a_filter_that_does_not_fit_is_refused(orders: Table, make: Callable[[],
         orders.scan(filter=make())
 
 
-@pytest.mark.parametrize("view", ["merged", "deltas", ""])
+@pytest.mark.parametrize("view", ["deltas", ""])
 def test_a_view_that_there_is_not_is_refused(orders: Table, view: str) -> None:
     with pytest.raises(Invalid, match=f"there is no view '{view}'"):
         orders.scan(view=view)
