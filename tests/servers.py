@@ -100,6 +100,10 @@ def seaweedfs_server(folder: Path) -> Iterator[str]:
         # It takes long to stop by itself, and nobody needs what it holds.
         server.kill()
         server.wait()
+        # A killed server leaves its sockets, which it puts into /tmp whatever it is told.
+        for port in ports.values():
+            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
 
 
 def free_ports(count: int) -> list[int]:
