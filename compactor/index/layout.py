@@ -135,10 +135,17 @@ class IndexSegment:
         if positions is not None:
             raw, file_numbers, row_indices = raw[positions], file_numbers[positions], row_indices[positions]
             arrays = [array.take(pa.array(positions)) for array in arrays]
-        values = [array.cast(column.arrow_type) for array, column in zip(arrays, sort_columns, strict=True)]
+        values = [_widen(array, column.arrow_type) for array, column in zip(arrays, sort_columns, strict=True)]
         return IndexRows(
             raw.view(">u4").astype(np.uint32),
             file_numbers,
             row_indices,
             encode_sort_values(sort_columns, values, len(raw)),
         )
+
+
+def _widen(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
+    """A column that has held nothing but nulls so far was written with a type of its own: no value says which."""
+    if array.null_count == len(array):
+        return pa.nulls(len(array), arrow_type)
+    return array.cast(arrow_type)
