@@ -1,0 +1,245 @@
+"""Bad input ends in one clear sentence, and leaves the log and the compacted side as they were: no file, no entry."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.catalog.catalog import Table
+from compactor.errors import Corrupt, Invalid, LithifyError
+from compactor.spec import JobRunResult
+from tests.builders import TABLE_ID
+
+pytestmark = pytest.mark.spark
+
+Compact = partial[JobRunResult]
+
+
+@pytest.fixture
+def compacted(lake: DeltaCatalog, orders: Table, compact_orders: Compact) -> Table:
+    """A table that has been compacted, and has a delta pending."""
+    orders.append({}, pa.table({"id": [1, 2], "value": ["a", "b"], "time": [1, 2]}))
+    compact_orders()
+    orders.append({}, pa.table({"id": [2, 3], "value": ["B", "C"], "time": [3, 4]}))
+    return orders
+
+
+def refused(lake: DeltaCatalog, run: Compact, kind: type[LithifyError] = Invalid) -> str:
+    """What the run is refused with; nothing under the lake is added, changed or removed by it."""
+    root = Path(lake.location.root_uri.removeprefix("file://"))
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(kind) as refusal:
+        run()
+    after = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    assert after == before
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def test_a_missing_key_column_is_named_with_the_nearest_there_is(
+    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+) -> None:
+    elsewhere = "ACME.OTHER.V1"
+    lake.create_table(elsewhere)
+    run = partial(
+        compact, TABLE_ID, {"idd", "valu"}, delta_catalog_client=lake, destination_compacted_table_id=elsewhere
+    )
+    said = refused(lake, run)
+    assert "there is no primary key column 'idd' in the data: did you mean 'id'?" in said
+    assert "there is no primary key column 'valu' in the data: did you mean 'value'?" in said
+
+
+def test_a_file_without_the_key_column_is_named(lake: DeltaCatalog, compacted: Table, compact_orders: Compact) -> None:
+    delta = compacted.append({}, pa.table({"value": ["x"]}))
+    said = refused(lake, compact_orders)
+    assert said == f"{lake.location.root_uri}/{delta.files[0].path} lacks primary key column 'id': it has value"
+
+
+def test_a_delete_without_the_key_column_is_named(
+    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+) -> None:
+    compacted.append({}, pa.table({"value": ["x"]}), operation="delete")
+    assert "lacks primary key column 'id': it has value" in refused(lake, compact_orders)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"sort_keys": [("time", "ascending"), ("time", "descending")]},
+            "sort key column 'time' is given more than once: sort keys must reference unique columns",
+        ),
+        ({"sort_keys": [("time", "upwards")]}, "sort key ('time', 'upwards') is no (column, order) pair: order is"),
+        ({"sort_keys": ["time"]}, "sort key 'time' is no (column, order) pair"),
+        ({"hash_bucket_count": 0}, "hash_bucket_count is 0: it must be 1 or more"),
+        ({"rows_per_compacted_file": 0}, "rows_per_compacted_file is 0: it must be 1 or more"),
+        ({"rows_per_primary_key_index_file": -1}, "rows_per_primary_key_index_file is -1: it must be 1 or more"),
+        ({"max_rows_per_round": 0}, "max_rows_per_round is 0: it must be 1 or more"),
+        ({"tombstone_retention": -5}, "tombstone_retention is -5: it must be 0 or more"),
+        ({"compacted_file_content_type": "json"}, "compacted_file_content_type json can be read only"),
+        ({"compacted_file_content_type": "avro"}, "compacted_file_content_type 'avro' is none of parquet,"),
+        ({"destination_compacted_table_id": "nowhere"}, "'nowhere' is not a table id: write OWNER.NAME.Vn"),
+        ({"partitions": [{"day": "1"}]}, "ACME.ORDERS.V1 has no partition day=1"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_an_argument_that_can_never_work_is_refused(
+    options: dict[str, object], said: str, lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+) -> None:
+    assert said in refused(lake, partial(compact_orders, **options))
+
+
+def test_every_reason_is_given_at_once(lake: DeltaCatalog, compacted: Table, compact_orders: Compact) -> None:
+    with pytest.raises(Invalid) as refusal:
+        compact_orders(hash_bucket_count=0, rows_per_compacted_file=0, compacted_file_content_type="json")
+    assert len(refusal.value.reasons) == 3
+
+
+def test_primary_keys_are_a_set_of_names_and_not_one_text(lake: DeltaCatalog, compacted: Table) -> None:
+    run = partial(compact, TABLE_ID, "id", delta_catalog_client=lake)
+    assert "primary_keys is the string 'id': pass a set of column names" in refused(lake, run)
+    assert "primary_keys is empty" in refused(lake, partial(compact, TABLE_ID, set(), delta_catalog_client=lake))
+
+
+def test_an_unknown_table_is_named(lake: DeltaCatalog, compacted: Table) -> None:
+    run = partial(compact, "ACME.NOTHING.V1", {"id"}, delta_catalog_client=lake)
+    assert (
+        refused(lake, run)
+        == f"there is no table ACME.NOTHING.V1 in {lake.location.root_uri}: create it, or check its id"
+    )
+
+
+def test_columns_that_cannot_be_reconciled_are_named_with_file_and_both_types(
+    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+) -> None:
+    delta = compacted.append({}, pa.table({"id": [4], "value": ["d"], "time": ["noon"]}))
+    said = refused(lake, compact_orders)
+    assert said.startswith("column 'time' is int64 in ")
+    assert f"but string in {lake.location.root_uri}/{delta.files[0].path}: no type holds both exactly" in said
+
+
+def test_columns_that_cannot_be_reconciled_do_not_matter_in_a_delete_unless_they_are_keys(
+    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+) -> None:
+    compacted.append({}, pa.table({"id": [1], "value": [1.5]}), operation="delete")
+    assert compact_orders().sessions[0].rows_deleted == 1
+    compacted.append({}, pa.table({"id": ["1"]}), operation="delete")
+    assert "column 'id' is int64 in" in refused(lake, compact_orders)
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ({"a": pa.binary(30), "b": pa.binary(3)}, "the sort keys take 33 bytes (a 30, b 3): at most 32 are allowed"),
+        (
+            {"a": pa.decimal256(40, 2), "b": pa.bool_()},
+            "the sort keys take 33 bytes (a 32, b 1): at most 32 are allowed",
+        ),
+        ({"a": pa.string(), "b": pa.int64()}, "sort key column 'a' has type string, which has no fixed width"),
+        ({"a": pa.list_(pa.int8()), "b": pa.int64()}, "sort key column 'a' has type list<"),
+    ],
+    ids=["33 bytes", "decimals", "text", "nested"],
+)
+def test_sort_keys_that_the_index_cannot_hold_are_refused_with_their_width(
+    types: dict[str, pa.DataType], said: str, lake: DeltaCatalog, orders: Table, compact_orders: Compact
+) -> None:
+    columns = {name: pa.nulls(1, kind) for name, kind in types.items()}
+    orders.append({}, pa.table({"id": [1], **columns}))
+    assert said in refused(lake, partial(compact_orders, sort_keys=[(name, "ascending") for name in types]))
+
+
+def test_sort_keys_of_exactly_32_bytes_are_taken(lake: DeltaCatalog, orders: Table, compact_orders: Compact) -> None:
+    orders.append({}, pa.table({"id": [1, 1], "a": pa.array([b"b" * 24, b"a" * 24], pa.binary(24)), "b": [1, 2]}))
+    result = compact_orders(sort_keys=[("a", "ascending"), ("b", "ascending")])
+    assert result.sessions[0].rows_out == 1
+
+
+def test_a_nested_key_column_is_refused_with_its_type(
+    lake: DeltaCatalog, orders: Table, compact_orders: Compact
+) -> None:
+    orders.append({}, pa.table({"id": [[1]]}))
+    assert re.search(r"primary key column 'id' has type list<.*>: keys cannot be nested", refused(lake, compact_orders))
+
+
+def test_other_keys_than_the_index_was_built_for_are_refused(
+    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+) -> None:
+    said = refused(lake, partial(compact_orders, sort_keys=[("time", "ascending")]))
+    assert said == (
+        "the index was built for sort keys [], not ['time ascending']: compact into another destination table"
+    )
+    said = refused(lake, partial(compact, TABLE_ID, {"id", "value"}, delta_catalog_client=lake))
+    assert said == (
+        "the index was built for primary keys ['id'], not ['id', 'value']: compact into another destination table"
+    )
+
+
+def test_a_destination_that_holds_another_table_s_compaction_is_refused(
+    lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+) -> None:
+    other = lake.create_table("ACME.OTHER.V1")
+    other.append({}, pa.table({"id": [1], "value": ["a"], "time": [1]}))
+    run = partial(compact, "ACME.OTHER.V1", {"id"}, delta_catalog_client=lake, destination_compacted_table_id=TABLE_ID)
+    assert "holds the compaction of ACME.ORDERS.V1: choose another destination for ACME.OTHER.V1" in refused(lake, run)
+
+
+def test_a_corrupt_parquet_file_is_named_when_it_is_appended(lake: DeltaCatalog, orders: Table, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 this is no Parquet file PAR1")
+    with pytest.raises(Invalid, match=re.escape(str(broken))):
+        orders.append({}, [broken])
+    assert orders.partitions() == []
+
+
+def test_a_file_that_was_broken_after_it_was_appended_is_named_and_nothing_is_written(
+    lake: DeltaCatalog, orders: Table, compact_orders: Compact, tmp_path: Path
+) -> None:
+    file = tmp_path / "delta.parquet"
+    pq.write_table(pa.table({"id": list(range(1_000))}), file)
+    orders.append({}, [file])
+    file.write_bytes(file.read_bytes()[:100])
+    assert str(file) in refused(lake, compact_orders)
+
+
+def test_a_file_whose_data_pages_are_broken_is_named_and_no_round_is_committed(
+    lake: DeltaCatalog, orders: Table, compact_orders: Compact, tmp_path: Path
+) -> None:
+    file = tmp_path / "delta.parquet"
+    pq.write_table(pa.table({"id": list(range(1_000))}), file, use_dictionary=False, compression="zstd")
+    orders.append({}, [file])
+    content = bytearray(file.read_bytes())
+    content[4:400] = b"\xff" * 396
+    file.write_bytes(bytes(content))
+    entries = orders.stream({}).load().entry_number
+    with pytest.raises(Invalid, match=re.escape(str(file))):
+        compact_orders()
+    assert orders.stream({}).load().entry_number == entries
+
+
+def test_a_file_that_was_removed_after_it_was_appended_wakes_somebody_by_name(
+    lake: DeltaCatalog, orders: Table, compact_orders: Compact, tmp_path: Path
+) -> None:
+    file = tmp_path / "delta.parquet"
+    pq.write_table(pa.table({"id": [1]}), file)
+    orders.append({}, [file])
+    file.unlink()
+    assert str(file) in refused(lake, compact_orders, Corrupt)
+
+
+def test_a_file_that_has_other_rows_than_when_it_was_appended_wakes_somebody_by_name(
+    lake: DeltaCatalog, orders: Table, compact_orders: Compact, tmp_path: Path
+) -> None:
+    file = tmp_path / "delta.parquet"
+    pq.write_table(pa.table({"id": [1]}), file)
+    orders.append({}, [file])
+    pq.write_table(pa.table({"id": [1, 2]}), file)
+    entries = orders.stream({}).load().entry_number
+    with pytest.raises(Corrupt, match=re.escape(str(file)) + " holds 2 rows, but the log says 1"):
+        compact_orders()
+    assert orders.stream({}).load().entry_number == entries
