@@ -11,10 +11,15 @@ from pyspark import SparkContext
 
 from compactor.attempt import run_attempt
 from compactor.catalog.catalog import DeltaCatalog
+from compactor.catalog.paths import JobRunFolder
+from compactor.catalog.stream import PartitionStream
 from compactor.clock import Clock
+from compactor.errors import Invalid
 from compactor.local_spark import local_resources, local_spark, usable_cores
-from compactor.session_planner import PinnedSession, pin_sessions, plan_session
-from compactor.spec import JobRunResult, JobRunSpec, SessionResult
+from compactor.session import SessionTools, run_rehash
+from compactor.session_journal import SessionJournal
+from compactor.session_planner import PinnedSession, pin_sessions, plan_session, spec_as_compacted
+from compactor.spec import JobRunResult, JobRunSpec, SessionPlan, SessionResult
 
 
 def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkContext | None) -> JobRunResult:
@@ -37,6 +42,31 @@ def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkCont
                 spark = stack.enter_context(local_spark(f"lithify {run.job_run_id}"))
             results.append(run_attempt(plan, lake, lake.store, spark, 1, clock))
     return JobRunResult(job_run_id=run.job_run_id, sessions=tuple(results))
+
+
+def rehash_here(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: int, clock: Clock) -> None:
+    """Moves a compacted stream's index to another hash bucket count, on a Spark of its own. Reads no data file.
+
+    Raises `Invalid` for a stream that was never compacted, `Fenced` where a compactor is at work on it.
+    """
+    compacted = stream.load().state.compacted
+    if compacted is None:
+        raise Invalid(f"{stream} has no index yet: compact it first")
+    job_run_id = f"rehash-{clock.new_id()}"
+    spec = spec_as_compacted(lake, stream, compacted, job_run_id)
+    resources = local_resources(usable_cores())
+    plan = SessionPlan(
+        spec=spec,
+        hash_bucket_count=hash_bucket_count,
+        max_rows_per_round=1,
+        task_memory_bytes=resources.task_memory_bytes,
+        tasks=resources.tasks,
+        expected_sla=0.0,
+        arithmetic=(f"{hash_bucket_count} hash buckets: as asked for",),
+    )
+    folder = JobRunFolder(job_run_id).session(spec.session_id)
+    with local_spark(f"lithify {job_run_id}") as spark, SessionJournal(lake.store, folder, 1, clock) as journal:
+        run_rehash(plan, SessionTools(lake, spark, clock, journal))
 
 
 def _nothing_to_do(session: PinnedSession) -> SessionResult:

@@ -23,7 +23,8 @@ from compactor.object_store import ObjectStore
 from compactor.planning import RoundPlan, split_into_rounds
 from compactor.round_planner import RoundTurn, plan_round
 from compactor.session_input import SessionInput, read_session_input
-from compactor.spec import DEFAULT_SORT_KEYS, JobRunSpec, SessionPlan, SessionSpec
+from compactor.session_planner import spec_as_compacted
+from compactor.spec import SessionPlan, SessionSpec
 from compactor.steps.dedupe import dedupe_bucket
 from compactor.steps.hash_bucket import HashedRows, hash_files
 
@@ -48,12 +49,11 @@ class MergedStream:
 
 def merge_stream(store: ObjectStore, stream: PartitionStream) -> MergedStream | None:
     """The merged view of a compacted stream; None where nothing was compacted, so that no keys are known."""
-    at = stream.load()
-    compacted = at.state.compacted
+    compacted = stream.load().state.compacted
     if compacted is None:
         return None
     lake = DeltaCatalog(store, SystemClock())
-    spec = _spec(lake, stream, compacted, at.entry_number)
+    spec = spec_as_compacted(lake, stream, compacted, _NAME)
     session = read_session_input(spec, lake)
     files = tuple(ref for turn in split_into_rounds(session.pending, _NO_BOUND) for ref in turn)
     plan = _plan(lake, spec, session, compacted, RoundTurn(1, 1, files, None, _NAME))
@@ -63,27 +63,6 @@ def merge_stream(store: ObjectStore, stream: PartitionStream) -> MergedStream | 
     return MergedStream(
         session.schema,
         tuple(MergedFile(uri, file, kept[ordinal]) for ordinal, (uri, file) in enumerate(everything)),
-    )
-
-
-def _spec(lake: DeltaCatalog, stream: PartitionStream, compacted: CompactedStream, entry_number: int) -> SessionSpec:
-    source = lake.table(compacted.source_table_id).stream(stream.partition).load()
-    run = JobRunSpec(
-        job_run_id=_NAME,
-        source_table_id=compacted.source_table_id,
-        primary_keys=compacted.primary_keys,
-        sort_keys=compacted.sort_keys or DEFAULT_SORT_KEYS,
-        lake=lake.location,
-        destination_compacted_table_id=stream.table_id,
-    )
-    return SessionSpec(
-        job_run=run,
-        session_id=_NAME,
-        partition=stream.partition,
-        source_stream_version=compacted.source_stream_version,
-        source_entry_number=source.entry_number,
-        source_position=None,
-        destination_entry_number=entry_number,
     )
 
 

@@ -80,6 +80,11 @@ def run_session(plan: SessionPlan, tools: SessionTools) -> SessionResult:
     return summarise(plan, snapshot, done, seconds, pace.expected_sla)
 
 
+def run_rehash(plan: SessionPlan, tools: SessionTools) -> StreamSnapshot:
+    """Only brings the index to the planned hash bucket count; compacts nothing."""
+    return _rehash_first(plan, read_session_input(plan.spec, tools.lake), tools)
+
+
 def _rounds(plan: SessionPlan, session: SessionInput) -> tuple[tuple[DeltaFileRef, ...], ...]:
     """The files of each round to run. One round without files, if there is nothing to compact but files to clean."""
     rounds = tuple(split_into_rounds(session.pending, plan.max_rows_per_round))

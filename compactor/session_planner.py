@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compactor.catalog.catalog import DeltaCatalog, Table
+from compactor.catalog.snapshot import CompactedStream
+from compactor.catalog.stream import PartitionStream
 from compactor.errors import Invalid
 from compactor.kernels.sort_values import encoded_width
 from compactor.names import render_partition
 from compactor.session_input import SessionInput, continued_stream, pending_files, read_session_input
 from compactor.sizing import Resources, SessionSize, size_session
-from compactor.spec import JobRunSpec, SessionPlan, SessionSpec
+from compactor.spec import DEFAULT_SORT_KEYS, JobRunSpec, SessionPlan, SessionSpec
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,29 @@ def pin_sessions(run: JobRunSpec, lake: DeltaCatalog) -> tuple[PinnedSession, ..
         if pinned is not None:
             sessions.append(pinned)
     return tuple(sessions)
+
+
+def spec_as_compacted(
+    lake: DeltaCatalog, stream: PartitionStream, compacted: CompactedStream, job_run_id: str
+) -> SessionSpec:
+    """A session that goes on with a compacted stream as its last round did: same keys, same source, as of now."""
+    run = JobRunSpec(
+        job_run_id=job_run_id,
+        source_table_id=compacted.source_table_id,
+        primary_keys=compacted.primary_keys,
+        sort_keys=compacted.sort_keys or DEFAULT_SORT_KEYS,
+        lake=lake.location,
+        destination_compacted_table_id=stream.table_id,
+    )
+    return SessionSpec(
+        job_run=run,
+        session_id=f"{job_run_id}.1",
+        partition=stream.partition,
+        source_stream_version=compacted.source_stream_version,
+        source_entry_number=lake.table(compacted.source_table_id).stream(stream.partition).load().entry_number,
+        source_position=None,
+        destination_entry_number=stream.load().entry_number,
+    )
 
 
 def plan_session(spec: SessionSpec, lake: DeltaCatalog, resources: Resources) -> SessionPlan:

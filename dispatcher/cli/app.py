@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from dispatcher.cli.audit import lookup, rehash, verify_table
 from dispatcher.cli.compact import compact_table
 from dispatcher.cli.dispatch import dispatch, redrive
 from dispatcher.cli.job_runs import cancel, plan, status, submit, watch
@@ -26,4 +27,7 @@ app.command()(watch)
 app.command()(cancel)
 app.command()(schema)
 app.command()(redrive)
+app.command()(rehash)
+table_app.command()(lookup)
+table_app.command("verify")(verify_table)
 app.add_typer(table_app, name="table")
