@@ -48,6 +48,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     delta_catalog_client  the lake, from `DeltaCatalog.open`
     sort_keys             (column, "ascending" or "descending") pairs: the row that is last in this order survives
     desired_sla           seconds the caller would like it to take
+    sns_event_topic_arn   a topic that is told of each session when it has ended, round by round
     partitions            which partition streams; None: all that have an active stream version
     max_rows_per_round    delta rows; None: as many as memory holds
     tombstone_retention   stream positions that a deleted key is remembered for custom sort keys; None: for ever

@@ -15,8 +15,10 @@ from compactor.catalog.paths import JobRunFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.clock import Clock
 from compactor.errors import Invalid
+from compactor.events import EventSink, NoSink
 from compactor.local_spark import local_resources, local_spark, usable_cores
 from compactor.session import SessionTools, run_rehash
+from compactor.session_events import publish_session
 from compactor.session_journal import SessionJournal
 from compactor.session_planner import PinnedSession, pin_sessions, plan_session, spec_as_compacted
 from compactor.spec import JobRunResult, JobRunSpec, SessionPlan, SessionResult
@@ -27,6 +29,7 @@ def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkCont
 
     All sessions are planned before the first one runs: input that can never work is refused before anything is written.
     """
+    sink = _sink(run, clock)
     resources = local_resources(usable_cores() if spark is None else spark.defaultParallelism)
     planned = [
         (session, plan_session(session.spec, lake, resources) if session.has_work else None)
@@ -40,8 +43,19 @@ def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkCont
                 continue
             if spark is None:
                 spark = stack.enter_context(local_spark(f"lithify {run.job_run_id}"))
-            results.append(run_attempt(plan, lake, lake.store, spark, 1, clock))
+            try:
+                results.append(run_attempt(plan, lake, lake.store, spark, 1, clock))
+            finally:
+                publish_session(session.spec, lake.store, sink, clock)
     return JobRunResult(job_run_id=run.job_run_id, sessions=tuple(results))
+
+
+def _sink(run: JobRunSpec, clock: Clock) -> EventSink:
+    if run.sns_event_topic_arn is None:
+        return NoSink()
+    from compactor.aws.sns import SnsSink  # boto3 is loaded only by who publishes
+
+    return SnsSink.open(run.sns_event_topic_arn, clock)
 
 
 def rehash_here(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: int, clock: Clock) -> None:

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import Protocol
 
 import numpy as np
 
 from compactor.catalog.actions import IndexFile
 from compactor.errors import Corrupt
 from compactor.index.layout import DIGEST_BYTES, TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER
-from compactor.object_store import ObjectStore
 
 _HEAD_BYTES = 16 * 1024
 _MAGIC_BYTES = 8
@@ -30,6 +30,12 @@ _BUFFER_ALIGNMENT_BYTES = 8
 _WINDOW_DEVIATIONS = 4
 _WINDOW_ROWS_MIN = 64
 _CONTINUATION = b"\xff\xff\xff\xff"
+
+
+class RangeReads(Protocol):
+    """What a lookup needs of an `ObjectStore`."""
+
+    def read_range(self, key: str, start: int, length: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class RowPointer:
     row_index: int
 
 
-def find_pointer(store: ObjectStore, files: Sequence[IndexFile], digest: bytes) -> RowPointer | None:
+def find_pointer(store: RangeReads, files: Sequence[IndexFile], digest: bytes) -> RowPointer | None:
     """The live row of a key; None for a key that is not there or was deleted. `files`: those of the digest's bucket."""
     newest_first = sorted(files, key=lambda file: (-file.run, file.part))
     for _, parts in groupby(newest_first, key=lambda file: file.run):
@@ -51,7 +57,7 @@ def find_pointer(store: ObjectStore, files: Sequence[IndexFile], digest: bytes) 
     return None
 
 
-def _find_in_run(store: ObjectStore, parts: Sequence[IndexFile], digest: bytes) -> RowPointer | None:
+def _find_in_run(store: RangeReads, parts: Sequence[IndexFile], digest: bytes) -> RowPointer | None:
     share = int.from_bytes(digest[:8], "big") / (1 << 64)
     for part in _parts_by_likelihood(parts, share):
         opened = _Head.read(store, part)
@@ -103,7 +109,7 @@ class _Window:
     def moved_up(self, rows: int) -> _Window:
         return _Window(self.end, min(self.end + 2 * (self.end - self.start), rows))
 
-    def read(self, store: ObjectStore, opened: _Head) -> bytes:
+    def read(self, store: RangeReads, opened: _Head) -> bytes:
         length = (self.end - self.start) * DIGEST_BYTES
         return store.read_range(opened.file.path, opened.digests_at + self.start * DIGEST_BYTES, length)
 
@@ -118,7 +124,7 @@ class _Head:
     row_indices_at: int
 
     @classmethod
-    def read(cls, store: ObjectStore, file: IndexFile) -> _Head:
+    def read(cls, store: RangeReads, file: IndexFile) -> _Head:
         head = store.read_range(file.path, 0, min(_HEAD_BYTES, file.size_bytes))
         try:
             schema_ends = _MAGIC_BYTES + _message_bytes(head, _MAGIC_BYTES)
@@ -128,7 +134,7 @@ class _Head:
         file_numbers_at = digests_at + _padded(DIGEST_BYTES * file.rows)
         return cls(file, digests_at, file_numbers_at, file_numbers_at + _padded(4 * file.rows))
 
-    def pointer(self, store: ObjectStore, row: int) -> RowPointer:
+    def pointer(self, store: RangeReads, row: int) -> RowPointer:
         number = store.read_range(self.file.path, self.file_numbers_at + 4 * row, 4)
         row_index = store.read_range(self.file.path, self.row_indices_at + 8 * row, 8)
         return RowPointer(int.from_bytes(number, "little", signed=True), int.from_bytes(row_index, "little"))

@@ -1,0 +1,94 @@
+"""A lake on a real S3 service: compacted by a process of its own, read by key with a bounded number of requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog
+from compactor.index.lookup import find_pointer
+from compactor.kernels.canonical import canonical_column
+from compactor.kernels.digest import digest_keys
+from compactor.kernels.hash_bucket import hash_buckets
+from compactor.object_store import ObjectStore
+from compactor.verify import verify
+from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers]
+
+READS_OF_ONE_RUN = 4
+"""The head of an index file, a window of digests, the file number, the row index."""
+
+LITHIFY = Path(sys.executable).with_name("lithify")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[DeltaCatalog]:
+    with aws_environment(), seaweedfs_server(tmp_path / "weed") as endpoint_url:
+        create_bucket(endpoint_url)
+        yield DeltaCatalog.open(f"s3://{BUCKET}/lake", endpoint_url=endpoint_url, region="us-east-1")
+
+
+def compact_in_a_process(lake: DeltaCatalog, *options: str) -> dict[str, int]:
+    location = lake.location
+    endpoint = ["--lake", location.root_uri, "--s3-endpoint-url", str(location.endpoint_url), "--region", "us-east-1"]
+    command = [str(LITHIFY), "compact", "ACME.ORDERS.V1", "-k", "id", *endpoint, *options, "--output", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ), timeout=240)
+    assert done.returncode == 0, done.stderr
+    (session,) = json.loads(done.stdout)["sessions"]
+    found: dict[str, int] = session
+    return found
+
+
+class CountingReads:
+    """A store that counts the range reads it is asked for."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.reads = 0
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        self.reads += 1
+        return self._store.read_range(key, start, length)
+
+
+def reads_to_find(lake: DeltaCatalog, key: int) -> int:
+    compacted = lake.table("ACME.ORDERS.V1").stream({}).load().state.compacted
+    assert compacted is not None
+    words = digest_keys([canonical_column("id", pa.chunked_array([pa.array([key], pa.int64())]))], 1)
+    bucket = int(hash_buckets(words, compacted.hash_bucket_count)[0])
+    counting = CountingReads(lake.store)
+    files = [file for file in compacted.index_files if file.hash_bucket == bucket]
+    assert find_pointer(counting, files, words.byteswap().tobytes()) is not None
+    return counting.reads
+
+
+def test_a_lake_on_s3_is_compacted_audited_and_read_by_key(lake: DeltaCatalog) -> None:
+    orders = lake.create_table("ACME.ORDERS.V1")
+    orders.append({}, pa.table({"id": range(20_000), "value": [f"v{n}" for n in range(20_000)]}), rows_per_file=5_000)
+    first = compact_in_a_process(lake, "--hash-bucket-count", "2")
+    assert (first["rows_in"], first["rows_out"]) == (20_000, 20_000)
+    reads_of_small_table = max(reads_to_find(lake, key) for key in (0, 7_777, 19_999))
+
+    orders.append({}, pa.table({"id": range(20_000, 100_000), "value": ["grown"] * 80_000}), rows_per_file=20_000)
+    orders.append({}, pa.table({"id": [5]}), operation="delete")
+    assert orders.scan(view="merged").to_table().num_rows == 99_999
+    assert orders.scan().to_table().num_rows == 20_000
+    compact_in_a_process(lake)
+
+    stream = orders.stream({})
+    assert verify(stream).problems == ()
+    assert orders.scan().to_table().num_rows == 99_999
+    assert orders.lookup({}, {"id": 7_777}) == {"id": 7_777, "value": "v7777"}
+    assert orders.lookup({}, {"id": 5}) is None
+    assert orders.lookup({}, {"id": 123_456}) is None
+    runs = verify(stream).index_runs
+    assert reads_of_small_table <= READS_OF_ONE_RUN
+    assert max(reads_to_find(lake, key) for key in (0, 7_777, 99_999)) <= READS_OF_ONE_RUN * runs
