@@ -63,6 +63,7 @@ _DELETED, _VOID = -1, -2
 """In place of a source file's ordinal: a tombstone, a mark over older runs."""
 
 Int64s = npt.NDArray[np.int64]
+_INT32 = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class NewRun:
     row_indices: Int64s
     ranks: Int64s
     sort_values: npt.NDArray[np.uint8]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Spark keeps the run between its two jobs: with narrow integers that is a quarter less to write and read.
+        numbers = (_narrowest(self.ordinals), _narrowest(self.row_indices), _narrowest(self.ranks))
+        return _restore_run, (self.words, *numbers, self.sort_values)
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,22 @@ class _Remembered:
     @property
     def absorbed(self) -> npt.NDArray[np.bool_]:
         return self.segments < 0
+
+
+def _restore_run(
+    words: Words,
+    ordinals: npt.NDArray[np.signedinteger],
+    row_indices: npt.NDArray[np.signedinteger],
+    ranks: npt.NDArray[np.signedinteger],
+    sort_values: npt.NDArray[np.uint8],
+) -> NewRun:
+    return NewRun(words, ordinals.astype(np.int64), row_indices.astype(np.int64), ranks.astype(np.int64), sort_values)
+
+
+def _narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
+    """The numbers as int32 where they fit."""
+    fits = not len(numbers) or (numbers.min() >= _INT32.min and numbers.max() <= _INT32.max)
+    return numbers.astype(np.int32) if fits else numbers
 
 
 def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: Sequence[HashedRows]) -> DedupedBucket:
