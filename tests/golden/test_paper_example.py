@@ -13,28 +13,12 @@ from pyspark.sql import SparkSession
 from compactor import DeltaCatalog, compact
 from compactor.names import LifecycleState
 from compactor.spec import JobRunResult
-from dispatcher.cli import paper_example as paper
+from dispatcher.demo import paper_example as paper
 from tests.builders import CompactedSide, audit
 
 pytestmark = pytest.mark.spark
 
-LATEST_STATUSES = {
-    "1995-04-03": paper.order_statuses(
-        "1995-04-03",
-        (12390127, "PACKED", "1995-04-04T07:39:12.451"),
-        (29683967, "SUBMITTED", "1995-04-03T08:21:40.752"),
-        (62865095, "SUBMITTED", "1995-04-03T09:54:42.281"),
-        (83475997, "SHIPPED", "1995-04-05T06:17:55.102"),
-        (95283672, "SUBMITTED", "1995-04-03T20:19:03.818"),
-    ),
-    "1995-04-04": paper.order_statuses(
-        "1995-04-04",
-        (38925648, "CANCELLED", "1995-04-04T23:31:06.705"),
-        (58392460, "PACKED", "1995-04-05T12:09:56.600"),
-        (78010912, "DELIVERED", "1995-04-06T15:07:36.914"),
-    ),
-}
-ORDER_DAYS = list(LATEST_STATUSES)
+ORDER_DAYS = list(paper.SURVIVORS)
 _each_order_day = pytest.mark.parametrize("order_day", ORDER_DAYS)
 
 
@@ -42,12 +26,7 @@ _each_order_day = pytest.mark.parametrize("order_day", ORDER_DAYS)
 def lake(tmp_path_factory: pytest.TempPathFactory) -> DeltaCatalog:
     """The table as the paper's load job run left it: 8 files in 4 deltas, stream versions 2 and 1 active."""
     lake = DeltaCatalog.open(tmp_path_factory.mktemp("paper"))
-    table = lake.create_table(paper.TABLE_ID, [paper.PARTITION_KEY], paper.SCHEMA)
-    for delta in paper.DELTAS:
-        partition = {paper.PARTITION_KEY: delta.order_day}
-        while len(table.stream(partition).load().state.sources) < delta.stream_version:
-            table.create_stream_version(partition, state="active")
-        table.append(partition, delta.rows, position=delta.position, rows_per_file=paper.ROWS_PER_FILE)
+    paper.load_table(lake)
     return lake
 
 
@@ -98,7 +77,7 @@ def test_there_is_one_session_per_order_day_with_balanced_books(result: JobRunRe
 
 @_each_order_day
 def test_the_survivors_are_exactly_the_latest_status_of_each_order(side: CompactedSide, order_day: str) -> None:
-    assert side.rows().sort_by("Order ID").equals(LATEST_STATUSES[order_day])
+    assert side.rows().sort_by("Order ID").equals(paper.SURVIVORS[order_day])
 
 
 @_each_order_day

@@ -2,6 +2,7 @@
 
 Two order days, two deltas each, two files a delta, two rows a file. The first day's stream is at version 2, the second
 day's at version 1. The rows are those of the paper's annotated table, times as it prints them: Pacific daylight time.
+Compacted, each order has one row left, its latest: `SURVIVORS`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 import pyarrow as pa
+
+from compactor.catalog.catalog import DeltaCatalog
+from compactor.names import LifecycleState
 
 TABLE_ID = "AMZN.CUSTOMER_ORDER_STATUS.V1"
 COMPACTED_TABLE_ID = "AMZN.CUSTOMER_ORDER_STATUS_COMPACTED.V1"
@@ -107,3 +111,45 @@ DELTAS = (
         ),
     ),
 )
+
+SURVIVORS = {
+    "1995-04-03": order_statuses(
+        "1995-04-03",
+        (12390127, "PACKED", "1995-04-04T07:39:12.451"),
+        (29683967, "SUBMITTED", "1995-04-03T08:21:40.752"),
+        (62865095, "SUBMITTED", "1995-04-03T09:54:42.281"),
+        (83475997, "SHIPPED", "1995-04-05T06:17:55.102"),
+        (95283672, "SUBMITTED", "1995-04-03T20:19:03.818"),
+    ),
+    "1995-04-04": order_statuses(
+        "1995-04-04",
+        (38925648, "CANCELLED", "1995-04-04T23:31:06.705"),
+        (58392460, "PACKED", "1995-04-05T12:09:56.600"),
+        (78010912, "DELIVERED", "1995-04-06T15:07:36.914"),
+    ),
+}
+"""By order day, in the order of their ids."""
+
+INSTRUCTION = {
+    "schema_version": "1",
+    "source_table_id": TABLE_ID,
+    "primary_keys": [PRIMARY_KEY],
+    "sort_keys": [[SORT_KEY, "ascending"]],
+    "desired_sla": None,
+    "destination_compacted_table_id": COMPACTED_TABLE_ID,
+    "rows_per_primary_key_index_file": ROWS_PER_FILE,
+    "rows_per_compacted_file": ROWS_PER_FILE,
+    "hash_bucket_count": HASH_BUCKET_COUNT,
+    "compacted_file_content_type": "parquet",
+}
+"""The paper's call of `compact()`, as a document. The lake and the topic are left for who sends it."""
+
+
+def load_table(lake: DeltaCatalog) -> None:
+    """The table as the paper's load job run left it: 8 files in 4 deltas, stream versions 2 and 1 active."""
+    table = lake.create_table(TABLE_ID, [PARTITION_KEY], SCHEMA)
+    for delta in DELTAS:
+        partition = {PARTITION_KEY: delta.order_day}
+        while len(table.stream(partition).load().state.sources) < delta.stream_version:
+            table.create_stream_version(partition, state=LifecycleState.ACTIVE)
+        table.append(partition, delta.rows, position=delta.position, rows_per_file=ROWS_PER_FILE)

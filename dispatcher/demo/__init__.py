@@ -1,0 +1,1 @@
+"""What `lithify demo` is made of."""
