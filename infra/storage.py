@@ -12,9 +12,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-# `<folder>/<entry number, 20 digits>.json` in the folders that hold logs (compactor/catalog/FORMAT.md). Checkpoints and
-# hints lie in the same folders under other names, and may be replaced.
-LOG_ENTRIES = tuple(f"*/{folder}/{'?' * 20}.json" for folder in ("log", "_definition"))
+# Every log lies in a folder named `log` (compactor/catalog/FORMAT.md). Checkpoints and hints lie there too, under other
+# names, and may be replaced.
+LOG_ENTRIES = (f"*/log/{'?' * 20}.json",)
 
 ABANDONED_UPLOAD_DAYS = 7
 

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from compactor.java_home import find_java_home
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -45,7 +42,11 @@ def _expected_wait(item: pytest.Item) -> int:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, made once: a job on it takes a fraction of a second."""
+    # Loaded here, because the tests of infra/ share this file and run where none of it is installed.
     from pyspark.sql import SparkSession
+
+    from compactor.java_home import find_java_home
+    from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
 
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, Path.home() / ".cache" / "lithify"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -67,13 +67,13 @@ def test_a_log_entry_is_written_by_put_if_absent_only(template: Template) -> Non
 @pytest.mark.parametrize(
     ("key", "is_entry"),
     [
-        ("tables/ACME%2EORDERS%2EV1/_definition/00000000000000000001.json", True),
-        ("lake/tables/ACME%2EORDERS%2EV1/streams/order_day=1995-04-03/log/00000000000000000042.json", True),
+        ("tables/ACME.ORDERS.V1/log/00000000000000000001.json", True),
+        ("lake/tables/ACME.ORDERS.V1/streams/order_day=1995-04-03/log/00000000000000000042.json", True),
         ("job_runs/run-1/log/00000000000000000001.json", True),
         ("job_runs/run-1/sessions/0/log/00000000000000000001.json", True),
-        ("tables/ACME%2EORDERS%2EV1/streams/_/log/00000000000000000100.checkpoint.parquet", False),
-        ("tables/ACME%2EORDERS%2EV1/streams/_/log/_last_checkpoint", False),
-        ("tables/ACME%2EORDERS%2EV1/streams/_/compacted/1/c0ffee/1.parquet", False),
+        ("tables/ACME.ORDERS.V1/streams/_/log/00000000000000000100.checkpoint.parquet", False),
+        ("tables/ACME.ORDERS.V1/streams/_/log/_last_checkpoint", False),
+        ("tables/ACME.ORDERS.V1/data/_/compacted/1/c0ffee/1.parquet", False),
         ("job_runs/run-1/sessions/0/plan.json", False),
         ("job_runs/run-1/sessions/0/heartbeat.json", False),
         ("open_job_runs/run-1", False),
