@@ -1,0 +1,187 @@
+"""The durable writes of one session by name, and a walk that cuts the session off at one of them.
+
+The session rehashes an inherited index and then runs three rounds, with deletion vectors; the first of its rounds is
+the stream's 32nd entry, so that a checkpoint is due with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from compactor import compact
+from compactor.catalog.log import CHECKPOINT_ENTRIES
+from compactor.catalog.paths import LogObject
+from compactor.errors import Unavailable
+from compactor.names import Operation
+from compactor.spec import SessionPlan
+from tests.builders import TABLE_ID
+from tests.crashes import (
+    SORT_KEYS,
+    Asked,
+    Delta,
+    Lake,
+    attempt,
+    check_books,
+    check_rows,
+    check_session_log,
+    commits,
+    session_folder,
+    session_log,
+    uncommitted,
+)
+from tests.fakes.doomed_store import Doom, DoomedStore, Fate, When
+from tests.fakes.faulty_store import Stopped
+from tests.oracle import Row
+
+ROUNDS = 3
+ASKED = Asked(hash_bucket_count=3, max_rows_per_round=12, max_dead_row_share=0.3)
+
+WhoGoesOn = Literal["attempt 2", "another job run"]
+
+_STREAM_AT = CHECKPOINT_ENTRIES - 2
+"""Entries of the stream's log before the session."""
+
+_WRITES: tuple[tuple[str, Literal["session", "stream", "checkpoint", "hint"], int], ...] = (
+    ("the start is told", "session", 1),
+    ("the rehash is committed", "stream", _STREAM_AT + 1),
+    ("the rehash is told", "session", 2),
+    ("round 1 is committed", "stream", _STREAM_AT + 2),
+    ("the checkpoint is written", "checkpoint", _STREAM_AT + 2),
+    ("the checkpoint is hinted at", "hint", 0),
+    ("round 1 is told", "session", 3),
+    ("another expected SLA is told", "session", 4),
+    ("round 2 is committed", "stream", _STREAM_AT + 3),
+    ("round 2 is told", "session", 5),
+    ("round 3 is committed", "stream", _STREAM_AT + 4),
+    ("round 3 is told", "session", 6),
+    ("the success is told", "session", 7),
+)
+POINTS = tuple(name for name, _, _ in _WRITES)
+HEARTBEAT = "the heart beats"
+COMMITS: Mapping[str, int] = MappingProxyType(
+    {name: number - _STREAM_AT for name, log, number in _WRITES if log == "stream"}
+)
+"""How many commits of the session stand after this one."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What befalls the first attempt, and who goes on after it."""
+
+    point: str
+    when: When
+    fate: Fate
+    who: WhoGoesOn = "attempt 2"
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.point}, {self.fate}, {self.who} goes on"
+
+
+def build_lake(folder: Path, spark: SparkSession) -> Lake:
+    """A compacted table of 40 rows, and pending: updates, late older rows, deletes, keys that come back."""
+    lake = Lake(folder, [])
+    lake.append([Delta(Operation.UPSERT, [_row(n, 5, "base") for n in range(40)], 16)])
+    pending = [
+        Delta(Operation.UPSERT, [_row(n, 4 + n % 3, "second") for n in range(12)], 6),
+        Delta(Operation.DELETE, [{"id": n, "time": 6} for n in range(6, 18)], 12),
+        Delta(Operation.UPSERT, [*(_row(n, 7, "back") for n in (6, 8)), *(_row(n, 5, "late") for n in (7, 9))]),
+        Delta(Operation.UPSERT, [_row(n, 8, "new") for n in range(38, 44)]),
+    ]
+    missing = _STREAM_AT - _entries(lake) - 1 - len(pending)
+    lake.append([Delta(Operation.UPSERT, [_row(0, 0, "older than all")])] * missing)
+    attempt(lake.plan(Asked(hash_bucket_count=2), "base"), lake, spark, 1)
+    lake.append(pending)
+    assert _entries(lake) == _STREAM_AT
+    return lake
+
+
+def _entries(lake: Lake) -> int:
+    return lake.catalog().table(TABLE_ID).stream({}).load().entry_number
+
+
+def _row(key: int, time: int, value: str) -> Row:
+    return {"id": key, "time": time, "value": f"{value} {key}"}
+
+
+def copy_of(lake: Lake, folder: Path) -> Lake:
+    shutil.copytree(lake.folder, folder)
+    return Lake(folder, list(lake.deltas))
+
+
+def key_of(plan: SessionPlan, lake: Lake, point: str) -> str:
+    """The object that is written at a point."""
+    if point == HEARTBEAT:
+        return session_folder(plan).heartbeat.key
+    ((log, number),) = [(log, number) for name, log, number in _WRITES if name == point]
+    stream = lake.catalog().table(TABLE_ID).stream({}).folder.log
+    match log:
+        case "session":
+            return LogObject(session_folder(plan).log, "entry", number).key
+        case "stream":
+            return LogObject(stream, "entry", number).key
+        case "checkpoint":
+            return LogObject(stream, "checkpoint", number).key
+        case "hint":
+            return LogObject(stream, "hint").key
+
+
+def writes_of_a_sound_run(lake: Lake, spark: SparkSession) -> list[str]:
+    """The keys that the session writes if nothing happens to it, without heartbeats."""
+    plan = lake.plan(ASKED)
+    store = DoomedStore(lake.store())
+    attempt(plan, lake, spark, 1, store)
+    check_rows(lake)
+    check_session_log(lake, plan, [1])
+    assert uncommitted(lake) == set()
+    return [key for key in store.writes if key != session_folder(plan).heartbeat.key]
+
+
+def crash_and_go_on(lake: Lake, crash: Crash, spark: SparkSession) -> None:
+    """The whole story of one crash, held against everything that must be true after it."""
+    plan = lake.plan(ASKED)
+    store = DoomedStore(lake.store(), Doom(key_of(plan, lake, crash.point), crash.when, crash.fate))
+    before = len(commits(lake))
+    with suppress(Unavailable, Stopped):
+        attempt(plan, lake, spark, 1, store)
+    assert store.met
+    if crash.fate == "one answer is lost":
+        check_rows(lake)
+        check_session_log(lake, plan, [1])
+        assert uncommitted(lake) == set()
+        return
+    check_books(lake)
+    in_vain = uncommitted(lake)
+    stands = len(commits(lake)) - before
+    if crash.point in COMMITS:
+        stands_due = COMMITS[crash.point] - (1 if crash.when == "before" else 0)
+        assert stands == stands_due
+        assert len(in_vain) == (1 if crash.when == "before" else 0)
+    else:
+        assert in_vain == set() or crash.point == HEARTBEAT
+    if crash.who == "attempt 2":
+        started = session_log(plan, lake.store()).load().state.attempt
+        attempt(plan, lake, spark, 2)
+        check_session_log(lake, plan, [1, 2] if started else [2])
+    else:
+        compact(
+            TABLE_ID,
+            {"id"},
+            SORT_KEYS,
+            delta_catalog_client=lake.catalog(),
+            hash_bucket_count=ASKED.hash_bucket_count,
+            max_rows_per_round=ASKED.max_rows_per_round,
+            max_dead_row_share=ASKED.max_dead_row_share,
+            rows_per_compacted_file=ASKED.rows_per_compacted_file,
+            spark=spark,
+        )
+    check_rows(lake)
+    assert uncommitted(lake) == in_vain, "the second attempt ran nothing in vain"
+    assert len(commits(lake)) - before == 1 + ROUNDS, "nothing that was committed was done again"

@@ -1,0 +1,103 @@
+"""A store that meets its fate at one write of one key: an answer is lost, the service goes down, the process is gone.
+
+Also a place to step in: what a test wants to happen just before a write, happens then, in the writer's own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from compactor.errors import Unavailable
+from compactor.object_store import ObjectEntry, ObjectStore, StoreLocation
+from tests.fakes.faulty_store import Stopped
+
+Fate = Literal["one answer is lost", "the store is down from then on", "the process is killed"]
+When = Literal["before", "after"]
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Doom:
+    """What happens at the first write of `key`. `after`: the write has been carried out, and nobody is told."""
+
+    key: str
+    when: When
+    fate: Fate
+
+
+class DoomedStore:
+    """Wraps a sound store. `writes` are the keys that were put or overwritten, in order."""
+
+    def __init__(self, store: ObjectStore, doom: Doom | None = None) -> None:
+        self._store = store
+        self._doom = doom
+        self._met = False
+        self._steps: dict[str, Callable[[], None]] = {}
+        self.writes: list[str] = []
+
+    @property
+    def met(self) -> bool:
+        """Whether the write in question was asked for."""
+        return self._met
+
+    def just_before(self, key: str, step: Callable[[], None]) -> None:
+        """Once, before the first write of `key` is carried out, `step` runs."""
+        self._steps[key] = step
+
+    @property
+    def location(self) -> StoreLocation:
+        return self._store.location
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        return self._write(key, lambda: self._store.put_if_absent(key, body))
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        self._write(key, lambda: self._store.overwrite(key, body))
+
+    def read(self, key: str) -> bytes | None:
+        self._refuse_if_over()
+        return self._store.read(key)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        self._refuse_if_over()
+        return self._store.read_range(key, start, length)
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        self._refuse_if_over()
+        return self._store.list(prefix, start_after)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        self._refuse_if_over()
+        return self._store.list_folders(prefix)
+
+    def delete(self, key: str) -> None:
+        self._refuse_if_over()
+        self._store.delete(key)
+
+    def _write(self, key: str, carry_out: Callable[[], ResultT]) -> ResultT:
+        self._refuse_if_over()
+        step = self._steps.pop(key, None)
+        if step is not None:
+            step()
+        doom = self._doom
+        meets = doom is not None and doom.key == key and not self._met
+        self._met = self._met or meets
+        if doom is not None and meets and doom.when == "before":
+            raise self._end(doom)
+        self.writes.append(key)
+        result = carry_out()
+        if doom is not None and meets:
+            raise self._end(doom)
+        return result
+
+    def _refuse_if_over(self) -> None:
+        doom = self._doom
+        if self._met and doom is not None and doom.fate != "one answer is lost":
+            raise self._end(doom)
+
+    def _end(self, doom: Doom) -> BaseException:
+        if doom.fate == "the process is killed":
+            return Stopped(f"{doom.when} the write of {doom.key}")
+        return Unavailable(f"the store failed {doom.when} the write of {doom.key}, as the test told it to")
