@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from compactor.catalog.actions import SortKey
+from compactor.kernels.sort_values import fixed_width_bytes
 from compactor.names import PARTITION_STREAM_POSITION
 
 SORT_KEY_BYTES_MAX = 32
@@ -35,12 +36,7 @@ def sort_key_bytes(data_type: pa.DataType) -> int | None:
         return sort_key_bytes(data_type.value_type)
     if pa.types.is_null(data_type):
         return 0
-    if pa.types.is_nested(data_type) or pa.types.is_interval(data_type):
-        return None
-    try:
-        return int(max(1, data_type.bit_width // 8))
-    except ValueError:
-        return None
+    return fixed_width_bytes(data_type)
 
 
 def is_key_type(data_type: pa.DataType) -> bool:

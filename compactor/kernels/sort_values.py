@@ -14,11 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.errors import Invalid
-
-SORT_VALUES_BYTES_MAX = 32
-"""Seed 000, "Compactor I/O": the values of all custom sort keys together, inclusive."""
-
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -134,9 +129,3 @@ def _ordered_to_floats(raw: Bytes) -> Bytes:
     sign = ordered.dtype.type(1 << (8 * width - 1))
     bits = np.where(ordered & sign, ordered ^ sign, ~ordered)
     return bits.astype(f"<u{width}").view(np.uint8).reshape(-1, width)
-
-
-def refuse_unsortable(name: str, arrow_type: pa.DataType) -> None:
-    """Raises `Invalid` where a column cannot be a sort key."""
-    if fixed_width_bytes(arrow_type) is None:
-        raise Invalid(f"sort key {name!r} has type {arrow_type}, which has no fixed width: use a number, date or time")
