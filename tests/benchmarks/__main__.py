@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks import contests, goals, plot, report
-from tests.benchmarks.contests import DELTA_SHARES, EVERYBODY, Arena, Entry
+from tests.benchmarks.contests import DELTAS, EVERYBODY, Arena, Entry
 from tests.benchmarks.data import NARROW, WIDE
 from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
 from tests.benchmarks.goals import Goal
@@ -61,7 +61,7 @@ def _run(arena: Arena, options: argparse.Namespace, plot_path: Path) -> _Found:
         print(f"{name}:", flush=True)
         if name in {"whole", "incremental"}:
             for shape in options.shape:
-                _run_shape(arena, name, shape, options.delta_shares, found)
+                _run_shape(arena, name, shape, options.deltas, found)
         else:
             _run_other(arena, name, plot_path, found)
     observations = [seen for entry in found.entries if (seen := observe(entry)) and entry.shape.name == NARROW.name]
@@ -70,12 +70,12 @@ def _run(arena: Arena, options: argparse.Namespace, plot_path: Path) -> _Found:
     return found
 
 
-def _run_shape(arena: Arena, section: str, shape: str, delta_shares: Sequence[float], found: _Found) -> None:
+def _run_shape(arena: Arena, section: str, shape: str, deltas: Sequence[tuple[float, bool]], found: _Found) -> None:
     if section == "whole":
         entries = contests.whole_table(arena, _SHAPES[shape])
         found.add(report.whole_table_section(shape, entries), goals.goals_of_whole(shape, entries), entries)
     else:
-        entries = contests.incremental(arena, _SHAPES[shape], delta_shares)
+        entries = contests.incremental(arena, _SHAPES[shape], deltas)
         found.add(report.incremental_section(shape, entries), goals.goals_of_incremental(shape, entries), entries)
 
 
@@ -109,10 +109,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: shows that it works")
     options = parser.parse_args(arguments)
-    options.delta_shares = DELTA_SHARES
+    options.deltas = DELTAS
     if options.quick:
-        options.scale, options.repeats, options.shape = _QUICK_SCALE, 1, [NARROW.name]
-        options.section, options.delta_shares = ["whole", "incremental"], [goals.INCREMENTAL_SHARE]
+        options.scale, options.repeats, options.shape = _QUICK_SCALE, 0, [NARROW.name]
+        options.section, options.deltas = ["whole", "incremental"], [(goals.INCREMENTAL_SHARE, True)]
     if options.results is None and options.scale == 1 and options.only == EVERYBODY:
         options.results = RESULTS
     return options

@@ -16,7 +16,8 @@ from tests.benchmarks.processes import Timing, measure
 from tests.benchmarks.spark_events import Steps, steps_of
 
 EVERYBODY = (OURS, SPARK, DUCKDB, DUCKDB_JOIN, FLOOR)
-DELTA_SHARES = (0.01, 0.05, 0.2)
+DELTAS = tuple((share, clustered) for share in (0.01, 0.05, 0.2) for clustered in (True, False))
+"""Of incremental compactions: the share of the table's rows, and whether updates fall on the recent ones."""
 TABLE_FACTORS = (1, 2, 4, 16)
 ROUND_FACTORS = (1, 4, 16)
 BUCKET_COUNTS = (1, 2, 8, 32)
@@ -87,6 +88,7 @@ class Arena:
     """Where contests take place.
 
     folder   everything is written below it
+    repeats  timed runs of a contestant after its first; 0: the first is all there is
     only     contestants that take part
     """
 
@@ -151,22 +153,21 @@ def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
     shape = shape.scaled(arena.scale)
     change = Change(int(shape.rows * _FULL_DELTA_SHARE))
     entries = [arena.enter(name, shape, change) for name in _playing(arena, EVERYBODY)]
-    if OURS in arena.only:
+    if OURS in arena.only and arena.repeats:
         entries.append(arena.enter(OURS, shape, change, Asked(by_position=True), repeats=1))
     return entries
 
 
-def incremental(arena: Arena, shape: Shape, shares: Iterable[float] = DELTA_SHARES) -> list[Entry]:
+def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]] = DELTAS) -> list[Entry]:
     """A delta over a compacted table, against DuckDB that has to take the whole table again."""
     shape = shape.scaled(arena.scale)
     entries = []
-    for share in shares:
-        for clustered in (True, False):
-            change = Change(int(shape.rows * share), clustered)
-            if OURS in arena.only:
-                asked = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
-                entries.append(arena.enter(OURS, shape, change, asked))
-            entries += [arena.enter(name, shape, change) for name in _playing(arena, [DUCKDB])]
+    for share, clustered in deltas:
+        change = Change(int(shape.rows * share), clustered)
+        if OURS in arena.only:
+            asked = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
+            entries.append(arena.enter(OURS, shape, change, asked))
+        entries += [arena.enter(name, shape, change) for name in _playing(arena, [DUCKDB])]
     return entries
 
 

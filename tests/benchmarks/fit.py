@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tests.benchmarks.contests import Entry
 from tests.benchmarks.spark_events import DEDUPE, HASH_BUCKET, INDEX, MATERIALIZE
@@ -86,6 +87,7 @@ def fit_steps(seen: Sequence[Observation]) -> list[Fit]:
     fits = [
         _fit(f"{step}, core-seconds", terms, seen, [each.busy_seconds.get(step, 0.0) for each in seen])
         for step, terms in _TERMS_OF_STEPS.items()
+        if any(each.busy_seconds.get(step) for each in seen)
     ]
     seconds = [each.seconds for each in seen]
     fits.append(_fit("the whole, seconds, as sizing.py has it", _TERMS_OF_SIZING, seen, seconds))
@@ -97,7 +99,19 @@ def _fit(what: str, terms: _Terms, seen: Sequence[Observation], measured: Sequen
     took = [(each, seconds) for each, seconds in zip(seen, measured, strict=True) if seconds > 0]
     seconds = np.array([each for _, each in took])
     amounts = np.array([[of(each) for of in terms.values()] for each, _ in took], np.float64)
-    costs = np.linalg.lstsq(amounts / seconds[:, None], np.ones(len(took)), rcond=None)[0]
+    costs = _costs(amounts / seconds[:, None])
     errors = np.abs(amounts @ costs - seconds) / seconds
     named = dict(zip(terms, map(float, costs), strict=True))
     return Fit(what, named, len(took), float(np.median(errors)), float(errors.max()))
+
+
+def _costs(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Least squares for ones. What comes out negative costs nothing: it is left out, the lowest first, and the rest
+    is fitted again."""
+    kept = list(range(shares.shape[1]))
+    while True:
+        costs = np.zeros(shares.shape[1])
+        costs[kept] = np.linalg.lstsq(shares[:, kept], np.ones(len(shares)), rcond=None)[0]
+        if (costs >= 0).all():
+            return costs
+        kept.remove(int(costs.argmin()))

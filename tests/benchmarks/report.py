@@ -250,7 +250,7 @@ def _bytes_moved(entry: Entry) -> tuple[str, str]:
 def _cost(term: str, seconds: float) -> str:
     if term == "round":
         return f"{seconds:.2f} s a {term}"
-    return f"{seconds * 1e9:.0f} ns a {term}" + (f" ({1 / seconds:,.0f}/s)" if seconds > 0 else "")
+    return f"{seconds * 1e9:.0f} ns a {term} ({1 / seconds:,.0f}/s)" if seconds > 0 else f"nothing a {term}"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
