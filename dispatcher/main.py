@@ -9,6 +9,8 @@ in `OPTIONS_FROM_ENVIRONMENT`.
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -40,8 +42,8 @@ OPTIONS_FROM_ENVIRONMENT = (
     "state",
     "topic_arn",
 )
-COMMANDS = ("dispatch", "submit", "compact", "plan", "status", "watch", "cancel", "redrive")
-TABLE_COMMANDS = ("create", "append", "show", "log", "scan")
+COMMANDS = ("dispatch", "submit", "compact", "plan", "status", "watch", "cancel", "redrive", "rehash")
+TABLE_COMMANDS = ("create", "append", "show", "log", "scan", "lookup", "verify")
 
 
 class ServiceClients:
@@ -109,8 +111,30 @@ def _tools(environment: Mapping[str, str]) -> Tools:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         owner=f"{socket.gethostname()}/{os.getpid()}/{clock.new_id()[:8]}",
+        program=_program(environment),
         stops_when_asked=_stops_when_asked,
+        stand_in_for_aws=_stand_in_for_aws,
     )
+
+
+def _program(environment: Mapping[str, str]) -> str:
+    """`lithify` where the shell finds this one by that name, else its path, from here if it lies below."""
+    script = Path(sys.argv[0]).absolute()
+    if script.name != app.info.name:
+        return shlex.join([sys.executable, "-m", "dispatcher.main"])
+    found = shutil.which(script.name, path=environment.get("PATH", ""))
+    if found is not None and Path(found).samefile(script):
+        return script.name
+    return shlex.quote(str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script))
+
+
+def _stand_in_for_aws(variables: Mapping[str, str]) -> None:
+    """Boto, PyArrow and child processes all look into this process's environment, and find nothing else there."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(variables)
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
 
 
 def _stops_when_asked() -> threading.Event:

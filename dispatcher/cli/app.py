@@ -6,6 +6,7 @@ import typer
 
 from dispatcher.cli.audit import lookup, rehash, verify_table
 from dispatcher.cli.compact import compact_table
+from dispatcher.cli.demo import demo
 from dispatcher.cli.dispatch import dispatch, redrive
 from dispatcher.cli.job_runs import cancel, plan, status, submit, watch
 from dispatcher.cli.schema import schema
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command()(demo)
 app.command()(dispatch)
 app.command()(submit)
 app.command("compact")(compact_table)

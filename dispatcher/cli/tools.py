@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -45,7 +45,9 @@ class Tools:
     memory_bytes  of this machine
     cores         of this machine that this process may use
     owner         how this process is called in claims
+    program       how a person calls this command, in a shell
     stops_when_asked  from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
+    stand_in_for_aws  from its call on, the variables given are all that this process and its children know of AWS
     """
 
     clients: Clients
@@ -53,7 +55,9 @@ class Tools:
     memory_bytes: int
     cores: int
     owner: str
+    program: str
     stops_when_asked: Callable[[], threading.Event]
+    stand_in_for_aws: Callable[[Mapping[str, str]], None]
 
     def store(self, uri: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
         return open_store(parse_location(uri, endpoint_url=endpoint_url, region=region))

@@ -1,0 +1,90 @@
+"""What `lithify demo` makes for itself in an AWS account that is none: queues, a topic, a bucket, on stand-ins.
+
+Nothing else in Lithify creates such things: in an account they are infra's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.config import Config
+
+from compactor.aws.failures import translated
+from compactor.events import Event
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+DELIVERIES_MAX = 5
+
+
+@dataclass(frozen=True)
+class DemoServices:
+    """A queue whose dead letters go to another, a topic, and a queue that gets every event of the topic."""
+
+    queue_url: str
+    dead_letter_queue_url: str
+    topic_arn: str
+    events_queue_url: str
+
+
+def create_services(endpoint_url: str, region: str, name: str) -> DemoServices:
+    """Creates all of them, with names that begin with `name`."""
+    sqs = boto3.client("sqs", endpoint_url=endpoint_url, region_name=region)
+    sns = boto3.client("sns", endpoint_url=endpoint_url, region_name=region)
+    with translated(f"{endpoint_url} creates no queues"):
+        dead_letters = sqs.create_queue(QueueName=f"{name}-dead-letters")["QueueUrl"]
+        policy = {"deadLetterTargetArn": _arn(sqs, dead_letters), "maxReceiveCount": DELIVERIES_MAX}
+        queue = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": json.dumps(policy)})["QueueUrl"]
+        events = sqs.create_queue(QueueName=f"{name}-events")["QueueUrl"]
+        topic = sns.create_topic(Name=f"{name}-events")["TopicArn"]
+        sns.subscribe(
+            TopicArn=topic,
+            Protocol="sqs",
+            Endpoint=_arn(sqs, events),
+            Attributes={"RawMessageDelivery": "true"},
+        )
+    return DemoServices(queue, dead_letters, topic, events)
+
+
+def create_bucket(endpoint_url: str, region: str, bucket: str) -> None:
+    """One try, for a server that may not be ready yet: `Unavailable` then."""
+    config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, read_timeout=5)
+    s3 = boto3.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+    with translated(f"{endpoint_url} takes no objects"):
+        if bucket not in {each.get("Name") for each in s3.list_buckets().get("Buckets", [])}:
+            s3.create_bucket(Bucket=bucket)
+        s3.put_object(Bucket=bucket, Key="ready", Body=b"")
+
+
+class EventFeed:
+    """The events that a topic delivered to a queue, each once."""
+
+    def __init__(self, sqs: SQSClient, url: str) -> None:
+        self._sqs = sqs
+        self._url = url
+        self._seen: set[str] = set()
+
+    @classmethod
+    def open(cls, url: str, endpoint_url: str, region: str) -> EventFeed:
+        return cls(boto3.client("sqs", endpoint_url=endpoint_url, region_name=region), url)
+
+    def receive(self) -> list[Event]:
+        """What has come since the last call, without waiting; sorted, as queues do not keep order."""
+        found: list[Event] = []
+        with translated(f"queue {self._url} cannot be read"):
+            while messages := self._sqs.receive_message(QueueUrl=self._url, MaxNumberOfMessages=10).get("Messages"):
+                for message in messages:
+                    event = Event.model_validate_json(message.get("Body", ""))
+                    self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=message.get("ReceiptHandle", ""))
+                    if event.id not in self._seen:
+                        self._seen.add(event.id)
+                        found.append(event)
+        return sorted(found, key=lambda event: event.sequence)
+
+
+def _arn(sqs: SQSClient, url: str) -> str:
+    return sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

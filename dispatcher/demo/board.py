@@ -1,0 +1,120 @@
+"""What the events have told so far, as one would keep it on a board: a line per session. A pure fold of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from compactor import event_types as said
+from compactor.event_types import EventData
+from compactor.events import Event
+from compactor.names import render_partition
+
+
+@dataclass(frozen=True)
+class SessionLine:
+    """One session. `state` is the last thing that happened to it, `rows_done` of `rows` delta rows have been read."""
+
+    job_run_id: str
+    partition: str
+    state: str
+    round_number: int = 0
+    rounds: int = 0
+    step: str = ""
+    tasks_done: int = 0
+    tasks: int = 0
+    rows_done: int = 0
+    rows: int = 0
+    expected_sla: float | None = None
+    is_over: bool = False
+
+
+@dataclass(frozen=True)
+class JobRunLine:
+    sessions: int = 0
+    outcome: str | None = None
+    reasons: tuple[str, ...] = ()
+
+
+class Board:
+    """Takes events in any order that keeps each session's own."""
+
+    def __init__(self) -> None:
+        self.job_runs: dict[str, JobRunLine] = {}
+        self.sessions: dict[str, SessionLine] = {}
+
+    def take(self, event: Event) -> None:
+        data = event.data
+        if isinstance(data, said.SessionData):
+            line = self.sessions.get(data.session_id)
+            if line is None:
+                line = SessionLine(event.jobrunid, render_partition(data.partition), "waiting")
+            self.sessions[data.session_id] = _after(line, data)
+        else:
+            self.job_runs[event.jobrunid] = _job_run_after(self.job_runs.get(event.jobrunid, JobRunLine()), data)
+
+    def have_ended(self, job_run_ids: Iterable[str]) -> bool:
+        return all(self.job_runs.get(each, JobRunLine()).outcome is not None for each in job_run_ids)
+
+    @property
+    def running(self) -> list[SessionLine]:
+        return [line for line in self.sessions.values() if not line.is_over]
+
+    @property
+    def over_count(self) -> int:
+        return len(self.sessions) - len(self.running)
+
+    @property
+    def sessions_count(self) -> int:
+        """Sessions of all job runs that were accepted."""
+        return sum(line.sessions for line in self.job_runs.values())
+
+
+def _job_run_after(line: JobRunLine, data: EventData) -> JobRunLine:
+    match data:
+        case said.JobRunAccepted():
+            return replace(line, sessions=data.sessions)
+        case said.JobRunSucceeded():
+            return replace(line, outcome="succeeded")
+        case said.JobRunFailed() | said.JobRunRejected():
+            return replace(line, outcome="failed", reasons=data.reasons)
+        case said.JobRunCancelled():
+            return replace(line, outcome="cancelled", reasons=(data.reason,))
+        case _:
+            return line
+
+
+_STATES: Mapping[type[EventData], str] = {
+    said.SessionPlanned: "planned",
+    said.SessionLaunched: "Spark starts",
+    said.SessionStarted: "running",
+    said.SessionStalled: "stalled",
+    said.SessionRetried: "tried again",
+    said.SessionSucceeded: "succeeded",
+    said.SessionFailed: "failed",
+}
+
+
+def _after(line: SessionLine, data: said.SessionData) -> SessionLine:
+    is_over = line.is_over or isinstance(data, said.SessionSucceeded | said.SessionFailed)
+    line = replace(line, state=_STATES.get(type(data), line.state), is_over=is_over)
+    match data:
+        case said.SessionPlanned() | said.SessionStarted():
+            return replace(line, expected_sla=data.expected_sla)
+        case said.SessionExpectedSlaChanged():
+            return replace(line, expected_sla=data.now)
+        case said.SessionRoundCompleted():
+            return replace(line, round_number=data.round_number, rounds=data.rounds, step="committed")
+        case said.HeartbeatEmitted():
+            return replace(
+                line,
+                round_number=data.round_number,
+                rounds=data.rounds,
+                step=data.step,
+                tasks_done=data.tasks_done,
+                tasks=data.tasks,
+                rows_done=data.rows_done,
+                rows=data.rows,
+            )
+        case _:
+            return line

@@ -1,0 +1,194 @@
+"""Servers that stand in for AWS on this machine: moto for SQS and SNS, in this process; seaweedfs for S3, beside it.
+
+Both listen on 127.0.0.1 only, on ports that are free, and are gone when their context ends. Their credentials open
+nothing else: `AWS_VARIABLES` is all that the demo's processes know of AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from compactor.clock import Clock
+from compactor.errors import Invalid, Unavailable
+
+HOST = "127.0.0.1"
+REGION = "us-east-1"
+BUCKET = "lithify-demo"
+START_SECONDS_MAX = 60.0
+_POLL_SECONDS = 0.1
+
+AWS_VARIABLES: Mapping[str, str] = MappingProxyType(
+    {
+        "AWS_ACCESS_KEY_ID": "lithify-demo",
+        "AWS_SECRET_ACCESS_KEY": "lithify-demo-secret",
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        # Nobody's own profile may lead the demo to a real account.
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    }
+)
+
+_INSTALL = "install it with pip install 'lithify[demo]'"
+
+
+@contextmanager
+def queue_server() -> Iterator[str]:
+    """The URL of an empty SQS and SNS. Raises `Invalid` if moto is not installed."""
+    try:
+        from moto.server import ThreadedMotoServer
+    except ImportError as error:
+        raise Invalid(f"the demo's SQS and SNS are moto's server, which is not installed: {_INSTALL}") from error
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A seaweedfs with its data in one folder. `serve` in that folder starts it again later, on the same port."""
+
+    folder: Path
+    port: int
+    command: tuple[str, ...]
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def serve(self) -> Path:
+        return self.folder / "serve"
+
+
+@contextmanager
+def s3_server(folder: Path, create_bucket: Callable[[str], None], clock: Clock) -> Iterator[S3Server]:
+    """A started S3 with `BUCKET` in it. `create_bucket` is asked until it no longer raises `Unavailable`."""
+    ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+    server = S3Server(folder, ports["s3"], (str(_find_weed()), *_arguments(ports)))
+    _write_folder(server)
+    with (folder / "log.txt").open("wb") as log:
+        # In a process group of its own: a Ctrl-C is for us, who end it when nobody needs it any more.
+        process = subprocess.Popen(
+            server.command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        _await(lambda: create_bucket(server.endpoint_url), process, folder / "log.txt", clock)
+        yield server
+    finally:
+        # Asked politely it takes half a minute; what it has acknowledged is on disk.
+        process.kill()
+        process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+_PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
+
+
+_SERVE = """\
+#!/bin/sh
+# Starts the demo's S3 server again and returns when it answers: some 20 seconds, because it was not asked to stop.
+cd "$(dirname "$0")" || exit 1
+nohup {command} > log.txt 2>&1 &
+until {python} -c 'import socket; socket.create_connection(("{host}", {port}), 1)' 2> /dev/null; do
+    kill -0 $! || exit 1
+    sleep 0.5
+done
+sleep 2
+echo "The demo's S3 server is process $!: kill $! when you have seen enough."
+"""
+
+
+def _write_folder(server: S3Server) -> None:
+    (server.folder / "data").mkdir(parents=True)
+    (server.folder / "identities.json").write_text(json.dumps(_IDENTITIES))
+    command, python = shlex.join(server.command), shlex.quote(sys.executable)
+    server.serve.write_text(_SERVE.format(command=command, python=python, host=HOST, port=server.port))
+    server.serve.chmod(0o755)
+
+
+def _arguments(ports: Mapping[str, int]) -> Sequence[str]:
+    """Of `weed`, in its own folder. A socket's name may be 100 bytes long, so those are not named by the whole path."""
+    named = (
+        f"-{room}.port{'.' + kind if kind else ''}={port}"
+        for name, port in ports.items()
+        for room, _, kind in [name.partition(".")]
+    )
+    return (
+        "server",
+        "-dir=data",
+        f"-ip={HOST}",
+        f"-ip.bind={HOST}",
+        "-filer",
+        "-s3",
+        "-s3.config=identities.json",
+        # The default, 8 volumes, is soon spent: a bucket takes 7 of its own, and then every PUT is an InternalError.
+        "-volume.max=500",
+        "-master.volumeSizeLimitMB=64",
+        "-master.telemetry=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-filer.localSocket=filer.sock",
+        "-s3.localSocket=s3.sock",
+        *named,
+    )
+
+
+def _await(ready: Callable[[], None], process: subprocess.Popen[bytes], log: Path, clock: Clock) -> None:
+    deadline = clock.monotonic_seconds() + START_SECONDS_MAX
+    while True:
+        try:
+            return ready()
+        except Unavailable as error:
+            if process.poll() is not None or clock.monotonic_seconds() > deadline:
+                raise Unavailable(f"the demo's S3 server did not start ({error}): see {log}") from error
+            clock.sleep(_POLL_SECONDS)
+
+
+def _find_weed() -> Path:
+    """The `weed` beside this Python, where the wheel puts it, or the first on the path."""
+    beside = Path(sys.executable).with_name("weed")
+    found = str(beside) if beside.is_file() else shutil.which("weed")
+    if found is None:
+        raise Invalid(f"the demo's S3 is seaweedfs, which is not installed: {_INSTALL}")
+    return Path(found)
+
+
+_IDENTITIES = {
+    "identities": [
+        {
+            "name": "demo",
+            "credentials": [
+                {
+                    "accessKey": AWS_VARIABLES["AWS_ACCESS_KEY_ID"],
+                    "secretKey": AWS_VARIABLES["AWS_SECRET_ACCESS_KEY"],
+                }
+            ],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+    ]
+}

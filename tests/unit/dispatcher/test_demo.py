@@ -1,0 +1,180 @@
+"""The demo's parts: its orders and who survives, the board that events fill, the folder it leaves."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor import event_types as said
+from compactor.catalog.log import Entry
+from compactor.errors import Invalid
+from compactor.event_types import EventData
+from compactor.events import Event, Subject, entry_event
+from compactor.names import Operation
+from dispatcher.demo import tpch
+from dispatcher.demo.board import Board
+from dispatcher.demo.place import PARENT, make_place
+from dispatcher.demo.sentences import sentence
+
+ORDERS = 4_000
+SESSION, PARTITION = "orders.1", {"o_orderyear": "1994"}
+
+
+def base() -> pa.Table:
+    """Orders as the generator writes them: of every 32 keys the first 8 are used."""
+    days = [date(1992, 1, 1) + timedelta(days=number % 2_400) for number in range(ORDERS)]
+    rows = {
+        "o_orderkey": [number // 8 * 32 + number % 8 for number in range(ORDERS)],
+        "o_custkey": [1] * ORDERS,
+        "o_orderstatus": ["O"] * ORDERS,
+        "o_totalprice": [Decimal("10.00")] * ORDERS,
+        "o_orderdate": days,
+        "o_orderpriority": ["5-LOW"] * ORDERS,
+        "o_clerk": ["Clerk#1"] * ORDERS,
+        "o_shippriority": [0] * ORDERS,
+        "o_comment": [""] * ORDERS,
+        "o_updated": pa.array(days).cast(pa.timestamp("ms")),
+    }
+    return pa.table(rows, schema=tpch.SCHEMA)
+
+
+def test_refreshes_insert_and_delete_one_order_in_a_thousand_and_update_some() -> None:
+    deltas = tpch.make_deltas(base())
+    assert [(delta.operation, delta.rows.num_rows) for delta in deltas] == [
+        (Operation.UPSERT, ORDERS),
+        (Operation.UPSERT, ORDERS // 1_000 + ORDERS // 20),
+        (Operation.DELETE, ORDERS // 1_000),
+        (Operation.UPSERT, ORDERS // 1_000 + ORDERS // 25),
+        (Operation.DELETE, ORDERS // 1_000),
+    ]
+
+
+def test_the_survivors_are_those_of_a_plain_dict() -> None:
+    deltas = tpch.make_deltas(base())
+    latest: dict[int, tuple[datetime, Operation, dict[str, object]]] = {}
+    for delta in deltas:
+        for row in delta.rows.to_pylist():
+            standing = latest.get(row["o_orderkey"])
+            if standing is None or row["o_updated"] >= standing[0]:
+                latest[row["o_orderkey"]] = (row["o_updated"], delta.operation, row)
+    expected = [row for _, (_, operation, row) in sorted(latest.items()) if operation is Operation.UPSERT]
+    assert tpch.survivors(deltas).to_pylist() == expected
+
+
+def test_an_update_that_comes_late_loses() -> None:
+    deltas = tpch.make_deltas(base())
+    key, _ = tpch.late_order(deltas[0].rows)
+    of_key = [row for delta in deltas for row in delta.rows.to_pylist() if row["o_orderkey"] == key]
+    (left,) = [row for row in tpch.survivors(deltas).to_pylist() if row["o_orderkey"] == key]
+    assert len(of_key) == 3
+    assert left == of_key[1] != of_key[2]
+
+
+def test_rows_are_told_apart_by_their_order_year() -> None:
+    years = dict(tpch.by_year(base()))
+    assert list(years) == [str(year) for year in range(1992, 1999)]
+    assert sum(rows.num_rows for rows in years.values()) == ORDERS
+    assert {day.year for day in years["1995"].column("o_orderdate").to_pylist()} == {1995}
+
+
+def event(number: int, data: EventData) -> Event:
+    return entry_event(Subject("orders", "TPCH.ORDERS.V1"), "a/log", Entry(number, "id", number, ()), 0, data)
+
+
+def planned() -> said.SessionPlanned:
+    return said.SessionPlanned(
+        session_id=SESSION,
+        partition=PARTITION,
+        hash_bucket_count=2,
+        max_rows_per_round=9,
+        tasks=1,
+        task_memory_bytes=1,
+        expected_sla=4.5,
+        desired_sla=None,
+        arithmetic=(),
+    )
+
+
+def succeeded() -> said.SessionSucceeded:
+    return said.SessionSucceeded(
+        session_id=SESSION,
+        partition=PARTITION,
+        nothing_to_do=False,
+        rounds=1,
+        rows_in=1_200,
+        rows_out=1_000,
+        rows_deduplicated=190,
+        rows_deleted=10,
+        seconds=1.5,
+        expected_sla=4.5,
+    )
+
+
+def test_the_board_follows_a_session_from_its_plan_to_its_end() -> None:
+    board = Board()
+    board.take(event(1, planned()))
+    board.take(
+        event(
+            2,
+            said.SessionLaunched(
+                session_id=SESSION, partition=PARTITION, attempt=1, cluster="local process 7, output in a file"
+            ),
+        )
+    )
+    board.take(
+        event(3, said.SessionStarted(session_id=SESSION, partition=PARTITION, attempt=1, rounds=2, expected_sla=5.0))
+    )
+    beat = said.HeartbeatEmitted(
+        session_id=SESSION,
+        partition=PARTITION,
+        attempt=1,
+        round_number=1,
+        rounds=2,
+        step="dedupe",
+        tasks_done=1,
+        tasks=2,
+        rows_done=0,
+        rows=9,
+    )
+    board.take(event(4, beat))
+    (line,) = board.running
+    assert (line.partition, line.state, line.step) == ("o_orderyear=1994", "running", "dedupe")
+    assert (line.tasks_done, line.tasks, line.expected_sla) == (1, 2, 5.0)
+    board.take(event(5, succeeded()))
+    assert board.running == []
+    assert board.over_count == 1
+
+
+def test_the_board_knows_when_every_job_run_has_ended() -> None:
+    board = Board()
+    accepted = said.JobRunAccepted(destination_compacted_table_id="A.B.V1", sessions=1, priority=0, desired_sla=None)
+    board.take(event(1, accepted))
+    assert not board.have_ended(["orders"])
+    board.take(event(2, said.JobRunFailed(failed_sessions=("orders.1",), reasons=("no disk",), seconds=1.0)))
+    assert board.have_ended(["orders"])
+    assert not board.have_ended(["orders", "paper"])
+
+
+def test_an_event_is_said_in_a_few_words() -> None:
+    assert sentence(planned()) == "2 hash buckets, expected in 4.5 s"
+    assert sentence(succeeded()) == "190 deduplicated, 10 deleted, 1.5 s"
+    assert (
+        sentence(said.SessionRetried(session_id=SESSION, partition=PARTITION, attempt=2, reasons=("it crashed",)))
+        == "it crashed"
+    )
+
+
+def test_each_demo_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [make_place(None).shown for _ in range(2)] == [PARENT / "1", PARENT / "2"]
+    assert make_place(Path("mine")).folder == tmp_path / "mine"
+
+
+def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter").touch()
+    with pytest.raises(Invalid, match="is not empty"):
+        make_place(tmp_path)
