@@ -14,7 +14,7 @@ from pathlib import Path
 from compactor.clock import Clock
 from compactor.errors import Invalid, Unavailable
 from compactor.sizing import Resources
-from launcher.spark_conf import local_spark_conf
+from launcher.spark_conf import QUICK_JVM, local_spark_conf
 from launcher.submit import SparkJob, submit_arguments
 
 OUTPUT_TAIL_BYTES = 4_096
@@ -68,7 +68,7 @@ class LocalCluster:
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=subprocess.STDOUT,
-                    env=self._process_environment(),
+                    env=self._process_environment(scratch),
                     start_new_session=True,
                 )
         except (FileNotFoundError, PermissionError) as error:
@@ -77,7 +77,7 @@ class LocalCluster:
             raise Unavailable(f"{spark_submit} cannot be started now: {error.strerror}") from error
         return LocalSparkJob(process, output, settings.stop_seconds, self._clock)
 
-    def _process_environment(self) -> dict[str, str]:
+    def _process_environment(self, scratch: Path) -> dict[str, str]:
         inherited = self._settings.environment
         packages = str(find_program().parent.parent)
         return {
@@ -86,6 +86,9 @@ class LocalCluster:
             "JAVA_HOME": str(self._settings.java_home),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # Of the JVM that only puts the job's own command together.
+            "SPARK_LAUNCHER_OPTS": " ".join(QUICK_JVM),
+            "TMPDIR": str(scratch),
             "PYTHONPATH": os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH")))),
         }
 
