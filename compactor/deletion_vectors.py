@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from compactor.catalog.actions import DeletionVector
 from compactor.catalog.paths import DeletionVectorPath
-from compactor.errors import Corrupt
+from compactor.errors import Corrupt, Invalid
 from compactor.names import ContentType
 from compactor.object_store import StoreLocation
 from compactor.tabular import TabularFile, TabularWriter, read_table
@@ -22,9 +22,13 @@ _SCHEMA = pa.schema([pa.field("row_index", pa.uint64(), nullable=False)])
 
 def read_dead_rows(location: StoreLocation, vector: DeletionVector) -> npt.NDArray[np.int64]:
     """The dead rows of a file, ascending. Raises `Corrupt` where the vector is not what the log says."""
-    table = read_table(location, TabularFile(f"{location.root_uri}/{vector.path}", ContentType.FEATHER))
+    uri = f"{location.root_uri}/{vector.path}"
+    try:
+        table = read_table(location, TabularFile(uri, ContentType.FEATHER))
+    except Invalid as error:
+        raise Corrupt(str(error)) from error
     if table.schema.names != _SCHEMA.names or table.num_rows != vector.rows:
-        raise Corrupt(f"{vector.path} does not hold the {vector.rows} dead rows of file {vector.file_number}")
+        raise Corrupt(f"{uri} does not hold the {vector.rows} dead rows of file {vector.file_number}")
     rows: npt.NDArray[np.int64] = table.column(0).to_numpy().astype(np.int64)
     return rows
 

@@ -87,6 +87,7 @@ def plan_rehash(
         index_files=compacted.index_files,
         sort_columns=session.sort_columns,
         from_index_version=compacted.index_version,
+        from_hash_bucket_count=compacted.hash_bucket_count,
         keys=compacted.rows + compacted.last_round.counts.tombstones,
         hash_bucket_count=plan.hash_bucket_count,
         target=_index_target(plan, session, session.snapshot, commit_id),

@@ -39,8 +39,10 @@ def spark_job(what: str) -> Iterator[None]:
 
 
 def _translate(message: str, what: str) -> LithifyError | None:
-    ours = _OUR_ERROR.search(message)
-    if ours is not None:
+    # An error with a cause is printed after its cause: the last one is what the task raised.
+    found = list(_OUR_ERROR.finditer(message))
+    if found:
+        ours = found[-1]
         kind: type[LithifyError] = getattr(errors, ours["kind"])
         return kind(ours["said"])
     if any(sign in message for sign in _SPARK_LOST):

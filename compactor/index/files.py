@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from compactor.catalog.actions import IndexFile
 from compactor.catalog.paths import IndexFilePath, StreamFolder
+from compactor.errors import Corrupt
 from compactor.index.layout import (
     VOID_FILE_NUMBER,
     IndexRows,
@@ -21,10 +22,14 @@ from compactor.index.layout import (
     to_record_batch,
 )
 from compactor.kernels.digest_order import digest_order
+from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sort_values import SortColumn
 from compactor.object_store import StoreLocation
 from compactor.tabular.filesystems import open_filesystem, reading, writing
 from compactor.tabular.writer import _Target
+
+_DIGESTS_SAMPLED = 64
+"""Enough to tell two buckets apart for certain, too few to read a file for them."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,22 @@ def write_bucket(
     return tuple(written)
 
 
-def open_bucket(location: StoreLocation, files: Sequence[IndexFile]) -> list[IndexSegment]:
-    """One bucket's index files, opened; newest run first. `files` are the bucket's, in any order."""
-    return [_open_file(location, file) for file in sorted(files, key=lambda file: (-file.run, file.part))]
+def open_bucket(
+    location: StoreLocation, files: Sequence[IndexFile], hash_bucket_count: int | None = None
+) -> list[IndexSegment]:
+    """One bucket's index files, opened; newest run first. `files` are the bucket's, in any order.
+
+    hash_bucket_count  of the index; with it, a file of another bucket is noticed, by a sample of its digests
+
+    Raises `Corrupt` naming the file that is not what the log says.
+    """
+    segments = []
+    for file in sorted(files, key=lambda file: (-file.run, file.part)):
+        segment = _open_file(location, file)
+        if hash_bucket_count is not None:
+            _refuse_other_bucket(segment, f"{location.root_uri}/{file.path}", file.hash_bucket, hash_bucket_count)
+        segments.append(segment)
+    return segments
 
 
 def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int64]]:
@@ -83,9 +101,14 @@ def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int6
     return rows.take(order[newest]), order[newest]
 
 
-def read_bucket(location: StoreLocation, files: Sequence[IndexFile], sort_columns: Sequence[SortColumn]) -> IndexRows:
+def read_bucket(
+    location: StoreLocation,
+    files: Sequence[IndexFile],
+    sort_columns: Sequence[SortColumn],
+    hash_bucket_count: int | None = None,
+) -> IndexRows:
     """What one bucket's index says, all runs together: live rows and tombstones, sorted by digest."""
-    segments = open_bucket(location, files)
+    segments = open_bucket(location, files, hash_bucket_count)
     if not segments:
         return no_rows(sort_columns)
     parts_of_runs = [list(parts) for _, parts in groupby(segments, key=lambda segment: segment.run)]
@@ -116,4 +139,17 @@ def _open_file(location: StoreLocation, file: IndexFile) -> IndexSegment:
         else:
             with filesystem.open_input_stream(path) as stream:
                 source = pa.BufferReader(stream.read())
-        return IndexSegment(pa.ipc.open_file(source).get_batch(0), file.run, uri)
+        try:
+            batch = pa.ipc.open_file(source).get_batch(0)
+        except (pa.ArrowException, OSError) as error:
+            raise Corrupt(f"{uri} cannot be read as primary key index: {error}") from error
+    if batch.num_rows != file.rows:
+        raise Corrupt(f"{uri} holds {batch.num_rows} rows, but the log says {file.rows}")
+    return IndexSegment(batch, file.run, uri)
+
+
+def _refuse_other_bucket(segment: IndexSegment, uri: str, hash_bucket: int, hash_bucket_count: int) -> None:
+    step = max(1, len(segment.raw_digests) // _DIGESTS_SAMPLED)
+    sample = segment.raw_digests[::step].view(">u4").astype(np.uint32)
+    if (hash_buckets(sample, hash_bucket_count) != hash_bucket).any():
+        raise Corrupt(f"{uri} holds digests of other hash buckets than {hash_bucket}")

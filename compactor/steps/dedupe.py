@@ -223,12 +223,14 @@ def finish_bucket(
 def _older_segments(plan: RoundPlan, hash_bucket: int) -> list[IndexSegment]:
     """The files of the runs that the round only searches, newest run first."""
     files = [file for file in plan.index_files if file.hash_bucket == hash_bucket]
-    return open_bucket(plan.location, [file for file in files if file.run not in plan.absorbed_runs])
+    return open_bucket(
+        plan.location, [file for file in files if file.run not in plan.absorbed_runs], plan.hash_bucket_count
+    )
 
 
 def _remember(plan: RoundPlan, hash_bucket: int, older: Sequence[IndexSegment], words: Words) -> _Remembered:
     files = [file for file in plan.index_files if file.hash_bucket == hash_bucket and file.run in plan.absorbed_runs]
-    pieces = [segment.rows(plan.sort_columns) for segment in open_bucket(plan.location, files)]
+    pieces = [segment.rows(plan.sort_columns) for segment in open_bucket(plan.location, files, plan.hash_bucket_count)]
     hits = [find_digests(segment.raw_digests, words) for segment in older]
     absorbed = sum(len(piece) for piece in pieces)
     pieces += [segment.rows(plan.sort_columns, found) for segment, found in zip(older, hits, strict=True)]

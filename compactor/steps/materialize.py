@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,9 @@ import pyarrow as pa
 
 from compactor.catalog.actions import DataFile
 from compactor.catalog.paths import CompactedFilePath
-from compactor.errors import Corrupt
+from compactor.errors import Corrupt, Invalid
 from compactor.names import ContentType
-from compactor.planning import RoundPlan, SourceFile
+from compactor.planning import CompactedSource, RoundPlan, SourceFile
 from compactor.schemas import conform
 from compactor.steps.dedupe import RowsOfFiles
 from compactor.steps.layout import MaterializeLayout
@@ -60,7 +61,8 @@ def _row_indices_by_source(blocks: Sequence[RowsOfFiles]) -> dict[int, npt.NDArr
 
 
 def _surviving_rows(plan: RoundPlan, source: SourceFile, row_indices: npt.NDArray[np.int64]) -> Iterator[pa.Table]:
-    table = read_table(plan.location, source.file, schema=plan.output.schema)
+    with _reading(source):
+        table = read_table(plan.location, source.file, schema=plan.output.schema)
     if table.num_rows != source.rows:
         raise Corrupt(f"{source.file.uri} holds {table.num_rows} rows, but the log says {source.rows}")
     table = conform(table, plan.output.schema).combine_chunks()
@@ -75,7 +77,19 @@ def _dictionary_columns(plan: RoundPlan, sources: Sequence[SourceFile]) -> tuple
     largest = max(sources, key=lambda source: source.size_bytes)
     if plan.output.content_type is not ContentType.PARQUET or largest.file.content_type is not ContentType.PARQUET:
         return None
-    return dictionary_columns_of(plan.location, largest.file)
+    with _reading(largest):
+        return dictionary_columns_of(plan.location, largest.file)
+
+
+@contextmanager
+def _reading(source: SourceFile) -> Iterator[None]:
+    """A delta file that cannot be read is bad input; a compacted file was written here, and is damaged."""
+    try:
+        yield
+    except Invalid as error:
+        if isinstance(source, CompactedSource):
+            raise Corrupt(str(error)) from error
+        raise
 
 
 class _FileCutter:

@@ -23,13 +23,15 @@ from compactor.object_store import StoreLocation
 class RehashPlan:
     """What a rehash reads and writes. Travels to every task.
 
-    keys  live rows and tombstones of the stream: what the new index must hold
+    keys                    live rows and tombstones of the stream: what the new index must hold
+    from_hash_bucket_count  of the index as it is
     """
 
     location: StoreLocation
     index_files: tuple[IndexFile, ...]
     sort_columns: tuple[SortColumn, ...]
     from_index_version: int
+    from_hash_bucket_count: int
     keys: int
     hash_bucket_count: int
     target: IndexTarget
@@ -37,9 +39,8 @@ class RehashPlan:
 
 def split_bucket(plan: RehashPlan, hash_bucket: int) -> Iterator[tuple[int, IndexRows]]:
     """Reads one old bucket; yields (new hash bucket, its rows) for every new bucket that gets any."""
-    rows = read_bucket(
-        plan.location, [file for file in plan.index_files if file.hash_bucket == hash_bucket], plan.sort_columns
-    )
+    files = [file for file in plan.index_files if file.hash_bucket == hash_bucket]
+    rows = read_bucket(plan.location, files, plan.sort_columns, plan.from_hash_bucket_count)
     order, bounds = group_by_bucket(hash_buckets(rows.words, plan.hash_bucket_count), plan.hash_bucket_count)
     for bucket in np.flatnonzero(np.diff(bounds)):
         yield int(bucket), rows.take(order[bounds[bucket] : bounds[bucket + 1]])
