@@ -34,7 +34,7 @@ class DoomedStore:
         self._store = store
         self._doom = doom
         self._met = False
-        self._steps: dict[str, Callable[[], None]] = {}
+        self._steps: dict[str, Callable[[], object]] = {}
         self.writes: list[str] = []
 
     @property
@@ -42,7 +42,7 @@ class DoomedStore:
         """Whether the write in question was asked for."""
         return self._met
 
-    def just_before(self, key: str, step: Callable[[], None]) -> None:
+    def just_before(self, key: str, step: Callable[[], object]) -> None:
         """Once, before the first write of `key` is carried out, `step` runs."""
         self._steps[key] = step
 

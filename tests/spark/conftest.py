@@ -12,6 +12,8 @@ from compactor import DeltaCatalog, compact
 from compactor.catalog.catalog import Table
 from compactor.spec import JobRunResult
 from tests.builders import TABLE_ID
+from tests.crash_points import build_lake, copy_of
+from tests.crashes import Lake
 
 
 @pytest.fixture
@@ -28,3 +30,14 @@ def orders(lake: DeltaCatalog) -> Table:
 @pytest.fixture
 def compact_orders(lake: DeltaCatalog, spark: SparkSession) -> partial[JobRunResult]:
     return partial(compact, TABLE_ID, {"id"}, delta_catalog_client=lake, hash_bucket_count=2, spark=spark)
+
+
+@pytest.fixture(scope="session")
+def prepared_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return build_lake(tmp_path_factory.mktemp("prepared") / "lake", spark)
+
+
+@pytest.fixture
+def pending_lake(prepared_lake: Lake, tmp_path: Path) -> Lake:
+    """A lake of one's own in which a session of a rehash and three rounds is due, see tests.crash_points."""
+    return copy_of(prepared_lake, tmp_path / "pending")

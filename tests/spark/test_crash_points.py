@@ -6,8 +6,6 @@ The order of durable writes of a session stands in round_commit.py. Every write 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
 
@@ -16,8 +14,6 @@ from tests.crash_points import (
     HEARTBEAT,
     POINTS,
     Crash,
-    build_lake,
-    copy_of,
     crash_and_go_on,
     key_of,
     writes_of_a_sound_run,
@@ -31,20 +27,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def prepared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return build_lake(tmp_path_factory.mktemp("prepared") / "lake", spark)
-
-
-@pytest.fixture
-def lake(prepared: Lake, tmp_path: Path) -> Lake:
-    return copy_of(prepared, tmp_path / "lake")
-
-
-def test_the_named_points_are_all_the_durable_writes_of_a_session(lake: Lake, spark: SparkSession) -> None:
-    plan = lake.plan(ASKED)
-    points = [key_of(plan, lake, point) for point in POINTS]
-    assert writes_of_a_sound_run(lake, spark) == points
+def test_the_named_points_are_all_the_durable_writes_of_a_session(pending_lake: Lake, spark: SparkSession) -> None:
+    plan = pending_lake.plan(ASKED)
+    points = [key_of(plan, pending_lake, point) for point in POINTS]
+    assert writes_of_a_sound_run(pending_lake, spark) == points
 
 
 @pytest.mark.parametrize(
@@ -70,6 +56,6 @@ def test_the_named_points_are_all_the_durable_writes_of_a_session(lake: Lake, sp
     ids=str,
 )
 def test_a_session_that_is_cut_off_goes_on_after_its_last_committed_round(
-    crash: Crash, lake: Lake, spark: SparkSession
+    crash: Crash, pending_lake: Lake, spark: SparkSession
 ) -> None:
-    crash_and_go_on(lake, crash, spark)
+    crash_and_go_on(pending_lake, crash, spark)
