@@ -71,6 +71,7 @@ class Asked:
     max_rows_per_round: int | None = None
     max_dead_row_share: float = 0.0
     rows_per_compacted_file: int = 10
+    rows_per_index_file: int = 15
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Lake:
             lake=self.location,
             destination_compacted_table_id=TABLE_ID,
             rows_per_compacted_file=asked.rows_per_compacted_file,
-            rows_per_primary_key_index_file=15,
+            rows_per_primary_key_index_file=asked.rows_per_index_file,
             hash_bucket_count=asked.hash_bucket_count,
             max_rows_per_round=asked.max_rows_per_round,
             max_dead_row_share=asked.max_dead_row_share,

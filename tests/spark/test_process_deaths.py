@@ -1,0 +1,118 @@
+"""kill -9 of a Python worker while it writes, and of a driver: the rows come out right, at most one round is redone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from compactor.java_home import find_java_home
+from tests.builders import TABLE_ID
+from tests.crash_points import ASKED, ROUNDS
+from tests.crashes import Lake, attempt, check_books, check_rows, commits, uncommitted
+from tests.spark import retrying_program
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own that ends with the test, and everything it started with it."""
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java_home(os.environ, Path.home() / ".cache" / "lithify")),
+        "PYTHONPATH": str(REPOSITORY),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        tree: list[psutil.Process] = []
+        try:
+            yield process
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                tree = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+            process.wait()
+            for each in tree:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            psutil.wait_procs(tree, timeout=30)
+
+
+def writers(lake: Lake, part: str) -> list[int]:
+    """The processes that are writing files of this part of the lake: a file that is not whole bears its writer's id."""
+    names = [path.name for path in lake.folder.glob(f"tables/*/data/_/{part}/**/.*.partial")]
+    return [int(name.removesuffix(".partial").rpartition(".")[2].split("-")[0]) for name in names]
+
+
+def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake", [])
+    lake.append(retrying_program.deltas())
+    killed: dict[str, int] = {}
+    with running([sys.executable, retrying_program.__file__, str(lake.folder)], tmp_path) as process:
+
+        def kill_one_writer_of_each() -> bool:
+            for part in ("index", "compacted"):
+                for pid in writers(lake, part)[: 0 if part in killed else 1]:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        killed[part] = pid
+            return process.poll() is not None
+
+        wait_until(kill_one_writer_of_each)
+        assert process.returncode == 0, (tmp_path / "said").read_text()[-4_000:]
+    assert "compacted" in killed
+    check_rows(lake)
+    assert uncommitted(lake) == set()
+    assert len(commits(lake)) == 1
+
+
+def committed(lake: Lake, at_least: int) -> Callable[[], bool]:
+    return lambda: len(commits(lake)) >= at_least
+
+
+@pytest.mark.parametrize("stand", [0, 2], ids=["in the rehash", "after round 1"])
+def test_a_driver_that_is_killed_leaves_its_committed_rounds_and_the_next_run_does_the_rest(
+    stand: int, pending_lake: Lake, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, before = pending_lake, len(commits(pending_lake))
+    command = [
+        *(sys.executable, "-c", "import sys; from dispatcher.main import main; sys.exit(main())"),
+        *("compact", TABLE_ID, "--lake", str(lake.folder), "--primary-key", "id", "--sort-key", "time"),
+        *("--hash-bucket-count", str(ASKED.hash_bucket_count), "--max-rows-per-round", str(ASKED.max_rows_per_round)),
+        *("--rows-per-compacted-file", "10"),
+    ]
+    with running(command, tmp_path) as process:
+        wait_until(committed(lake, before + stand) if stand else lambda: session_logs(lake) > before)
+        assert process.poll() is None, (tmp_path / "said").read_text()[-4_000:]
+        started_by_it = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        _, left = psutil.wait_procs(started_by_it, timeout=60)
+        assert left == [], "what a driver has started ends with it"
+    assert commits(lake)[before:] != [] or not stand
+    check_books(lake)
+    in_vain = uncommitted(lake)
+    assert len(in_vain) <= 1, "at most one round, or one rehash, is lost"
+    attempt(lake.plan(ASKED, "run 2"), lake, spark, 1)
+    check_rows(lake)
+    assert uncommitted(lake) == in_vain
+    assert len(commits(lake)) - before == 1 + ROUNDS
+
+
+def session_logs(lake: Lake) -> int:
+    """How many sessions have told their start."""
+    return len(list(lake.folder.glob("job_runs/*/sessions/*/log/*001.json")))
