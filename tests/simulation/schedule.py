@@ -1,0 +1,149 @@
+"""One random schedule: writers append, sessions run, some are cut off at a random write, some are overtaken by others.
+
+Everything follows from the seed. After every step what is compacted must be what contract 2 says of the deltas taken,
+and at the end, after a session that nothing happens to, of all deltas.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from compactor.catalog.paths import LogObject
+from compactor.errors import Fenced, Unavailable
+from compactor.names import Operation
+from compactor.spec import SessionPlan
+from tests.builders import TABLE_ID, CompactedSide, audit, multiset
+from tests.crashes import COLUMNS, SORT_KEYS, Asked, Delta, Lake, attempt, check_books, check_rows, session_folder
+from tests.fakes.doomed_store import Doom, DoomedStore, Fate, When
+from tests.fakes.faulty_store import Stopped
+from tests.oracle import Row, surviving_rows
+
+STEPS = 6
+KEYS = 30
+_FATES: tuple[Fate, ...] = ("one answer is lost", "the store is down from then on", "the process is killed")
+_WHENS: tuple[When, ...] = ("before", "after")
+
+
+def run_schedule(seed: int, folder: Path, spark: SparkSession) -> None:
+    """Raises AssertionError where something is not as it must be."""
+    _Schedule(seed, folder, spark).run()
+
+
+class _Schedule:
+    def __init__(self, seed: int, folder: Path, spark: SparkSession) -> None:
+        self._chance = random.Random(seed)
+        self._lake = Lake(folder, [])
+        self._spark = spark
+        self._job_runs = itertools.count(1)
+        self._time = itertools.count(1)
+
+    def run(self) -> None:
+        self._append(complete=True)
+        for _ in range(STEPS):
+            step = self._chance.choice([self._append, self._session, self._session_cut_off, self._sessions_that_meet])
+            step()
+            self._check()
+        self._append()
+        self._session()
+        check_rows(self._lake)
+
+    # ---------------------------------------------------------------------------------------------------- what happens
+
+    def _append(self, complete: bool = False) -> None:
+        """Some deltas: rows with newer times mostly, older ones sometimes; deletes with and without times."""
+        deltas = []
+        for _ in range(self._chance.randint(1, 3)):
+            is_delete = not complete and self._chance.random() < 0.3
+            with_time = not is_delete or self._chance.random() < 0.7
+            names = COLUMNS if not is_delete else ["id", "time"] if with_time else ["id"]
+            rows = [self._row(names) for _ in range(self._chance.randint(1, 12))]
+            operation = Operation.DELETE if is_delete else Operation.UPSERT
+            deltas.append(Delta(operation, rows, self._chance.choice([3, 5, 1_000])))
+        self._lake.append(deltas)
+
+    def _row(self, names: list[str]) -> Row:
+        tick = next(self._time)
+        row = {
+            "id": self._chance.randrange(KEYS),
+            "time": tick - self._chance.choice([0, 0, 3, 40]),
+            "value": f"value {tick}",
+        }
+        return {name: row[name] for name in names}
+
+    def _session(self) -> None:
+        plan = self._plan()
+        attempt(plan, self._lake, self._spark, 1)
+
+    def _session_cut_off(self) -> None:
+        """A session that meets its fate at a random write; perhaps more attempts that do, and one that does not."""
+        plan = self._plan()
+        for number in range(1, self._chance.randint(1, 3) + 1):
+            with suppress(Unavailable, Stopped):
+                attempt(plan, self._lake, self._spark, number, DoomedStore(self._lake.store(), self._doom(plan)))
+            check_books(self._lake)
+        if self._chance.random() < 0.5:
+            attempt(plan, self._lake, self._spark, number + 1)
+
+    def _sessions_that_meet(self) -> None:
+        """While a session waits before a random write another one runs: of another job run, or the next attempt."""
+        plan = self._plan()
+        other, number = (self._plan(), 1) if self._chance.random() < 0.5 else (plan, 2)
+        store = DoomedStore(self._lake.store())
+        store.just_before(self._doom(plan).key, lambda: attempt(other, self._lake, self._spark, number))
+        with suppress(Fenced):
+            attempt(plan, self._lake, self._spark, 1, store)
+
+    def _plan(self) -> SessionPlan:
+        asked = Asked(
+            hash_bucket_count=self._chance.choice([1, 2, 3, 5]),
+            max_rows_per_round=self._chance.choice([None, 4, 8, 20]),
+            max_dead_row_share=self._chance.choice([0.0, 0.0, 0.3, 0.9]),
+            rows_per_compacted_file=self._chance.choice([3, 10, 1_000]),
+            rows_per_index_file=self._chance.choice([4, 1_000]),
+        )
+        return self._lake.plan(asked, f"run {next(self._job_runs)}")
+
+    def _doom(self, plan: SessionPlan) -> Doom:
+        """Somewhere in the session: one of its next entries in either log."""
+        stream = self._lake.catalog().table(TABLE_ID).stream({})
+        stands = stream.load().entry_number
+        key = self._chance.choice(
+            [
+                LogObject(stream.folder.log, "entry", stands + self._chance.randint(1, 4)).key,
+                LogObject(session_folder(plan).log, "entry", self._chance.randint(1, 8)).key,
+                session_folder(plan).heartbeat.key,
+            ]
+        )
+        return Doom(key, self._chance.choice(_WHENS), self._chance.choice(_FATES))
+
+    # ------------------------------------------------------------------------------------------------ what always holds
+
+    def _check(self) -> None:
+        stream = self._lake.catalog().table(TABLE_ID).stream({}).load().state
+        if stream.compacted is None:
+            return
+        taken = []
+        for position, (delta, known) in enumerate(zip(self._lake.deltas, stream.sources[1].deltas, strict=True)):
+            files = [list(delta.rows[start : start + delta.rows_per_file]) for start in _starts(delta)]
+            numbers = [file.file_number for file in known.files]
+            covered = [
+                rows
+                for number, rows in zip(numbers, files, strict=True)
+                if stream.compacted.processed.covers(position, number)
+            ]
+            taken.append((position, delta.operation, covered))
+        side = CompactedSide.of(self._lake.catalog())
+        assert multiset(side.rows(), COLUMNS) == multiset(surviving_rows(taken, ["id"], SORT_KEYS), COLUMNS)
+        merged = side.table.scan({}, view="merged").to_table()
+        assert multiset(merged, COLUMNS) == multiset(self._lake.expected(), COLUMNS)
+        audit(side)
+        check_books(self._lake)
+
+
+def _starts(delta: Delta) -> range:
+    return range(0, len(delta.rows), delta.rows_per_file)
