@@ -37,6 +37,7 @@ class SessionJournal:
     """The `SessionReport` of an attempt that is watched from elsewhere. A context manager: inside it the heart beats.
 
     A heartbeat is written only when something has moved since the last one, so a job that hangs is seen to hang.
+    Who was fenced writes none any more: it would cover that of who took over.
     """
 
     def __init__(self, store: ObjectStore, folder: SessionFolder, attempt: int, clock: Clock) -> None:
@@ -75,7 +76,8 @@ class SessionJournal:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._write_heartbeat()
+        if not isinstance(error, Fenced):
+            self._write_heartbeat()
 
     def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None:
         self._append(SessionStarted(attempt=self._attempt, rounds=rounds, expected_sla=expected_sla))
