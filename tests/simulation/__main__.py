@@ -23,7 +23,7 @@ from tests.crash_points import HEARTBEAT, POINTS, Crash, build_lake, copy_of, cr
 from tests.fakes.faulty_store import Stopped
 from tests.simulation.schedule import run_schedule
 
-SCHEDULES = 50
+SCHEDULES = 30
 Case = tuple[str, Callable[[Path], object]]
 
 
