@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -58,31 +58,53 @@ def find_pointer(store: RangeReads, files: Sequence[IndexFile], digest: bytes) -
 
 
 def _find_in_run(store: RangeReads, parts: Sequence[IndexFile], digest: bytes) -> RowPointer | None:
+    """Parts are sorted as their rows are. A digest that lies outside of the expected one is most often just over its
+    border, and, where parts are small, further away: the neighbour is tried next, then the middle of what is left.
+    """
     share = int.from_bytes(digest[:8], "big") / (1 << 64)
-    for part in _parts_by_likelihood(parts, share):
-        opened = _Head.read(store, part)
-        window = _Window.around(opened, _expected_row(parts, part, share))
-        while True:
-            raw = window.read(store, opened)
-            rows = window.end - window.start
-            found = bisect_left(range(rows), digest, key=partial(_digest_at, raw))
-            below, above = found == 0 and window.start > 0, found == rows and window.end < part.rows
-            if not below and not above:
-                break
-            window = window.moved_down() if below else window.moved_up(part.rows)
-        if found < rows and _digest_at(raw, found) == digest:
-            return opened.pointer(store, window.start + found)
-        if 0 < found < rows:
+    lowest, highest = 0, len(parts) - 1
+    number = _expected_part(parts, share)
+    neighbour_tried = False
+    while lowest <= highest:
+        opened = _Head.read(store, parts[number])
+        row, hit = _search(store, opened, _expected_row(parts, parts[number], share), digest)
+        if hit:
+            return opened.pointer(store, row)
+        if 0 < row < parts[number].rows:
             return None
+        if row == 0:
+            highest = neighbour = number - 1
+        else:
+            lowest = neighbour = number + 1
+        number = (lowest + highest) // 2 if neighbour_tried else neighbour
+        neighbour_tried = True
     return None
 
 
-def _parts_by_likelihood(parts: Sequence[IndexFile], share: float) -> Iterator[IndexFile]:
-    """The part where the digest is expected, then its neighbours: the digest may lie just over a border."""
+def _search(store: RangeReads, opened: _Head, expected_row: int, digest: bytes) -> tuple[int, bool]:
+    """Where the digest is in a file, and True; or where it would be, and False."""
+    lower, upper = 0, opened.file.rows
+    window = _Window.around(opened, expected_row)
+    while lower < upper:
+        raw = window.read(store, opened)
+        rows = window.end - window.start
+        found = bisect_left(range(rows), digest, key=partial(_digest_at, raw))
+        if found < rows and _digest_at(raw, found) == digest:
+            return window.start + found, True
+        if 0 < found < rows:
+            return window.start + found, False
+        if found == 0:
+            upper = window.start
+            window = _Window(max(upper - 2 * rows, lower), upper)
+        else:
+            lower = window.end
+            window = _Window(lower, min(lower + 2 * rows, upper))
+    return lower, False
+
+
+def _expected_part(parts: Sequence[IndexFile], share: float) -> int:
     starts = np.concatenate(([0], np.cumsum([part.rows for part in parts])))
-    expected = min(int(np.searchsorted(starts, share * starts[-1], side="right")) - 1, len(parts) - 1)
-    nearest = sorted(range(len(parts)), key=lambda number: abs(number - expected))
-    yield from (parts[number] for number in nearest[:3])
+    return min(int(np.searchsorted(starts, share * starts[-1], side="right")) - 1, len(parts) - 1)
 
 
 def _expected_row(parts: Sequence[IndexFile], part: IndexFile, share: float) -> int:
@@ -102,12 +124,6 @@ class _Window:
     def around(cls, opened: _Head, row: int) -> _Window:
         reach = max(_WINDOW_DEVIATIONS * math.isqrt(opened.file.rows) // 2, _WINDOW_ROWS_MIN)
         return cls(max(row - reach, 0), min(row + reach, opened.file.rows))
-
-    def moved_down(self) -> _Window:
-        return _Window(max(self.start - 2 * (self.end - self.start), 0), self.start)
-
-    def moved_up(self, rows: int) -> _Window:
-        return _Window(self.end, min(self.end + 2 * (self.end - self.start), rows))
 
     def read(self, store: RangeReads, opened: _Head) -> bytes:
         length = (self.end - self.start) * DIGEST_BYTES
