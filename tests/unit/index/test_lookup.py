@@ -109,7 +109,7 @@ def test_a_key_that_is_not_there_ends_in_as_few_reads_even_at_the_border_of_a_wi
 def test_digests_that_are_not_where_they_are_expected_are_found_too_and_absent_ones_end_the_search(
     rows_per_file: int, tmp_path: Path
 ) -> None:
-    """No SHA-1 is like that; but here the search has to cross many windows and files, and meets all of their borders."""
+    """No SHA-1 is like that. But the search has to cross many windows and files, and meets all of their borders."""
     location = StoreLocation(f"file://{tmp_path}")
     crowded = [(2 * number).to_bytes(20, "big") for number in range(3_000)]
     files = write_run(location, 1, {digest: (1, row) for row, digest in enumerate(crowded)}, rows_per_file)

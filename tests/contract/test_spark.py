@@ -1,0 +1,87 @@
+"""What a round asks of Spark, of the real one and of the one in this process that tests use in its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pyspark import SparkContext, StorageLevel
+
+from tests.fakes.in_process_spark import in_process_spark
+
+ElementT = TypeVar("ElementT")
+
+
+@pytest.fixture(params=["in process", pytest.param("spark", marks=pytest.mark.spark)])
+def context(request: pytest.FixtureRequest) -> SparkContext:
+    spark = in_process_spark() if request.param == "in process" else request.getfixturevalue("spark")
+    found: SparkContext = spark.sparkContext
+    return found
+
+
+def _twice(element: int) -> list[int]:
+    return [element, element]
+
+
+def _whose(partition: int, elements: Iterable[ElementT]) -> Iterator[tuple[int, list[ElementT]]]:
+    yield partition, list(elements)
+
+
+def _by_remainder(divisor: int, element: int) -> tuple[int, int]:
+    return element % divisor, element
+
+
+def _same(key: ElementT) -> ElementT:
+    return key
+
+
+def _noting(folder: str, partition: int, elements: Iterable[int]) -> Iterable[int]:
+    note = os.open(f"{folder}/{partition}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    os.write(note, b"x")
+    os.close(note)
+    return elements
+
+
+def test_elements_keep_their_order_and_each_partition_takes_consecutive_ones(context: SparkContext) -> None:
+    whose = context.parallelize(range(7), 3).mapPartitionsWithIndex(_whose).collect()
+    assert whose == [(0, [0, 1]), (1, [2, 3]), (2, [4, 5, 6])]
+
+
+def test_an_element_may_become_none_one_or_many(context: SparkContext) -> None:
+    assert context.parallelize([1, 2], 2).flatMap(_twice).collect() == [1, 1, 2, 2]
+    assert context.parallelize([1, 2], 2).map(str).collect() == ["1", "2"]
+    assert context.parallelize([], 1).flatMap(_twice).collect() == []
+
+
+def test_a_shuffle_brings_every_element_once_to_the_partition_of_its_key(context: SparkContext) -> None:
+    keyed = context.parallelize(range(50), 4).map(partial(_by_remainder, 5))
+    whose = keyed.partitionBy(6, _same).mapPartitionsWithIndex(_whose).collect()
+    assert [partition for partition, _ in whose] == [0, 1, 2, 3, 4, 5]
+    for partition, elements in whose:
+        expected = [(partition, number) for number in range(50) if number % 5 == partition]
+        assert sorted(elements) == expected
+
+
+def test_what_is_persisted_is_not_computed_again_for_a_second_job(context: SparkContext, tmp_path: Path) -> None:
+    noting = context.parallelize(range(4), 2).mapPartitionsWithIndex(partial(_noting, str(tmp_path)))
+    kept = noting.persist(StorageLevel.DISK_ONLY)
+    assert kept.collect() == [0, 1, 2, 3]
+    assert kept.map(str).collect() == ["0", "1", "2", "3"]
+    kept.unpersist()
+    assert [note.read_bytes() for note in sorted(tmp_path.iterdir())] == [b"x", b"x"]
+
+
+def test_a_task_gets_copies_and_gives_copies(context: SparkContext) -> None:
+    given = [[1], [2]]
+    (first, second) = context.parallelize(given, 1).map(_same).collect()
+    assert [first, second] == given
+    assert first is not given[0]
+
+
+def test_the_cores_are_known(context: SparkContext) -> None:
+    assert context.defaultParallelism == 2
+    assert list(context.statusTracker().getActiveStageIds()) == []

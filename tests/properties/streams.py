@@ -1,0 +1,151 @@
+"""Random tables and deltas in which everything contract 2 speaks of happens often: ties, nulls, NaN, late older rows,
+deletes with and without sort values, re-inserts, empty deltas, columns that come and go.
+
+Keys and sort values are drawn from a few values per type, so that rows meet. A column `row` numbers every row ever
+drawn: two rows are never alike, so a wrong survivor is always seen.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from compactor.names import Operation
+from tests.oracle import OracleDelta, Row
+
+NAN = float("nan")
+
+KEY_POOLS: Mapping[pa.DataType, Sequence[object]] = {
+    pa.int64(): [0, 1, -1, 2**40, None],
+    pa.uint8(): [0, 1, 255, None],
+    pa.string(): ["", "a", "ab", "ä", None],
+    pa.large_string(): ["", "x" * 70, None],
+    pa.float64(): [0.0, -0.0, 1.5, NAN, None],
+    pa.decimal128(9, 2): [Decimal("1.50"), Decimal("-0.01"), None],
+    pa.bool_(): [True, False, None],
+    pa.binary(): [b"", b"\x00", b"\xff\xff\xff\xff", None],
+    pa.date32(): [dt.date(1969, 12, 31), dt.date(2024, 2, 29), None],
+    pa.timestamp("us", "Asia/Tokyo"): [
+        dt.datetime(1960, 1, 1, 1, tzinfo=dt.UTC),
+        dt.datetime(2024, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC),
+        None,
+    ],
+    pa.time64("us"): [dt.time(0, 0), dt.time(23, 59, 59, 999_999), None],
+    pa.dictionary(pa.int32(), pa.string()): ["", "a", "b", None],
+}
+SORT_POOLS: Mapping[pa.DataType, Sequence[object]] = {
+    pa.int32(): [-(2**31), 0, 7, None],
+    pa.uint64(): [0, 2**63, None],
+    pa.float64(): [float("-inf"), -0.0, 0.0, 1.5, NAN, None],
+    pa.float32(): [-1.5, 0.0, NAN, None],
+    pa.decimal128(9, 2): [Decimal("1.50"), Decimal("-2.00"), None],
+    pa.bool_(): [True, False, None],
+    pa.timestamp("ms", "UTC"): [
+        dt.datetime(1960, 1, 1, tzinfo=dt.UTC),
+        dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        None,
+    ],
+    pa.binary(2): [b"ab", b"b\x00", None],
+}
+POSITION = "partition_stream_position"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a random table looks like. `sort_keys` empty: by stream position, as is the default."""
+
+    key_types: Mapping[str, pa.DataType]
+    sort_types: Mapping[str, pa.DataType]
+    sort_keys: tuple[tuple[str, str], ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        columns = {**self.key_types, **self.sort_types, "row": pa.int64(), "note": pa.string()}
+        return pa.schema(list(columns.items()))
+
+    @property
+    def primary_keys(self) -> list[str]:
+        return list(self.key_types)
+
+
+@dataclass(frozen=True)
+class StreamDelta:
+    """One delta: its rows, the columns that its files have, and how many rows go into a file."""
+
+    operation: Operation
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    rows_per_file: int
+
+    def table(self, shape: Shape) -> pa.Table:
+        schema = pa.schema([shape.schema.field(name) for name in self.columns])
+        return pa.Table.from_pylist([dict(row) for row in self.rows], schema=schema)
+
+    @property
+    def files(self) -> list[tuple[Row, ...]]:
+        starts = range(0, max(len(self.rows), 1), self.rows_per_file)
+        return [self.rows[start : start + self.rows_per_file] for start in starts]
+
+    def for_oracle(self, position: int) -> OracleDelta:
+        return position, self.operation, self.files
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    key_types = draw(st.lists(st.sampled_from(list(KEY_POOLS)), min_size=1, max_size=3))
+    sort_types = draw(st.lists(st.sampled_from(list(SORT_POOLS)), max_size=2))
+    orders = [draw(st.sampled_from(["ascending", "descending"])) for _ in sort_types]
+    sort_keys = [(f"s{number}", order) for number, order in enumerate(orders)]
+    if len(sort_types) < 2 and draw(st.integers(0, 5)) == 0:  # three might take more than 32 bytes
+        sort_keys.insert(
+            draw(st.integers(0, len(sort_keys))), (POSITION, draw(st.sampled_from(["ascending", "descending"])))
+        )
+    return Shape(
+        key_types={f"k{number}": kind for number, kind in enumerate(key_types)},
+        sort_types={f"s{number}": kind for number, kind in enumerate(sort_types)},
+        sort_keys=tuple(sort_keys),
+    )
+
+
+@st.composite
+def stream_deltas(draw: st.DrawFn, shape: Shape, first_row: int, complete: bool = False) -> StreamDelta:
+    """A delta whose rows are numbered from `first_row`. `complete`: an upsert that has every column."""
+    operation = (
+        Operation.UPSERT if complete else draw(st.sampled_from([Operation.UPSERT, Operation.UPSERT, Operation.DELETE]))
+    )
+    columns = shape.schema.names
+    if operation is Operation.DELETE:
+        with_sort_values = draw(st.booleans())
+        columns = [*shape.key_types, *(shape.sort_types if with_sort_values else ())]
+    elif not complete:
+        left_out = draw(st.sampled_from([(), (), (), ("note",), tuple(shape.sort_types)[:1]]))
+        columns = [name for name in columns if name not in left_out]
+    pools = {**_pools(shape.key_types, KEY_POOLS), **_pools(shape.sort_types, SORT_POOLS)}
+    rows = []
+    for number in range(draw(st.integers(0, 5))):
+        row: dict[str, object] = {name: draw(st.sampled_from(pools[name])) for name in columns if name in pools}
+        extra = {"row": first_row + number, "note": draw(st.sampled_from(["", "n", None]))}
+        rows.append({**row, **{name: value for name, value in extra.items() if name in columns}})
+    return StreamDelta(operation, tuple(columns), tuple(rows), rows_per_file=draw(st.sampled_from([1, 2, 100])))
+
+
+def _pools(
+    types: Mapping[str, pa.DataType], pools: Mapping[pa.DataType, Sequence[object]]
+) -> dict[str, Sequence[object]]:
+    return {name: pools[kind] for name, kind in types.items()}
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Shape, list[StreamDelta]]:
+    """A table and up to six deltas, the first of which has every column."""
+    shape = draw(shapes())
+    deltas: list[StreamDelta] = []
+    for _ in range(draw(st.integers(1, 6))):
+        first_row = sum(len(delta.rows) for delta in deltas)
+        deltas.append(draw(stream_deltas(shape, first_row, complete=not deltas)))
+    return shape, deltas
