@@ -1,0 +1,110 @@
+"""`lithify demo` as a user runs it, on real Spark; the commands that it prints; and its end by Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fakes.spark_submit import make_spark_home
+from tests.waiting import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+LITHIFY = Path(sys.executable).with_name("lithify")
+SMALL = ("--scale-factor", "0.002")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """As a login shell has it, with a foreign AWS account in it: the demo must not touch that."""
+    foreign = {"AWS_PROFILE": "production", "AWS_ENDPOINT_URL": "http://192.0.2.1", "AWS_REGION": "eu-west-1"}
+    return {**os.environ, **foreign, "PYTHONPATH": str(REPOSITORY), **more}
+
+
+def demo(folder: Path, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(LITHIFY), "demo", *SMALL, *options],
+        cwd=folder, env=environment(**more), capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+
+
+def printed_commands(answer: str) -> list[str]:
+    return [line.strip() for line in answer.splitlines() if line.startswith(f"  {LITHIFY} ")]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_demo_compacts_both_tables_and_its_commands_work_after_it(tmp_path: Path) -> None:
+    done = demo(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\nright  ") == 2
+    assert "78010912 │ 1995-04-04 │ DELIVERED" in done.stdout
+    assert done.stdout.count("session.succeeded") == 9
+    assert [path.name for path in tmp_path.iterdir()] == [".lithify-demo"]
+
+    commands = printed_commands(done.stdout)
+    assert len(commands) == 7
+    for command in commands:
+        ran = subprocess.run(
+            shlex.split(command), cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, (command, ran.stderr)
+        assert ran.stdout.strip()
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_the_lake_can_lie_on_s3_and_is_served_again_afterwards(tmp_path: Path) -> None:
+    """Sessions are small ones here: what runs in them does not depend on where the lake lies."""
+    spark_home = make_spark_home(tmp_path / "spark_home")
+    done = demo(tmp_path, "--s3", "--folder", "here", "--output", "json", SPARK_HOME=str(spark_home))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert [check["holds"] for check in answer["checks"]] == [True, True]
+    served = subprocess.run(
+        ["sh", "-c", " && ".join([*answer["before"], answer["commands"][0]])],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] == str(tmp_path / "here" / "s3"):
+            process.kill()
+    assert "62865095" in served.stdout, served.stderr
+
+
+@pytest.mark.servers
+def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    spark_home = make_spark_home(tmp_path / "spark_home")
+    process = subprocess.Popen(
+        [str(LITHIFY), "demo", *SMALL, "--folder", "here"],
+        cwd=tmp_path,
+        env=environment(SPARK_HOME=str(spark_home), SMALL_SESSION_HOLD=str(hold)),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    of_demo = psutil.Process(process.pid)
+    wait_until(lambda: len(_sessions(of_demo)) == 2)
+    sessions = _sessions(of_demo)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.rstrip().endswith("Stopped before its end. What was done until then is in here.")
+    assert not any(session.is_running() for session in sessions)
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter").touch()
+    done = demo(tmp_path, "--folder", ".")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not empty" in done.stderr
+
+
+def _sessions(of_demo: psutil.Process) -> list[psutil.Process]:
+    return [child for child in of_demo.children() if "tests.fakes.spark_submit" in child.cmdline()]
