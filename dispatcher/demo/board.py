@@ -57,8 +57,9 @@ class Board:
         return all(self.job_runs.get(each, JobRunLine()).outcome is not None for each in job_run_ids)
 
     @property
-    def running(self) -> list[SessionLine]:
-        return [line for line in self.sessions.values() if not line.is_over]
+    def running(self) -> list[tuple[str, SessionLine]]:
+        """Sessions that have begun and not ended, with their ids. Another thread may ask: it gets a copy."""
+        return [(session_id, line) for session_id, line in list(self.sessions.items()) if not line.is_over]
 
     @property
     def over_count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +18,16 @@ from dispatcher.demo.board import Board, SessionLine
 from dispatcher.demo.sentences import sentence
 
 _REFRESHES_PER_SECOND = 8
+_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
+    ("session", "left", 30),
+    ("state", "left", 12),
+    ("round", "left", 6),
+    ("step", "left", 12),
+    ("tasks", "left", 6),
+    ("delta rows", "right", 16),
+    ("expected", "right", 8),
+    ("since its plan", "right", 8),
+)
 _STYLES = {
     said.HeartbeatEmitted: "dim",
     said.SessionSucceeded: "green",
@@ -34,6 +44,7 @@ class Screen:
         self._board = board
         self._clock = clock
         self._started_at_seconds = clock.monotonic_seconds()
+        self._seen_at_seconds: dict[str, float] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -60,8 +71,10 @@ class Screen:
 
     def tell(self, event: Event) -> None:
         """Take an event to the board, and show it."""
-        self._board.take(event)
         data = event.data
+        if isinstance(data, said.SessionData):
+            self._seen_at_seconds.setdefault(data.session_id, self._seconds())
+        self._board.take(event)
         style = "bold red" if data.severity is not Severity.INFO else _STYLES.get(type(data), "")
         what = event.type.removeprefix("lithify.").removesuffix(".v1")
         about = self._board.sessions[data.session_id].partition if isinstance(data, said.SessionData) else ""
@@ -79,29 +92,28 @@ class Screen:
 
     def _render(self) -> RenderableType:
         board = self._board
-        running = list(board.running)
+        running = board.running
         head = Text.assemble(
             ("lithify demo  ", "bold"),
             f"{board.over_count} of {board.sessions_count} sessions done, {len(running)} running  ",
             (f"{self._seconds():.0f} s", "dim"),
         )
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for column in ("session", "", "round", "step", "tasks"):
-            table.add_column(column, no_wrap=True, min_width=8)
-        table.add_column("delta rows", justify="right", no_wrap=True, min_width=16)
-        table.add_column("expected", justify="right", no_wrap=True)
-        for line in running:
-            table.add_row(*_cells(line))
+        for column, justify, characters in _COLUMNS:
+            table.add_column(column, justify=justify, min_width=characters, no_wrap=True)
+        for session_id, line in running:
+            table.add_row(*_cells(line, self._seconds() - self._seen_at_seconds[session_id]))
         return Group(Text(), head, table)
 
 
-def _cells(line: SessionLine) -> tuple[str, ...]:
+def _cells(line: SessionLine, seconds: float) -> tuple[str, ...]:
     return (
-        line.partition,
+        f"{line.job_run_id:<8}{line.partition}",
         line.state,
         f"{line.round_number} of {line.rounds}" if line.round_number else "",
         line.step,
         f"{line.tasks_done} of {line.tasks}" if line.tasks else "",
         f"{line.rows_done:,} of {line.rows:,}" if line.rows else "",
         f"{line.expected_sla:.1f} s" if line.expected_sla is not None else "",
+        f"{seconds:.1f} s",
     )

@@ -95,6 +95,8 @@ def s3_server(folder: Path, create_bucket: Callable[[str], None], clock: Clock) 
         # Asked politely it takes half a minute; what it has acknowledged is on disk.
         process.kill()
         process.wait()
+        for room in _ROOMS:  # the one thing that it will not put anywhere else
+            Path(f"/tmp/seaweedfs-{room}-grpc-{ports[f'{room}.grpc']}.sock").unlink(missing_ok=True)
 
 
 def free_ports(count: int) -> list[int]:
@@ -106,7 +108,8 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-_PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
+_ROOMS = ("master", "volume", "filer", "s3")
+_PORTS = (*_ROOMS, *(f"{room}.grpc" for room in _ROOMS))
 
 
 _SERVE = """\
@@ -139,6 +142,7 @@ def _arguments(ports: Mapping[str, int]) -> Sequence[str]:
         for room, _, kind in [name.partition(".")]
     )
     return (
+        "-logdir=.",
         "server",
         "-dir=data",
         f"-ip={HOST}",

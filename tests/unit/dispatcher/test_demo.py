@@ -141,7 +141,8 @@ def test_the_board_follows_a_session_from_its_plan_to_its_end() -> None:
         rows=9,
     )
     board.take(event(4, beat))
-    (line,) = board.running
+    ((session_id, line),) = board.running
+    assert session_id == SESSION
     assert (line.partition, line.state, line.step) == ("o_orderyear=1994", "running", "dedupe")
     assert (line.tasks_done, line.tasks, line.expected_sla) == (1, 2, 5.0)
     board.take(event(5, succeeded()))
