@@ -15,7 +15,8 @@ from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.errors import Invalid
 from compactor.names import LifecycleState, Operation
 
-POSITION_MIN, POSITION_MAX = -(2**63), 2**63 - 1
+POSITION_MIN, POSITION_MAX = -(2**63) + 2, 2**63 - 1
+"""The two least numbers of 64 bits mean something else where the index is folded (kernels/survivors.py)."""
 
 
 @dataclass(frozen=True)

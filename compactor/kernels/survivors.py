@@ -25,8 +25,9 @@ FORGOTTEN, LIVE, TOMBSTONE, ERASED = 0, 1, 2, 3
 """What becomes of a key: nothing is left of it, a row survives, the index remembers that it was deleted, or the index
 must say that whatever an older run says of the key is void."""
 
-NOT_DELETED, VOID = -1, -2
-"""In place of a tombstone's position: the key's row is live; nothing is known of the key (a mark over an older run)."""
+NOT_DELETED, VOID = -(2**63), -(2**63) + 1
+"""In place of a tombstone's position: the key's row is live; nothing is known of the key (a mark over an older run).
+Positions may be negative, so the catalog takes none of these two."""
 
 KEEP_FOR_EVER = -1
 
@@ -129,7 +130,10 @@ def _compare(left, left_row, right, right_row):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def _outlived(tombstone_position, position, retention):  # type: ignore[no-untyped-def]
-    return tombstone_position >= 0 and retention >= 0 and position - tombstone_position > retention
+    if tombstone_position <= VOID or retention < 0:
+        return False
+    # A position is never before a tombstone's; their distance may need all of 64 bits.
+    return np.uint64(position) - np.uint64(tombstone_position) > np.uint64(retention)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -186,7 +190,8 @@ def _fold(  # type: ignore[no-untyped-def]
         comparison = -1 if new == arriving else 1
         if old < remembered and new < arriving:
             comparison = _compare(old_words, old, words, new)
-        entry = holder = tombstone_position = np.int64(-1)
+        entry = holder = np.int64(-1)
+        tombstone_position = np.int64(NOT_DELETED)
         outcome, rows_of_key, first = FORGOTTEN, 0, new
         if comparison <= 0:
             entry, tombstone_position = np.int64(old), old_tombstones[old]

@@ -47,6 +47,7 @@ from compactor.kernels.survivors import (
     NOT_DELETED,
     TOMBSTONE,
     UPSERT,
+    VOID,
     ArrivingRows,
     RememberedKeys,
     Survivors,
@@ -351,7 +352,7 @@ def _count(
         rows_in=absorbed_live + rows_in,
         rows_deduplicated=survivors.rows_deduplicated,
         rows_deleted=survivors.rows_deleted,
-        tombstones_added=int((survivors.outcomes == TOMBSTONE).sum()) - int((was >= 0).sum()),
+        tombstones_added=int((survivors.outcomes == TOMBSTONE).sum()) - int((was > VOID).sum()),
         peak_memory_bytes=peak_memory_bytes(),
     )
 

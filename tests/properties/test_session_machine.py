@@ -29,6 +29,7 @@ from tests.oracle import OracleDelta, Row, surviving_rows
 from tests.properties.folders import fresh_folder
 from tests.properties.streams import Shape, StreamDelta, shapes, stream_deltas
 
+FIRST_POSITION = -5
 bucket_counts = st.sampled_from([1, 2, 5])
 round_limits = st.sampled_from([None, None, 1, 3])
 file_limits = st.sampled_from([1, 3, 4_000_000])
@@ -63,7 +64,7 @@ class SessionMachine(RuleBasedStateMachine):
     def append(self, data: st.DataObject, gap: int) -> None:
         first_row = sum(len(delta.rows) for _, delta in self.deltas)
         delta = data.draw(stream_deltas(self.shape, first_row))
-        position = gap + (self.deltas[-1][0] if self.deltas else 0)
+        position = gap + (self.deltas[-1][0] if self.deltas else FIRST_POSITION)
         table = delta.table(self.shape)
         self.table.append({}, table, delta.operation, position=position, rows_per_file=delta.rows_per_file)
         self.deltas.append((position, delta))

@@ -21,6 +21,7 @@ from tests.properties.folders import fresh_folder
 from tests.properties.streams import Shape, StreamDelta, streams
 
 ELSEWHERE = "ACME.ORDERS_COMPACTED.V1"
+FIRST_POSITION = -2
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,16 @@ def check_survivors(shape: Shape, deltas: list[StreamDelta], way: Way, spark: Sp
     with fresh_lake() as lake:
         table = lake.create_table(TABLE_ID)
         for number, delta in enumerate(deltas):
-            table.append({}, delta.table(shape), delta.operation, position=number, rows_per_file=delta.rows_per_file)
+            position = FIRST_POSITION + number
+            table.append({}, delta.table(shape), delta.operation, position, rows_per_file=delta.rows_per_file)
             if number in way.run_after:
                 run(lake, shape, way, spark, TABLE_ID)
         run(lake, shape, way, spark, TABLE_ID)
         run(lake, shape, Way(hash_bucket_count=2), spark, ELSEWHERE)
         expected = surviving_rows(
-            [delta.for_oracle(number) for number, delta in enumerate(deltas)], shape.primary_keys, shape.sort_keys
+            [delta.for_oracle(FIRST_POSITION + number) for number, delta in enumerate(deltas)],
+            shape.primary_keys,
+            shape.sort_keys,
         )
         for table_id in (TABLE_ID, ELSEWHERE):
             side = CompactedSide.of(lake, table_id)

@@ -17,6 +17,7 @@ from compactor.kernels.survivors import (
     DELETE_WITHOUT_SORT_VALUES,
     KEEP_FOR_EVER,
     LIVE,
+    NOT_DELETED,
     TOMBSTONE,
     UPSERT,
     ArrivingRows,
@@ -26,7 +27,6 @@ from compactor.kernels.survivors import (
 from tests.effort import examples
 
 HORIZON = 20
-LIVE_ROW = -1
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,21 @@ def plain_fold(index: dict[int, Remembered], rows: list[Arriving], by_position: 
     deduplicated = deleted = 0
     for key in sorted({*index, *(row.key for row in rows)}):
         holder: str | int | None = None
-        sort, operation, deleted_at, met = b"", UPSERT, LIVE_ROW, 0
+        sort, operation, deleted_at, met = b"", UPSERT, NOT_DELETED, 0
         if key in index:
             holder, sort, deleted_at = "index", index[key].sort, index[key].tombstone_position
-            operation = UPSERT if deleted_at == LIVE_ROW else DELETE
-            met += deleted_at == LIVE_ROW
+            operation = UPSERT if deleted_at == NOT_DELETED else DELETE
+            met += deleted_at == NOT_DELETED
         for place, row in enumerate(rows):
             if row.key != key:
                 continue
             met += 1
-            expired = deleted_at != LIVE_ROW and retention >= 0 and row.position - deleted_at > retention
+            expired = deleted_at != NOT_DELETED and retention >= 0 and row.position - deleted_at > retention
             clears = DELETE_WITHOUT_SORT_VALUES in (operation, row.operation)
             if holder is None or by_position or expired or clears or row.sort >= sort:
                 holder, sort, operation = place, row.sort, row.operation
-                deleted_at = row.position if operation == DELETE and not by_position else LIVE_ROW
-        remembered = deleted_at != LIVE_ROW and not (retention >= 0 and HORIZON - deleted_at > retention)
+                deleted_at = row.position if operation == DELETE and not by_position else NOT_DELETED
+        remembered = deleted_at != NOT_DELETED and not (retention >= 0 and HORIZON - deleted_at > retention)
         assert holder is not None
         if operation == UPSERT:
             keys[key] = (holder, LIVE)
@@ -134,9 +134,9 @@ def rounds(draw: st.DrawFn) -> tuple[dict[int, Remembered], list[Arriving], int,
     width = draw(st.sampled_from([0, 2, 2]))
     sort = st.binary(min_size=width, max_size=width) if not width else st.sampled_from([b"\0\0", b"\1\0", b"\1\7"])
     operation = st.sampled_from([UPSERT, UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES])
-    tombstones = st.integers(0, 8) if width else st.just(LIVE_ROW)
+    tombstones = st.integers(-8, 8) if width else st.just(NOT_DELETED)
     index = draw(
-        st.dictionaries(st.integers(0, 7), st.builds(Remembered, sort, st.just(LIVE_ROW) | tombstones), max_size=6)
+        st.dictionaries(st.integers(0, 7), st.builds(Remembered, sort, st.just(NOT_DELETED) | tombstones), max_size=6)
     )
     positions = sorted(draw(st.lists(st.integers(9, HORIZON), max_size=14)))
     rows = [draw(st.builds(Arriving, st.integers(0, 9), sort, operation, st.just(at))) for at in positions]
@@ -146,7 +146,7 @@ def rounds(draw: st.DrawFn) -> tuple[dict[int, Remembered], list[Arriving], int,
 @examples(3)
 @given(rounds())
 @example(({}, [], 0, KEEP_FOR_EVER))
-@example(({1: Remembered(b"", LIVE_ROW)}, [], 0, KEEP_FOR_EVER))
+@example(({1: Remembered(b"", NOT_DELETED)}, [], 0, KEEP_FOR_EVER))
 def test_survivors_are_those_of_the_plain_fold(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
     index, rows, width, retention = case
     assert fold(index, rows, width, retention) == plain_fold(index, rows, width == 0, retention)
@@ -156,7 +156,7 @@ def test_survivors_are_those_of_the_plain_fold(case: tuple[dict[int, Remembered]
 def test_every_row_is_accounted_for(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
     index, rows, width, retention = case
     found = fold(index, rows, width, retention)
-    rows_in = len(rows) + sum(each.tombstone_position == LIVE_ROW for each in index.values())
+    rows_in = len(rows) + sum(each.tombstone_position == NOT_DELETED for each in index.values())
     rows_out = sum(outcome == LIVE for _, outcome in found.keys.values())
     assert rows_in == rows_out + found.rows_deduplicated + found.rows_deleted
 
@@ -182,4 +182,4 @@ def test_folding_in_two_rounds_is_folding_in_one(
 
 
 def _remember(row: Arriving) -> Remembered:
-    return Remembered(row.sort, LIVE_ROW if row.operation == UPSERT else row.position)
+    return Remembered(row.sort, NOT_DELETED if row.operation == UPSERT else row.position)
