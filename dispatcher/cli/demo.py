@@ -47,30 +47,29 @@ def demo(
     """
     tools = tools_of(context)
     place = make_place(folder)
+    stops = tools.stops_when_asked()
     out = _console(to_stderr=output is Output.JSON)
     with place.log.open("w", encoding="utf-8") as log:
         configure_logging(as_json=False, stream=log)
         tools.stand_in_for_aws(AWS_VARIABLES)
         with set_stage(tools, place, on_s3=s3) as stage:
-            answer = _perform(tools, stage, scale_factor, max_sessions, out)
+            started_at_seconds = tools.clock.monotonic_seconds()
+            board = Board()
+            with Screen(out, board, tools.clock) as screen:
+                screen.say(f"the queue and the topic are at {stage.endpoint_url}; all files are in {place.shown}")
+                play = Play(stage, screen, board, scale_factor)
+                ended = play.run(make_dispatcher(tools, stage, max_sessions), stops)
+            if not ended:
+                out.print(f"Stopped before its end. What was done until then is in {place.shown}.", markup=False)
+                raise typer.Exit(1)
+            views = _views(tools, stage)
+            answer = _report(tools, stage, play, views, tools.clock.monotonic_seconds() - started_at_seconds, out)
     if output is Output.JSON:
         answer_json(answer)
 
 
-def _perform(
-    tools: Tools, stage: Stage, scale_factor: float, max_sessions: int | None, out: Console
-) -> dict[str, object]:
-    """Play, judge, report; the report is also a JSON answer. Exits with 1 if not everything is as it must be."""
-    started_at_seconds = tools.clock.monotonic_seconds()
-    stops = tools.stops_when_asked()
-    board = Board()
-    with Screen(out, board, tools.clock) as screen:
-        screen.say(f"the queue and the topic are at {stage.endpoint_url}; all files are in {stage.place.shown}")
-        play = Play(stage, screen, board, scale_factor)
-        ended = play.run(make_dispatcher(tools, stage, max_sessions), stops)
-    if not ended:
-        out.print(f"Stopped before its end. What was done until then is in {stage.place.shown}.", markup=False)
-        raise typer.Exit(1)
+def _views(tools: Tools, stage: Stage) -> list[JobRunView]:
+    """What the records say of both job runs. Raises `Unavailable`, with the reasons, if one did not succeed."""
     records = JobRunRecords(stage.state, tools.clock)
     views = [view_job_run(records, job_run_id, tools.clock) for job_run_id in JOB_RUNS]
     failed = [
@@ -78,12 +77,13 @@ def _perform(
     ]
     if failed:
         raise Unavailable(f"{'; '.join(failed)} (see {stage.place.shown_path(stage.place.log)})")
-    return _report(tools, stage, play, views, tools.clock.monotonic_seconds() - started_at_seconds, out)
+    return views
 
 
 def _report(
     tools: Tools, stage: Stage, play: Play, views: Sequence[JobRunView], seconds: float, out: Console
 ) -> dict[str, object]:
+    """Shows it, and answers the same for JSON. Exits with 1 if any row is not as it must be."""
     verdicts = [judge_paper(stage.lake), judge_orders(stage.lake, play.deltas)]
     look = look_further(tools.program, stage, play.deltas)
     out.print(sessions_table(figures_of(views)))

@@ -86,7 +86,10 @@ def generate_orders(scale_factor: float, folder: Path) -> pa.Table:
     generator = Path(sys.executable).with_name("tpchgen-cli")
     command = [str(generator), "parquet", "-s", str(scale_factor), "--tables=orders", f"--output-dir={folder}"]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        # A Ctrl-C is for us: it lasts a second, and must not look like a failure.
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, start_new_session=True
+        )
     except FileNotFoundError as error:
         raise Invalid(f"there is no {generator}: install it with pip install 'lithify[demo]'") from error
     except subprocess.CalledProcessError as error:
