@@ -42,7 +42,6 @@ def result(lake: DeltaCatalog, spark: SparkSession) -> JobRunResult:
         rows_per_primary_key_index_file=paper.ROWS_PER_FILE,
         rows_per_compacted_file=paper.ROWS_PER_FILE,
         hash_bucket_count=paper.HASH_BUCKET_COUNT,
-        sns_event_topic_arn="arn:aws:sns:us-east-1:123456789012:CompactionJobRunEvents",
         compacted_file_content_type="parquet",
         spark=spark,
     )
