@@ -24,7 +24,7 @@ from compactor.object_store import StoreLocation
 from compactor.planning import DeltaFileRef
 from compactor.schemas import parse_schema, unify_schemas
 from compactor.spec import DEFAULT_SORT_KEYS, SessionSpec
-from compactor.tabular import TabularFile, read_schema
+from compactor.tabular import TabularFile, read_schema, stored_schema
 
 _FOOTERS_AT_ONCE = 16
 _ALL_NULL_SORT_TYPE = pa.bool_()
@@ -71,6 +71,7 @@ def read_session_input(spec: SessionSpec, lake: DeltaCatalog) -> SessionInput:
     before = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
     schema = _grow_schema(source_table.schema, before, pending, schemas, (*key_columns, *_real_columns(sort_keys)))
     _check_keys(schema, pending, schemas, key_columns, sort_keys)
+    stored_schema(schema, run.compacted_file_content_type)
     lacking = frozenset(
         (ref.position, ref.file.file_number)
         for ref, found in zip(pending, schemas, strict=True)

@@ -19,6 +19,7 @@ from compactor.catalog.actions import DataFile, DeletionVector, IndexFile
 from compactor.catalog.catalog import Table
 from compactor.catalog.paths import IndexFilePath, parse
 from compactor.catalog.snapshot import CompactedStream
+from compactor.schemas import parse_schema
 from compactor.tabular import TabularFile, read_table
 from compactor.verify import verify
 from tests.arrow_types import KEY_TYPES, Raw, plain_digest
@@ -73,7 +74,10 @@ class CompactedSide:
 
     def read(self, file: DataFile) -> pa.Table:
         """One compacted file's rows."""
-        return read_table(self.lake.location, TabularFile(f"file://{self.path_of(file)}", file.content_type))
+        schema = parse_schema(self.stream.last_round.compacted_schema)
+        return read_table(
+            self.lake.location, TabularFile(f"file://{self.path_of(file)}", file.content_type), schema=schema
+        )
 
     def rows(self) -> pa.Table:
         """All live rows, file after file."""

@@ -18,6 +18,7 @@ from compactor.tabular.files import infer_content_type, measure, read_batches, r
 from compactor.tabular.filesystems import open_filesystem
 from compactor.tabular.formats import FileMeasure, TabularFile
 from compactor.tabular.parquet import dictionary_columns_of
+from compactor.tabular.stored_types import stored_schema
 from compactor.tabular.writer import TabularWriter
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "read_row",
     "read_schema",
     "read_table",
+    "stored_schema",
 ]

@@ -77,7 +77,8 @@ def read_table(
 ) -> pa.Table:
     """All rows in file order. Columns that the file lacks are left out: the caller knows what they should be.
 
-    schema  types for the columns of a text file (CSV, TSV, JSON); columns it does not name are inferred
+    schema  types for the columns of a text file (CSV, TSV, JSON), where those that it does not name are inferred, and
+            of an ORC file, where a column may hold another type in the place of its own
     """
     with reading(file.uri, file.content_type):
         return _format(file).read_table(_source(location, file), columns, schema)

@@ -152,8 +152,11 @@ _ORC_SAME = frozenset(
 )
 
 
-def _in_orc(kind: pa.DataType) -> pa.DataType | None:
-    """Signed integers, one kind of text, bytes and list, timestamps in nanoseconds (UTC where they have a zone)."""
+def stored_in_orc(kind: pa.DataType) -> pa.DataType | None:
+    """What ORC holds in a type's place; None: it cannot hold it.
+
+    Signed integers, one kind of text, bytes and list, timestamps in nanoseconds (UTC where they have a zone).
+    """
     kind = _unwrapped(kind)
     if kind in _ORC_SAME:
         return kind
@@ -170,12 +173,12 @@ def _in_orc(kind: pa.DataType) -> pa.DataType | None:
 
 def _nested_in_orc(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_struct(kind) and kind.num_fields > 0:
-        return _nested(kind, _in_orc, pa.struct)
+        return _nested(kind, stored_in_orc, pa.struct)
     if pa.types.is_map(kind):
-        key, item = _in_orc(kind.key_type), _in_orc(kind.item_type)
+        key, item = stored_in_orc(kind.key_type), stored_in_orc(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     if _is_list(kind) or _is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _nested(kind, _in_orc, lambda children: pa.list_(children[0]))
+        return _nested(kind, stored_in_orc, lambda children: pa.list_(children[0]))
     return None
 
 
@@ -209,7 +212,7 @@ def _in_text(kind: pa.DataType) -> pa.DataType | None:
 _STORED_TYPES: dict[ContentType, _StoredType] = {
     ContentType.PARQUET: _in_parquet,
     ContentType.FEATHER: _in_arrow,
-    ContentType.ORC: _in_orc,
+    ContentType.ORC: stored_in_orc,
     ContentType.CSV: _in_text,
     ContentType.TSV: _in_text,
 }

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from compactor.names import Operation
+from compactor.catalog.catalog import Table
+from compactor.names import ContentType, Operation
 from tests.oracle import OracleDelta, Row
 
 NAN = float("nan")
@@ -39,7 +41,7 @@ KEY_POOLS: Mapping[pa.DataType, Sequence[object]] = {
     pa.dictionary(pa.int32(), pa.string()): ["", "a", "b", None],
 }
 SORT_POOLS: Mapping[pa.DataType, Sequence[object]] = {
-    pa.int32(): [-(2**31), 0, 7, None],
+    pa.int64(): [-(2**31), 0, 7, None],
     pa.uint64(): [0, 2**63, None],
     pa.float64(): [float("-inf"), -0.0, 0.0, 1.5, NAN, None],
     pa.float32(): [-1.5, 0.0, NAN, None],
@@ -53,6 +55,14 @@ SORT_POOLS: Mapping[pa.DataType, Sequence[object]] = {
     pa.binary(2): [b"ab", b"b\x00", None],
 }
 POSITION = "partition_stream_position"
+NARROWER = {
+    pa.int64(): pa.int32(),
+    pa.float64(): pa.float32(),
+    pa.decimal128(9, 2): pa.decimal128(5, 2),
+    pa.large_string(): pa.string(),
+    pa.timestamp("us", "Asia/Tokyo"): pa.timestamp("ms", "UTC"),
+}
+"""Types that widen to a table's own, as contract 2 has it, where all values of a column fit."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +85,27 @@ class Shape:
 
 @dataclass(frozen=True)
 class StreamDelta:
-    """One delta: its rows, the columns that its files have, and how many rows go into a file."""
+    """One delta: its rows, the columns that its files have, and how many rows go into a file.
+
+    narrow  its columns have narrower types than the table's, where their values fit
+    """
 
     operation: Operation
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     rows_per_file: int
+    content_type: ContentType
+    narrow: bool
 
     def table(self, shape: Shape) -> pa.Table:
         schema = pa.schema([shape.schema.field(name) for name in self.columns])
-        return pa.Table.from_pylist([dict(row) for row in self.rows], schema=schema)
+        table = pa.Table.from_pylist([dict(row) for row in self.rows], schema=schema)
+        return _narrowed(table) if self.narrow else table
+
+    def append_to(self, table: Table, shape: Shape, position: int) -> None:
+        table.append(
+            {}, self.table(shape), self.operation, position, None, self.content_type, rows_per_file=self.rows_per_file
+        )
 
     @property
     def files(self) -> list[tuple[Row, ...]]:
@@ -131,7 +152,23 @@ def stream_deltas(draw: st.DrawFn, shape: Shape, first_row: int, complete: bool 
         row: dict[str, object] = {name: draw(st.sampled_from(pools[name])) for name in columns if name in pools}
         extra = {"row": first_row + number, "note": draw(st.sampled_from(["", "n", None]))}
         rows.append({**row, **{name: value for name, value in extra.items() if name in columns}})
-    return StreamDelta(operation, tuple(columns), tuple(rows), rows_per_file=draw(st.sampled_from([1, 2, 100])))
+    return StreamDelta(
+        operation,
+        tuple(columns),
+        tuple(rows),
+        rows_per_file=draw(st.sampled_from([1, 2, 100])),
+        content_type=draw(st.sampled_from([ContentType.PARQUET, ContentType.PARQUET, ContentType.FEATHER])),
+        narrow=not complete and draw(st.booleans()),
+    )
+
+
+def _narrowed(table: pa.Table) -> pa.Table:
+    for place, field in enumerate(table.schema):
+        if field.type in NARROWER:
+            with suppress(pa.ArrowInvalid):
+                column = table.column(place).cast(NARROWER[field.type])
+                table = table.set_column(place, field.with_type(column.type), column)
+    return table
 
 
 def _pools(

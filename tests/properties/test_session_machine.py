@@ -65,8 +65,7 @@ class SessionMachine(RuleBasedStateMachine):
         first_row = sum(len(delta.rows) for _, delta in self.deltas)
         delta = data.draw(stream_deltas(self.shape, first_row))
         position = gap + (self.deltas[-1][0] if self.deltas else FIRST_POSITION)
-        table = delta.table(self.shape)
-        self.table.append({}, table, delta.operation, position=position, rows_per_file=delta.rows_per_file)
+        delta.append_to(self.table, self.shape, position)
         self.deltas.append((position, delta))
 
     @rule(

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.names import PARTITION_STREAM_POSITION
+from compactor.errors import Invalid
+from compactor.names import PARTITION_STREAM_POSITION, ContentType
+from compactor.tabular import stored_schema
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.effort import examples
 from tests.fakes.in_process_spark import in_process_spark
@@ -34,6 +36,7 @@ class Way:
     rows_per_compacted_file: int = 4_000_000
     rows_per_index_file: int = 38_000_000
     max_dead_row_share: float = 0.0
+    content_type: ContentType = ContentType.PARQUET
 
 
 ways = st.builds(
@@ -44,6 +47,7 @@ ways = st.builds(
     rows_per_compacted_file=st.sampled_from([1, 2, 4_000_000]),
     rows_per_index_file=st.sampled_from([1, 38_000_000]),
     max_dead_row_share=st.sampled_from([0.0, 0.5, 0.9]),
+    content_type=st.sampled_from([each for each in ContentType if each is not ContentType.JSON]),
 )
 
 
@@ -69,8 +73,7 @@ def check_survivors(shape: Shape, deltas: list[StreamDelta], way: Way, spark: Sp
     with fresh_lake() as lake:
         table = lake.create_table(TABLE_ID)
         for number, delta in enumerate(deltas):
-            position = FIRST_POSITION + number
-            table.append({}, delta.table(shape), delta.operation, position, rows_per_file=delta.rows_per_file)
+            delta.append_to(table, shape, FIRST_POSITION + number)
             if number in way.run_after:
                 run(lake, shape, way, spark, TABLE_ID)
         run(lake, shape, way, spark, TABLE_ID)
@@ -104,6 +107,7 @@ def run(lake: DeltaCatalog, shape: Shape, way: Way, spark: SparkSession, destina
         rows_per_compacted_file=way.rows_per_compacted_file,
         rows_per_primary_key_index_file=way.rows_per_index_file,
         max_dead_row_share=way.max_dead_row_share,
+        compacted_file_content_type=way.content_type if can_hold(way.content_type, shape) else ContentType.PARQUET,
         spark=spark,
     )
     for session in result.sessions:
@@ -111,6 +115,14 @@ def run(lake: DeltaCatalog, shape: Shape, way: Way, spark: SparkSession, destina
         for completion in session.completions:
             assert all(file.rows <= way.rows_per_compacted_file for file in completion.files_added)
             assert all(file.rows <= way.rows_per_index_file for file in completion.index_files)
+
+
+def can_hold(content_type: ContentType, shape: Shape) -> bool:
+    try:
+        stored_schema(shape.schema, content_type)
+    except Invalid:
+        return False
+    return True
 
 
 @contextmanager

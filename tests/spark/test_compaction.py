@@ -345,6 +345,29 @@ def test_files_of_every_format_mix_in_one_stream(
     assert values_of(lake) == {1: "json", 10: "tsv", 11: "arrow", 12: "csv", 13: "parquet", 14: "json"}
 
 
+@pytest.mark.parametrize("content_type", ["orc", "csv"])
+def test_values_come_back_in_their_types_from_formats_that_hold_others_in_their_place(
+    content_type: str, lake: DeltaCatalog, orders: Table, compact_orders: Compact
+) -> None:
+    source = pa.table(
+        {
+            "id": pa.array([1, 2], pa.uint64()),
+            "small": pa.array([255, None], pa.uint8()),
+            "at": pa.array([1_000, None], pa.timestamp("ms", "Europe/Berlin")),
+            "naive": pa.array([1_000_001, None], pa.timestamp("us")),
+            "half": pa.array([1.5, None], pa.float16()),
+            "large": pa.array(["x", None], pa.large_string()),
+            "decimal": pa.array([Decimal("1.10"), None], pa.decimal128(20, 2)),
+        }
+    )
+    orders.append({}, source)
+    compact_orders(compacted_file_content_type=content_type, rows_per_compacted_file=1)
+    orders.append({}, source.slice(1))
+    compact_orders(compacted_file_content_type=content_type)
+    assert CompactedSide.of(lake).rows().sort_by("id").equals(source)
+    audit(CompactedSide.of(lake))
+
+
 def test_every_value_is_as_it_was_in_the_source_whatever_its_type(
     lake: DeltaCatalog, orders: Table, compact_orders: Compact
 ) -> None:

@@ -160,6 +160,16 @@ def test_sort_keys_of_exactly_32_bytes_are_taken(lake: DeltaCatalog, orders: Tab
     assert result.sessions[0].rows_out == 1
 
 
+def test_a_column_that_the_output_s_format_cannot_hold_is_refused_before_anything_is_written(
+    lake: DeltaCatalog, orders: Table, compact_orders: Compact
+) -> None:
+    orders.append({}, pa.table({"id": [1], "at": pa.array([1], pa.time64("us")), "bytes": pa.array([b"x"])}))
+    said = refused(lake, partial(compact_orders, compacted_file_content_type="orc"))
+    assert said == "a orc file cannot hold column 'at' of type time64[us]: choose parquet or feather"
+    said = refused(lake, partial(compact_orders, compacted_file_content_type="csv"))
+    assert said == "a csv file cannot hold column 'bytes' of type binary: choose parquet or feather"
+
+
 def test_a_nested_key_column_is_refused_with_its_type(
     lake: DeltaCatalog, orders: Table, compact_orders: Compact
 ) -> None:
