@@ -112,7 +112,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.deltas = DELTAS
     if options.quick:
         options.scale, options.repeats, options.shape = _QUICK_SCALE, 0, [NARROW.name]
-        options.section, options.deltas = ["whole", "incremental"], [(goals.INCREMENTAL_SHARE, True)]
+        options.section, options.deltas = ["whole", "incremental"], [(goals.INCREMENTAL_SHARE, False)]
     if options.results is None and options.scale == 1 and options.only == EVERYBODY:
         options.results = RESULTS
     return options

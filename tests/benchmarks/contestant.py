@@ -18,6 +18,7 @@ class Task(Document):
     compacted_lake        ours only: a lake whose table is compacted already; the delta is appended to it
     by_position           ours only: the default sort key instead of the column
     rows_per_compacted_file, hash_bucket_count, max_rows_per_round  ours only: None is the default of `compact()`
+    max_dead_row_share    ours only: 0 rewrites every file that a row died in
     """
 
     table_files: tuple[str, ...]
@@ -28,6 +29,7 @@ class Task(Document):
     rows_per_compacted_file: int | None = None
     hash_bucket_count: int | None = None
     max_rows_per_round: int | None = None
+    max_dead_row_share: float = 0.0
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -48,7 +50,7 @@ class Answer(Document):
     written               the Parquet files that hold the surviving rows
     session               ours only
     bytes_read            ours only: delta files, and compacted files that were rewritten
-    bytes_written         ours only: compacted files and index files
+    bytes_written         ours only: compacted files, deletion vectors and index files
     """
 
     seconds: float

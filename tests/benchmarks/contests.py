@@ -4,7 +4,7 @@ for the whole of a run; every contestant of a contest gets the same files."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.benchmarks import data
@@ -21,6 +21,8 @@ DELTAS = tuple((share, clustered) for share in (0.01, 0.05, 0.2) for clustered i
 TABLE_FACTORS = (1, 2, 4, 16)
 ROUND_FACTORS = (1, 4, 16)
 BUCKET_COUNTS = (1, 2, 8, 32)
+DEAD_ROW_SHARE = 0.3
+"""Of a compacted file, where dead rows are allowed."""
 CORES = 2
 
 _FULL_DELTA_SHARE = 0.25
@@ -39,6 +41,7 @@ class Asked:
     rows_per_compacted_file: int | None = None
     hash_bucket_count: int | None = None
     max_rows_per_round: int | None = None
+    max_dead_row_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class Arena:
             rows_per_compacted_file=asked.rows_per_compacted_file,
             hash_bucket_count=asked.hash_bucket_count,
             max_rows_per_round=asked.max_rows_per_round,
+            max_dead_row_share=asked.max_dead_row_share,
         )
         print(f"  {contestant}: {_told(shape, change, asked, cores)} ...", end="", flush=True)
         referee = self._referee(contestant, shape, change, asked)
@@ -164,9 +168,7 @@ def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]]
     entries = []
     for share, clustered in deltas:
         change = Change(int(shape.rows * share), clustered)
-        if OURS in arena.only:
-            asked = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
-            entries.append(arena.enter(OURS, shape, change, asked))
+        entries += [arena.enter(OURS, shape, change, asked) for asked in _askings(arena, shape, change)]
         entries += [arena.enter(name, shape, change) for name in _playing(arena, [DUCKDB])]
     return entries
 
@@ -177,12 +179,12 @@ def growing_table(arena: Arena) -> list[Entry]:
     for factor in TABLE_FACTORS:
         small = _small(arena)
         shape = small.times(factor)
-        asked = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
-        for share in (0.05, 0.01):
-            for clustered in (True, False):
-                change = Change(int(small.rows * share), clustered)
-                if OURS in arena.only:
-                    entries.append(arena.enter(OURS, shape, change, asked, repeats=arena.growing_repeats))
+        for share, clustered in ((0.05, True), (0.05, False), (0.01, True), (0.01, False)):
+            change = Change(int(small.rows * share), clustered)
+            entries += [
+                arena.enter(OURS, shape, change, asked, repeats=arena.growing_repeats)
+                for asked in _askings(arena, shape, change)
+            ]
         change = Change(int(small.rows * 0.05), clustered=True)
         entries += [
             arena.enter(name, shape, change, repeats=arena.growing_repeats)
@@ -225,6 +227,14 @@ def _small(arena: Arena) -> Shape:
     return NARROW.scaled(arena.scale).times(_SMALL_SHARE)
 
 
+def _askings(arena: Arena, shape: Shape, change: Change) -> list[Asked]:
+    """How ours is asked for an incremental compaction; uniform updates also where files may keep dead rows."""
+    if OURS not in arena.only:
+        return []
+    clean = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
+    return [clean] if change.clustered else [clean, replace(clean, max_dead_row_share=DEAD_ROW_SHARE)]
+
+
 def _playing(arena: Arena, names: Iterable[str]) -> list[str]:
     return [name for name in names if name in arena.only]
 
@@ -245,6 +255,8 @@ def _told(shape: Shape, change: Change | None, asked: Asked, cores: int) -> str:
         told += f" + {change.rows:,} {change.spread}"
     if asked.incremental:
         told += ", incremental"
+    if asked.max_dead_row_share:
+        told += ", dead rows kept"
     if asked.by_position:
         told += ", default sort key"
     if asked.hash_bucket_count is not None:

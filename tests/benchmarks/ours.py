@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
-from compactor.catalog.catalog import PartitionStream
+from compactor.catalog.catalog import PartitionStream, Table
 from compactor.local_spark import local_spark
 from compactor.names import PARTITION_STREAM_POSITION
 from compactor.spec import ROWS_PER_COMPACTED_FILE, SessionResult
@@ -53,18 +54,23 @@ class Ours:
             rows_per_compacted_file=task.rows_per_compacted_file or ROWS_PER_COMPACTED_FILE,
             hash_bucket_count=task.hash_bucket_count,
             max_rows_per_round=task.max_rows_per_round,
+            max_dead_row_share=task.max_dead_row_share,
             spark=self._spark,
         )
         self._results[folder] = result.sessions[0]
 
     def describe(self, folder: Path, answer: Answer) -> Answer:
-        stream = DeltaCatalog.open(folder).table(TABLE).stream({})
+        table = DeltaCatalog.open(folder).table(TABLE)
+        stream = table.stream({})
         compacted = stream.load().state.compacted
         session = self._results[folder]
         arrived = self._task.files if self._task.compacted_lake is None else self._task.delta_files
         if compacted is None:
             raise RuntimeError("compact() returned, and nothing is compacted")
         paths = [stream.uri_of(file.path).removeprefix("file://") for file in compacted.files.values()]
+        if compacted.deletion_vectors:
+            # The files hold dead rows, which only a scan leaves out: what counts is what a reader sees.
+            paths = [_write_scanned(table, folder / "scanned.parquet")]
         return answer.model_copy(
             update={
                 "written": tuple(paths),
@@ -85,6 +91,15 @@ def _bytes_read(stream: PartitionStream, session: SessionResult, arrived: Iterab
     return rewritten + sum(Path(path).stat().st_size for path in arrived)
 
 
+def _write_scanned(table: Table, path: Path) -> str:
+    scan = table.scan()
+    with pq.ParquetWriter(path, scan.schema) as writer:
+        for batch in scan.to_batches():
+            writer.write_batch(batch)
+    return str(path)
+
+
 def _bytes_written(completion: RoundCommitted) -> int:
     index_bytes = sum(file.size_bytes for file in completion.index_files if file.run == completion.index_version)
-    return index_bytes + sum(file.size_bytes for file in completion.files_added)
+    vector_bytes = sum(vector.size_bytes for vector in completion.deletion_vectors)
+    return index_bytes + vector_bytes + sum(file.size_bytes for file in completion.files_added)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.benchmarks.child import DUCKDB, OURS
-from tests.benchmarks.contests import Entry
+from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.spark_events import STEPS, Step
@@ -80,7 +80,8 @@ def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
             continue
         rows.append(
             (
-                f"{change.rows / entry.shape.rows:.0%} {change.spread}",
+                f"{change.rows / entry.shape.rows:.0%} {change.spread}"
+                + (", dead rows kept" if entry.asked.max_dead_row_share else ""),
                 f"{entry.seconds:.2f}",
                 f"{entry.timing.first.seconds:.2f}",
                 f"{duck.seconds:.2f}" if duck else "",
@@ -93,7 +94,8 @@ def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
     columns = ["delta", "ours, s", "first run, s", "DuckDB on the whole, s", "ours / DuckDB", "delta rows/s-core"]
     columns += ["MiB read", "MiB written", "largest Python worker, MiB"]
     told = f"Ours has compacted the table of {entries[0].shape.rows:,} rows, in 16 files; "
-    told += "DuckDB takes the whole table and the delta.\n\n"
+    told += "DuckDB takes the whole table and the delta. Where dead rows are kept, files with up to "
+    told += f"{DEAD_ROW_SHARE:.0%} of them are not rewritten: they are noted in deletion vectors.\n\n"
     return f"Incremental, {name} rows", told + _table(columns, rows) + _steps_table(entries)
 
 
@@ -229,6 +231,8 @@ def _who(entry: Entry) -> str:
     told = entry.contestant
     if entry.asked.incremental and entry.change is not None:
         told += f", incremental {entry.change.rows:,} {entry.change.spread}"
+    if entry.asked.max_dead_row_share:
+        told += ", dead rows kept"
     if entry.asked.by_position:
         told += ", default sort key"
     if entry.asked.hash_bucket_count is not None:
