@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.benchmarks.contestant import Answer, Call, Contestant, Task
@@ -18,21 +19,24 @@ OURS, SPARK, DUCKDB, DUCKDB_JOIN, FLOOR = "lithify", "Spark window", "DuckDB QUA
 
 
 def main(name: str, task_file: str) -> None:
-    with os.fdopen(os.dup(1), "w") as answers:
+    with os.fdopen(os.dup(1), "w") as answers, ExitStack() as stack:
         os.dup2(2, 1)
-        contestant = _start(name, Task.parse_durable(Path(task_file).read_bytes(), task_file))
+        contestant = _start(name, Task.parse_durable(Path(task_file).read_bytes(), task_file), stack)
         started = time.time_ns() // 1_000_000
         _say(answers.fileno(), Answer(seconds=0, started_ms=started, ended_ms=started))
         for line in sys.stdin:
             _say(answers.fileno(), _do(contestant, Call.parse_durable(line.encode(), "standard input")))
 
 
-def _start(name: str, task: Task) -> Contestant:
+def _start(name: str, task: Task, stack: ExitStack) -> Contestant:
     """Libraries are imported here, each only for whom it is needed."""
     if name == OURS:
+        from pyspark.sql import SparkSession
+
+        from compactor.local_spark import local_spark
         from tests.benchmarks.ours import Ours
 
-        return Ours(task)
+        return Ours(task, SparkSession(stack.enter_context(local_spark("benchmark"))))
     from tests.benchmarks.competitors import DuckDb, DuckDbSemiJoin, Floor, SparkWindow
 
     kinds = {SPARK: SparkWindow, DUCKDB: DuckDb, DUCKDB_JOIN: DuckDbSemiJoin, FLOOR: Floor}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,7 +13,6 @@ from pyspark.sql import SparkSession
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
 from compactor.catalog.catalog import PartitionStream, Table
-from compactor.local_spark import local_spark
 from compactor.names import PARTITION_STREAM_POSITION
 from compactor.spec import ROWS_PER_COMPACTED_FILE, SessionResult
 from tests.benchmarks.contestant import Answer, Task
@@ -26,10 +24,9 @@ TABLE = "BENCHMARK.ORDERS.V1"
 class Ours:
     """A full compaction of table and delta; or, over a compacted lake, of the delta alone."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, spark: SparkSession) -> None:
         self._task = task
-        self._stack = ExitStack()
-        self._spark = SparkSession(self._stack.enter_context(local_spark("benchmark")))
+        self._spark = spark
         self._results: dict[Path, SessionResult] = {}
 
     def prepare(self, folder: Path) -> None:

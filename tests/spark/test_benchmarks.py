@@ -8,8 +8,11 @@ import pytest
 
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.checks import Referee, Wrong
+from tests.benchmarks.contestant import Answer, Task
 from tests.benchmarks.data import SORT, Change, Shape, survivors, write_delta, write_table
+from tests.benchmarks.ours import Ours
 from tests.benchmarks.report import write
+from tests.fakes.in_process_spark import in_process_spark
 
 SHAPE = Shape("tiny", 2_000, 500, (5, 20), readable=True)
 CHANGE = Change(400)
@@ -22,6 +25,14 @@ def latest_rows(folder: Path) -> pa.Table:
     for row in pq.read_table(list(files)).sort_by(SORT).to_pylist():
         latest[row["o_orderkey"]] = row
     return pa.Table.from_pylist(list(latest.values()), schema=pq.read_schema(files[0]))
+
+
+def run(task: Task, folder: Path) -> Answer:
+    """A run of ours, on a Spark of lists."""
+    contestant = Ours(task, in_process_spark())
+    contestant.prepare(folder)
+    contestant.run(folder)
+    return contestant.describe(folder, Answer(seconds=0, started_ms=0, ended_ms=0))
 
 
 def check(folder: Path, table: pa.Table, right: pa.Table | None = None) -> None:
@@ -72,6 +83,21 @@ def test_a_section_takes_the_place_of_its_last_writing_and_leaves_the_others(tmp
     assert "## One\n\nagain\n" in text
     assert "## Two\n\nsecond\n" in text
     assert "| a | 1 |\n| b | 3 |\n| c | 4 |\n" in text
+
+
+@pytest.mark.parametrize("max_dead_row_share", [0.0, 0.5])
+def test_what_ours_leaves_after_an_incremental_run_is_what_a_reader_sees(
+    tmp_path: Path, max_dead_row_share: float
+) -> None:
+    table, delta = write_table(tmp_path, SHAPE), write_delta(tmp_path, SHAPE, CHANGE)
+    base = Task(table_files=table.paths, cores=2, rows_per_compacted_file=SHAPE.rows_per_file)
+    change = {"delta_files": delta.paths, "compacted_lake": str(tmp_path / "base")}
+    task = base.model_copy(update={**change, "max_dead_row_share": max_dead_row_share})
+    run(base, tmp_path / "base")
+    answer = run(task, tmp_path / "lake")
+    Referee(survivors(SHAPE, CHANGE)).check("lithify", answer.written)
+    assert answer.bytes_read >= delta.size_bytes
+    assert answer.bytes_written
 
 
 @pytest.mark.spark
