@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import structlog
 from pyspark import SparkContext
 
 from compactor.attempt import run_attempt
@@ -14,14 +15,14 @@ from compactor.catalog.catalog import DeltaCatalog
 from compactor.catalog.paths import JobRunFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.clock import Clock
-from compactor.errors import Invalid
+from compactor.errors import Invalid, LithifyError
 from compactor.events import EventSink, NoSink
 from compactor.local_spark import local_resources, local_spark, usable_cores
 from compactor.session import SessionTools, run_rehash
 from compactor.session_events import publish_session
 from compactor.session_journal import SessionJournal
 from compactor.session_planner import PinnedSession, pin_sessions, plan_session, spec_as_compacted
-from compactor.spec import JobRunResult, JobRunSpec, SessionPlan, SessionResult
+from compactor.spec import JobRunResult, JobRunSpec, SessionPlan, SessionResult, SessionSpec
 
 
 def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkContext | None) -> JobRunResult:
@@ -46,8 +47,16 @@ def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkCont
             try:
                 results.append(run_attempt(plan, lake, lake.store, spark, 1, clock))
             finally:
-                publish_session(session.spec, lake.store, sink, clock)
+                _publish(session.spec, lake, sink, clock)
     return JobRunResult(job_run_id=run.job_run_id, sessions=tuple(results))
+
+
+def _publish(spec: SessionSpec, lake: DeltaCatalog, sink: EventSink, clock: Clock) -> None:
+    """A topic that takes nothing makes no failure of rows that are committed: what was to be told stays in the log."""
+    try:
+        publish_session(spec, lake.store, sink, clock)
+    except LithifyError as error:
+        structlog.get_logger().warning("events_not_published", session_id=spec.session_id, reason=str(error))
 
 
 def _sink(run: JobRunSpec, clock: Clock) -> EventSink:

@@ -52,6 +52,17 @@ def test_a_topic_is_told_of_rounds_and_of_the_end(
     assert events[-1]["data"]["rows_out"] == 3
 
 
+def test_a_topic_that_cannot_be_reached_makes_no_failure_of_what_is_committed(
+    lake: DeltaCatalog, orders: Table, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.append({}, pa.table({"id": [1], "value": ["a"]}))
+    topic = "arn:aws:sns:us-east-1:123456789012:CompactionJobRunEvents"
+    with aws_environment():
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        result = compact(TABLE_ID, {"id"}, delta_catalog_client=lake, sns_event_topic_arn=topic, spark=spark)
+    assert result.sessions[0].rows_out == 1
+
+
 def test_a_topic_that_is_no_topic_is_refused_before_anything_runs(
     lake: DeltaCatalog, orders: Table, spark: SparkSession
 ) -> None:
