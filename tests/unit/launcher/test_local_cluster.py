@@ -40,6 +40,14 @@ def children(job_reference: str) -> list[psutil.Process]:
     return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
 
+def runs(process: psutil.Process) -> bool:
+    """Whoever was killed may take a moment to be gone, and then be a zombie until somebody asks for its exit code."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_job_that_ends_has_its_exit_code_and_its_last_words(tmp_path: Path) -> None:
     job = cluster(tmp_path, 'echo "$@"; echo "$JAVA_HOME $INHERITED" >&2; exit 3').launch(JOB)
     wait_until(lambda: job.poll() is not None)
@@ -56,7 +64,7 @@ def test_stopping_ends_all_that_the_job_started(tmp_path: Path) -> None:
     processes = children(job.reference)
     job.stop()
     assert job.poll() is not None
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    wait_until(lambda: not any(runs(process) for process in processes))
 
 
 def test_a_job_that_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
