@@ -43,7 +43,7 @@ def children(job_reference: str) -> list[psutil.Process]:
 def runs(process: psutil.Process) -> bool:
     """Whoever was killed may take a moment to be gone, and then be a zombie until somebody asks for its exit code."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
