@@ -128,7 +128,11 @@ def _parse_key(stream: PartitionStream, pairs: list[str]) -> dict[str, object]:
         name, equals, text = pair.partition("=")
         if not equals or name not in compacted.primary_keys:
             raise Invalid(f"--key {pair!r}: write COLUMN=VALUE with a column of {', '.join(compacted.primary_keys)}")
+        if name in key:
+            raise Invalid(f"--key names {name!r} twice: a row has one value of each key column")
         arrow_type = schema.field(name).type
+        if pa.types.is_dictionary(arrow_type):
+            arrow_type = arrow_type.value_type
         try:
             key[name] = pa.scalar(text).cast(arrow_type).as_py()
         except pa.ArrowException as error:
