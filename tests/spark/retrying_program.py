@@ -1,6 +1,6 @@
-"""A program of its own: compacts a table on a Spark that runs a task again when its worker dies.
+"""A program of its own: compacts a table on a Spark that runs a task again when its worker or its executor dies.
 
-    python retrying_program.py LAKE
+    python retrying_program.py LAKE MASTER
 
 Started by test_process_deaths.py. The rows are many, so that writing them takes long enough to be killed in it.
 """
@@ -16,7 +16,8 @@ from compactor.names import Operation
 from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
 from tests.crashes import Asked, Delta, Lake, attempt
 
-MASTER = "local[2,4]"
+IN_ONE_PROCESS = "local[2,4]"
+EXECUTORS_APART = "local-cluster[2,1,1024]"
 ROWS = 60_000
 
 
@@ -33,8 +34,8 @@ def _row(key: int, time: int) -> dict[str, object]:
     return {"id": key, "time": time, "value": f"{key * 2_654_435_761 % 2**64:x}" * 40}
 
 
-def main(folder: str) -> None:
-    builder = SparkSession.builder.appName("lithify retrying test").master(MASTER)
+def main(folder: str, master: str) -> None:
+    builder = SparkSession.builder.appName("lithify retrying test").master(master)
     for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -45,4 +46,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

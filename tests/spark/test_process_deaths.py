@@ -1,9 +1,8 @@
-"""kill -9 of a Python worker while it writes, and of a driver: the rows come out right, at most one round is redone."""
+"""kill -9 of a worker while it writes, of its executor, of a driver: the rows come out right, and hardly any twice."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -61,23 +60,54 @@ def writers(lake: Lake, part: str) -> list[int]:
 def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake", [])
     lake.append(retrying_program.deltas())
-    killed: dict[str, int] = {}
-    with running([sys.executable, retrying_program.__file__, str(lake.folder)], tmp_path) as process:
-
-        def kill_one_writer_of_each() -> bool:
-            for part in ("index", "compacted"):
-                for pid in writers(lake, part)[: 0 if part in killed else 1]:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                        killed[part] = pid
-            return process.poll() is not None
-
-        wait_until(kill_one_writer_of_each)
+    with running(retrying(lake, retrying_program.IN_ONE_PROCESS), tmp_path) as process:
+        killed = kill_one_writer_of_each(lake, process, lambda writer: writer)
         assert process.returncode == 0, (tmp_path / "said").read_text()[-4_000:]
     assert "compacted" in killed
     check_rows(lake)
     assert uncommitted(lake) == set()
     assert len(commits(lake)) == 1
+
+
+def test_an_executor_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
+    """With it go the survivors that it kept and the records that it shuffled: Spark has them made again elsewhere."""
+    lake = Lake(tmp_path / "lake", [])
+    lake.append(retrying_program.deltas())
+    with running(retrying(lake, retrying_program.EXECUTORS_APART), tmp_path) as process:
+        killed = kill_one_writer_of_each(lake, process, executor_of)
+        assert process.returncode == 0, (tmp_path / "said").read_text()[-4_000:]
+    assert "compacted" in killed
+    check_rows(lake)
+    assert uncommitted(lake) == set()
+    assert len(commits(lake)) == 1
+
+
+def retrying(lake: Lake, master: str) -> list[str]:
+    return [sys.executable, retrying_program.__file__, str(lake.folder), master]
+
+
+def executor_of(writer: psutil.Process) -> psutil.Process:
+    """The JVM of the executor that a Python worker belongs to."""
+    return next(each for each in writer.parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline()))
+
+
+def kill_one_writer_of_each(
+    lake: Lake, process: subprocess.Popen[bytes], victim_of: Callable[[psutil.Process], psutil.Process]
+) -> dict[str, psutil.Process]:
+    """Kills who first writes the index, and who first writes compacted files; waits for the process's end."""
+    killed: dict[str, psutil.Process] = {}
+
+    def kill() -> bool:
+        for part in ("index", "compacted"):
+            for pid in writers(lake, part)[: 0 if part in killed else 1]:
+                with suppress(psutil.NoSuchProcess, StopIteration):
+                    victim = victim_of(psutil.Process(pid))
+                    victim.kill()
+                    killed[part] = victim
+        return process.poll() is not None
+
+    wait_until(kill)
+    return killed
 
 
 def committed(lake: Lake, at_least: int) -> Callable[[], bool]:
