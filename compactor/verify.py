@@ -19,8 +19,9 @@ from compactor.document import Document
 from compactor.index.files import read_bucket
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, IndexRows
 from compactor.kernels.canonical import canonical_column
-from compactor.kernels.digest import Words, digest_keys
+from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
+from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import SortColumn
 from compactor.schemas import parse_schema
 from compactor.tabular import TabularFile, read_batches

@@ -21,7 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compactor.errors import Corrupt
-from compactor.kernels.digest import DIGEST_ENCODING, Words
+from compactor.kernels.digest import DIGEST_ENCODING
+from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import SortColumn, decode_sort_values, encode_sort_values, encoded_width
 from compactor.kernels.survivors import NOT_DELETED, VOID
 

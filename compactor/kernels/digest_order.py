@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.digest import Words
+from compactor.kernels.sha1 import Words
 
 _ROWS_PER_SLOT = 4
 _SLOT_BITS_MAX = 24

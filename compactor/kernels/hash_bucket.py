@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.digest import Words
+from compactor.kernels.sha1 import Words
 
 
 def hash_buckets(words: Words, hash_bucket_count: int) -> npt.NDArray[np.uint32]:

@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.digest import Words
+from compactor.kernels.sha1 import Words
 
 ABSENT = -1
 

@@ -16,7 +16,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.digest import Words
+from compactor.kernels.sha1 import Words
 
 UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES = 0, 1, 2
 """What a row does. The last: a delete whose file lacks the custom sort key columns."""

@@ -32,12 +32,12 @@ from compactor.index.layout import (
     IndexSegment,
     no_rows,
 )
-from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
 from compactor.kernels.gather import RowFacts, gather_rows
 from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
 from compactor.kernels.pointers import compacted_pointers, ranks_within_files
 from compactor.kernels.search import find_digests
+from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import encoded_width
 from compactor.kernels.survivors import (
     DELETE,

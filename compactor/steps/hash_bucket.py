@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from compactor.errors import Corrupt
 from compactor.kernels.canonical import canonical_column
-from compactor.kernels.digest import Words, digest_keys
+from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
+from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import SortColumn, encode_sort_values, encoded_width
 from compactor.names import PARTITION_STREAM_POSITION
 from compactor.planning import DeltaSource, RoundPlan

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
+from compactor.kernels.sha1 import Words
 
 # Real digests are uniform. Words from so few values tie, and share their leading bits, at every place.
 _WORD = st.sampled_from([0, 1, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
 from compactor.kernels.search import find_digests
+from compactor.kernels.sha1 import Words
 
 
 def in_digest_order(keys: list[int]) -> tuple[Words, list[int]]:

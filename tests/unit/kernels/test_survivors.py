@@ -10,8 +10,8 @@ import numpy.typing as npt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.kernels.digest import Words
 from compactor.kernels.digest_order import digest_order
+from compactor.kernels.sha1 import Words
 from compactor.kernels.survivors import (
     DELETE,
     DELETE_WITHOUT_SORT_VALUES,
