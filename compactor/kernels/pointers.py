@@ -6,22 +6,77 @@ A dedupe task knows the ranks of its own survivors within each file; the counts 
 
 from __future__ import annotations
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 
-def ranks_within_files(surviving: npt.NDArray[np.bool_], file_bounds: Int64s) -> Int64s:
-    """For rows laid out file after file: each surviving row's rank among the survivors of its file.
+def ranks_within_files(places: Int32s, files: Int32s, file_bounds: Int64s) -> Int32s:
+    """Of rows that survive: the rank of each among the survivors of its file.
 
-    surviving    (rows,)
-    file_bounds  (files + 1,): file f's rows are [file_bounds[f], file_bounds[f + 1])
-    Returns int64 (rows,), meaningless where the row does not survive.
+    places       int32 (survivors,): in any order, places of rows that are laid out file after file
+    files        int32 (survivors,): the file of each
+    file_bounds  (files + 1,): file f's rows have places [file_bounds[f], file_bounds[f + 1])
+    Returns int32 (survivors,).
     """
-    running = np.zeros(len(surviving) + 1, np.int64)
-    np.cumsum(surviving, out=running[1:])
-    return running[:-1] - np.repeat(running[file_bounds[:-1]], np.diff(file_bounds))
+    ranks = np.empty(len(places), np.int32)
+    _rank(places, files, file_bounds, ranks)
+    return ranks
+
+
+def files_of_places(places: Int32s, file_bounds: Int64s) -> Int32s:
+    """Which file each place is of. int32 (places,)."""
+    files = np.empty(len(places), np.int32)
+    _find_files(places, file_bounds, files)
+    return files
+
+
+@nb.njit(inline="always")
+def _count_ones(bits):  # type: ignore[no-untyped-def]
+    """How many bits are set: sums of 2, 4 and 8 bits side by side, then of all bytes."""
+    bits -= (bits >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@nb.njit(inline="always")
+def _survivors_before(place, marks, before):  # type: ignore[no-untyped-def]
+    earlier_in_word = (np.uint64(1) << np.uint64(place & 63)) - np.uint64(1)
+    return before[place >> 6] + _count_ones(marks[place >> 6] & earlier_in_word)
+
+
+@nb.njit(cache=True, nogil=True)
+def _rank(places, files, file_bounds, ranks):  # type: ignore[no-untyped-def]
+    # A bit for every place: even of millions of rows they fit a processor's cache.
+    marks = np.zeros((file_bounds[-1] >> 6) + 1, np.uint64)
+    for survivor in range(places.size):
+        place = places[survivor]
+        marks[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+    before = np.zeros(marks.size, np.int64)
+    for word in range(1, marks.size):
+        before[word] = before[word - 1] + _count_ones(marks[word - 1])
+    first = np.empty(file_bounds.size - 1, np.int64)
+    for file in range(first.size):
+        first[file] = _survivors_before(file_bounds[file], marks, before)
+    for survivor in range(places.size):
+        ranks[survivor] = _survivors_before(places[survivor], marks, before) - first[files[survivor]]
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_files(places, file_bounds, files):  # type: ignore[no-untyped-def]
+    for row in range(places.size):
+        low, high = 0, file_bounds.size - 1
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if places[row] >= file_bounds[middle]:
+                low = middle
+            else:
+                high = middle
+        files[row] = low
 
 
 def compacted_pointers(

@@ -48,17 +48,18 @@ class RememberedKeys:
 
 @dataclass(frozen=True)
 class ArrivingRows:
-    """The round's rows of one hash bucket, in the order (stream position, file number, row index).
+    """The round's rows of one hash bucket, in digest order; those of a key in the order (stream position, file number,
+    row index).
 
-    words               (rows, 5), in digest order; see `order`
-    order               int64 (rows,): which row each digest is of; the stable digest order of the rows
-    sort_values         uint8 (rows, width), as in RememberedKeys, in the rows' own order, like the rest
-    operations          uint8 (rows,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
-    positions           int64 (rows,): stream positions
+    words        (rows, 5)
+    files        int32 (rows,): which of the bucket's files the row is from, from 0
+    sort_values  uint8 (rows, width), as in RememberedKeys
+    operations   uint8 (files,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
+    positions    int64 (files,): stream positions
     """
 
     words: Words
-    order: npt.NDArray[np.int64]
+    files: npt.NDArray[np.int32]
     sort_values: npt.NDArray[np.uint8]
     operations: npt.NDArray[np.uint8]
     positions: npt.NDArray[np.int64]
@@ -68,14 +69,12 @@ class ArrivingRows:
 class Survivors:
     """One entry per key that is not forgotten, in digest order.
 
-    words              (keys, 5)
-    holders            int64 (keys,): that remembered key, or len(remembered) + that arriving row
+    holders            int64 (keys,): that remembered key, or len(remembered) + that arriving row; ascending in each
     outcomes           uint8 (keys,): LIVE, TOMBSTONE or ERASED
     rows_deduplicated  rows (live remembered or arriving) that lost to another row
     rows_deleted       arriving delete rows that won
     """
 
-    words: Words
     holders: npt.NDArray[np.int64]
     outcomes: npt.NDArray[np.uint8]
     rows_deduplicated: int
@@ -96,7 +95,6 @@ def find_survivors(
     keep_marks           older runs of the index may hold remembered keys that are now forgotten: mark those ERASED
     """
     keys_max = len(remembered.words) + len(arriving.words)
-    words = np.empty((keys_max, 5), np.uint32)
     holders = np.empty(keys_max, np.int64)
     outcomes = np.empty(keys_max, np.uint8)
     keys, deduplicated, deleted = _fold(
@@ -104,18 +102,17 @@ def find_survivors(
         remembered.sort_values,
         remembered.tombstone_positions,
         arriving.words,
+        arriving.files,
         arriving.sort_values,
         arriving.operations,
         arriving.positions,
-        arriving.order,
         np.int64(horizon),
         np.int64(tombstone_retention),
         keep_marks,
-        words,
         holders,
         outcomes,
     )
-    return Survivors(words[:keys], holders[:keys], outcomes[:keys], int(deduplicated), int(deleted))
+    return Survivors(holders[:keys], outcomes[:keys], int(deduplicated), int(deleted))
 
 
 @nb.njit(cache=True, nogil=True)
@@ -137,14 +134,14 @@ def _outlived(tombstone_position, position, retention):  # type: ignore[no-untyp
 
 
 @nb.njit(cache=True, nogil=True)
-def _takes_over(row, holder, old_sort, sort, operations):  # type: ignore[no-untyped-def]
+def _takes_over(row, holder, old_sort, sort, files, operations):  # type: ignore[no-untyped-def]
     """Whether an arriving row takes a key over from its holder, of which the tombstone's age is not considered."""
     remembered = old_sort.shape[0]
-    if holder < 0 or sort.shape[1] == 0 or operations[row] == DELETE_WITHOUT_SORT_VALUES:
+    if holder < 0 or sort.shape[1] == 0 or operations[files[row]] == DELETE_WITHOUT_SORT_VALUES:
         return True
     if holder < remembered:
         return _compare(sort, row, old_sort, holder) >= 0
-    if operations[holder - remembered] == DELETE_WITHOUT_SORT_VALUES:
+    if operations[files[holder - remembered]] == DELETE_WITHOUT_SORT_VALUES:
         return True
     return _compare(sort, row, sort, holder - remembered) >= 0
 
@@ -172,18 +169,17 @@ def _fold(  # type: ignore[no-untyped-def]
     old_sort,
     old_tombstones,
     words,
+    files,
     sort,
     operations,
     positions,
-    order,
     horizon,
     retention,
     keep_marks,
-    out_words,
     holders,
     outcomes,
 ):
-    remembered, arriving = old_words.shape[0], order.size
+    remembered, arriving = old_words.shape[0], words.shape[0]
     keys = deduplicated = deleted = np.int64(0)
     old = new = 0
     while old < remembered or new < arriving:
@@ -203,21 +199,19 @@ def _fold(  # type: ignore[no-untyped-def]
         if comparison >= 0:
             first = new
             while new < arriving and _compare(words, new, words, first) == 0:
-                row = order[new]
+                row, file = new, files[new]
                 new += 1
                 rows_of_key += 1
-                outlives = _outlived(tombstone_position, positions[row], retention)
-                if outlives or _takes_over(row, holder, old_sort, sort, operations):
+                outlives = _outlived(tombstone_position, positions[file], retention)
+                if outlives or _takes_over(row, holder, old_sort, sort, files, operations):
                     holder = np.int64(remembered + row)
-                    outcome = _outcome_of(operations[row], sort.shape[1] == 0)
-                    tombstone_position = positions[row] if outcome == TOMBSTONE else np.int64(NOT_DELETED)
-        won_by_delete = holder >= remembered and operations[holder - remembered] != UPSERT
+                    outcome = _outcome_of(operations[file], sort.shape[1] == 0)
+                    tombstone_position = positions[file] if outcome == TOMBSTONE else np.int64(NOT_DELETED)
+        won_by_delete = holder >= remembered and operations[files[holder - remembered]] != UPSERT
         deleted += won_by_delete
         deduplicated += rows_of_key - (won_by_delete or outcome == LIVE)
         outcome = _outcome_at(horizon, outcome, tombstone_position, retention, keep_marks and entry >= 0)
         if outcome != FORGOTTEN:
-            for column in range(5):
-                out_words[keys, column] = old_words[entry, column] if entry >= 0 else words[first, column]
             holders[keys] = entry if outcome == ERASED else holder
             outcomes[keys] = outcome
             keys += 1

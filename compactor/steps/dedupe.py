@@ -33,9 +33,10 @@ from compactor.index.layout import (
     no_rows,
 )
 from compactor.kernels.digest_order import digest_order
-from compactor.kernels.gather import RowFacts, gather_rows
+from compactor.kernels.digest_sort import sort_by_digest
+from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
 from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
-from compactor.kernels.pointers import compacted_pointers, ranks_within_files
+from compactor.kernels.pointers import compacted_pointers, files_of_places, ranks_within_files
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import encoded_width
@@ -63,6 +64,7 @@ from compactor.steps.memory import peak_memory_bytes
 _DELETED, _VOID = -1, -2
 """In place of a source file's ordinal: a tombstone, a mark over older runs."""
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 _INT32 = np.iinfo(np.int32)
 
@@ -71,21 +73,20 @@ _INT32 = np.iinfo(np.int32)
 class NewRun:
     """Rows of a bucket's new run, in digest order, with pointers into source files.
 
-    ordinals     int64 (keys,): the source file that holds the row; _DELETED; _VOID
+    ordinals     int32 (keys,): the source file that holds the row; _DELETED; _VOID
     row_indices  int64 (keys,): the row in that file; of a tombstone, the stream position of its delete
-    ranks        int64 (keys,): of a delta row, its rank among this bucket's survivors in its file; of others nothing
+    ranks        int32 (keys,): of a delta row, its rank among this bucket's survivors in its file; of others nothing
     """
 
     words: Words
-    ordinals: Int64s
+    ordinals: Int32s
     row_indices: Int64s
-    ranks: Int64s
+    ranks: Int32s
     sort_values: npt.NDArray[np.uint8]
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Spark keeps the run between its two jobs: with narrow integers that is a quarter less to write and read.
-        numbers = (_narrowest(self.ordinals), _narrowest(self.row_indices), _narrowest(self.ranks))
-        return _restore_run, (self.words, *numbers, self.sort_values)
+        # Spark keeps the run between its two jobs: narrow row indices are less to write and read.
+        return _restore_run, (self.words, self.ordinals, _narrowest(self.row_indices), self.ranks, self.sort_values)
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,20 @@ class RowsOfFiles:
 
 @dataclass(frozen=True)
 class _Arrived:
-    """A bucket's pointer records in the order (stream position, file number, row index)."""
+    """A bucket's pointer records in digest order.
+
+    A row's place is where it stood in the order (stream position, file number, row index).
+
+    places       int32 (rows,)
+    row_indices  (rows,), by place: the row in its file
+    ordinals     int32 (files,)
+    file_bounds  int64 (files + 1,): file f's rows have places [file_bounds[f], file_bounds[f + 1])
+    """
 
     rows: ArrivingRows
-    row_indices: Int64s
-    ordinals: npt.NDArray[np.int32]
+    places: Int32s
+    row_indices: npt.NDArray[np.unsignedinteger]
+    ordinals: Int32s
     file_bounds: Int64s
 
 
@@ -161,12 +171,12 @@ class _Remembered:
 
 def _restore_run(
     words: Words,
-    ordinals: npt.NDArray[np.signedinteger],
+    ordinals: Int32s,
     row_indices: npt.NDArray[np.signedinteger],
-    ranks: npt.NDArray[np.signedinteger],
+    ranks: Int32s,
     sort_values: npt.NDArray[np.uint8],
 ) -> NewRun:
-    return NewRun(words, ordinals.astype(np.int64), row_indices.astype(np.int64), ranks.astype(np.int64), sort_values)
+    return NewRun(words, ordinals, row_indices.astype(np.int64), ranks, sort_values)
 
 
 def _narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
@@ -175,9 +185,9 @@ def _narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
     return numbers.astype(np.int32) if fits else numbers
 
 
-def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: Sequence[HashedRows]) -> DedupedBucket:
-    """One dedupe task: the survivors of one hash bucket."""
-    arrived = _in_order(plan, blocks)
+def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]) -> DedupedBucket:
+    """One dedupe task: the survivors of one hash bucket. The list of blocks is emptied, to give back their memory."""
+    arrived = _arrange(plan, blocks)
     older = _older_segments(plan, hash_bucket)
     remembered = _remember(plan, hash_bucket, older, arrived.rows.words)
     survivors = find_survivors(
@@ -243,27 +253,25 @@ def _remember(plan: RoundPlan, hash_bucket: int, older: Sequence[IndexSegment], 
     return _Remembered(rows, segments[kept], places[kept])
 
 
-def _in_order(plan: RoundPlan, blocks: Sequence[HashedRows]) -> _Arrived:
-    blocks = sorted(blocks, key=lambda block: int(block.ordinals[0]))
-    width = encoded_width(plan.sort_columns)
+def _arrange(plan: RoundPlan, blocks: list[HashedRows]) -> _Arrived:
+    """The blocks' rows in digest order; those of a key in the order (stream position, file number, row index)."""
+    blocks.sort(key=lambda block: int(block.ordinals[0]))
     ordinals = np.concatenate([np.empty(0, np.int32), *(block.ordinals for block in blocks)])
     row_counts = np.concatenate([np.empty(0, np.int64), *(block.row_counts for block in blocks)])
-    words = np.concatenate([np.empty((0, 5), np.uint32), *(block.words for block in blocks)])
+    row_indices = np.concatenate([np.empty(0, np.uint32), *(block.row_indices for block in blocks)])
+    words, sort_values = [block.words for block in blocks], [block.sort_values for block in blocks]
+    blocks.clear()
+    in_order = sort_by_digest(words, sort_values, encoded_width(plan.sort_columns))
     files: list[DeltaSource] = [plan.deltas[ordinal - len(plan.compacted)] for ordinal in ordinals]
-    order = digest_order(words)
+    file_bounds = np.concatenate(([0], np.cumsum(row_counts))).astype(np.int64)
     rows = ArrivingRows(
-        words=words.take(order, axis=0),
-        order=order,
-        sort_values=np.concatenate([np.empty((0, width), np.uint8), *(block.sort_values for block in blocks)]),
-        operations=np.repeat(np.array([_operation(file) for file in files], np.uint8), row_counts),
-        positions=np.repeat(np.array([file.position for file in files], np.int64), row_counts),
+        words=in_order.words,
+        files=files_of_places(in_order.places, file_bounds),
+        sort_values=in_order.sort_values,
+        operations=np.array([_operation(file) for file in files], np.uint8),
+        positions=np.array([file.position for file in files], np.int64),
     )
-    return _Arrived(
-        rows=rows,
-        row_indices=np.concatenate([np.empty(0, np.int64), *(block.row_indices for block in blocks)], dtype=np.int64),
-        ordinals=ordinals,
-        file_bounds=np.concatenate(([0], np.cumsum(row_counts))).astype(np.int64),
-    )
+    return _Arrived(rows, in_order.places, row_indices, ordinals, file_bounds)
 
 
 def _operation(file: DeltaSource) -> int:
@@ -275,36 +283,46 @@ def _operation(file: DeltaSource) -> int:
 def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -> NewRun:
     """The rows that the new run holds for sure. A row that an older run holds and that survives is left to that run."""
     known = len(remembered.rows)
-    holders, outcomes, words = survivors.holders, survivors.outcomes, survivors.words
+    holders, outcomes = survivors.holders, survivors.outcomes
     left_to_older = np.append(~remembered.absorbed, False)[np.minimum(holders, known)] & (outcomes != ERASED)
     if left_to_older.any():
         kept = np.flatnonzero(~left_to_older)
-        holders, outcomes, words = holders[kept], outcomes[kept], words[kept]
-    surviving = np.zeros(len(arrived.rows.words), np.bool_)
-    surviving[holders[(outcomes == LIVE) & (holders >= known)] - known] = True
-    facts = gather_rows(
+        holders, outcomes = holders[kept], outcomes[kept]
+    run = gather_rows(
         holders,
-        RowFacts(
-            _ordinals_of_compacted(plan)[remembered.rows.file_numbers],
+        LocatedRows(
+            remembered.rows.words,
+            _ordinals_of_compacted(plan)[remembered.rows.file_numbers].astype(np.int32),
             remembered.rows.row_indices,
-            np.zeros(known, np.int64),
             remembered.rows.sort_values,
         ),
-        RowFacts(
-            np.repeat(arrived.ordinals.astype(np.int64), np.diff(arrived.file_bounds)),
-            arrived.row_indices,
-            ranks_within_files(surviving, arrived.file_bounds),
+        PlacedRows(
+            arrived.rows.words,
+            arrived.rows.files,
+            arrived.places,
             arrived.rows.sort_values,
+            arrived.ordinals,
+            arrived.row_indices,
         ),
     )
-    if (facts.files[outcomes == LIVE] < 0).any():
+    if (run.ordinals[outcomes == LIVE] < 0).any():
         raise Corrupt("the primary key index points at a compacted file that is not in the stream")
     arriving_delete = np.flatnonzero((outcomes == TOMBSTONE) & (holders >= known))
-    facts.row_indices[arriving_delete] = arrived.rows.positions[holders[arriving_delete] - known]
-    facts.row_indices[outcomes == ERASED] = 0
-    facts.files[outcomes == TOMBSTONE] = _DELETED
-    facts.files[outcomes == ERASED] = _VOID
-    return NewRun(words, facts.files, facts.row_indices, facts.ranks, facts.sort_values)
+    run.row_indices[arriving_delete] = arrived.rows.positions[arrived.rows.files[holders[arriving_delete] - known]]
+    run.row_indices[outcomes == ERASED] = 0
+    run.ordinals[outcomes == TOMBSTONE] = _DELETED
+    run.ordinals[outcomes == ERASED] = _VOID
+    return NewRun(run.words, run.ordinals, run.row_indices, _ranks(arrived, holders - known, outcomes), run.sort_values)
+
+
+def _ranks(arrived: _Arrived, rows: Int64s, outcomes: npt.NDArray[np.uint8]) -> Int32s:
+    """Of every key, the rank of its arriving row among the survivors of that row's file; a row below 0 was there."""
+    surviving = (outcomes == LIVE) & (rows >= 0)
+    ranks = np.zeros(len(rows), np.int32)
+    ranks[surviving] = ranks_within_files(
+        arrived.places[rows[surviving]], arrived.rows.files[rows[surviving]], arrived.file_bounds
+    )
+    return ranks
 
 
 def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_]:
@@ -384,14 +402,14 @@ def _with_moving_rows(plan: RoundPlan, layout: MaterializeLayout, bucket: Dedupe
     order = digest_order(words)
     return NewRun(
         words=words[order],
-        ordinals=np.concatenate([run.ordinals, *ordinals])[order],
+        ordinals=np.concatenate([run.ordinals, *ordinals])[order].astype(np.int32),
         row_indices=np.concatenate([run.row_indices, moving.row_indices])[order],
-        ranks=np.concatenate([run.ranks, np.zeros(len(moving), np.int64)])[order],
+        ranks=np.concatenate([run.ranks, np.zeros(len(moving), np.int32)])[order],
         sort_values=np.concatenate([run.sort_values, moving.sort_values])[order],
     )
 
 
-def _rank_compacted_rows(plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_]) -> Int64s:
+def _rank_compacted_rows(plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_]) -> Int32s:
     """The run's ranks, with those of rows that move out of compacted files filled in: ranks by row index."""
     moving = np.flatnonzero(moves & (run.ordinals < len(plan.compacted)))
     ranks = run.ranks
@@ -405,7 +423,7 @@ def _rank_compacted_rows(plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.boo
 
 
 def _rows_to_fetch(
-    layout: MaterializeLayout, hash_bucket: int, run: NewRun, moves: npt.NDArray[np.bool_], ranks: Int64s
+    layout: MaterializeLayout, hash_bucket: int, run: NewRun, moves: npt.NDArray[np.bool_], ranks: Int32s
 ) -> Iterator[tuple[int, RowsOfFiles]]:
     ordinals, rows = run.ordinals[moves], run.row_indices[moves]
     counts = np.bincount(ordinals, minlength=len(layout.tasks))

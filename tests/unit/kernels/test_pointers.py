@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.pointers import compacted_pointers, ranks_within_files
+from compactor.kernels.pointers import compacted_pointers, files_of_places, ranks_within_files
 
 
-@given(st.lists(st.lists(st.booleans(), max_size=8), max_size=6))
-def test_a_surviving_row_s_rank_counts_the_survivors_before_it_in_its_file(files: list[list[bool]]) -> None:
-    surviving = np.array([survives for file in files for survives in file], np.bool_)
-    bounds = np.cumsum([0, *(len(file) for file in files)]).astype(np.int64)
-    ranks = ranks_within_files(surviving, bounds)
-    plain = [sum(file[:row]) for file in files for row in range(len(file))]
-    assert ranks[surviving].tolist() == [rank for rank, survives in zip(plain, surviving, strict=True) if survives]
+@given(st.lists(st.lists(st.booleans(), max_size=200), max_size=6), st.randoms(use_true_random=False))
+def test_a_surviving_row_s_rank_counts_the_survivors_before_it_in_its_file(
+    files: list[list[bool]], chance: Random
+) -> None:
+    bounds = np.cumsum([0, *map(len, files)]).astype(np.int64)
+    plain = [
+        (int(bounds[number]) + row, number, sum(file[:row]))
+        for number, file in enumerate(files)
+        for row in range(len(file))
+        if file[row]
+    ]
+    chance.shuffle(plain)
+    places = np.array([place for place, _, _ in plain], np.int32)
+    numbers = files_of_places(places, bounds)
+    assert numbers.tolist() == [number for _, number, _ in plain]
+    assert ranks_within_files(places, numbers, bounds).tolist() == [rank for _, _, rank in plain]
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 4))

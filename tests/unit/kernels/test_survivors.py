@@ -98,8 +98,8 @@ def fold(
     order = digest_order(words)
     arriving = ArrivingRows(
         words[order],
-        order,
-        sort_matrix([row.sort for row in rows], width),
+        order.astype(np.int32),  # each row in a file of its own
+        sort_matrix([row.sort for row in rows], width)[order],
         np.array([row.operation for row in rows], np.uint8),
         np.array([row.position for row in rows], np.int64),
     )
@@ -109,9 +109,9 @@ def fold(
         if holder < len(known):
             keys[known[holder]] = ("index", outcome)
         else:
-            keys[rows[holder - len(known)].key] = (holder - len(known), outcome)
+            place = int(order[holder - len(known)])
+            keys[rows[place].key] = (place, outcome)
     in_digest_order = [digest_of(key) for key in keys]
-    assert [row.astype(">u4").tobytes() for row in found.words] == in_digest_order
     assert in_digest_order == sorted(in_digest_order)
     return Found(dict(sorted(keys.items())), found.rows_deduplicated, found.rows_deleted)
 

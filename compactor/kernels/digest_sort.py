@@ -1,0 +1,158 @@
+"""Rows moved into digest order: by their top bits into parts that a processor's cache holds, then each part within it.
+
+`digest_order` leaves rows where they are; whoever then reads them in that order jumps about in memory. Here digests and
+sort values move together, in two passes that read or write in long strokes, and what follows reads straight on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from compactor.errors import Invalid
+from compactor.kernels.sha1 import Words
+
+_ROWS_PER_PART = 8 * 1024
+_PART_BITS_MAX = 8
+_ROWS_PER_SLOT = 4
+_SLOT_BITS_MAX = 24
+_ROWS_MAX = 2**31 - 1
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Rows in digest order; equal digests in their old order.
+
+    words        (rows, 5)
+    places       int32 (rows,): where the row stood before
+    sort_values  uint8 (rows, width)
+    """
+
+    words: Words
+    places: npt.NDArray[np.int32]
+    sort_values: Bytes
+
+
+def sort_by_digest(words: list[Words], sort_values: list[Bytes], width: int) -> SortedRows:
+    """Rows that lie in pieces, one after the other, in digest order.
+
+    The lists are emptied piece by piece, so that the rows' old home is given back as they move.
+    Any input sorts right; input whose top bits are not uniform (never SHA-1's) only sorts slower.
+
+    words        pieces of (rows, 5)
+    sort_values  pieces of uint8 (rows, width)
+
+    Raises `Invalid` for more rows than an int32 counts.
+    """
+    rows = sum(len(piece) for piece in words)
+    if rows > _ROWS_MAX:
+        raise Invalid(f"a round has {rows} rows in one hash bucket, {_ROWS_MAX} at most: ask for more hash buckets")
+    part_bits = min((rows // _ROWS_PER_PART).bit_length(), _PART_BITS_MAX)
+    counts = np.zeros(1 << part_bits, np.int64)
+    for piece in words:
+        _count(piece, part_bits, counts)
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    moved = SortedRows(np.empty((rows, 5), np.uint32), np.empty(rows, np.int32), np.empty((rows, width), np.uint8))
+    cursor, first = bounds[:-1].copy(), 0
+    while words:
+        piece, values = words.pop(0), sort_values.pop(0)
+        _scatter(piece, values, first, part_bits, cursor, moved.words, moved.places, moved.sort_values)
+        first += len(piece)
+    _sort_parts(bounds, part_bits, moved.words, moved.places, moved.sort_values)
+    return moved
+
+
+@nb.njit(inline="always")
+def _part(word, part_bits):  # type: ignore[no-untyped-def]
+    return np.int64(np.uint64(word) >> np.uint64(32 - part_bits))
+
+
+@nb.njit(cache=True, nogil=True)
+def _count(words, part_bits, counts):  # type: ignore[no-untyped-def]
+    for row in range(words.shape[0]):
+        counts[_part(words[row, 0], part_bits)] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _scatter(words, values, first, part_bits, cursor, out_words, out_places, out_values):  # type: ignore[no-untyped-def]
+    for row in range(words.shape[0]):
+        part = _part(words[row, 0], part_bits)
+        at = cursor[part]
+        cursor[part] = at + 1
+        for word in range(5):
+            out_words[at, word] = words[row, word]
+        out_places[at] = first + row
+        for byte in range(values.shape[1]):
+            out_values[at, byte] = values[row, byte]
+
+
+@nb.njit(cache=True, nogil=True)
+def _later(words, left, right):  # type: ignore[no-untyped-def]
+    """Whether row `left` sorts after row `right`, given that their first two words are equal."""
+    for word in range(2, 5):
+        if words[left, word] != words[right, word]:
+            return words[left, word] > words[right, word]
+    return False
+
+
+@nb.njit(cache=True, nogil=True)
+def _order_part(words, part_bits, slot_bits, starts, cursor, heads, order):  # type: ignore[no-untyped-def]
+    """The stable order of a part's rows: a scatter by the bits that follow the part's, and insertion into tiny runs."""
+    slots, shift = 1 << slot_bits, np.uint64(64 - slot_bits)
+    starts[: slots + 1] = 0
+    for row in range(words.shape[0]):
+        head = (np.uint64(words[row, 0]) << np.uint64(32)) | np.uint64(words[row, 1])
+        starts[np.int64((head << np.uint64(part_bits)) >> shift) + 1] += 1
+    for slot in range(slots):
+        starts[slot + 1] += starts[slot]
+        cursor[slot] = starts[slot]
+    for row in range(words.shape[0]):
+        head = (np.uint64(words[row, 0]) << np.uint64(32)) | np.uint64(words[row, 1])
+        home = np.int64((head << np.uint64(part_bits)) >> shift)
+        at = cursor[home]
+        cursor[home] = at + 1
+        # Strictly later rows move up, equal ones stay before: stable.
+        while at > starts[home] and (
+            heads[at - 1] > head or (heads[at - 1] == head and _later(words, order[at - 1], row))
+        ):
+            heads[at] = heads[at - 1]
+            order[at] = order[at - 1]
+            at -= 1
+        heads[at] = head
+        order[at] = row
+
+
+@nb.njit(inline="always")
+def _slot_bits(rows):  # type: ignore[no-untyped-def]
+    bits = 1
+    while (_ROWS_PER_SLOT << bits) < rows and bits < _SLOT_BITS_MAX:
+        bits += 1
+    return bits
+
+
+@nb.njit(cache=True, nogil=True)
+def _sort_parts(bounds, part_bits, words, places, values):  # type: ignore[no-untyped-def]
+    rows_max = np.diff(bounds).max()
+    slots_max = 1 << _slot_bits(rows_max)
+    starts, cursor = np.empty(slots_max + 1, np.int64), np.empty(slots_max, np.int64)
+    heads, order = np.empty(rows_max, np.uint64), np.empty(rows_max, np.int64)
+    part_words, part_places = np.empty((rows_max, 5), np.uint32), np.empty(rows_max, np.int32)
+    part_values = np.empty((rows_max, values.shape[1]), np.uint8)
+    for part in range(bounds.size - 1):
+        begin, rows = bounds[part], bounds[part + 1] - bounds[part]
+        part_words[:rows] = words[begin : begin + rows]
+        part_places[:rows] = places[begin : begin + rows]
+        part_values[:rows] = values[begin : begin + rows]
+        _order_part(part_words[:rows], part_bits, _slot_bits(rows), starts, cursor, heads, order)
+        for row in range(rows):
+            source, target = order[row], begin + row
+            for word in range(5):
+                words[target, word] = part_words[source, word]
+            places[target] = part_places[source]
+            for byte in range(values.shape[1]):
+                values[target, byte] = part_values[source, byte]

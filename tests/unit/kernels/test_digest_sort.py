@@ -1,0 +1,50 @@
+"""Rows that are moved into digest order are all there, in a stable order, whatever the digests are."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.kernels.digest_order import digest_order
+from compactor.kernels.digest_sort import sort_by_digest
+from compactor.kernels.sha1 import Words
+
+# Real digests are uniform. Words from so few values tie, and share their leading bits, at every place.
+_WORD = st.sampled_from([0, 1, 2**24, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
+_PIECES = st.lists(st.lists(st.tuples(_WORD, _WORD, _WORD, _WORD, _WORD), max_size=40), max_size=4)
+
+
+def check_sorted(pieces: list[Words], width: int) -> None:
+    """Every row bears its place in its sort values, and comes with them."""
+    words = np.concatenate([np.empty((0, 5), np.uint32), *pieces])
+    values = np.arange(len(words) * width).astype(np.uint8).reshape(len(words), width)
+    cuts = np.cumsum([0, *map(len, pieces)])
+    values_of_pieces = [values[start:end] for start, end in pairwise(cuts)]
+    given_words = list(pieces)
+    found = sort_by_digest(given_words, values_of_pieces, width)
+    order = digest_order(words)
+    assert found.places.tolist() == order.tolist()
+    assert (found.words == words[order]).all()
+    assert (found.sort_values == values[order]).all()
+    assert given_words == values_of_pieces == []
+
+
+@given(_PIECES, st.sampled_from([0, 1, 9]))
+def test_any_words_come_in_digest_order_with_their_values(pieces: list[list[tuple[int, ...]]], width: int) -> None:
+    check_sorted([np.array(piece, np.uint32).reshape(-1, 5) for piece in pieces], width)
+
+
+@pytest.mark.parametrize("rows", [8_191, 8_192, 50_000, 3_000_000])
+def test_many_uniform_digests_with_repeats_come_in_stable_order(rows: int) -> None:
+    words = np.random.default_rng(rows).integers(0, 2**32, (rows, 5), dtype=np.uint32)
+    words[rows // 2 :] = words[: rows - rows // 2]
+    check_sorted([words[: rows // 3], words[rows // 3 :]], 2)
+
+
+def test_rows_of_one_digest_keep_their_order() -> None:
+    words = np.full((30_000, 5), 7, np.uint32)
+    check_sorted([words], 4)
