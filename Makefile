@@ -50,6 +50,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install -qq --require-hashes --requirement requirements.lock
 	@echo "Linking Lithify itself into $(VENV)."
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@echo "Compiling the kernels for this processor."
+	@$(BIN)/python -m compactor.kernels.warm
 	@touch $@
 
 # -------------------------------------------------------------------------------------------------------------- to use

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from pyspark import daemon, worker
 
 import compactor.round_runner  # noqa: F401  (its import is the point)
+from compactor.kernels.warm import warm_kernels
 
 _BUFFER_BYTES = 65536
 
@@ -69,6 +70,7 @@ def _run_task(infile: BinaryIO, outfile: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    warm_kernels()
     _keep_what_is_loaded()
     daemon.worker_main = _run_task
     daemon.manager()  # type: ignore[no-untyped-call]

@@ -104,16 +104,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--shape", nargs="+", choices=_SHAPES, default=tuple(_SHAPES), help="rows of 75 bytes, of 1 KiB"
     )
     parser.add_argument("--folder", type=Path, help="where everything is written and removed again (the system's own)")
-    parser.add_argument(
-        "--results", type=Path, help=f"file to write to ({RESULTS.name}, at scale 1 with all contestants)"
-    )
+    parser.add_argument("--results", type=Path, help=f"file to write to ({RESULTS.name}, where all is measured)")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: shows that it works")
     options = parser.parse_args(arguments)
     options.deltas = DELTAS
     if options.quick:
         options.scale, options.repeats, options.shape = _QUICK_SCALE, 0, [NARROW.name]
         options.section, options.deltas = ["whole", "incremental"], [(goals.INCREMENTAL_SHARE, False)]
-    if options.results is None and options.scale == 1 and options.only == EVERYBODY:
+    everything = (1.0, EVERYBODY, SECTIONS, tuple(_SHAPES))
+    if options.results is None and (options.scale, options.only, options.section, options.shape) == everything:
         options.results = RESULTS
     return options
 

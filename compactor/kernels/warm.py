@@ -1,0 +1,77 @@
+"""Compiles the kernels for the types that the steps give them, or loads them where that was done before.
+
+    python -m compactor.kernels.warm
+
+numba compiles a function when it is first called, for seconds, and keeps the result beside the source or in the user's
+cache, for this processor and this source. `make install` calls this once; and the workers' daemon does before it forks
+workers, so that none of them compiles, or even loads, for itself.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from compactor.kernels.canonical import FixedColumn, VariableColumn
+from compactor.kernels.digest import digest_keys
+from compactor.kernels.digest_order import digest_order
+from compactor.kernels.digest_sort import sort_by_digest
+from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
+from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
+from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
+from compactor.kernels.pointers import files_of_places, ranks_within_files
+from compactor.kernels.search import find_digests
+from compactor.kernels.sha1 import Words
+from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
+
+_ROWS = 4
+
+NumberT = TypeVar("NumberT", bound=np.generic)
+
+
+def warm_kernels() -> None:
+    """Calls every kernel with a few rows."""
+    numbers, read_only = np.arange(_ROWS), _read_only(np.arange(_ROWS))
+    converted, as_read = (FixedColumn(each.view(np.uint8).reshape(_ROWS, 8), None) for each in (numbers, read_only))
+    text = VariableColumn(np.arange(_ROWS + 1), numbers.astype(np.uint8), None)
+    words = digest_keys([converted, as_read, text], _ROWS)
+    group_by_bucket(hash_buckets(words, 2), 2)
+    digest_order(words)
+    sort_values = np.zeros((_ROWS, 9), np.uint8)
+    in_order = sort_by_digest([words.copy()], [sort_values], 9)
+    bounds = np.array([0, _ROWS])
+    files = files_of_places(in_order.places, bounds)
+    ranks_within_files(in_order.places, files, bounds)
+    survivors = find_survivors(
+        RememberedKeys(in_order.words, in_order.sort_values, numbers),
+        ArrivingRows(in_order.words, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64)),
+        horizon=0,
+    )
+    ordinals, row_indices = np.zeros(1, np.int32), numbers.astype(np.uint32)
+    arriving = PlacedRows(in_order.words, files, in_order.places, in_order.sort_values, ordinals, row_indices)
+    for indices_of_remembered in (numbers, read_only):
+        remembered = LocatedRows(in_order.words, files, indices_of_remembered, in_order.sort_values)
+        gather_rows(survivors.holders, remembered, arriving)
+    _warm_index_kernels(in_order.words)
+
+
+def _warm_index_kernels(words: Words) -> None:
+    """What reads index files as they lie there."""
+    raw = np.frombuffer(words.byteswap().tobytes(), np.uint32).reshape(-1, 5)
+    find_digests(raw, words)
+    live = LiveRows.of(np.array([-1, 0, -1]), np.array([_ROWS]), {0: np.array([1])})
+    file_numbers, row_indices = _read_only(np.ones(_ROWS, np.int32)), _read_only(np.arange(_ROWS))
+    count_live(live, file_numbers, row_indices, np.zeros(1, np.int64))
+    live_pointers(live, file_numbers, row_indices, np.ones(1, np.bool_))
+
+
+def _read_only(array: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
+    """As an array is that lies in a file or in Arrow's memory: for numba another type."""
+    array.flags.writeable = False
+    return array
+
+
+if __name__ == "__main__":
+    warm_kernels()
