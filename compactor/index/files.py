@@ -26,7 +26,7 @@ from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sort_values import SortColumn
 from compactor.object_store import StoreLocation
 from compactor.tabular.filesystems import open_filesystem, reading, writing
-from compactor.tabular.writer import _Target
+from compactor.tabular.writer import OutputFile
 
 _DIGESTS_SAMPLED = 64
 """Enough to tell two buckets apart for certain, too few to read a file for them."""
@@ -120,7 +120,7 @@ def read_bucket(
 def _write_file(location: StoreLocation, uri: str, rows: IndexRows, sort_columns: Sequence[SortColumn]) -> int:
     filesystem, path = open_filesystem(location, uri)
     with writing(uri, "primary key index"):
-        output = _Target.open(filesystem, path)
+        output = OutputFile.open(filesystem, path)
         try:
             with pa.ipc.new_file(output.stream, index_schema(sort_columns)) as writer:
                 writer.write_batch(to_record_batch(rows, sort_columns))

@@ -2,7 +2,7 @@
 
 `TabularWriter`  gathers rows into pieces of bounded size, and measures the file as it goes
 `_Sink`          what a format does with a piece: a row group, a record batch, lines of text
-`_Target`        where the bytes go: on a local filesystem a temporary name in the same folder, flushed to the disk and
+`OutputFile`     where the bytes go: on a local filesystem a temporary name in the same folder, flushed to the disk and
                  renamed; on S3 an upload, which becomes an object when it is completed
 
 After a failure nothing remains under the final name.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,7 +53,7 @@ class TabularWriter:
     """`open`, then `write` any number of times, then `close`. As a context manager it aborts on an exception."""
 
     def __init__(
-        self, uri: str, content_type: ContentType, schemas: tuple[pa.Schema, pa.Schema], target: _Target, sink: _Sink
+        self, uri: str, content_type: ContentType, schemas: tuple[pa.Schema, pa.Schema], target: OutputFile, sink: _Sink
     ) -> None:
         self._uri = uri
         self._content_type = content_type
@@ -85,7 +86,7 @@ class TabularWriter:
         stored = stored_schema(schema, content_type)
         filesystem, path = open_filesystem(location, uri)
         with writing(uri, content_type):
-            target = _Target.open(filesystem, path)
+            target = OutputFile.open(filesystem, path)
             try:
                 sink = _open_sink(content_type, target.stream, stored, dictionary_columns)
             except BaseException:
@@ -300,7 +301,15 @@ _DELIMITERS: Mapping[ContentType, str] = MappingProxyType({ContentType.CSV: ",",
 # ------------------------------------------------------------------------------------------------------ target
 
 
-class _Target:
+_UNFINISHED = re.compile(r"(?:.*/)?\.[^/]+\.[0-9]+-[0-9]+\.partial")
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether a path is the temporary name of a file that is being written, or was when its writer died."""
+    return _UNFINISHED.fullmatch(path) is not None
+
+
+class OutputFile:
     """Where the bytes go until the file is whole."""
 
     def __init__(self, filesystem: fs.FileSystem, path: str, temporary: str | None, stream: pa.NativeFile) -> None:
@@ -310,7 +319,7 @@ class _Target:
         self._temporary = temporary
 
     @classmethod
-    def open(cls, filesystem: fs.FileSystem, path: str) -> _Target:
+    def open(cls, filesystem: fs.FileSystem, path: str) -> OutputFile:
         compression = "gzip" if path.endswith(".gz") else None
         if not isinstance(filesystem, fs.LocalFileSystem):
             return cls(filesystem, path, None, filesystem.open_output_stream(path, compression=compression))

@@ -8,6 +8,7 @@ from dispatcher.cli.audit import lookup, rehash, verify_table
 from dispatcher.cli.compact import compact_table
 from dispatcher.cli.demo import demo
 from dispatcher.cli.dispatch import dispatch, redrive
+from dispatcher.cli.gc import gc
 from dispatcher.cli.job_runs import cancel, plan, status, submit, watch
 from dispatcher.cli.schema import schema
 from dispatcher.cli.table import table_app
@@ -30,6 +31,7 @@ app.command()(cancel)
 app.command()(schema)
 app.command()(redrive)
 app.command()(rehash)
+app.command()(gc)
 table_app.command()(lookup)
 table_app.command("verify")(verify_table)
 app.add_typer(table_app, name="table")

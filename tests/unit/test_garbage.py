@@ -1,0 +1,188 @@
+"""Garbage collection deletes what no reader and no commit can need any more, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.catalog.catalog import Table
+from compactor.errors import Corrupt
+from compactor.garbage import StreamGarbage, delete_garbage, find_garbage
+from compactor.verify import verify
+from dispatcher.main import run
+from tests.fakes.in_process_spark import in_process_spark
+from tests.fakes.manual_clock import ManualClock
+
+ORDERS = "ACME.ORDERS.V1"
+DAY_SECONDS = 24 * 3600
+GRACE_SECONDS = 7 * DAY_SECONDS
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """It starts now, since files bear the time of the file system."""
+    return ManualClock(time.time_ns() // 1_000_000)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> DeltaCatalog:
+    return DeltaCatalog.open(tmp_path / "lake", clock=clock)
+
+
+@pytest.fixture
+def orders(lake: DeltaCatalog) -> Table:
+    """Two rounds: the second has rewritten what the first one left."""
+    orders = lake.create_table(ORDERS)
+    for value in ("first", "second"):
+        append_and_compact(lake, orders, value)
+    return orders
+
+
+def append_and_compact(lake: DeltaCatalog, orders: Table, value: str) -> None:
+    orders.append({}, pa.table({"id": range(10), "value": [value] * 10}))
+    compact(ORDERS, {"id"}, delta_catalog_client=lake, hash_bucket_count=2, spark=in_process_spark())
+
+
+def pass_days(clock: ManualClock, days: float) -> None:
+    clock.sleep(days * DAY_SECONDS)
+
+
+def found(lake: DeltaCatalog, clock: ManualClock) -> StreamGarbage:
+    (garbage,) = find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS)
+    return garbage
+
+
+def kinds(garbage: StreamGarbage) -> set[str]:
+    """The folders of what can go: delta, compacted, index, dead."""
+    return {file.key.split("/")[4] for file in garbage.garbage}
+
+
+def write(lake: DeltaCatalog, key: str) -> None:
+    lake.store.overwrite(key, b"left over")
+
+
+def test_what_later_rounds_replaced_goes_when_the_grace_period_is_over(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    assert found(lake, clock).garbage == ()
+    pass_days(clock, 8)
+    garbage = found(lake, clock)
+    assert kinds(garbage) == {"compacted", "index"}
+    delete_garbage(lake.store, garbage)
+    assert found(lake, clock).garbage == ()
+    assert found(lake, clock).kept_files == garbage.kept_files
+    assert orders.scan().to_table()["value"].to_pylist() == ["second"] * 10
+    assert verify(orders.stream({})).problems == ()
+    append_and_compact(lake, orders, "third")
+    assert orders.scan().to_table()["value"].to_pylist() == ["third"] * 10
+
+
+def test_what_was_replaced_within_the_grace_period_stays_however_old_it_is(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    """A reader may have pinned the snapshot just before."""
+    pass_days(clock, 20)
+    second_round = orders.stream({}).load().entry_number
+    append_and_compact(lake, orders, "third")
+    pass_days(clock, 6)
+    delete_garbage(lake.store, found(lake, clock))
+    assert orders.scan(as_of=second_round).to_table()["value"].to_pylist() == ["second"] * 10
+    pass_days(clock, 2)
+    delete_garbage(lake.store, found(lake, clock))
+    assert orders.scan().to_table()["value"].to_pylist() == ["third"] * 10
+    with pytest.raises(Corrupt, match="is not there"):
+        orders.scan(as_of=second_round).to_table()
+
+
+def test_what_was_never_committed_goes_when_nobody_can_commit_it_any_more(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    data = f"tables/{ORDERS}/data/_"
+    left = {
+        f"{data}/delta/{'a' * 32}/1.parquet",
+        f"{data}/compacted/1/{'b' * 32}/7.parquet",
+        f"{data}/compacted/1/{'b' * 32}/.8.parquet.4711-3.partial",
+        f"{data}/dead/{'b' * 32}/1.arrow",
+        f"{data}/index/9-{'b' * 32}/0-0.arrow",
+    }
+    for key in left:
+        write(lake, key)
+    pass_days(clock, 6)
+    assert not left & {file.key for file in found(lake, clock).garbage}
+    pass_days(clock, 2)
+    assert left <= {file.key for file in found(lake, clock).garbage}
+
+
+def test_data_of_a_stream_whose_first_entry_never_came_goes(lake: DeltaCatalog, clock: ManualClock) -> None:
+    lake.create_table(ORDERS, partition_keys=["day"])
+    write(lake, f"tables/{ORDERS}/data/day=monday/delta/{'a' * 32}/1.parquet")
+    pass_days(clock, 8)
+    garbage = found(lake, clock)
+    assert len(garbage.garbage) == 1
+    assert garbage.stream == f"{ORDERS} day=monday"
+
+
+def test_what_lithify_has_not_named_stays_and_is_told(lake: DeltaCatalog, orders: Table, clock: ManualClock) -> None:
+    stranger = f"tables/{ORDERS}/data/_/compacted/notes.txt"
+    write(lake, stranger)
+    pass_days(clock, 30)
+    assert found(lake, clock).unknown == (stranger,)
+    assert stranger not in {file.key for file in found(lake, clock).garbage}
+
+
+def test_deltas_stay_with_those_that_were_registered_where_they_lie(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    key = f"tables/{ORDERS}/data/_/delta/{'c' * 32}/1.parquet"
+    write(lake, key)
+    file = Path(lake.location.root_uri.removeprefix("file://")) / key
+    pa.parquet.write_table(pa.table({"id": [99], "value": ["registered"]}), file)
+    orders.append({}, [file.as_uri()])
+    pass_days(clock, 30)
+    assert "delta" not in kinds(found(lake, clock))
+
+
+# ---------------------------------------------------------------------------------------------------------- lithify gc
+
+
+@pytest.fixture
+def old_file(lake: DeltaCatalog, orders: Table) -> Path:
+    """What an append of a month ago has left, and never committed."""
+    key = f"tables/{ORDERS}/data/_/delta/{'a' * 32}/1.parquet"
+    write(lake, key)
+    file = Path(lake.location.root_uri.removeprefix("file://")) / key
+    month_ago = time.time() - 30 * DAY_SECONDS
+    os.utime(file, (month_ago, month_ago))
+    return file
+
+
+def gc(lake: DeltaCatalog, *arguments: str) -> int:
+    return run(["gc", "--lake", lake.location.root_uri, *arguments], {})
+
+
+def test_nothing_is_deleted_unless_it_is_asked_for(
+    lake: DeltaCatalog, old_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gc(lake) == 0
+    assert "add --delete" in capsys.readouterr().out
+    assert old_file.exists()
+    assert gc(lake, ORDERS, "--delete", "--output", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["deleted"] is True
+    assert [file["key"].rpartition("/")[2] for each in told["streams"] for file in each["garbage"]] == ["1.parquet"]
+    assert not old_file.exists()
+    assert gc(lake, "--delete") == 0
+    assert "nothing to delete" in capsys.readouterr().out
+
+
+def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(
+    lake: DeltaCatalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gc(lake, "ACME.NOTHING.V1") == 2
+    assert "there is no table ACME.NOTHING.V1" in " ".join(capsys.readouterr().err.split())
