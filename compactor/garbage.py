@@ -17,10 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from compactor.catalog.actions import (
-    DataFile,
-    DeletionVector,
     DeltaAdded,
-    IndexFile,
     IndexRehashed,
     RoundCommitted,
     StreamAction,
@@ -141,14 +138,12 @@ def _named(stream: PartitionStream, since_ms: int) -> Iterator[str]:
 
 
 def _paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:
-    files: list[DataFile | IndexFile | DeletionVector] = [
-        file for source in snapshot.sources.values() for delta in source.deltas for file in delta.files
-    ]
+    paths = [file.path for source in snapshot.sources.values() for delta in source.deltas for file in delta.files]
     if snapshot.compacted is not None:
-        files += snapshot.compacted.files.values()
-        files += snapshot.compacted.index_files
-        files += snapshot.compacted.deletion_vectors
-    return [file.path for file in files]
+        paths += [file.path for file in snapshot.compacted.files.values()]
+        paths += [file.path for file in snapshot.compacted.index_files]
+        paths += [vector.path for vector in snapshot.compacted.deletion_vectors]
+    return paths
 
 
 def _paths_of_action(action: StreamAction) -> list[str]:
@@ -156,8 +151,9 @@ def _paths_of_action(action: StreamAction) -> list[str]:
         case DeltaAdded():
             return [file.path for file in action.files]
         case RoundCommitted():
-            files = (*action.files_added, *action.index_files, *action.deletion_vectors)
-            return [file.path for file in files]
+            paths = [file.path for file in action.files_added]
+            paths += [file.path for file in action.index_files]
+            return paths + [vector.path for vector in action.deletion_vectors]
         case IndexRehashed():
             return [file.path for file in action.index_files]
         case StreamVersionCreated() | StreamVersionReleased():

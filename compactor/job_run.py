@@ -36,6 +36,7 @@ def run_here(run: JobRunSpec, lake: DeltaCatalog, clock: Clock, spark: SparkCont
         (session, plan_session(session.spec, lake, resources) if session.has_work else None)
         for session in pin_sessions(run, lake)
     ]
+    lake.create_table_like(run.destination_compacted_table_id, lake.table(run.source_table_id))
     results = []
     with ExitStack() as stack:
         for session, plan in planned:

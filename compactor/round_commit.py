@@ -2,6 +2,7 @@
 
 The order of durable writes of a session, once:
 
+    0. the destination table        its definition, where there is none; empty until 3, and no harm if nothing follows
     1. delta keys and survivors     Spark's own disks; lost with the job
     2. index files, compacted files the lake, under the commit id of this attempt; nobody sees them
     3. the commit                   ONE entry of the compacted stream's log: files + index version + completion

@@ -67,6 +67,8 @@ def run_session(plan: SessionPlan, tools: SessionTools) -> SessionResult:
     rounds_in_all = len(done) + len(rounds)
     rows = sum(ref.file.rows for ref in session.pending)
     tools.report.started(len(done), rounds_in_all, rows, plan.expected_sla)
+    run = plan.spec.job_run
+    tools.lake.create_table_like(run.destination_compacted_table_id, tools.lake.table(run.source_table_id))
     snapshot = _rehash_first(plan, session, tools) if rounds else session.snapshot
     pace = _Pace(tools, started, rows, plan.expected_sla)
     for place, files in enumerate(rounds):

@@ -59,7 +59,7 @@ def read_session_input(spec: SessionSpec, lake: DeltaCatalog) -> SessionInput:
     run = spec.job_run
     source_table = lake.table(run.source_table_id)
     source = source_table.stream(spec.partition)
-    destination = lake.table(run.destination_compacted_table_id).stream(spec.partition)
+    destination = lake.table_like(run.destination_compacted_table_id, source_table).stream(spec.partition)
     snapshot = destination.load().state
     compacted, compacted_stream_version = continued_stream(snapshot, spec)
     key_columns = tuple(sorted(run.primary_keys))

@@ -34,12 +34,9 @@ class PinnedSession:
 def pin_sessions(run: JobRunSpec, lake: DeltaCatalog) -> tuple[PinnedSession, ...]:
     """One session per partition stream that has an active stream version, in partition order.
 
-    The destination table is created where it does not exist, with the source's partition keys. Raises `Invalid` for a
-    table or a partition that is not there.
+    Nothing is written, nor is the destination table created. Raises `Invalid` for a table or partition that is missing.
     """
     source = lake.table(run.source_table_id)
-    if run.destination_compacted_table_id not in lake.tables():
-        lake.create_table(run.destination_compacted_table_id, source.partition_keys)
     sessions = []
     for number, partition in enumerate(_partitions(run, source), 1):
         pinned = _pin(run, lake, source, partition, number)
@@ -117,7 +114,7 @@ def _pin(
     active = at.state.active
     if active is None:
         return None
-    destination = lake.table(run.destination_compacted_table_id).stream(partition).load()
+    destination = lake.table_like(run.destination_compacted_table_id, source).stream(partition).load()
     spec = SessionSpec(
         job_run=run,
         session_id=f"{run.job_run_id}.{number}",

@@ -26,9 +26,10 @@ def plan_for_cluster(spec: SessionSpec, lake: DeltaCatalog, resources: Resources
 def has_pending_files(spec: SessionSpec, lake: DeltaCatalog) -> bool:
     """Whether there is a delta file above the watermark, as the destination stands now."""
     run = spec.job_run
-    destination = lake.table(run.destination_compacted_table_id).stream(spec.partition).load()
+    source = lake.table(run.source_table_id)
+    destination = lake.table_like(run.destination_compacted_table_id, source).stream(spec.partition).load()
     compacted, _ = continued_stream(destination.state, spec)
-    return bool(pending_files(lake.table(run.source_table_id).stream(spec.partition), spec, compacted))
+    return bool(pending_files(source.stream(spec.partition), spec, compacted))
 
 
 def _against_desired_sla(desired_seconds: int | None, expected_seconds: float) -> tuple[str, ...]:

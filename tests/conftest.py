@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,34 @@ def _expected_wait(item: pytest.Item) -> int:
     if item.get_closest_marker("servers") is not None:
         return 1
     return 0
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """`lithify` with these arguments, in this process, with nothing from the environment."""
+    import structlog
+
+    from dispatcher.main import run
+
+    def say(*arguments: str) -> Said:
+        exit_code = run(arguments, {})
+        return Said(exit_code, *capsys.readouterr())
+
+    yield say
+    structlog.reset_defaults()  # it was set up to write where nobody reads any more
+    logging.getLogger().handlers.clear()
 
 
 @pytest.fixture(scope="session")

@@ -126,6 +126,17 @@ class DeltaCatalog:
             raise Invalid(f"there is no table {table_id} in {self.location.root_uri}: create it, or check its id")
         return Table(self.store, definition, self._clock)
 
+    def table_like(self, table_id: str, like: Table) -> Table:
+        """The table; where there is none, what it would be with the partition keys of another: nothing is written."""
+        standing = self._definition_log(table_id).load().state
+        return Table(self.store, standing or define_table(table_id, like.partition_keys, None), self._clock)
+
+    def create_table_like(self, table_id: str, like: Table) -> Table:
+        """The table; where there is none, it is created with the partition keys of another."""
+        wanted = define_table(table_id, like.partition_keys, None)
+        created = self._definition_log(table_id).append(lambda log: [] if log.state else [wanted.as_action()])
+        return Table(self.store, created.after.state or wanted, self._clock)
+
     def tables(self) -> list[str]:
         """The ids of all tables, in order."""
         return sorted(_decoded(encoded_names(self.store, "tables/"), decode))

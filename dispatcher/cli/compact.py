@@ -38,7 +38,7 @@ def compact_table(
     rows_per_primary_key_index_file: Annotated[int, typer.Option(min=1)] = ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     max_rows_per_round: Annotated[int | None, typer.Option(min=1)] = None,
     max_dead_row_share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Files with at most this share of dead rows are not rewritten.")
+        float, typer.Option(help="Files with at most this share of dead rows are not rewritten.")
     ] = 0.0,
     content_type: Annotated[ContentType, typer.Option(help="Of compacted files.")] = ContentType.PARQUET,
     s3_endpoint_url: S3EndpointOption = None,

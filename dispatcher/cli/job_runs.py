@@ -29,7 +29,6 @@ from dispatcher.cli.options import (
 )
 from dispatcher.cli.output import answer, answer_json, console, read_document, rows_table, time_text
 from dispatcher.cli.tools import QueueAddress, tools_of
-from dispatcher.dry_run import DryRunStore
 from dispatcher.instruction import InstructionDocument, Violations, job_run_spec, parse_instruction
 from dispatcher.job_runs import CancelRequested, JobRunAction, JobRunState
 from dispatcher.lake_checks import check_against_lake
@@ -83,15 +82,15 @@ def plan(
     if uri is None:
         raise Invalid("delta_catalog is missing: name the lake's root URI in the document, or give --lake")
     location = parse_location(uri, endpoint_url=s3_endpoint_url, region=region)
-    dry_lake = DeltaCatalog(DryRunStore(open_store(location), tools.clock), tools.clock)
+    catalog = DeltaCatalog(open_store(location), tools.clock)
     spec = job_run_spec(document, document.job_run_id or "dry-run", location)
-    reasons = check_against_lake(spec, dry_lake)
+    reasons = check_against_lake(spec, catalog)
     if reasons:
         raise Invalid(*reasons)
     resources, _ = share_of_machine(int(tools.memory_bytes * MACHINE_MEMORY_SHARE), tools.cores, max_sessions)
     plans = {
-        render_partition(pinned.spec.partition): plan_for_cluster(pinned.spec, dry_lake, resources)
-        for pinned in pin_sessions(spec, dry_lake)
+        render_partition(pinned.spec.partition): plan_for_cluster(pinned.spec, catalog, resources)
+        for pinned in pin_sessions(spec, catalog)
     }
     sessions = [_plan_answer(partition, planned) for partition, planned in plans.items()]
     answer(output, {"table": spec.source_table_id, "sessions": sessions}, _plan_lines(plans))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import jsonschema  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import structlog
 
 from dispatcher.job_runs import JobRunStatus
-from dispatcher.main import run
+from tests.conftest import Command
 from tests.e2e.conftest import House, Mailroom
 from tests.fakes.dispatch_desk import TABLE, instruction
 
@@ -40,18 +38,15 @@ Refusal = Callable[..., str]
 
 
 @pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Iterator[Refusal]:
-    """What a command says that was asked for something wrong: nothing on stdout, exit code 2. In this process."""
+def refusal(command: Command) -> Refusal:
+    """What a command says that was asked for something wrong: nothing on stdout, exit code 2."""
 
     def refuse(*arguments: str) -> str:
-        exit_code = run(arguments, {})
-        said = capsys.readouterr()
-        assert (exit_code, said.out) == (2, ""), said.err
+        said = command(*arguments)
+        assert (said.exit_code, said.out) == (2, ""), said.err
         return said.err
 
-    yield refuse
-    structlog.reset_defaults()  # it was set up to write where nobody reads any more
-    logging.getLogger().handlers.clear()
+    return refuse
 
 
 def test_a_document_goes_from_submit_to_status(house: House, mailroom: Mailroom, document: Path) -> None:

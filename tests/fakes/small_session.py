@@ -48,6 +48,8 @@ def run_small_session(
     with journal:
         session = read_session_input(spec, lake)
         journal.started(0, 1, sum(ref.file.rows for ref in session.pending), plan.expected_sla)
+        run = spec.job_run
+        lake.create_table_like(run.destination_compacted_table_id, lake.table(run.source_table_id))
         before_commit()
         completion = _commit(plan, session, lake, clock) if session.pending else None
         if completion is not None:

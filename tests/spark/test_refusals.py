@@ -45,10 +45,8 @@ def refused(lake: DeltaCatalog, run: Compact, kind: type[LithifyError] = Invalid
 def test_a_missing_key_column_is_named_with_the_nearest_there_is(
     lake: DeltaCatalog, compacted: Table, compact_orders: Compact
 ) -> None:
-    elsewhere = "ACME.OTHER.V1"
-    lake.create_table(elsewhere)
     run = partial(
-        compact, TABLE_ID, {"idd", "valu"}, delta_catalog_client=lake, destination_compacted_table_id=elsewhere
+        compact, TABLE_ID, {"idd", "valu"}, delta_catalog_client=lake, destination_compacted_table_id="ACME.OTHER.V1"
     )
     said = refused(lake, run)
     assert "there is no primary key column 'idd' in the data: did you mean 'id'?" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from compactor.catalog.catalog import Table
 from compactor.errors import Corrupt
 from compactor.garbage import StreamGarbage, delete_garbage, find_garbage
 from compactor.verify import verify
-from dispatcher.main import run
+from tests.conftest import Command
 from tests.fakes.in_process_spark import in_process_spark
 from tests.fakes.manual_clock import ManualClock
 
@@ -162,27 +163,18 @@ def old_file(lake: DeltaCatalog, orders: Table) -> Path:
     return file
 
 
-def gc(lake: DeltaCatalog, *arguments: str) -> int:
-    return run(["gc", "--lake", lake.location.root_uri, *arguments], {})
-
-
-def test_nothing_is_deleted_unless_it_is_asked_for(
-    lake: DeltaCatalog, old_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert gc(lake) == 0
-    assert "add --delete" in capsys.readouterr().out
+def test_nothing_is_deleted_unless_it_is_asked_for(lake: DeltaCatalog, old_file: Path, command: Command) -> None:
+    gc = partial(command, "gc", "--lake", lake.location.root_uri)
+    assert "add --delete" in gc().out
     assert old_file.exists()
-    assert gc(lake, ORDERS, "--delete", "--output", "json") == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(gc(ORDERS, "--delete", "--output", "json").out)
     assert told["deleted"] is True
     assert [file["key"].rpartition("/")[2] for each in told["streams"] for file in each["garbage"]] == ["1.parquet"]
     assert not old_file.exists()
-    assert gc(lake, "--delete") == 0
-    assert "nothing to delete" in capsys.readouterr().out
+    assert "nothing to delete" in gc("--delete").out
 
 
-def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(
-    lake: DeltaCatalog, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert gc(lake, "ACME.NOTHING.V1") == 2
-    assert "there is no table ACME.NOTHING.V1" in " ".join(capsys.readouterr().err.split())
+def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(lake: DeltaCatalog, command: Command) -> None:
+    said = command("gc", "--lake", lake.location.root_uri, "ACME.NOTHING.V1")
+    assert said.exit_code == 2
+    assert "there is no table ACME.NOTHING.V1" in " ".join(said.err.split())
