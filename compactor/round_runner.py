@@ -93,10 +93,17 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
     files = [item for item in finished if isinstance(item, MaterializedFiles)]
     vectors = [item for item in finished if isinstance(item, DeletionVector)]
     peaks = [item.peak_memory_bytes for item in index] + [item.peak_memory_bytes for item in files]
+    # Hash bucket and dedupe are one Spark job: hash bucket's part is what its tasks took, spread over the cores.
+    hash_seconds = min(sum(count.hash_seconds for count in counts) / plan.tasks, deduped - started)
     steps = {
+        "hash_bucket": StepFigures(
+            seconds=hash_seconds,
+            tasks=len(groups),
+            peak_memory_bytes=max((count.hash_peak_memory_bytes for count in counts), default=0),
+        ),
         "dedupe": StepFigures(
-            seconds=deduped - started,
-            tasks=len(groups) + plan.hash_bucket_count,
+            seconds=deduped - started - hash_seconds,
+            tasks=plan.hash_bucket_count,
             peak_memory_bytes=max((count.peak_memory_bytes for count in counts), default=0),
         ),
         "materialize": StepFigures(

@@ -142,6 +142,7 @@ class _Arrived:
     row_indices  (rows,), by place: the row in its file
     ordinals     int32 (files,)
     file_bounds  int64 (files + 1,): file f's rows have places [file_bounds[f], file_bounds[f + 1])
+    hash_*       what the hash bucket tasks say of themselves
     """
 
     rows: ArrivingRows
@@ -149,6 +150,8 @@ class _Arrived:
     row_indices: npt.NDArray[np.unsignedinteger]
     ordinals: Int32s
     file_bounds: Int64s
+    hash_seconds: float
+    hash_peak_memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,7 @@ def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]) -
     died_in_older = ordinal_of[remembered.rows.file_numbers[died & ~remembered.absorbed]]
     live_rows = in_older - np.bincount(died_in_older, minlength=len(plan.sources))
     live_rows += np.bincount(run.ordinals[run.ordinals >= 0], minlength=len(plan.sources))
-    counts = _count(hash_bucket, remembered, survivors, int(in_older.sum()) + len(arrived.rows.words), live_rows)
+    counts = _count(hash_bucket, arrived, remembered, survivors, int(in_older.sum()), live_rows)
     gone = DeadPointers(ordinal_of[remembered.rows.file_numbers[died]], remembered.rows.row_indices[died])
     return DedupedBucket(hash_bucket, run, gone, counts)
 
@@ -259,6 +262,8 @@ def _arrange(plan: RoundPlan, blocks: list[HashedRows]) -> _Arrived:
     ordinals = np.concatenate([np.empty(0, np.int32), *(block.ordinals for block in blocks)])
     row_counts = np.concatenate([np.empty(0, np.int64), *(block.row_counts for block in blocks)])
     row_indices = np.concatenate([np.empty(0, np.uint32), *(block.row_indices for block in blocks)])
+    seconds = sum(block.seconds for block in blocks)
+    peak = max((block.peak_memory_bytes for block in blocks), default=0)
     words, sort_values = [block.words for block in blocks], [block.sort_values for block in blocks]
     blocks.clear()
     in_order = sort_by_digest(words, sort_values, encoded_width(plan.sort_columns))
@@ -271,7 +276,7 @@ def _arrange(plan: RoundPlan, blocks: list[HashedRows]) -> _Arrived:
         operations=np.array([_operation(file) for file in files], np.uint8),
         positions=np.array([file.position for file in files], np.int64),
     )
-    return _Arrived(rows, in_order.places, row_indices, ordinals, file_bounds)
+    return _Arrived(rows, in_order.places, row_indices, ordinals, file_bounds, seconds, peak)
 
 
 def _operation(file: DeltaSource) -> int:
@@ -358,7 +363,12 @@ def _dead_rows(location: StoreLocation, vector: DeletionVector) -> Int64s:
 
 
 def _count(
-    hash_bucket: int, remembered: _Remembered, survivors: Survivors, rows_in: int, live_rows: Int64s
+    hash_bucket: int,
+    arrived: _Arrived,
+    remembered: _Remembered,
+    survivors: Survivors,
+    rows_in_older: int,
+    live_rows: Int64s,
 ) -> BucketCounts:
     sources = np.flatnonzero(live_rows)
     was = remembered.rows.tombstone_positions
@@ -367,10 +377,12 @@ def _count(
         hash_bucket=hash_bucket,
         ordinals=sources.astype(np.int32),
         rows=live_rows[sources],
-        rows_in=absorbed_live + rows_in,
+        rows_in=absorbed_live + rows_in_older + len(arrived.rows.words),
         rows_deduplicated=survivors.rows_deduplicated,
         rows_deleted=survivors.rows_deleted,
         tombstones_added=int((survivors.outcomes == TOMBSTONE).sum()) - int((was > VOID).sum()),
+        hash_seconds=arrived.hash_seconds,
+        hash_peak_memory_bytes=arrived.hash_peak_memory_bytes,
         peak_memory_bytes=peak_memory_bytes(),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from compactor.clock import SystemClock
 from compactor.errors import Corrupt
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
@@ -31,6 +32,7 @@ class HashedRows:
     words                 (rows, 5), file after file
     row_indices           uint32 (rows,), or uint64 where a file has more rows: rows in their file, ascending
     sort_values           uint8 (rows, width), encoded
+    seconds               what the task took, in equal parts over what it yields
     """
 
     ordinals: npt.NDArray[np.int32]
@@ -38,11 +40,14 @@ class HashedRows:
     words: Words
     row_indices: npt.NDArray[np.unsignedinteger]
     sort_values: npt.NDArray[np.uint8]
+    seconds: float
     peak_memory_bytes: int
 
 
 def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[int, HashedRows]]:
     """One hash bucket task: yields (hash bucket, rows) for every bucket that has any. `files` are consecutive."""
+    clock = SystemClock()
+    started = clock.monotonic_seconds()
     words_of_files, sort_values_of_files, rows_of_files = [], [], []
     for file in files:
         words, sort_values = _read_keys(plan, file)
@@ -56,11 +61,11 @@ def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[
     starts = np.concatenate(([0], np.cumsum(rows_of_files)))
     index_type = np.uint32 if max(rows_of_files) < _ROWS_PER_UINT32 else np.uint64
     order, bounds = group_by_bucket(hash_buckets(words, plan.hash_bucket_count), plan.hash_bucket_count)
+    buckets = np.flatnonzero(np.diff(bounds))
+    seconds_each = (clock.monotonic_seconds() - started) / max(len(buckets), 1)
     peak = peak_memory_bytes()
-    for bucket in range(plan.hash_bucket_count):
+    for bucket in buckets.tolist():
         rows = order[bounds[bucket] : bounds[bucket + 1]]
-        if not len(rows):
-            continue
         cuts = np.searchsorted(rows, starts)
         row_counts = np.diff(cuts)
         row_indices = rows - np.repeat(starts[:-1], row_counts)
@@ -73,6 +78,7 @@ def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[
                 words=words[rows],
                 row_indices=row_indices.astype(index_type),
                 sort_values=sort_values[rows],
+                seconds=seconds_each,
                 peak_memory_bytes=peak,
             ),
         )

@@ -28,6 +28,7 @@ class BucketCounts:
     ordinals          int32 (files,)
     rows              int64 (files,): surviving rows of that file in this bucket
     tombstones_added  less those that ended; may be negative
+    hash_seconds      this bucket's share of what the hash bucket tasks took
     """
 
     hash_bucket: int
@@ -37,6 +38,8 @@ class BucketCounts:
     rows_deduplicated: int
     rows_deleted: int
     tombstones_added: int
+    hash_seconds: float
+    hash_peak_memory_bytes: int
     peak_memory_bytes: int
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from compactor.spec import SessionResult
 from tests.benchmarks.child import DUCKDB, OURS
-from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry
+from tests.benchmarks.contests import DEAD_ROW_SHARE, Asked, Entry
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.spark_events import STEPS, Step
@@ -21,6 +22,7 @@ nobody else does. `rows/s-core` and `MiB/s-core` are of all rows and bytes at re
 delta.
 """
 _GOALS = "Against the goals"
+ROUND_STEPS = ("hash_bucket", "dedupe", "materialize")
 _MIB = 2**20
 
 Section = tuple[str, str]
@@ -114,26 +116,38 @@ def rounds_section(entries: Sequence[Entry]) -> Section:
         if session is None:
             continue
         buckets = entry.asked.hash_bucket_count or 1
+        peaks = [entry.peak_bytes(step) for step in ROUND_STEPS]
+        held = _rows_held(session, entry.asked, buckets)
         rows.append(
             (
                 *_size(entry, entries),
                 f"{session.rounds}",
                 f"{buckets}",
                 f"{entry.seconds:.1f}",
-                f"{entry.peak_bytes('dedupe') / _MIB:,.0f}",
-                f"{entry.peak_bytes('materialize') / _MIB:,.0f}",
-                f"{entry.timing.memory.worker / _MIB:,.0f}",
+                " / ".join(f"{peak / _MIB:,.0f}" for peak in peaks),
+                " / ".join(f"{count:,}" for count in held),
+                " / ".join(f"{peak / count:,.0f}" for peak, count in zip(peaks, held, strict=True)),
                 f"{entry.timing.memory.tree / _MIB:,.0f}",
-                f"{entry.peak_bytes('dedupe') * buckets / session.rows_out:,.0f}",
             )
         )
-    columns = ["table", "rows", "rounds", "hash buckets", "s", "worker in dedupe, MiB", "in materialize, MiB"]
-    columns += ["largest worker seen, MiB", "all processes, MiB", "dedupe bytes / row of a bucket"]
+    columns = ["table", "rows", "rounds", "hash buckets", "s", "largest worker, MiB", "rows it holds", "bytes / row"]
+    columns += ["all processes, MiB"]
     told = (
         "Rounds of a fixed number of rows, and hash buckets in proportion to the table, as sizing has them where "
-        "memory is short. A worker's memory contains what it holds before any row (see Start-up).\n\n"
+        f"memory is short. By step: {' / '.join(ROUND_STEPS)}. A worker's memory contains what it holds before any row "
+        "(see Start-up), which is most of it where it holds few rows.\n\n"
     )
     return "Memory while the table grows", told + _table(columns, rows)
+
+
+def _rows_held(session: SessionResult, asked: Asked, buckets: int) -> list[int]:
+    """The rows that a task of each step holds: of a round, of a bucket, of a file."""
+    hash_tasks = max(each.steps["hash_bucket"].tasks for each in session.completions)
+    return [
+        (asked.max_rows_per_round or session.rows_in) // hash_tasks,
+        session.rows_out // buckets,
+        asked.rows_per_compacted_file or session.rows_out,
+    ]
 
 
 def cores_section(entries: Sequence[Entry]) -> Section:

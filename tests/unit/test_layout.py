@@ -104,6 +104,8 @@ def counts_of(sources: list[Survivors]) -> list[BucketCounts]:
                 rows_deduplicated=0,
                 rows_deleted=0,
                 tombstones_added=0,
+                hash_seconds=0.0,
+                hash_peak_memory_bytes=0,
                 peak_memory_bytes=0,
             )
         )
