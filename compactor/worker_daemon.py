@@ -19,6 +19,7 @@ import compactor.round_runner  # noqa: F401  (its import is the point)
 from compactor.kernels.warm import warm_kernels
 
 _BUFFER_BYTES = 65536
+_run_worker = worker.main
 
 
 def _keep_what_is_loaded() -> None:
@@ -66,11 +67,12 @@ def _run_task(infile: BinaryIO, outfile: BinaryIO) -> None:
         if connection.family in {socket.AF_INET, socket.AF_INET6} and hasattr(socket, "TCP_QUICKACK"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             infile = io.BufferedReader(_PromptReader(connection), _BUFFER_BYTES)
-        worker.main(infile, outfile)  # type: ignore[no-untyped-call]
+        _run_worker(infile, outfile)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
     warm_kernels()
     _keep_what_is_loaded()
-    daemon.worker_main = _run_task
+    worker.main = _run_task
+    daemon.worker_main = _run_task  # where releases before Spark 4.1 look for it
     daemon.manager()  # type: ignore[no-untyped-call]

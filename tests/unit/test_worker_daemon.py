@@ -1,0 +1,46 @@
+"""A task's connection carries every byte, whatever kind of socket Spark has opened."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import BinaryIO
+
+import pytest
+
+from compactor import worker_daemon
+
+Pair = Callable[[], tuple[socket.socket, socket.socket]]
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    return near, far
+
+
+@pytest.mark.parametrize("pair", [tcp_pair, socket.socketpair], ids=["TCP", "Unix"])
+@pytest.mark.parametrize("length", [0, 1, 65_536, 300_000])
+def test_a_task_reads_what_the_other_side_sent_and_answers(
+    pair: Pair, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = bytes(number % 251 for number in range(length))
+    read: list[bytes] = []
+
+    def task(infile: BinaryIO, outfile: BinaryIO) -> None:
+        size = int.from_bytes(infile.read(8), "big")
+        read.append(infile.read(size))
+        outfile.write(b"done")
+
+    monkeypatch.setattr(worker_daemon, "_run_worker", task)
+    here, there = pair()
+    with here, there:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        there.sendall(len(sent).to_bytes(8, "big") + sent[: length // 2])
+        there.sendall(sent[length // 2 :])
+        with os.fdopen(os.dup(here.fileno()), "rb") as infile, os.fdopen(os.dup(here.fileno()), "wb") as outfile:
+            worker_daemon._run_task(infile, outfile)
+        assert read == [sent]
+        assert there.recv(4) == b"done"
