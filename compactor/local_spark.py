@@ -12,7 +12,7 @@ from pyspark import SparkConf, SparkContext
 
 from compactor.java_home import find_java_home
 from compactor.sizing import Resources
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
+from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, QUICK_JVM
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2.properties")
 _TASK_MEMORY_SHARE = 0.5
@@ -30,7 +30,7 @@ def local_spark(app_name: str) -> Iterator[SparkContext]:
     environment["JAVA_HOME"] = str(find_java_home(environment, Path.home() / ".cache" / "lithify"))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setAppName(app_name).setMaster(f"local[{usable_cores()}]")
-    conf.set("spark.driver.extraJavaOptions", f'-Dlog4j2.configurationFile="{_QUIET_LOGS}"')
+    conf.set("spark.driver.extraJavaOptions", " ".join((*QUICK_JVM, f'-Dlog4j2.configurationFile="{_QUIET_LOGS}"')))
     for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS}.items():
         conf.set(name, value)
     spark = SparkContext(conf=conf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compactor.sizing import Resources
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
+from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, QUICK_JVM
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -14,10 +14,6 @@ MACHINE_MEMORY_SHARE = 0.75
 DRIVER_MEMORY_BYTES_MIN = 512 * MIB
 DRIVER_MEMORY_SHARE = 0.1
 """Of a session's memory. The JVM schedules and moves shuffle files; rows are held by the Python workers."""
-
-QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""For a JVM that lives for seconds and holds no rows: no threads that collect or optimise in the background, and no
-file in /tmp. Starting and ending a small session takes 4 s less of a core's time."""
 
 TASK_MEMORY_BYTES_MAX = 8 * GIB
 """Seed 000 recommends 8 GiB per CPU; more would only make hash buckets larger."""

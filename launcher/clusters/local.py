@@ -14,7 +14,8 @@ from pathlib import Path
 from compactor.clock import Clock
 from compactor.errors import Invalid, Unavailable
 from compactor.sizing import Resources
-from launcher.spark_conf import QUICK_JVM, local_spark_conf
+from compactor.spark_settings import QUICK_JVM
+from launcher.spark_conf import local_spark_conf
 from launcher.submit import SparkJob, submit_arguments
 
 OUTPUT_TAIL_BYTES = 4_096
