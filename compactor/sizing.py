@@ -13,9 +13,9 @@ from compactor.errors import Invalid
 DEDUPE_BYTES_PER_ROW = 128
 """What a dedupe task holds per row of its bucket at its peak, remembered or arriving, without sort values.
 
-Worked for arriving rows: 32 in digest order (digest, place, file, row index), 9 for the fold, 36 for the new run, and as
-much again for the copy that leaves the task: 113 with 9 bytes of sort values, measured (tests/benchmarks). Remembered
-rows are laid over each other, and take 32 twice, 16 for their order, and 36 and 36. So 10 million rows take 1.3 GB.
+Worked for arriving rows: 32 in digest order (digest, place, file, row index), 9 for the fold, 36 for the new run, and
+as much again for the copy that leaves the task: 113 with 9 bytes of sort values, measured (tests/benchmarks).
+Remembered rows are laid over each other: 32 twice, 16 for their order, 36 and 36. So 10 million rows take 1.3 GB.
 """
 
 DEDUPE_COPIES_OF_SORT_VALUES = 3
