@@ -21,7 +21,7 @@ from compactor.index.layout import (
     no_rows,
     to_record_batch,
 )
-from compactor.kernels.digest_order import digest_order
+from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sort_values import SortColumn
 from compactor.object_store import StoreLocation

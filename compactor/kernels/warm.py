@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from compactor.kernels.canonical import FixedColumn, VariableColumn
 from compactor.kernels.digest import digest_keys
-from compactor.kernels.digest_order import digest_order
 from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
@@ -38,7 +37,6 @@ def warm_kernels() -> None:
     text = VariableColumn(np.arange(_ROWS + 1), numbers.astype(np.uint8), None)
     words = digest_keys([converted, as_read, text], _ROWS)
     group_by_bucket(hash_buckets(words, 2), 2)
-    digest_order(words)
     sort_values = np.zeros((_ROWS, 9), np.uint8)
     in_order = sort_by_digest([words.copy()], [sort_values], 9)
     bounds = np.array([0, _ROWS])

@@ -32,8 +32,7 @@ from compactor.index.layout import (
     IndexSegment,
     no_rows,
 )
-from compactor.kernels.digest_order import digest_order
-from compactor.kernels.digest_sort import sort_by_digest
+from compactor.kernels.digest_sort import digest_order, sort_by_digest
 from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
 from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
 from compactor.kernels.pointers import compacted_pointers, files_of_places, ranks_within_files

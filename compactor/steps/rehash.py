@@ -13,7 +13,7 @@ import numpy as np
 from compactor.catalog.actions import IndexFile
 from compactor.index.files import IndexTarget, read_bucket, write_bucket
 from compactor.index.layout import IndexRows
-from compactor.kernels.digest_order import digest_order
+from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.sort_values import SortColumn
 from compactor.object_store import StoreLocation

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.digest_order import digest_order
+from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.kernels.digest_order import digest_order
+from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.sha1 import Words
 from compactor.kernels.survivors import (
     DELETE,
