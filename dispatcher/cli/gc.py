@@ -26,7 +26,7 @@ def gc(
     grace_hours: Annotated[
         float,
         typer.Option(
-            min=0, help="Spare what was needed or written so recently. Longer than any job run takes, and any reader."
+            min=1, help="Spare what was needed or written so recently. Longer than any job run takes, and any reader."
         ),
     ] = GRACE_SECONDS / _SECONDS_PER_HOUR,
     delete: Annotated[bool, typer.Option("--delete", help="Delete it. Without this, it is only told.")] = False,
