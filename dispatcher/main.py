@@ -18,6 +18,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from typer.core import TyperGroup
+from typer.main import get_command
+
 from compactor.clock import SystemClock
 from compactor.errors import Invalid, LithifyError
 from compactor.events import EventSink
@@ -42,8 +45,6 @@ OPTIONS_FROM_ENVIRONMENT = (
     "state",
     "topic_arn",
 )
-COMMANDS = ("dispatch", "submit", "compact", "plan", "status", "watch", "cancel", "redrive", "rehash")
-TABLE_COMMANDS = ("create", "append", "show", "log", "scan", "lookup", "verify")
 
 
 class ServiceClients:
@@ -151,8 +152,14 @@ def _defaults(environment: Mapping[str, str]) -> dict[str, object]:
         for name in OPTIONS_FROM_ENVIRONMENT
         if environment.get(f"LITHIFY_{name.upper()}")
     }
-    of_tables: dict[str, object] = dict.fromkeys(TABLE_COMMANDS, given)
-    return {**dict.fromkeys(COMMANDS, given), "table": of_tables}
+    return _for_every_command(get_command(app), given)
+
+
+def _for_every_command(command: object, given: dict[str, str]) -> dict[str, object]:
+    """What is given; of a group, for each of its commands, by their names."""
+    if not isinstance(command, TyperGroup):
+        return dict(given)
+    return {name: _for_every_command(each, given) for name, each in command.commands.items()}
 
 
 if __name__ == "__main__":

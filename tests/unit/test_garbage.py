@@ -16,6 +16,7 @@ from compactor.catalog.catalog import Table
 from compactor.errors import Corrupt
 from compactor.garbage import StreamGarbage, delete_garbage, find_garbage
 from compactor.verify import verify
+from dispatcher.main import run
 from tests.conftest import Command
 from tests.fakes.in_process_spark import in_process_spark
 from tests.fakes.manual_clock import ManualClock
@@ -172,6 +173,13 @@ def test_nothing_is_deleted_unless_it_is_asked_for(lake: DeltaCatalog, old_file:
     assert [file["key"].rpartition("/")[2] for each in told["streams"] for file in each["garbage"]] == ["1.parquet"]
     assert not old_file.exists()
     assert "nothing to delete" in gc("--delete").out
+
+
+def test_every_verb_takes_the_lake_from_the_environment(
+    lake: DeltaCatalog, orders: Table, capsys: pytest.CaptureFixture[str], command: Command
+) -> None:
+    for verb in (["gc"], ["table", "show", ORDERS], ["table", "verify", ORDERS]):
+        assert run(verb, {"LITHIFY_LAKE": lake.location.root_uri}) == 0, capsys.readouterr().err
 
 
 def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(lake: DeltaCatalog, command: Command) -> None:
