@@ -107,4 +107,13 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 def _sessions(of_demo: psutil.Process) -> list[psutil.Process]:
-    return [child for child in of_demo.children() if "tests.fakes.spark_submit" in child.cmdline()]
+    return [child for child in of_demo.children() if "tests.fakes.spark_submit" in _command_line(child)]
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    """Empty for a process that has ended in the meantime: the demo starts others as well, which live for a moment."""
+    try:
+        words: list[str] = process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+    return words
