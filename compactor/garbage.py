@@ -9,6 +9,9 @@ A file is garbage if both are true:
 So the grace period must be longer than any attempt takes from its first file to its commit, and `scan(as_of=...)` can
 look back as far as it reaches. Deltas stay as long as the log names them, which is for ever. Logs are not touched, nor
 is any file whose name Lithify does not give.
+
+Each stream's own log decides. A compacted file that somebody registered in place as a delta of another table is not
+spared for that table's sake: append its rows instead, or copy the file.
 """
 
 from __future__ import annotations
