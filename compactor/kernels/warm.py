@@ -20,6 +20,15 @@ from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
+from compactor.kernels.parquet_values import (
+    LENGTH_BYTES,
+    extremes,
+    find_byte_arrays,
+    pack_codes,
+    packed_bytes_max,
+    take_byte_arrays,
+    unpack_codes,
+)
 from compactor.kernels.pointers import files_of_places, ranks_within_files
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
@@ -53,6 +62,7 @@ def warm_kernels() -> None:
         remembered = LocatedRows(in_order.words, files, indices_of_remembered, in_order.sort_values)
         gather_rows(survivors.holders, remembered, arriving)
     _warm_index_kernels(in_order.words)
+    _warm_parquet_kernels(numbers)
 
 
 def _warm_index_kernels(words: Words) -> None:
@@ -63,6 +73,18 @@ def _warm_index_kernels(words: Words) -> None:
     file_numbers, row_indices = _read_only(np.ones(_ROWS, np.int32)), _read_only(np.arange(_ROWS))
     count_live(live, file_numbers, row_indices, np.zeros(1, np.int64))
     live_pointers(live, file_numbers, row_indices, np.ones(1, np.bool_))
+
+
+def _warm_parquet_kernels(places: npt.NDArray[np.int64]) -> None:
+    """What passes row groups on: pages lie in Arrow's memory, values in ours."""
+    codes, page = np.zeros(_ROWS, np.uint32), np.empty(packed_bytes_max(_ROWS, 1), np.uint8)
+    end = pack_codes(codes, 1, page, 0)
+    for as_decompressed_or_as_read in (page[:end].copy(), _read_only(page[:end].copy())):
+        unpack_codes(as_decompressed_or_as_read, 0, 1, codes)
+    values, starts = np.zeros(_ROWS * LENGTH_BYTES, np.uint8), np.zeros(_ROWS + 1, np.int64)
+    find_byte_arrays(values, starts)
+    take_byte_arrays(values, starts, places[:_ROWS], values.copy(), 0)
+    extremes(values, starts, places[:_ROWS], LENGTH_BYTES, 0)
 
 
 def _read_only(array: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:

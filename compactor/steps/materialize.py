@@ -20,9 +20,14 @@ from compactor.schemas import conform
 from compactor.steps.dedupe import RowsOfFiles
 from compactor.steps.layout import MaterializeLayout
 from compactor.steps.memory import peak_memory_bytes
-from compactor.tabular import FileMeasure, TabularWriter, dictionary_columns_of, read_table
+from compactor.tabular import FileMeasure, RowGroup, TabularWriter, dictionary_columns_of, open_rows, read_table
+from compactor.tabular.writer import PIECE_BYTES_MAX, PIECE_ROWS_MAX
 
 _ROWS_PER_TAKE = 1_000_000
+
+ROW_GROUP_BYTES_MIN = 4 * 1024 * 1024
+"""At rest, of the rows that a source keeps, for them to be a row group of their own; fewer are gathered, and encoded by
+Arrow. Otherwise thousands of small deltas would become a file of thousands of row groups."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,13 @@ def materialize(
     wanted = _row_indices_by_source(blocks)
     sources = [file for file in plan.sources if file.ordinal in wanted]
     dictionary_columns = _dictionary_columns(plan, sources)
-    cutter = _FileCutter(plan, int(layout.first_file_numbers[task]), dictionary_columns)
+    passes_on = any(_is_large(plan, source, len(wanted[source.ordinal])) for source in sources)
+    cutter = _FileCutter(plan, int(layout.first_file_numbers[task]), dictionary_columns, passes_on)
     with cutter:
         for source in sources:
-            for rows in _surviving_rows(plan, source, wanted[source.ordinal]):
-                cutter.write(rows)
+            if not _pass_on(plan, source, wanted[source.ordinal], cutter):
+                for rows in _surviving_rows(plan, source, wanted[source.ordinal]):
+                    cutter.write(rows)
     written = sum(file.rows for file in cutter.files)
     if written != layout.rows_of_tasks[task]:
         raise Corrupt(f"materialize task {task} wrote {written} rows, but {layout.rows_of_tasks[task]} rows survive")
@@ -58,6 +65,33 @@ def _row_indices_by_source(blocks: Sequence[RowsOfFiles]) -> dict[int, npt.NDArr
         for ordinal, start, end in zip(block.ordinals, ends - block.row_counts, ends, strict=True):
             pieces[int(ordinal)].append(block.row_indices[start:end])
     return {ordinal: np.concatenate(parts) for ordinal, parts in pieces.items()}
+
+
+def _pass_on(plan: RoundPlan, source: SourceFile, row_indices: npt.NDArray[np.int64], cutter: _FileCutter) -> bool:
+    """Writes a source's rows as row groups without decoding them; False: they cannot be, and nothing is written."""
+    if not _is_large(plan, source, len(row_indices)):
+        return False
+    with _reading(source), open_rows(plan.location, source.file, plan.output.schema) as rows:
+        if rows is None or rows.row_count != source.rows:
+            return False
+        start = 0
+        while start < len(row_indices):
+            left = len(row_indices) - start
+            # Row groups of one size, rather than large ones and a rest.
+            groups = max(-(-left // PIECE_ROWS_MAX), -(-left * rows.bytes_per_row // PIECE_BYTES_MAX))
+            count = min(-(-left // groups), cutter.room)
+            group = rows.take(row_indices[start : start + count], again=count < left)
+            if group is None:
+                return False
+            cutter.write_row_group(group)
+            start += count
+    return True
+
+
+def _is_large(plan: RoundPlan, source: SourceFile, rows: int) -> bool:
+    """Whether so many rows of a source are enough for a row group."""
+    are_parquet = plan.output.content_type is source.file.content_type is ContentType.PARQUET
+    return are_parquet and source.size_bytes * rows >= ROW_GROUP_BYTES_MIN * source.rows
 
 
 def _surviving_rows(plan: RoundPlan, source: SourceFile, row_indices: npt.NDArray[np.int64]) -> Iterator[pa.Table]:
@@ -95,11 +129,14 @@ def _reading(source: SourceFile) -> Iterator[None]:
 class _FileCutter:
     """Writes tables one after the other into files of at most `rows_per_compacted_file` rows."""
 
-    def __init__(self, plan: RoundPlan, first_file_number: int, dictionary_columns: Sequence[str] | None) -> None:
+    def __init__(
+        self, plan: RoundPlan, first_file_number: int, dictionary_columns: Sequence[str] | None, takes_row_groups: bool
+    ) -> None:
         self.files: list[DataFile] = []
         self._plan = plan
         self._file_number = first_file_number
         self._dictionary_columns = dictionary_columns
+        self._takes_row_groups = takes_row_groups
         self._writer: TabularWriter | None = None
         self._room = 0
 
@@ -112,17 +149,33 @@ class _FileCutter:
         elif self._writer is not None:
             self._finish_file(self._writer)
 
+    @property
+    def room(self) -> int:
+        """Rows that the file still takes; of a full one there is no such file."""
+        return self._room if self._writer is not None else self._plan.output.rows_per_compacted_file
+
     def write(self, table: pa.Table) -> None:
         start = 0
         while start < table.num_rows:
-            if self._writer is None:
-                self._writer = self._open_file()
-            taken = min(self._room, table.num_rows - start)
-            self._writer.write(table.slice(start, taken))
-            self._room -= taken
+            taken = min(self.room, table.num_rows - start)
+            self._file().write(table.slice(start, taken))
+            self._fill(taken)
             start += taken
-            if not self._room:
-                self._finish_file(self._writer)
+
+    def write_row_group(self, group: RowGroup) -> None:
+        """Not more rows than there is room for."""
+        self._file().write_row_group(group)
+        self._fill(group.rows)
+
+    def _file(self) -> TabularWriter:
+        if self._writer is None:
+            self._writer = self._open_file()
+        return self._writer
+
+    def _fill(self, rows: int) -> None:
+        self._room -= rows
+        if self._writer is not None and not self._room:
+            self._finish_file(self._writer)
 
     def _path(self) -> str:
         output = self._plan.output
@@ -139,7 +192,7 @@ class _FileCutter:
         self._room = output.rows_per_compacted_file
         uri = f"{self._plan.location.root_uri}/{self._path()}"
         location, columns = self._plan.location, self._dictionary_columns
-        return TabularWriter.open(location, uri, output.content_type, output.schema, columns)
+        return TabularWriter.open(location, uri, output.content_type, output.schema, columns, self._takes_row_groups)
 
     def _finish_file(self, writer: TabularWriter) -> None:
         measure: FileMeasure = writer.close()

@@ -15,6 +15,7 @@ from compactor.names import ContentType
 from compactor.object_store import StoreLocation
 from compactor.schemas import cast_column
 from compactor.tabular.bounds import parquet_column_stats
+from compactor.tabular.column_chunks import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
 from compactor.tabular.filesystems import open_filesystem, reading
 from compactor.tabular.formats import FileMeasure, Source, TabularFile, wanted_columns
 
@@ -23,13 +24,6 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 BATCH_ROWS_MAX = 128 * 1024
 BATCH_ROWS_MIN = 256
-
-DICTIONARY_PAGE_BYTES = 1024 * 1024
-"""At which writers give a dictionary up (PyArrow's and parquet-java's default)."""
-
-DICTIONARY_SHARE_MAX = 0.75
-"""A dictionary is worth its time where it saves a quarter of the bytes: 1 M int64 among 60,000 take 2.5 of 8 MB; among
-200,000 the dictionary is given up at 7.8 MB."""
 
 _PLAIN_WIDTHS: Mapping[str, float] = MappingProxyType(
     {"BOOLEAN": 1 / 8, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -44,11 +38,11 @@ class Parquet:
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
         del schema
         with _open(source) as parquet:
-            return _arrow_schema(parquet)
+            return arrow_schema_of(parquet)
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         with _open(source) as parquet:
-            arrow_schema = _arrow_schema(parquet)
+            arrow_schema = arrow_schema_of(parquet)
             wanted = wanted_columns(source, arrow_schema, columns)
             return _as_written(parquet.read(columns=wanted).select(wanted), arrow_schema)
 
@@ -57,7 +51,7 @@ class Parquet:
     ) -> Iterator[pa.RecordBatch]:
         del schema
         with _open(source) as parquet:
-            arrow_schema = _arrow_schema(parquet)
+            arrow_schema = arrow_schema_of(parquet)
             wanted = wanted_columns(source, arrow_schema, columns)
             # One row group at a time: asked for several, the reader holds the bytes of all of them until the end.
             for row_group in range(parquet.num_row_groups):
@@ -72,14 +66,14 @@ class Parquet:
                 rows = parquet.metadata.row_group(row_group).num_rows
                 if row_index < rows:
                     table = parquet.read_row_group(row_group).slice(row_index, 1)
-                    return _as_written(table, _arrow_schema(parquet))
+                    return _as_written(table, arrow_schema_of(parquet))
                 row_index -= rows
-        return _arrow_schema(parquet).empty_table()
+        return arrow_schema_of(parquet).empty_table()
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema
         with source.open() as opened, pq.ParquetFile(opened) as parquet:
-            return parquet_measure(parquet.metadata, _arrow_schema(parquet), opened.size())
+            return parquet_measure(parquet.metadata, arrow_schema_of(parquet), opened.size())
 
 
 def parquet_measure(metadata: pq.FileMetaData, schema: pa.Schema, size_bytes: int) -> FileMeasure:
@@ -137,7 +131,7 @@ def _plain_width(chunk: pq.ColumnChunkMetaData, stats: pq.Statistics | None, fix
     return 4 + (len(stats.min_raw) + len(stats.max_raw)) / 2
 
 
-def _arrow_schema(parquet: pq.ParquetFile) -> pa.Schema:
+def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
     """The types that the file was written from.
 
     The Arrow schema beside Parquet's own is followed by the reader, but not for all types: seconds come back as
@@ -171,8 +165,31 @@ def _as_written(table: pa.Table, arrow_schema: pa.Schema) -> pa.Table:
 
 @contextmanager
 def _open(source: Source) -> Iterator[pq.ParquetFile]:
-    with source.open() as opened, pq.ParquetFile(opened, pre_buffer=source.is_remote) as parquet:
+    with source.open() as opened, open_parquet(source, opened) as parquet:
         yield parquet
+
+
+def open_parquet(source: Source, opened: pa.NativeFile) -> pq.ParquetFile:
+    """An open file as Parquet."""
+    return pq.ParquetFile(opened, pre_buffer=source.is_remote)
+
+
+def parquet_writer(
+    stream: pa.NativeFile,
+    schema: pa.Schema,
+    dictionary_columns: Sequence[str] | None,
+    footers: list[pq.FileMetaData] | None = None,
+) -> pq.ParquetWriter:
+    """Writes Parquet as all of Lithify's files are written. Its footer is added to `footers` when it is closed."""
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="snappy",
+        write_statistics=True,
+        store_schema=True,
+        use_dictionary=True if dictionary_columns is None else list(dictionary_columns),
+        metadata_collector=footers,
+    )
 
 
 def _batch_rows(row_group: pq.RowGroupMetaData) -> int:

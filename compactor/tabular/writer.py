@@ -31,7 +31,8 @@ from compactor.schemas import cast_column, conform
 from compactor.tabular.bounds import RunningStats
 from compactor.tabular.filesystems import open_filesystem, writing
 from compactor.tabular.formats import FileMeasure
-from compactor.tabular.parquet import parquet_measure
+from compactor.tabular.parquet import parquet_measure, parquet_writer
+from compactor.tabular.row_groups import RowGroup, RowGroupSink
 from compactor.tabular.stored_types import stored_schema
 
 PIECE_ROWS_MAX = 1_000_000
@@ -75,10 +76,12 @@ class TabularWriter:
         content_type: ContentType,
         schema: pa.Schema,
         dictionary_columns: Sequence[str] | None = None,
+        takes_row_groups: bool = False,
     ) -> Self:
         """Start the file.
 
         dictionary_columns  leaf columns (dotted paths) to encode with dictionaries in Parquet; None: PyArrow tries all
+        takes_row_groups    whether `write_row_group` will be called; Parquet only
 
         Raises `Invalid` where the format cannot hold a column's type, or where PyArrow does not write the format. Text
         is gzipped where the URI ends in `.gz`.
@@ -88,7 +91,10 @@ class TabularWriter:
         with writing(uri, content_type):
             target = OutputFile.open(filesystem, path)
             try:
-                sink = _open_sink(content_type, target.stream, stored, dictionary_columns)
+                if takes_row_groups and content_type is ContentType.PARQUET:
+                    sink: _Sink = RowGroupSink(target.stream, stored, dictionary_columns)
+                else:
+                    sink = _open_sink(content_type, target.stream, stored, dictionary_columns)
             except BaseException:
                 target.discard()
                 raise
@@ -113,6 +119,15 @@ class TabularWriter:
             self._pending_rows += piece.num_rows
             self._pending_bytes += int(piece.num_rows * bytes_per_row)
             start += piece.num_rows
+
+    def write_row_group(self, group: RowGroup) -> None:
+        """Append rows out of a Parquet file whose rows have the form that this file's have, as a row group."""
+        if not isinstance(self._sink, RowGroupSink):
+            raise TypeError(f"{self._uri} was not opened to take row groups")
+        self._flush()
+        with writing(self._uri, self._content_type):
+            self._sink.write_row_group(group)
+        self._rows += group.rows
 
     def close(self) -> FileMeasure:
         """Finish the file; it is whole, durable and visible when this returns."""
@@ -203,15 +218,7 @@ class _ParquetSink:
 
     def __init__(self, stream: pa.NativeFile, schema: pa.Schema, dictionary_columns: Sequence[str] | None) -> None:
         self._footers: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(
-            stream,
-            schema,
-            compression="snappy",
-            write_statistics=True,
-            store_schema=True,
-            use_dictionary=True if dictionary_columns is None else list(dictionary_columns),
-            metadata_collector=self._footers,
-        )
+        self._writer = parquet_writer(stream, schema, dictionary_columns, self._footers)
 
     def write(self, piece: pa.Table) -> None:
         self._writer.write_table(piece, row_group_size=piece.num_rows)

@@ -21,6 +21,7 @@ from compactor.clock import SystemClock
 from compactor.local_store import LocalStore
 from compactor.names import PARTITION_STREAM_POSITION
 from compactor.object_store import StoreLocation
+from compactor.steps import materialize
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.effort import examples
 from tests.fakes.faulty_store import FaultyStore, Stopped
@@ -163,9 +164,13 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the heartbeat is stopped as well
-def test_survivors_hold_through_appends_compactions_rehashes_and_stops() -> None:
+@pytest.mark.parametrize("row_group_bytes_min", [0, materialize.ROW_GROUP_BYTES_MIN], ids=["undecoded", "decoded"])
+def test_survivors_hold_through_appends_compactions_rehashes_and_stops(
+    row_group_bytes_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(materialize, "ROW_GROUP_BYTES_MIN", row_group_bytes_min)
     SessionMachine.spark = in_process_spark()
-    run_state_machine_as_test(SessionMachine, settings=settings(examples(0.6), stateful_step_count=20))
+    run_state_machine_as_test(SessionMachine, settings=settings(examples(0.4), stateful_step_count=20))
 
 
 @pytest.mark.spark

@@ -14,6 +14,7 @@ from numba.core.dispatcher import Dispatcher
 import compactor.kernels
 from compactor import DeltaCatalog, compact
 from compactor.kernels.warm import warm_kernels
+from compactor.steps import materialize
 from tests.fakes.in_process_spark import in_process_spark
 
 def compiled():
@@ -22,6 +23,7 @@ def compiled():
     kernels = {value for value in values if isinstance(value, Dispatcher)}
     return {(each.py_func.__module__, each.py_func.__name__): set(map(str, each.signatures)) for each in kernels}
 
+materialize.ROW_GROUP_BYTES_MIN = 0
 warm_kernels()
 before = compiled()
 lake = DeltaCatalog.open(sys.argv[1])

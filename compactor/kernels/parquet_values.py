@@ -1,0 +1,262 @@
+"""Values of a Parquet column chunk as its pages hold them: found, taken in another order, compared, coded anew.
+
+A *value* here is its PLAIN encoding, uninterpreted: of one width, or a little-endian uint32 length and so many bytes.
+What these loops are given was read from a file, so each checks its bounds; -1 says that the bytes are damaged.
+Levels and dictionary codes lie in Parquet's hybrid of runs and bit-packed groups of eight.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+from numba.core import cgutils
+from numba.core import types as numba_types
+from numba.extending import intrinsic
+
+Bytes = npt.NDArray[np.uint8]
+Codes = npt.NDArray[np.uint32]
+Int64s = npt.NDArray[np.int64]
+
+LENGTH_BYTES = 4
+
+
+def unpack_codes(page: Bytes, start: int, bit_width: int, codes: Codes) -> bool:
+    """Fills `codes` from page[start:]. False where the page ends before that."""
+    return bool(_unpack(page, start, bit_width, codes) >= 0)
+
+
+def pack_codes(codes: Codes, bit_width: int, page: Bytes, start: int) -> int:
+    """Writes codes to page[start:]; where they end there. `packed_bytes_max` says how much room they need."""
+    return int(_pack(codes, bit_width, page, start))
+
+
+def packed_bytes_max(count: int, bit_width: int) -> int:
+    """Room for so many packed codes: groups of eight, and a header and a value for each run of eight or more."""
+    return count * (bit_width + 8) // 8 + bit_width + 16
+
+
+def find_byte_arrays(values: Bytes, starts: Int64s) -> bool:
+    """Finds where each of len(starts) - 1 values starts, from starts[0] on, and the last one ends. False: damaged."""
+    return bool(_find_byte_arrays(values, starts) >= 0)
+
+
+def take_byte_arrays(values: Bytes, starts: Int64s, places: Int64s, page: Bytes, start: int) -> int:
+    """Writes the values at `places`, one after the other, to page[start:]; where they end there."""
+    return int(_take_byte_arrays(values, starts, places, page, start))
+
+
+def extremes(values: Bytes, starts: Int64s, places: Int64s, skipped: int, flipped: int) -> tuple[int, int]:
+    """The places of the least and the greatest value, compared as unsigned bytes from the first to the last.
+
+    places   at least one
+    skipped  bytes at the start of each value that say its length
+    flipped  0; or 128, which compares big-endian numbers of one width in two's complement
+    """
+    low, high = _extremes(values, starts, places, skipped, flipped)
+    return int(low), int(high)
+
+
+@intrinsic
+def _copy(_, target, _target_start, source, _source_start, _count):  # type: ignore[no-untyped-def]
+    """Copies bytes between arrays by the C library, which does it faster than a loop does."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        to = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        come = context.make_array(signature.args[2])(context, builder, arguments[2]).data
+        to, come = builder.gep(to, [arguments[1]]), builder.gep(come, [arguments[3]])
+        cgutils.raw_memcpy(builder, to, come, arguments[4], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    number = numba_types.int64
+    return numba_types.void(target, number, source, number, number), generate
+
+
+@nb.njit(inline="always")
+def _length(values, start):  # type: ignore[no-untyped-def]
+    low = np.int64(values[start]) | (np.int64(values[start + 1]) << 8)
+    return low | (np.int64(values[start + 2]) << 16) | (np.int64(values[start + 3]) << 24)
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_byte_arrays(values, starts):  # type: ignore[no-untyped-def]
+    start, end = starts[0], np.int64(values.size)
+    for value in range(starts.size - 1):
+        if start + LENGTH_BYTES > end:
+            return -1
+        start += LENGTH_BYTES + _length(values, start)
+        if start > end:
+            return -1
+        starts[value + 1] = start
+    return start
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_byte_arrays(values, starts, places, page, start):  # type: ignore[no-untyped-def]
+    for number in range(places.size):
+        place = places[number]
+        count = starts[place + 1] - starts[place]
+        _copy(page, start, values, starts[place], count)  # type: ignore[call-arg]
+        start += count
+    return start
+
+
+@nb.njit(inline="always")
+def _prefix(values, start, end, flipped):  # type: ignore[no-untyped-def]
+    """The first eight bytes as one big-endian number, with zeros in place of those that are missing."""
+    prefix = np.uint64(0)
+    for place in range(8):
+        prefix <<= np.uint64(8)
+        if start + place < end:
+            prefix |= np.uint64(values[start + place])
+    return prefix ^ (np.uint64(flipped) << np.uint64(56))
+
+
+@nb.njit(cache=True, nogil=True)
+def _is_less(values, start, end, other_start, other_end):  # type: ignore[no-untyped-def]
+    """Of values whose first eight bytes are the same."""
+    common = min(end - start, other_end - other_start)
+    for place in range(common):
+        one, other = values[start + place], values[other_start + place]
+        if one != other:
+            return one < other
+    return end - start < other_end - other_start
+
+
+@nb.njit(cache=True, nogil=True)
+def _extremes(values, starts, places, skipped, flipped):  # type: ignore[no-untyped-def]
+    low = high = places[0]
+    low_prefix = high_prefix = _prefix(values, starts[low] + skipped, starts[low + 1], flipped)
+    for number in range(1, places.size):
+        place = places[number]
+        start, end = starts[place] + skipped, starts[place + 1]
+        prefix = _prefix(values, start, end, flipped)
+        if prefix < low_prefix or (
+            prefix == low_prefix and _is_less(values, start, end, starts[low] + skipped, starts[low + 1])
+        ):
+            low, low_prefix = place, prefix
+        if prefix > high_prefix or (
+            prefix == high_prefix and _is_less(values, starts[high] + skipped, starts[high + 1], start, end)
+        ):
+            high, high_prefix = place, prefix
+    return low, high
+
+
+# ------------------------------------------------------------------------------------------ runs and packed groups
+
+
+@nb.njit(inline="always")
+def _varint(page, position):  # type: ignore[no-untyped-def]
+    """A header, and where it ends; -1 for where, if it does not."""
+    header, shift = np.uint64(0), np.uint64(0)
+    while position < page.size and shift <= np.uint64(35):
+        byte = page[position]
+        position += 1
+        header |= np.uint64(byte & 0x7F) << shift
+        shift += np.uint64(7)
+        if byte < 0x80:
+            return header, position
+    return header, -1
+
+
+@nb.njit(inline="always")
+def _unpack_groups(page, position, bit_width, codes):  # type: ignore[no-untyped-def]
+    width = np.uint64(bit_width)
+    mask = (np.uint64(1) << width) - np.uint64(1)
+    held, bits = np.uint64(0), np.uint64(0)
+    for code in range(codes.size):
+        while bits < width:
+            held |= np.uint64(page[position]) << bits
+            position += 1
+            bits += np.uint64(8)
+        codes[code] = np.uint32(held & mask)
+        held >>= width
+        bits -= width
+    return position
+
+
+@nb.njit(cache=True, nogil=True)
+def _unpack(page, position, bit_width, codes):  # type: ignore[no-untyped-def]
+    end, filled = page.size, 0
+    value_bytes = (bit_width + 7) // 8
+    while filled < codes.size:
+        header, position = _varint(page, position)
+        count = min(np.int64(header >> np.uint64(1)), np.int64(codes.size))
+        if position < 0 or count == 0:
+            return -1
+        if header & np.uint64(1):
+            # Groups of eight; the last one may reach beyond the codes, and be cut off by the page's end.
+            packed = min(count * 8, codes.size - filled)
+            if position + (packed * bit_width + 7) // 8 > end:
+                return -1
+            position = _unpack_groups(page, position, bit_width, codes[filled : filled + packed])
+            filled += packed
+            continue
+        if position + value_bytes > end:
+            return -1
+        value = np.uint32(0)
+        for place in range(value_bytes):
+            value |= np.uint32(page[position + place]) << np.uint32(8 * place)
+        position += value_bytes
+        repeated = min(count, codes.size - filled)
+        codes[filled : filled + repeated] = value
+        filled += repeated
+    return position
+
+
+@nb.njit(inline="always")
+def _put_varint(number, page, position):  # type: ignore[no-untyped-def]
+    while number >= 0x80:
+        page[position] = np.uint8((number & 0x7F) | 0x80)
+        number >>= 7
+        position += 1
+    page[position] = np.uint8(number)
+    return position + 1
+
+
+@nb.njit(inline="always")
+def _is_run(codes, first):  # type: ignore[no-untyped-def]
+    """Whether eight codes from here on are the same."""
+    if first + 8 > codes.size:
+        return False
+    same = True
+    for place in range(1, 8):
+        same &= codes[first + place] == codes[first]
+    return same
+
+
+@nb.njit(cache=True, nogil=True)
+def _pack(codes, bit_width, page, position):  # type: ignore[no-untyped-def]
+    value_bytes = (bit_width + 7) // 8
+    first = 0
+    while first < codes.size:
+        last = first
+        if bit_width == 0 or _is_run(codes, first):
+            while last < codes.size and codes[last] == codes[first]:
+                last += 1
+            position = _put_varint(np.int64(last - first) << 1, page, position)
+            for place in range(value_bytes):
+                page[position + place] = np.uint8((codes[first] >> np.uint32(8 * place)) & np.uint32(0xFF))
+            position += value_bytes
+        else:
+            while last < codes.size and not _is_run(codes, last):
+                last += 8
+            groups = (last - first) // 8
+            last = min(last, codes.size)
+            position = _put_varint((np.int64(groups) << 1) | 1, page, position)
+            end = position + groups * bit_width
+            held, bits = np.uint64(0), np.uint64(0)
+            for place in range(first, last):
+                held |= np.uint64(codes[place]) << bits
+                bits += np.uint64(bit_width)
+                while bits >= np.uint64(8):
+                    page[position] = np.uint8(held & np.uint64(0xFF))
+                    held >>= np.uint64(8)
+                    bits -= np.uint64(8)
+                    position += 1
+            while position < end:
+                page[position] = np.uint8(held & np.uint64(0xFF))
+                held >>= np.uint64(8)
+                position += 1
+        first = last
+    return position

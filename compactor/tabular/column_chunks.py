@@ -1,0 +1,568 @@
+"""Column chunks of Parquet, taken apart and put together again without looking at what their values mean.
+
+Materialize writes rows that it has just read, in another order and without some. Arrow would decode each value, build
+a dictionary anew, and encode it. Here a value stays as it is: dictionary codes are moved as codes, all else as bytes.
+Known are flat columns, and the encodings that most writers use by default; `is_known` tells, and Arrow does the rest.
+
+What a file says of itself is checked before it is used; what is damaged raises `pa.ArrowInvalid`, as Arrow would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compactor.kernels.parquet_values import (
+    LENGTH_BYTES,
+    extremes,
+    find_byte_arrays,
+    pack_codes,
+    packed_bytes_max,
+    take_byte_arrays,
+    unpack_codes,
+)
+from compactor.tabular.thrift import (
+    Field,
+    Kind,
+    Struct,
+    binary,
+    boolean,
+    i32,
+    i64,
+    items,
+    number_in,
+    read_struct,
+    struct_in,
+    structure,
+    write_struct,
+)
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Codes: TypeAlias = npt.NDArray[np.uint32]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+PAGE_BYTES = 1024 * 1024
+DICTIONARY_PAGE_BYTES = 1024 * 1024
+"""At which writers give a dictionary up (PyArrow's and parquet-java's default)."""
+
+DICTIONARY_SHARE_MAX = 0.75
+"""A dictionary is worth its time where it saves a quarter of the bytes: 1 M int64 among 60,000 take 2.5 of 8 MB; among
+200,000 the dictionary is given up at 7.8 MB."""
+
+STATISTIC_BYTES_MAX = 4096
+"""Longer values are no bounds: Arrow writes none either."""
+
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+_PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
+_BIT_WIDTH_MAX = 32
+_UNCOMPRESSED, _SNAPPY = 0, 1
+_PHYSICAL_TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
+_FIXED_LENGTH = 7
+_NUMBERS = {"INT32": np.int32, "INT64": np.int64, "FLOAT": np.float32, "DOUBLE": np.float64}
+_KNOWN_ENCODINGS = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY"})
+_KNOWN_CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "BROTLI"})
+_KNOWN_MEANINGS = frozenset({"None", "String", "Decimal", "Date", "Time", "Timestamp", "Int", "JSON", "BSON", "UUID"})
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """What the schema says of a column.
+
+    physical  Parquet's type; of booleans each value takes a byte here
+    width     bytes of a plain value; 0: each says its own length
+    meaning   Parquet's logical type
+    """
+
+    name: str
+    physical: str
+    width: int
+    optional: bool
+    meaning: str
+    signed: bool
+
+    @classmethod
+    def of(cls, column: pq.ColumnSchema) -> ColumnType:
+        logical = json.loads(column.logical_type.to_json())
+        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            width = column.length
+        elif column.physical_type == "BOOLEAN":
+            width = 1
+        else:
+            kind = _NUMBERS.get(column.physical_type)
+            width = np.dtype(kind).itemsize if kind is not None else 0
+        return cls(
+            name=column.name,
+            physical=column.physical_type,
+            width=width,
+            optional=column.max_definition_level == 1,
+            meaning=logical.get("Type", "None"),
+            signed=logical.get("isSigned", True),
+        )
+
+
+def is_known(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether a column chunk can be taken apart here."""
+    if column.max_repetition_level or column.max_definition_level > 1 or column.physical_type == "INT96":
+        return False
+    kind = ColumnType.of(column)
+    return (
+        kind.meaning in _KNOWN_MEANINGS
+        and not (kind.physical == "BYTE_ARRAY" and kind.meaning == "Decimal")
+        and chunk.compression in _KNOWN_CODECS
+        and set(chunk.encodings) <= _KNOWN_ENCODINGS
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- values
+
+
+@dataclass(frozen=True)
+class Values:
+    """Plain values. Value v is data[starts[v]:starts[v + 1]], of byte arrays with the length before them.
+
+    starts  int64 (values + 1,), or None: all have this width
+    """
+
+    data: Bytes
+    width: int
+    starts: Int64s | None = None
+
+    def __len__(self) -> int:
+        return len(self.data) // self.width if self.starts is None else len(self.starts) - 1
+
+    def sizes(self, places: Int64s) -> Int64s:
+        """Bytes of each value at `places`."""
+        if self.starts is None:
+            return np.full(len(places), self.width)
+        return self.starts[places + 1] - self.starts[places]
+
+    def put(self, places: Int64s, page: Bytes, start: int) -> None:
+        """Write the values at `places` to page[start:]."""
+        if self.starts is not None:
+            take_byte_arrays(self.data, self.starts, places, page, start)
+            return
+        kind = np.dtype(np.uint64) if self.width == 8 else np.dtype((np.void, self.width))
+        taken = self.data.view(kind).take(places)
+        page[start : start + len(places) * self.width] = taken.view(np.uint8)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of one file.
+
+    values  plain, of the rows that are not null, in file order; or a dictionary's
+    codes   uint32: what each row that is not null has of the dictionary
+    valid   (rows,): which rows are not null; None: all
+    """
+
+    kind: ColumnType
+    values: Values
+    codes: Codes | None
+    valid: npt.NDArray[np.bool_] | None
+
+
+# --------------------------------------------------------------------------------------------------------- reading
+
+
+class UnknownPages(Exception):
+    """The pages are of a kind that is not known here. The footer does not say so; Arrow may read them."""
+
+
+def read_column(kind: ColumnType, chunks: Iterable[tuple[pq.ColumnChunkMetaData, memoryview]]) -> Column:
+    """A column from its chunks, one a row group, each with its bytes."""
+    reader = _ColumnReader(kind)
+    for chunk, data in chunks:
+        reader.add_chunk(chunk, data)
+    return reader.column()
+
+
+class _ColumnReader:
+    """Gathers the pages of a column: as codes for as long as all are, then as plain values."""
+
+    def __init__(self, kind: ColumnType) -> None:
+        self._kind = kind
+        self._valid: list[tuple[npt.NDArray[np.bool_] | None, int]] = []
+        self._coded: list[tuple[Codes, Values]] = []
+        self._plain: _ValueBuffer | None = None
+
+    def add_chunk(self, chunk: pq.ColumnChunkMetaData, data: memoryview) -> None:
+        dictionary: Values | None = None
+        position, rows = 0, 0
+        while rows < chunk.num_values:
+            header, position = read_struct(data, position)
+            page, size, plain_size = number_in(header, 1), number_in(header, 3), number_in(header, 2)
+            if not 0 <= size <= len(data) - position or plain_size < 0:
+                raise pa.ArrowInvalid("a page reaches beyond its column chunk")
+            if page not in (_DATA_PAGE, _DICTIONARY_PAGE):
+                raise UnknownPages
+            body = _decompressed(chunk.compression, data[position : position + size], plain_size)
+            position += size
+            if page == _DICTIONARY_PAGE:
+                buffer = _ValueBuffer(self._kind, len(body))
+                buffer.add(body, number_in(struct_in(header, 7), 1))
+                dictionary = buffer.values()
+            else:
+                rows += self._add_page(struct_in(header, 5), body, dictionary, chunk.total_uncompressed_size)
+        if rows != chunk.num_values:
+            raise pa.ArrowInvalid(f"a column chunk has {rows} values in its pages, but says {chunk.num_values}")
+
+    def column(self) -> Column:
+        valid = None
+        if any(part is not None for part, _ in self._valid):
+            valid = np.concatenate([np.ones(rows, np.bool_) if part is None else part for part, rows in self._valid])
+        if self._coded:
+            values, codes = _one_dictionary(self._kind, self._coded)
+            return Column(self._kind, values, codes, valid)
+        return Column(self._kind, (self._plain or _ValueBuffer(self._kind, 0)).values(), None, valid)
+
+    def _add_page(self, header: Struct, body: Bytes, dictionary: Values | None, size: int) -> int:
+        rows, encoding = number_in(header, 1), number_in(header, 2)
+        valid = None
+        if self._kind.optional:
+            if number_in(header, 3) != _RLE:
+                raise UnknownPages
+            valid, body = _read_levels(body, rows)
+        count = rows if valid is None else int(np.count_nonzero(valid))
+        self._valid.append((valid, rows))
+        if encoding == _PLAIN:
+            self._plain_buffer(size).add(body, count)
+        elif encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
+            if dictionary is None:
+                raise pa.ArrowInvalid("a page of dictionary codes comes before its dictionary")
+            codes = _read_codes(body, count, dictionary)
+            if self._plain is None:
+                self._coded.append((codes, dictionary))
+            else:
+                self._plain.add_coded(codes, dictionary)
+        else:
+            raise UnknownPages
+        return rows
+
+    def _plain_buffer(self, size: int) -> _ValueBuffer:
+        if self._plain is None:
+            self._plain = _ValueBuffer(self._kind, size)
+            for codes, dictionary in self._coded:
+                self._plain.add_coded(codes, dictionary)
+            self._coded.clear()
+        return self._plain
+
+
+class _ValueBuffer:
+    """Plain values, page after page in one array: copied while the page is in the processor's cache."""
+
+    def __init__(self, kind: ColumnType, size: int) -> None:
+        self._kind = kind
+        self._data = np.empty(size, np.uint8)
+        self._used = 0
+        self._starts: list[Int64s] = [np.zeros(1, np.int64)]
+
+    def add(self, body: Bytes, count: int) -> None:
+        """The first `count` values of a page. Whatever else there is in it is left out."""
+        if count < 0:
+            raise pa.ArrowInvalid("a page has a negative number of values")
+        if self._kind.physical == "BOOLEAN":
+            body = np.unpackbits(body, bitorder="little")
+        size = count * self._kind.width if self._kind.width else len(body)
+        if size > len(body):
+            raise pa.ArrowInvalid("a page of values ends early")
+        place = self._room(size)
+        self._data[place : self._used] = body[:size]
+        if not self._kind.width:
+            self._find(place, count)
+
+    def add_coded(self, codes: Codes, dictionary: Values) -> None:
+        """Values of a dictionary."""
+        places = codes.astype(np.int64)
+        count = len(places)
+        place = self._room(int(dictionary.sizes(places).sum()))
+        dictionary.put(places, self._data, place)
+        if not self._kind.width:
+            self._find(place, count)
+
+    def values(self) -> Values:
+        starts = None if self._kind.width else np.concatenate(self._starts)
+        return Values(self._data[: self._used], self._kind.width, starts)
+
+    def _find(self, place: int, count: int) -> None:
+        starts = np.empty(count + 1, np.int64)
+        starts[0] = place
+        if not find_byte_arrays(self._data[: self._used], starts):
+            raise pa.ArrowInvalid("a page of values ends early")
+        self._used = int(starts[-1])
+        self._starts.append(starts[1:])
+
+    def _room(self, size: int) -> int:
+        """Where so many bytes may be written."""
+        place, self._used = self._used, self._used + size
+        if self._used > len(self._data):
+            grown = np.empty(max(self._used, len(self._data) * 3 // 2), np.uint8)
+            grown[:place] = self._data[:place]
+            self._data = grown
+        return place
+
+
+def _decompressed(codec: str, body: memoryview, size: int) -> Bytes:
+    if codec == "UNCOMPRESSED":
+        plain = np.frombuffer(body, np.uint8)
+    else:
+        plain = np.frombuffer(pa.decompress(pa.py_buffer(body), size, codec.lower()), np.uint8) if size else _NOTHING
+    if len(plain) != size:
+        raise pa.ArrowInvalid(f"a page of {size} bytes has {len(plain)}")
+    return plain
+
+
+_NOTHING: Bytes = np.empty(0, np.uint8)
+
+
+def _read_levels(body: Bytes, rows: int) -> tuple[npt.NDArray[np.bool_] | None, Bytes]:
+    """Which rows are not null, and the rest of the page."""
+    end = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES].tobytes(), "little")
+    levels = np.empty(max(rows, 0), np.uint32)
+    if end > len(body) or not unpack_codes(body[:end], LENGTH_BYTES, 1, levels):
+        raise pa.ArrowInvalid("a page's definition levels end early")
+    return None if levels.all() else levels.astype(np.bool_), body[end:]
+
+
+def _read_codes(body: Bytes, count: int, dictionary: Values) -> Codes:
+    codes = np.empty(count, np.uint32)
+    if count and (not len(body) or body[0] > _BIT_WIDTH_MAX or not unpack_codes(body, 1, int(body[0]), codes)):
+        raise pa.ArrowInvalid("a page of dictionary codes ends early")
+    if count and codes.max() >= len(dictionary):
+        raise pa.ArrowInvalid(f"a page has the dictionary code {codes.max()}, but there are {len(dictionary)} values")
+    return codes
+
+
+def _one_dictionary(kind: ColumnType, coded: Sequence[tuple[Codes, Values]]) -> tuple[Values, Codes]:
+    """The dictionaries of all row groups as one, and codes into it."""
+    first = coded[0][1]
+    if all(dictionary is first for _, dictionary in coded):
+        return first, np.concatenate([codes for codes, _ in coded])
+    known: dict[bytes, int] = {}
+    recoded = {id(dictionary): dictionary for _, dictionary in coded}
+    places = {number: _recode(dictionary, known) for number, dictionary in recoded.items()}
+    merged = _ValueBuffer(kind, 0)
+    merged.add(np.frombuffer(b"".join(known), np.uint8), len(known))
+    return merged.values(), np.concatenate([places[id(dictionary)][codes] for codes, dictionary in coded])
+
+
+def _recode(dictionary: Values, known: dict[bytes, int]) -> Codes:
+    data = dictionary.data.tobytes()
+    starts = np.arange(len(dictionary) + 1) * dictionary.width if dictionary.starts is None else dictionary.starts
+    entries = [data[start:end] for start, end in itertools.pairwise(starts.tolist())]
+    return np.array([known.setdefault(entry, len(known)) for entry in entries], np.uint32)
+
+
+# --------------------------------------------------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True)
+class ColumnChunk:
+    """A column chunk ready to be written: its bytes in order, and what the footer will say of it.
+
+    plain_size  bytes before compression
+    metadata    Parquet's ColumnMetaData, with offsets from the start of the bytes
+    """
+
+    pieces: Sequence[bytes | pa.Buffer]
+    size: int
+    plain_size: int
+    metadata: Struct
+
+
+def encode_rows(column: Column, rows: Int64s) -> ColumnChunk:
+    """The column's values of these rows, in this order."""
+    valid, places = None, rows
+    if column.valid is not None:
+        valid = column.valid[rows]
+        places = (np.cumsum(column.valid) - 1)[rows[valid]]
+        valid = None if len(places) == len(rows) else valid
+    chunk = _ChunkWriter(column.kind)
+    values = column.values
+    if column.codes is not None:
+        codes = column.codes[places]
+        dictionary, codes = _used(values, codes)
+        if _pays(column.kind, dictionary, codes):
+            chunk.add_dictionary(dictionary)
+            chunk.add_coded(codes, len(dictionary), valid, len(rows))
+        else:
+            chunk.add_plain(dictionary, codes.astype(np.int64), valid, len(rows))
+        bounds = _bounds(column.kind, dictionary, np.arange(len(dictionary)))
+    else:
+        chunk.add_plain(values, places, valid, len(rows))
+        bounds = _bounds(column.kind, values, places)
+    return chunk.finish(len(rows), len(rows) - len(places), bounds)
+
+
+def _used(dictionary: Values, codes: Codes) -> tuple[Values, Codes]:
+    """The dictionary without what no row has, so that a deleted value is gone; and codes into it."""
+    used = np.zeros(len(dictionary), np.bool_)
+    used[codes] = True
+    if used.all():
+        return dictionary, codes
+    places = np.flatnonzero(used)
+    sizes = dictionary.sizes(places)
+    data = np.empty(int(sizes.sum()), np.uint8)
+    dictionary.put(places, data, 0)
+    starts = None if dictionary.starts is None else np.concatenate(([0], np.cumsum(sizes)))
+    recoded = (np.cumsum(used) - 1).astype(np.uint32)
+    return Values(data, dictionary.width, starts), recoded[codes]
+
+
+def _bit_width(count: int) -> int:
+    return max(count - 1, 0).bit_length()
+
+
+def _pays(kind: ColumnType, dictionary: Values, codes: Codes) -> bool:
+    """Whether a dictionary is worth its bytes; booleans never have one."""
+    size = len(dictionary.data)
+    if kind.physical == "BOOLEAN" or size > DICTIONARY_PAGE_BYTES:
+        return False
+    plain = dictionary.width * len(codes) if dictionary.starts is None else size / max(len(dictionary), 1) * len(codes)
+    return size + len(codes) * _bit_width(len(dictionary)) / 8 <= DICTIONARY_SHARE_MAX * plain
+
+
+class _ChunkWriter:
+    def __init__(self, kind: ColumnType) -> None:
+        self._kind = kind
+        self._pieces: list[bytes | pa.Buffer] = []
+        self._codec = pa.Codec("snappy")
+        self._size = 0
+        self._plain_size = 0
+        self._data_offset: int | None = None
+        self._pages: dict[tuple[int, int], int] = {}
+
+    def add_dictionary(self, dictionary: Values) -> None:
+        said = {1: i32(len(dictionary)), 2: i32(_PLAIN), 3: boolean(False)}
+        self._add_page(_DICTIONARY_PAGE, _PLAIN, {7: structure(said)}, dictionary.data)
+
+    def add_coded(self, codes: Codes, dictionary_size: int, valid: npt.NDArray[np.bool_] | None, rows: int) -> None:
+        width = _bit_width(dictionary_size)
+        rows_per_page = max(PAGE_BYTES * 8 // max(width, 8), 1)
+        for first, last, start, end in _cuts(np.arange(0, rows, rows_per_page), valid, rows):
+            page = np.empty(_levels_max(last - first) + 1 + packed_bytes_max(end - start, width), np.uint8)
+            position = self._put_levels(page, valid, first, last)
+            page[position] = width
+            position = pack_codes(codes[start:end], width, page, position + 1)
+            self._add_data_page(_RLE_DICTIONARY, page[:position], last - first)
+
+    def add_plain(self, values: Values, places: Int64s, valid: npt.NDArray[np.bool_] | None, rows: int) -> None:
+        ends = np.cumsum(values.sizes(places)) if values.starts is not None else None
+        for first, last, start, end in _cuts(_page_starts(values, ends, valid, rows), valid, rows):
+            if ends is None:
+                size = (end - start) * values.width
+            else:
+                size = int(ends[end - 1] - (ends[start - 1] if start else 0)) if end > start else 0
+            page = np.empty(_levels_max(last - first) + size, np.uint8)
+            position = self._put_levels(page, valid, first, last)
+            values.put(places[start:end], page, position)
+            filled = page[: position + size]
+            if self._kind.physical == "BOOLEAN":
+                filled = np.concatenate([page[:position], np.packbits(filled[position:], bitorder="little")])
+            self._add_data_page(_PLAIN, filled, last - first)
+
+    def finish(self, rows: int, nulls: int, bounds: tuple[bytes, bytes] | None) -> ColumnChunk:
+        statistics: Struct = {3: i64(nulls)}
+        if bounds is not None:
+            statistics |= {5: binary(bounds[1]), 6: binary(bounds[0]), 7: boolean(True), 8: boolean(True)}
+        encodings = sorted({_RLE, *(encoding for _, encoding in self._pages)})
+        stats = [
+            {1: i32(page), 2: i32(encoding), 3: i32(count)} for (page, encoding), count in sorted(self._pages.items())
+        ]
+        fields: Struct = {
+            1: i32(_PHYSICAL_TYPES.get(self._kind.physical, _FIXED_LENGTH)),
+            2: items(Kind.I32, encodings),
+            3: items(Kind.BINARY, [self._kind.name.encode()]),
+            4: i32(_SNAPPY),
+            5: i64(rows),
+            6: i64(self._plain_size),
+            7: i64(self._size),
+            9: i64(self._data_offset or 0),
+            12: structure(statistics),
+            13: items(Kind.STRUCT, stats),
+        }
+        if (_DICTIONARY_PAGE, _PLAIN) in self._pages:
+            fields[11] = i64(0)
+        return ColumnChunk(self._pieces, self._size, self._plain_size, fields)
+
+    def _put_levels(self, page: Bytes, valid: npt.NDArray[np.bool_] | None, first: int, last: int) -> int:
+        if not self._kind.optional:
+            return 0
+        levels = np.ones(last - first, np.uint32) if valid is None else valid[first:last].astype(np.uint32)
+        end = pack_codes(levels, 1, page, LENGTH_BYTES)
+        page[:LENGTH_BYTES] = np.frombuffer((end - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little"), np.uint8)
+        return end
+
+    def _add_data_page(self, encoding: int, body: Bytes, rows: int) -> None:
+        if self._data_offset is None:
+            self._data_offset = self._size
+        said = {1: i32(rows), 2: i32(encoding), 3: i32(_RLE), 4: i32(_RLE)}
+        self._add_page(_DATA_PAGE, encoding, {5: structure(said)}, body)
+
+    def _add_page(self, page: int, encoding: int, said: dict[int, Field], body: Bytes) -> None:
+        compressed = self._codec.compress(pa.py_buffer(body))
+        header = write_struct({1: i32(page), 2: i32(len(body)), 3: i32(compressed.size), **said})
+        self._pieces += [header, compressed]
+        self._size += len(header) + compressed.size
+        self._plain_size += len(header) + len(body)
+        self._pages[page, encoding] = self._pages.get((page, encoding), 0) + 1
+
+
+def _levels_max(rows: int) -> int:
+    return LENGTH_BYTES + packed_bytes_max(rows, 1)
+
+
+def _page_starts(values: Values, ends: Int64s | None, valid: npt.NDArray[np.bool_] | None, rows: int) -> Int64s:
+    """The first row of each page, so that no page is much larger than it should be."""
+    if ends is None:
+        return np.arange(0, rows, max(PAGE_BYTES // max(values.width, 1), 1))
+    cuts = np.searchsorted(ends, np.arange(PAGE_BYTES, int(ends[-1]) if len(ends) else 0, PAGE_BYTES))
+    places = np.unique(np.concatenate(([0], cuts)))
+    return places if valid is None else np.unique(np.concatenate(([0], np.flatnonzero(valid)[places[1:]])))
+
+
+def _cuts(page_starts: Int64s, valid: npt.NDArray[np.bool_] | None, rows: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of each page (first row, last row, first value, last value), the last ones exclusive."""
+    bounds = [*page_starts.tolist(), rows]
+    values = bounds if valid is None else np.concatenate(([0], np.cumsum(valid)))[bounds].tolist()
+    return zip(bounds[:-1], bounds[1:], values[:-1], values[1:], strict=True)
+
+
+def _bounds(kind: ColumnType, values: Values, places: Int64s) -> tuple[bytes, bytes] | None:
+    """The least and the greatest value as Parquet's statistics hold them; None: there is none."""
+    if not len(places):
+        return None
+    if kind.physical == "BOOLEAN":
+        bits = values.data[places]
+        return bytes([bits.min()]), bytes([bits.max()])
+    if kind.physical in _NUMBERS:
+        return _number_bounds(kind, values.data, places)
+    flipped = 128 if kind.meaning == "Decimal" else 0
+    starts = np.arange(len(values) + 1) * kind.width if values.starts is None else values.starts
+    skipped = 0 if values.starts is None else LENGTH_BYTES
+    low, high = extremes(values.data, starts, places, skipped, flipped)
+    least, greatest = (values.data[starts[each] + skipped : starts[each + 1]].tobytes() for each in (low, high))
+    return (least, greatest) if max(len(least), len(greatest)) <= STATISTIC_BYTES_MAX else None
+
+
+def _number_bounds(kind: ColumnType, data: Bytes, places: Int64s) -> tuple[bytes, bytes] | None:
+    dtype = np.dtype(_NUMBERS[kind.physical])
+    if not kind.signed:
+        dtype = np.dtype(f"u{dtype.itemsize}")
+    numbers = data.view(dtype)[places]
+    if dtype.kind != "f":
+        return numbers.min().tobytes(), numbers.max().tobytes()
+    numbers = numbers[~np.isnan(numbers)]
+    if not len(numbers):
+        return None
+    # Zeros have signs, which do not order them: the format asks for the one that covers both.
+    low, high = numbers.min(), numbers.max()
+    least, greatest = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
+    return np.array(least, dtype).tobytes(), np.array(greatest, dtype).tobytes()
