@@ -89,7 +89,8 @@ def _surviving_rows(plan: RoundPlan) -> Sequence[npt.NDArray[np.int64]]:
     for file in plan.deltas:
         for bucket, block in hash_files(plan, [file]):
             blocks[bucket].append(block)
-    runs = [dedupe_bucket(plan, bucket, blocks[bucket]).run for bucket in range(plan.hash_bucket_count)]
+    deduped = [dedupe_bucket(plan, bucket, blocks[bucket])[0] for bucket in range(plan.hash_bucket_count)]
+    runs = [bucket.run for bucket in deduped]
     ordinals = np.concatenate([run.ordinals for run in runs])
     rows = np.concatenate([run.row_indices for run in runs])
     order = np.lexsort((rows, ordinals))

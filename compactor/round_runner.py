@@ -12,18 +12,26 @@ function of its input, and writes files under names that only this attempt uses;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from pyspark import RDD, SparkContext, StorageLevel
+from pyspark import RDD, Accumulator, AccumulatorParam, SparkContext, StorageLevel
 
 from compactor.catalog.actions import DataFile, DeletionVector, IndexFile, RowCounts, StepFigures
 from compactor.clock import Clock
 from compactor.errors import Corrupt
 from compactor.planning import DeltaSource, RoundPlan, group_for_tasks
 from compactor.spark_errors import spark_job
-from compactor.steps.dedupe import DedupedBucket, RowsOfFiles, dead_rows_to_mark, dedupe_bucket, finish_bucket
+from compactor.steps.dedupe import (
+    DeadPointers,
+    DedupedBucket,
+    RowsOfFiles,
+    RunPiece,
+    dead_rows_to_mark,
+    dedupe_bucket,
+    finish_bucket,
+)
 from compactor.steps.hash_bucket import HashedRows, hash_files
 from compactor.steps.layout import BucketCounts, MaterializeLayout, lay_out
 from compactor.steps.mark_dead import mark_dead
@@ -77,10 +85,12 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
     started = clock.monotonic_seconds()
     groups = group_for_tasks(plan.deltas, plan.tasks * HASH_TASKS_PER_CORE)
     on_step("dedupe", plan.hash_bucket_count)
-    survivors = _survivors(spark, plan, groups).persist(StorageLevel.DISK_ONLY)
+    counted: Accumulator[dict[int, BucketCounts]] = spark.accumulator({}, _ByBucket())
+    survivors = _survivors(spark, plan, groups, counted).persist(StorageLevel.DISK_ONLY)
     try:
         with spark_job("hash bucket and dedupe"):
-            counts = survivors.map(_counts_of).collect()
+            _compute(survivors)
+        counts = [counted.value[bucket] for bucket in range(plan.hash_bucket_count)]
         deduped = clock.monotonic_seconds()
         layout = lay_out(plan, counts)
         on_step("materialize", layout.task_count)
@@ -116,17 +126,40 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
     return _result(plan, layout, counts, written, steps)
 
 
-def _survivors(spark: SparkContext, plan: RoundPlan, groups: Sequence[tuple[DeltaSource, ...]]) -> RDD[DedupedBucket]:
+class _ByBucket(AccumulatorParam[dict[int, BucketCounts]]):
+    """Gathers the counts beside the survivors, which so need not be read for them. Spark may add a task's counts twice;
+    they are the same."""
+
+    def zero(self, value: dict[int, BucketCounts]) -> dict[int, BucketCounts]:
+        return {}
+
+    def addInPlace(  # noqa: N802  (Spark's name)
+        self, value1: dict[int, BucketCounts], value2: dict[int, BucketCounts]
+    ) -> dict[int, BucketCounts]:
+        return value1 | value2
+
+
+def _compute(rows: RDD[ElementT]) -> None:
+    """Has every partition computed, and so kept, where the JVM counts them: `RDD.count` would send them to Python."""
+    rows._jrdd.count()  # noqa: SLF001
+
+
+def _survivors(
+    spark: SparkContext,
+    plan: RoundPlan,
+    groups: Sequence[tuple[DeltaSource, ...]],
+    counted: Accumulator[dict[int, BucketCounts]],
+) -> RDD[RunPiece | DeadPointers]:
     hashed = spark.parallelize(groups, max(len(groups), 1)).flatMap(partial(hash_files, plan))
     by_bucket = hashed.partitionBy(plan.hash_bucket_count, _own_partition)
-    return by_bucket.mapPartitionsWithIndex(partial(_dedupe_partition, plan))
+    return by_bucket.mapPartitionsWithIndex(partial(_dedupe_partition, plan, counted))
 
 
 def _finish(
-    survivors: RDD[DedupedBucket], plan: RoundPlan, layout: MaterializeLayout
+    survivors: RDD[RunPiece | DeadPointers], plan: RoundPlan, layout: MaterializeLayout
 ) -> RDD[FinishedIndex | MaterializedFiles | DeletionVector]:
     """One partition per materialize task, one that only collects what was written of the index, one per marked file."""
-    asked = survivors.flatMap(partial(_finish_one, plan, layout))
+    asked = survivors.mapPartitionsWithIndex(partial(_finish_partition, plan, layout))
     by_task = asked.partitionBy(layout.task_count + 1 + len(layout.marked), _own_partition)
     return by_task.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
 
@@ -135,19 +168,21 @@ def _own_partition(key: int) -> int:
     return key
 
 
-def _counts_of(bucket: DedupedBucket) -> BucketCounts:
-    return bucket.counts
-
-
 def _dedupe_partition(
-    plan: RoundPlan, hash_bucket: int, blocks: Iterator[tuple[int, HashedRows]]
-) -> Iterator[DedupedBucket]:
-    yield dedupe_bucket(plan, hash_bucket, [block for _, block in blocks])
+    plan: RoundPlan,
+    counted: Accumulator[dict[int, BucketCounts]],
+    hash_bucket: int,
+    blocks: Iterator[tuple[int, HashedRows]],
+) -> Iterator[RunPiece | DeadPointers]:
+    bucket, counts = dedupe_bucket(plan, hash_bucket, [block for _, block in blocks])
+    yield from bucket.pieces()
+    counted.add({hash_bucket: replace(counts, peak_memory_bytes=peak_memory_bytes())})
 
 
-def _finish_one(
-    plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket
+def _finish_partition(
+    plan: RoundPlan, layout: MaterializeLayout, hash_bucket: int, pieces: Iterator[RunPiece | DeadPointers]
 ) -> Iterator[tuple[int, RowsOfFiles | FinishedIndex]]:
+    bucket = DedupedBucket.from_pieces(hash_bucket, pieces)
     files, rows_to_fetch = finish_bucket(plan, layout, bucket)
     yield from rows_to_fetch
     for ordinal, died in dead_rows_to_mark(layout, bucket):

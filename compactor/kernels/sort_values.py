@@ -56,7 +56,9 @@ def encode_sort_values(columns: Sequence[SortColumn], values: Sequence[pa.Array]
         if column.descending:
             raw = ~raw
         encoded[:, start] = present
-        encoded[:, start + 1 : end] = np.where(present[:, None], raw, np.uint8(0))
+        _field(encoded, start + 1, end)[:] = _items(raw)
+        if not present.all():
+            encoded[~present, start + 1 : end] = 0
         start = end
     return encoded
 
@@ -68,12 +70,27 @@ def decode_sort_values(columns: Sequence[SortColumn], encoded: Bytes) -> list[pa
     for column in columns:
         end = start + 1 + column.value_bytes
         present = encoded[:, start] == 1
-        raw = np.ascontiguousarray(encoded[:, start + 1 : end])
+        raw = np.empty((len(encoded), end - start - 1), np.uint8)
+        _items(raw)[:] = _field(encoded, start + 1, end)
         if column.descending:
             raw = ~raw
         arrays.append(_from_big_endian(column, present, raw))
         start = end
     return arrays
+
+
+def _items(raw: Bytes) -> npt.NDArray[np.void]:
+    """Rows of bytes as one item each, which NumPy moves at once."""
+    kind = np.dtype((np.void, raw.shape[1]))
+    return np.ascontiguousarray(raw).view(kind).reshape(-1) if raw.size else np.empty(len(raw), kind)
+
+
+def _field(encoded: Bytes, start: int, end: int) -> npt.NDArray[np.void]:
+    """Some bytes of each row as one item, without a copy."""
+    kind = np.dtype((np.void, end - start))
+    if not len(encoded) or start == end:
+        return np.empty(len(encoded), kind)
+    return np.ndarray(len(encoded), kind, encoded, start, (encoded.shape[1],))
 
 
 def _big_endian(column: SortColumn, array: pa.Array) -> tuple[npt.NDArray[np.bool_], Bytes]:
@@ -85,12 +102,12 @@ def _big_endian(column: SortColumn, array: pa.Array) -> tuple[npt.NDArray[np.boo
         raw = np.empty((0, width), np.uint8)
     else:
         buffer = np.frombuffer(array.buffers()[1], np.uint8)
-        raw = buffer[array.offset * width : (array.offset + len(array)) * width].reshape(-1, width)
+        raw = buffer[array.offset * width : (array.offset + len(array)) * width].reshape(len(array), width)
     if pa.types.is_fixed_size_binary(column.arrow_type) or width == 0:
         return present, raw
     if pa.types.is_floating(column.arrow_type):
         return _floats_to_ordered(raw, present, width)
-    raw = raw[:, ::-1].copy()
+    raw = _reversed(raw)
     if not _is_unsigned(column.arrow_type):
         raw[:, 0] ^= 0x80
     return present, raw
@@ -103,12 +120,22 @@ def _from_big_endian(column: SortColumn, present: npt.NDArray[np.bool_], raw: By
     if pa.types.is_floating(arrow_type):
         raw = _ordered_to_floats(raw)
     elif not pa.types.is_fixed_size_binary(arrow_type):
-        raw = raw.copy()
         if not _is_unsigned(arrow_type):
             raw[:, 0] ^= 0x80
-        raw = np.ascontiguousarray(raw[:, ::-1])
+        raw = _reversed(raw)
     validity = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(arrow_type, rows, [validity, pa.py_buffer(np.ascontiguousarray(raw))])
+
+
+def _reversed(raw: Bytes) -> Bytes:
+    """A copy, each row's last byte first."""
+    width = raw.shape[1]
+    if width not in _SWAPPED_AS_NUMBERS:
+        return raw[:, ::-1].copy()
+    return np.ascontiguousarray(raw).view(f"u{width}").byteswap().view(np.uint8).reshape(-1, width)
+
+
+_SWAPPED_AS_NUMBERS = frozenset({2, 4, 8})
 
 
 def _is_unsigned(arrow_type: pa.DataType) -> bool:

@@ -14,7 +14,7 @@ pointer in the new run. So a stale pointer names a file that is no more, or a de
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -67,6 +67,9 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 _INT32 = np.iinfo(np.int32)
 
+KEYS_PER_PIECE = 32 * 1024
+"""Of a run on its way through Spark: about a megabyte, so that whoever copies it does so within a processor's cache."""
+
 
 @dataclass(frozen=True)
 class NewRun:
@@ -82,6 +85,30 @@ class NewRun:
     row_indices: Int64s
     ranks: Int32s
     sort_values: npt.NDArray[np.uint8]
+
+    @classmethod
+    def empty(cls, keys: int, width: int) -> NewRun:
+        """Room for so many keys with sort values of so many bytes."""
+        return cls(
+            np.empty((keys, 5), np.uint32),
+            np.empty(keys, np.int32),
+            np.empty(keys, np.int64),
+            np.empty(keys, np.int32),
+            np.empty((keys, width), np.uint8),
+        )
+
+    def part(self, start: int, end: int) -> NewRun:
+        """Some of the keys, without copying them."""
+        keys = slice(start, end)
+        return NewRun(
+            self.words[keys], self.ordinals[keys], self.row_indices[keys], self.ranks[keys], self.sort_values[keys]
+        )
+
+    def put(self, start: int, part: NewRun) -> None:
+        """Fill room from `start` on."""
+        keys = slice(start, start + len(part.words))
+        self.words[keys], self.ordinals[keys], self.row_indices[keys] = part.words, part.ordinals, part.row_indices
+        self.ranks[keys], self.sort_values[keys] = part.ranks, part.sort_values
 
     def __reduce__(self) -> tuple[object, ...]:
         # Spark keeps the run between its two jobs: narrow row indices are less to write and read.
@@ -107,14 +134,41 @@ class DeadPointers:
 class DedupedBucket:
     """What a dedupe task leaves for `finish_bucket`.
 
-    died    rows of compacted files that were live before the round and are no more
-    counts  what the layout needs to know, small
+    died  rows of compacted files that were live before the round and are no more
     """
 
     hash_bucket: int
     run: NewRun
     died: DeadPointers
-    counts: BucketCounts
+
+    def pieces(self) -> Iterator[RunPiece | DeadPointers]:
+        """The same in parts, which Spark can keep without ever holding a second copy of the whole."""
+        yield self.died
+        keys = len(self.run.words)
+        for start in range(0, keys, KEYS_PER_PIECE):
+            yield RunPiece(keys, self.run.part(start, min(start + KEYS_PER_PIECE, keys)))
+
+    @classmethod
+    def from_pieces(cls, hash_bucket: int, pieces: Iterable[RunPiece | DeadPointers]) -> DedupedBucket:
+        """The bucket, from its parts in order."""
+        run, died, filled = NewRun.empty(0, 0), DeadPointers(np.empty(0, np.int64), np.empty(0, np.int64)), 0
+        for piece in pieces:
+            if isinstance(piece, DeadPointers):
+                died = piece
+                continue
+            if not filled:
+                run = NewRun.empty(piece.keys_in_all, piece.run.sort_values.shape[1])
+            run.put(filled, piece.run)
+            filled += len(piece.run.words)
+        return cls(hash_bucket, run, died)
+
+
+@dataclass(frozen=True)
+class RunPiece:
+    """Consecutive keys of a run that has so many in all."""
+
+    keys_in_all: int
+    run: NewRun
 
 
 @dataclass(frozen=True)
@@ -187,7 +241,7 @@ def _narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
     return numbers.astype(np.int32) if fits else numbers
 
 
-def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]) -> DedupedBucket:
+def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]) -> tuple[DedupedBucket, BucketCounts]:
     """One dedupe task: the survivors of one hash bucket. The list of blocks is emptied, to give back their memory."""
     arrived = _arrange(plan, blocks)
     older = _older_segments(plan, hash_bucket)
@@ -208,7 +262,7 @@ def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]) -
     live_rows += np.bincount(run.ordinals[run.ordinals >= 0], minlength=len(plan.sources))
     counts = _count(hash_bucket, arrived, remembered, survivors, int(in_older.sum()), live_rows)
     gone = DeadPointers(ordinal_of[remembered.rows.file_numbers[died]], remembered.rows.row_indices[died])
-    return DedupedBucket(hash_bucket, run, gone, counts)
+    return DedupedBucket(hash_bucket, run, gone), counts
 
 
 def finish_bucket(

@@ -75,9 +75,9 @@ def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[
             HashedRows(
                 ordinals=np.array([files[int(place)].ordinal for place in present], np.int32),
                 row_counts=row_counts[present],
-                words=words[rows],
+                words=words.take(rows, axis=0),
                 row_indices=row_indices.astype(index_type),
-                sort_values=sort_values[rows],
+                sort_values=sort_values.take(rows, axis=0),
                 seconds=seconds_each,
                 peak_memory_bytes=peak,
             ),

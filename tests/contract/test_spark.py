@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from pyspark import SparkContext, StorageLevel
+from pyspark import Accumulator, AccumulatorParam, SparkContext, StorageLevel
 
 from tests.fakes.in_process_spark import in_process_spark
 
@@ -73,6 +73,33 @@ def test_what_is_persisted_is_not_computed_again_for_a_second_job(context: Spark
     assert kept.map(str).collect() == ["0", "1", "2", "3"]
     kept.unpersist()
     assert [note.read_bytes() for note in sorted(tmp_path.iterdir())] == [b"x", b"x"]
+
+
+class _Merged(AccumulatorParam[dict[int, int]]):
+    def zero(self, value: dict[int, int]) -> dict[int, int]:
+        return {}
+
+    def addInPlace(self, value1: dict[int, int], value2: dict[int, int]) -> dict[int, int]:  # noqa: N802
+        return value1 | value2
+
+
+def _telling(sizes: Accumulator[dict[int, int]], partition: int, elements: Iterable[int]) -> Iterator[int]:
+    kept = list(elements)
+    yield from kept
+    sizes.add({partition: len(kept)})
+
+
+def test_what_tasks_add_is_known_once_the_jvm_has_counted_what_they_yield(context: SparkContext) -> None:
+    sizes: Accumulator[dict[int, int]] = context.accumulator({}, _Merged())
+    kept = (
+        context.parallelize(range(7), 3)
+        .mapPartitionsWithIndex(partial(_telling, sizes))
+        .persist(StorageLevel.DISK_ONLY)
+    )
+    assert kept._jrdd.count() > 0
+    assert sizes.value == {0: 2, 1: 2, 2: 3}
+    assert kept.collect() == [0, 1, 2, 3, 4, 5, 6]
+    kept.unpersist()
 
 
 def test_a_task_gets_copies_and_gives_copies(context: SparkContext) -> None:

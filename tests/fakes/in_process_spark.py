@@ -7,11 +7,12 @@ tests/contract/test_spark_contract.py holds this and the real Spark to the same 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from pyspark import cloudpickle
+from pyspark import Accumulator, AccumulatorParam, cloudpickle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +21,9 @@ ElementT = TypeVar("ElementT")
 ResultT = TypeVar("ResultT")
 ValueT = TypeVar("ValueT")
 KeyedT = TypeVar("KeyedT", bound=tuple[int, object])
+
+# Not the numbers that Spark gives to its own.
+_accumulator_numbers = itertools.count(1_000_000)
 
 Task = Callable[[int], Iterator[ElementT]]
 
@@ -47,6 +51,10 @@ class InProcessSpark:
         cuts = [len(given) * number // partitions for number in range(partitions + 1)]
         pickled = [_dump(given[cuts[number] : cuts[number + 1]]) for number in range(partitions)]
         return InProcessRdd(self, partitions, lambda number: iter(cloudpickle.loads(pickled[number])))
+
+    def accumulator(self, value: ValueT, param: AccumulatorParam[ValueT]) -> Accumulator[ValueT]:
+        """Spark's own: in the process where it was made, it unpickles as itself."""
+        return Accumulator(next(_accumulator_numbers), value, param)
 
     def statusTracker(self) -> InProcessSpark:  # noqa: N802
         return self
@@ -112,6 +120,13 @@ class InProcessRdd(Generic[ElementT]):
 
     def collect(self) -> list[ElementT]:
         return [cloudpickle.loads(_dump(element)) for element in self._compute_all()]
+
+    @property
+    def _jrdd(self) -> InProcessRdd[ElementT]:
+        return self
+
+    def count(self) -> int:
+        return len(list(self._compute_all()))
 
     def _compute_all(self) -> Iterator[ElementT]:
         """Every partition's elements, of some of them computed a second time: Spark may do that to any task."""
