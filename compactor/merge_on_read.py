@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from compactor.round_planner import RoundTurn, plan_round
 from compactor.session_input import SessionInput, read_session_input
 from compactor.session_planner import spec_as_compacted
 from compactor.spec import SessionPlan, SessionSpec
-from compactor.steps.dedupe import dedupe_bucket
+from compactor.steps.dedupe import RunPiece, dedupe_bucket
 from compactor.steps.hash_bucket import HashedRows, hash_files
 
 _NAME = "merge-on-read"
@@ -89,10 +90,10 @@ def _surviving_rows(plan: RoundPlan) -> Sequence[npt.NDArray[np.int64]]:
     for file in plan.deltas:
         for bucket, block in hash_files(plan, [file]):
             blocks[bucket].append(block)
-    deduped = [dedupe_bucket(plan, bucket, blocks[bucket])[0] for bucket in range(plan.hash_bucket_count)]
-    runs = [bucket.run for bucket in deduped]
-    ordinals = np.concatenate([run.ordinals for run in runs])
-    rows = np.concatenate([run.row_indices for run in runs])
+    found = chain.from_iterable(dedupe_bucket(plan, bucket, blocks[bucket]) for bucket in range(plan.hash_bucket_count))
+    pointers = [(each.run.ordinals, each.run.row_indices) for each in found if isinstance(each, RunPiece)]
+    ordinals = np.concatenate([np.empty(0, np.int32), *(ordinals for ordinals, _ in pointers)])
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in pointers)])
     order = np.lexsort((rows, ordinals))
     starts = np.searchsorted(ordinals[order], np.arange(len(plan.sources) + 1))
     return [rows[order[starts[ordinal] : starts[ordinal + 1]]] for ordinal in range(len(plan.sources))]

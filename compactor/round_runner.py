@@ -12,7 +12,7 @@ function of its input, and writes files under names that only this attempt uses;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -174,9 +174,11 @@ def _dedupe_partition(
     hash_bucket: int,
     blocks: Iterator[tuple[int, HashedRows]],
 ) -> Iterator[RunPiece | DeadPointers]:
-    bucket, counts = dedupe_bucket(plan, hash_bucket, [block for _, block in blocks])
-    yield from bucket.pieces()
-    counted.add({hash_bucket: replace(counts, peak_memory_bytes=peak_memory_bytes())})
+    for found in dedupe_bucket(plan, hash_bucket, [block for _, block in blocks]):
+        if isinstance(found, BucketCounts):
+            counted.add({hash_bucket: found})
+        else:
+            yield found
 
 
 def _finish_partition(

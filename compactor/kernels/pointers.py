@@ -14,17 +14,31 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 
-def ranks_within_files(places: Int32s, files: Int32s, file_bounds: Int64s) -> Int32s:
-    """Of rows that survive: the rank of each among the survivors of its file.
+class RanksWithinFiles:
+    """Of rows that survive: the rank of each among the survivors of its file. First all are added, then any are asked.
 
-    places       int32 (survivors,): in any order, places of rows that are laid out file after file
-    files        int32 (survivors,): the file of each
-    file_bounds  (files + 1,): file f's rows have places [file_bounds[f], file_bounds[f + 1])
-    Returns int32 (survivors,).
+    A place is where a row stands when all are laid out file after file: file f's have [file_bounds[f],
+    file_bounds[f + 1]). A bit for every place: even of millions of rows they fit a processor's cache.
     """
-    ranks = np.empty(len(places), np.int32)
-    _rank(places, files, file_bounds, ranks)
-    return ranks
+
+    def __init__(self, file_bounds: Int64s) -> None:
+        self._file_bounds = file_bounds
+        self._marks = np.zeros((int(file_bounds[-1]) >> 6) + 1, np.uint64)
+        self._before: Int64s | None = None
+        self._first = np.empty(len(file_bounds) - 1, np.int64)
+
+    def add(self, places: Int32s) -> None:
+        """Places of rows that survive, in any order."""
+        _mark(places, self._marks)
+
+    def of(self, places: Int32s, files: Int32s) -> Int32s:
+        """Ranks of rows that were added, each with its file. int32 (rows,)."""
+        if self._before is None:
+            self._before = np.zeros(len(self._marks), np.int64)
+            _sum_up(self._marks, self._before, self._file_bounds, self._first)
+        ranks = np.empty(len(places), np.int32)
+        _rank(places, files, self._marks, self._before, self._first, ranks)
+        return ranks
 
 
 def files_of_places(places: Int32s, file_bounds: Int64s) -> Int32s:
@@ -50,18 +64,22 @@ def _survivors_before(place, marks, before):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _rank(places, files, file_bounds, ranks):  # type: ignore[no-untyped-def]
-    # A bit for every place: even of millions of rows they fit a processor's cache.
-    marks = np.zeros((file_bounds[-1] >> 6) + 1, np.uint64)
+def _mark(places, marks):  # type: ignore[no-untyped-def]
     for survivor in range(places.size):
         place = places[survivor]
         marks[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
-    before = np.zeros(marks.size, np.int64)
+
+
+@nb.njit(cache=True, nogil=True)
+def _sum_up(marks, before, file_bounds, first):  # type: ignore[no-untyped-def]
     for word in range(1, marks.size):
         before[word] = before[word - 1] + _count_ones(marks[word - 1])
-    first = np.empty(file_bounds.size - 1, np.int64)
     for file in range(first.size):
         first[file] = _survivors_before(file_bounds[file], marks, before)
+
+
+@nb.njit(cache=True, nogil=True)
+def _rank(places, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
     for survivor in range(places.size):
         ranks[survivor] = _survivors_before(places[survivor], marks, before) - first[files[survivor]]
 

@@ -29,7 +29,7 @@ from compactor.kernels.parquet_values import (
     take_byte_arrays,
     unpack_codes,
 )
-from compactor.kernels.pointers import files_of_places, ranks_within_files
+from compactor.kernels.pointers import RanksWithinFiles, files_of_places
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
@@ -50,7 +50,9 @@ def warm_kernels() -> None:
     in_order = sort_by_digest([words.copy()], [sort_values], 9)
     bounds = np.array([0, _ROWS])
     files = files_of_places(in_order.places, bounds)
-    ranks_within_files(in_order.places, files, bounds)
+    ranks = RanksWithinFiles(bounds)
+    ranks.add(in_order.places)
+    ranks.of(in_order.places, files)
     survivors = find_survivors(
         RememberedKeys(in_order.words, in_order.sort_values, numbers),
         ArrivingRows(in_order.words, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64)),

@@ -35,7 +35,7 @@ from compactor.index.layout import (
 from compactor.kernels.digest_sort import digest_order, sort_by_digest
 from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
 from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
-from compactor.kernels.pointers import compacted_pointers, files_of_places, ranks_within_files
+from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import encoded_width
@@ -132,7 +132,7 @@ class DeadPointers:
 
 @dataclass(frozen=True)
 class DedupedBucket:
-    """What a dedupe task leaves for `finish_bucket`.
+    """What a dedupe task leaves for `finish_bucket`, put together again.
 
     died  rows of compacted files that were live before the round and are no more
     """
@@ -140,13 +140,6 @@ class DedupedBucket:
     hash_bucket: int
     run: NewRun
     died: DeadPointers
-
-    def pieces(self) -> Iterator[RunPiece | DeadPointers]:
-        """The same in parts, which Spark can keep without ever holding a second copy of the whole."""
-        yield self.died
-        keys = len(self.run.words)
-        for start in range(0, keys, KEYS_PER_PIECE):
-            yield RunPiece(keys, self.run.part(start, min(start + KEYS_PER_PIECE, keys)))
 
     @classmethod
     def from_pieces(cls, hash_bucket: int, pieces: Iterable[RunPiece | DeadPointers]) -> DedupedBucket:
@@ -241,8 +234,13 @@ def _narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
     return numbers.astype(np.int32) if fits else numbers
 
 
-def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]) -> tuple[DedupedBucket, BucketCounts]:
-    """One dedupe task: the survivors of one hash bucket. The list of blocks is emptied, to give back their memory."""
+def dedupe_bucket(
+    plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]
+) -> Iterator[DeadPointers | RunPiece | BucketCounts]:
+    """One dedupe task: the survivors of one hash bucket. The list of blocks is emptied, to give back their memory.
+
+    Yields the parts of a `DedupedBucket` as it finds them, so that the run is never whole in memory; counts at the end.
+    """
     arrived = _arrange(plan, blocks)
     older = _older_segments(plan, hash_bucket)
     remembered = _remember(plan, hash_bucket, older, arrived.rows.words)
@@ -253,16 +251,16 @@ def dedupe_bucket(plan: RoundPlan, hash_bucket: int, blocks: list[HashedRows]) -
         plan.tombstone_retention,
         keep_marks=bool(older),
     )
-    run = _new_run(plan, remembered, arrived, survivors)
     died = _died(remembered, survivors)
     ordinal_of = _ordinals_of_compacted(plan)
     in_older = _live_rows_in(plan, older)
     died_in_older = ordinal_of[remembered.rows.file_numbers[died & ~remembered.absorbed]]
     live_rows = in_older - np.bincount(died_in_older, minlength=len(plan.sources))
-    live_rows += np.bincount(run.ordinals[run.ordinals >= 0], minlength=len(plan.sources))
-    counts = _count(hash_bucket, arrived, remembered, survivors, int(in_older.sum()), live_rows)
-    gone = DeadPointers(ordinal_of[remembered.rows.file_numbers[died]], remembered.rows.row_indices[died])
-    return DedupedBucket(hash_bucket, run, gone), counts
+    yield DeadPointers(ordinal_of[remembered.rows.file_numbers[died]], remembered.rows.row_indices[died])
+    for piece in _new_run(plan, remembered, arrived, survivors):
+        live_rows += np.bincount(piece.run.ordinals[piece.run.ordinals >= 0], minlength=len(plan.sources))
+        yield piece
+    yield _count(hash_bucket, arrived, remembered, survivors, int(in_older.sum()), live_rows)
 
 
 def finish_bucket(
@@ -338,31 +336,52 @@ def _operation(file: DeltaSource) -> int:
     return DELETE if file.sorts else DELETE_WITHOUT_SORT_VALUES
 
 
-def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -> NewRun:
+def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -> Iterator[RunPiece]:
     """The rows that the new run holds for sure. A row that an older run holds and that survives is left to that run."""
     known = len(remembered.rows)
     holders, outcomes = survivors.holders, survivors.outcomes
-    left_to_older = np.append(~remembered.absorbed, False)[np.minimum(holders, known)] & (outcomes != ERASED)
-    if left_to_older.any():
+    if not remembered.absorbed.all():
+        left_to_older = np.append(~remembered.absorbed, False)[np.minimum(holders, known)] & (outcomes != ERASED)
         kept = np.flatnonzero(~left_to_older)
         holders, outcomes = holders[kept], outcomes[kept]
-    run = gather_rows(
-        holders,
-        LocatedRows(
-            remembered.rows.words,
-            _ordinals_of_compacted(plan)[remembered.rows.file_numbers].astype(np.int32),
-            remembered.rows.row_indices,
-            remembered.rows.sort_values,
-        ),
-        PlacedRows(
-            arrived.rows.words,
-            arrived.rows.files,
-            arrived.places,
-            arrived.rows.sort_values,
-            arrived.ordinals,
-            arrived.row_indices,
-        ),
+    compacted = LocatedRows(
+        remembered.rows.words,
+        _ordinals_of_compacted(plan)[remembered.rows.file_numbers].astype(np.int32),
+        remembered.rows.row_indices,
+        remembered.rows.sort_values,
     )
+    arriving = PlacedRows(
+        arrived.rows.words,
+        arrived.rows.files,
+        arrived.places,
+        arrived.rows.sort_values,
+        arrived.ordinals,
+        arrived.row_indices,
+    )
+    pieces = [slice(start, start + KEYS_PER_PIECE) for start in range(0, len(holders), KEYS_PER_PIECE)]
+    ranks = RanksWithinFiles(arrived.file_bounds)
+    for keys in pieces:
+        ranks.add(arrived.places[holders[keys][_has_arrived(holders[keys], outcomes[keys], known)] - known])
+    for keys in pieces:
+        run = gather_rows(holders[keys], compacted, arriving)
+        yield RunPiece(len(holders), _located(run, holders[keys], outcomes[keys], known, arrived, ranks))
+
+
+def _has_arrived(holders: Int64s, outcomes: npt.NDArray[np.uint8], known: int) -> npt.NDArray[np.bool_]:
+    """Whether the row that holds a key is live, and one of the delta's."""
+    has_arrived: npt.NDArray[np.bool_] = (outcomes == LIVE) & (holders >= known)
+    return has_arrived
+
+
+def _located(
+    run: LocatedRows,
+    holders: Int64s,
+    outcomes: npt.NDArray[np.uint8],
+    known: int,
+    arrived: _Arrived,
+    ranks_within_files: RanksWithinFiles,
+) -> NewRun:
+    """What is known of some of the keys' rows, turned into what the index says of the keys."""
     if (run.ordinals[outcomes == LIVE] < 0).any():
         raise Corrupt("the primary key index points at a compacted file that is not in the stream")
     arriving_delete = np.flatnonzero((outcomes == TOMBSTONE) & (holders >= known))
@@ -370,17 +389,11 @@ def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, surviv
     run.row_indices[outcomes == ERASED] = 0
     run.ordinals[outcomes == TOMBSTONE] = _DELETED
     run.ordinals[outcomes == ERASED] = _VOID
-    return NewRun(run.words, run.ordinals, run.row_indices, _ranks(arrived, holders - known, outcomes), run.sort_values)
-
-
-def _ranks(arrived: _Arrived, rows: Int64s, outcomes: npt.NDArray[np.uint8]) -> Int32s:
-    """Of every key, the rank of its arriving row among the survivors of that row's file; a row below 0 was there."""
-    surviving = (outcomes == LIVE) & (rows >= 0)
-    ranks = np.zeros(len(rows), np.int32)
-    ranks[surviving] = ranks_within_files(
-        arrived.places[rows[surviving]], arrived.rows.files[rows[surviving]], arrived.file_bounds
-    )
-    return ranks
+    has_arrived = _has_arrived(holders, outcomes, known)
+    rows = holders[has_arrived] - known
+    ranks = np.zeros(len(holders), np.int32)
+    ranks[has_arrived] = ranks_within_files.of(arrived.places[rows], arrived.rows.files[rows])
+    return NewRun(run.words, run.ordinals, run.row_indices, ranks, run.sort_values)
 
 
 def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_]:

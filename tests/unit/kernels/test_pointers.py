@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.pointers import compacted_pointers, files_of_places, ranks_within_files
+from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=200), max_size=6), st.randoms(use_true_random=False))
@@ -26,7 +26,11 @@ def test_a_surviving_row_s_rank_counts_the_survivors_before_it_in_its_file(
     places = np.array([place for place, _, _ in plain], np.int32)
     numbers = files_of_places(places, bounds)
     assert numbers.tolist() == [number for _, number, _ in plain]
-    assert ranks_within_files(places, numbers, bounds).tolist() == [rank for _, _, rank in plain]
+    ranks = RanksWithinFiles(bounds)
+    for piece in np.array_split(places, 3):
+        ranks.add(piece)
+    assert ranks.of(places, numbers).tolist() == [rank for _, _, rank in plain]
+    assert ranks.of(places[:1], numbers[:1]).tolist() == [rank for _, _, rank in plain[:1]]
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 4))
