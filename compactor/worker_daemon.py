@@ -5,6 +5,7 @@ Nothing here may start a thread or open a connection: what does not survive a fo
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import os
@@ -19,6 +20,8 @@ import compactor.round_runner  # noqa: F401  (its import is the point)
 from compactor.kernels.warm import warm_kernels
 
 _BUFFER_BYTES = 65536
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_NEVER_TRIMMED_BYTES = 2**30
 _run_worker = worker.main
 
 
@@ -34,6 +37,18 @@ def _keep_what_is_loaded() -> None:
             importer.invalidate_caches = _nothing  # type: ignore[method-assign]
     gc.collect()
     gc.freeze()
+
+
+def keep_freed_memory() -> None:
+    """Has glibc keep for the next task what one task needed, up to its peak, for which memory was planned.
+
+    A large array is otherwise given back to the kernel when it is freed, and cleared by it page by page when the next
+    one is asked for: a seventh of the time of a session on a table that is compacted whole.
+    """
+    adjust = getattr(ctypes.CDLL(None), "mallopt", None)
+    if adjust is not None:
+        adjust(_M_MMAP_MAX, 0)
+        adjust(_M_TRIM_THRESHOLD, _NEVER_TRIMMED_BYTES)
 
 
 def _nothing() -> None:
@@ -71,6 +86,7 @@ def _run_task(infile: BinaryIO, outfile: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     warm_kernels()
     _keep_what_is_loaded()
     worker.main = _run_task

@@ -57,6 +57,9 @@ DICTIONARY_SHARE_MAX = 0.75
 """A dictionary is worth its time where it saves a quarter of the bytes: 1 M int64 among 60,000 take 2.5 of 8 MB; among
 200,000 the dictionary is given up at 7.8 MB."""
 
+COMPRESSED_SHARE_MAX = 0.875
+"""Compression that saves less than an eighth of a column is not worth what it costs, here and to every reader."""
+
 STATISTIC_BYTES_MAX = 4096
 """Longer values are no bounds: Arrow writes none either."""
 
@@ -433,7 +436,7 @@ class _ChunkWriter:
     def __init__(self, kind: ColumnType) -> None:
         self._kind = kind
         self._pieces: list[bytes | pa.Buffer] = []
-        self._codec = pa.Codec("snappy")
+        self._codec: pa.Codec | None = pa.Codec("snappy")
         self._size = 0
         self._plain_size = 0
         self._data_offset: int | None = None
@@ -480,7 +483,7 @@ class _ChunkWriter:
             1: i32(_PHYSICAL_TYPES.get(self._kind.physical, _FIXED_LENGTH)),
             2: items(Kind.I32, encodings),
             3: items(Kind.BINARY, [self._kind.name.encode()]),
-            4: i32(_SNAPPY),
+            4: i32(_UNCOMPRESSED if self._codec is None else _SNAPPY),
             5: i64(rows),
             6: i64(self._plain_size),
             7: i64(self._size),
@@ -507,8 +510,13 @@ class _ChunkWriter:
         self._add_page(_DATA_PAGE, encoding, {5: structure(said)}, body)
 
     def _add_page(self, page: int, encoding: int, said: dict[int, Field], body: Bytes) -> None:
-        compressed = self._codec.compress(pa.py_buffer(body))
-        header = write_struct({1: i32(page), 2: i32(len(body)), 3: i32(compressed.size), **said})
+        plain = pa.py_buffer(body)
+        compressed = self._codec.compress(plain) if self._codec is not None else plain
+        is_first = page == _DATA_PAGE and not self._pieces
+        if is_first and compressed.size > COMPRESSED_SHARE_MAX * plain.size:
+            # A column chunk has one codec for all pages, and the first page is like the others; a dictionary is not.
+            self._codec, compressed = None, plain
+        header = write_struct({1: i32(page), 2: i32(plain.size), 3: i32(compressed.size), **said})
         self._pieces += [header, compressed]
         self._size += len(header) + compressed.size
         self._plain_size += len(header) + len(body)

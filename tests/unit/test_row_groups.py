@@ -221,6 +221,21 @@ def test_pages_stay_small_and_columns_keep_the_encoding_that_pays(lake: Lake) ->
     assert all(len(chunk.pieces) // 2 >= chunk.plain_size // (PAGE_BYTES + 4_000) for chunk in taken[0].chunks)
 
 
+def test_what_compression_hardly_makes_smaller_is_stored_plain(lake: Lake) -> None:
+    random = np.random.default_rng(3)
+    noise = [random.bytes(100) for _ in range(5_000)]
+    table = pa.table({"noise": noise, "words": [f"all work and no play {number}" for number in range(5_000)]})
+    taken = lake.take(lake.write(table, use_dictionary=False), np.arange(4_000), table.schema)
+    assert taken is not None
+    file, measure = lake.gather(table.schema, *taken)
+    group = pq.read_metadata(file.uri.removeprefix("file://")).row_group(0)
+    assert [group.column(each).compression for each in range(2)] == ["UNCOMPRESSED", "SNAPPY"]
+    assert measure.size_bytes < 4_000 * (100 + 4) + 4_000 * 20
+    again = lake.take(file, np.arange(4_000)[::-1].copy(), table.schema)
+    assert again is not None
+    assert read_table(lake.location, lake.gather(table.schema, *again)[0]).equals(table.take(np.arange(4_000)[::-1]))
+
+
 def test_a_value_that_no_row_has_any_more_is_not_in_the_file(lake: Lake) -> None:
     secrets = pa.table({"name": ["ada", "mallory", "ada", "bob"] * 50, "kept": ["x", "y", "x", "z"] * 50})
     source = lake.write(secrets, compression="none")
