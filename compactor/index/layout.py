@@ -66,7 +66,12 @@ class IndexRows:
         )
 
     def take(self, order: npt.NDArray[np.int64]) -> IndexRows:
-        return IndexRows(self.words[order], self.file_numbers[order], self.row_indices[order], self.sort_values[order])
+        return IndexRows(
+            self.words.take(order, axis=0),
+            self.file_numbers.take(order),
+            self.row_indices.take(order),
+            self.sort_values.take(order, axis=0),
+        )
 
     @classmethod
     def concatenate(cls, pieces: Sequence[IndexRows]) -> IndexRows:
@@ -134,7 +139,8 @@ class IndexSegment:
         arrays = [self._batch.column(SORT_COLUMN_PREFIX + column.name) for column in sort_columns]
         raw, file_numbers, row_indices = self.raw_digests, self.file_numbers, self.row_indices
         if positions is not None:
-            raw, file_numbers, row_indices = raw[positions], file_numbers[positions], row_indices[positions]
+            raw = raw.take(positions, axis=0)
+            file_numbers, row_indices = file_numbers.take(positions), row_indices.take(positions)
             arrays = [array.take(pa.array(positions)) for array in arrays]
         values = [_widen(array, column.arrow_type) for array, column in zip(arrays, sort_columns, strict=True)]
         return IndexRows(

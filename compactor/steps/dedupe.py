@@ -479,11 +479,11 @@ def _with_moving_rows(plan: RoundPlan, layout: MaterializeLayout, bucket: Dedupe
     words = np.concatenate([run.words, moving.words])
     order = digest_order(words)
     return NewRun(
-        words=words[order],
-        ordinals=np.concatenate([run.ordinals, *ordinals])[order].astype(np.int32),
-        row_indices=np.concatenate([run.row_indices, moving.row_indices])[order],
-        ranks=np.concatenate([run.ranks, np.zeros(len(moving), np.int32)])[order],
-        sort_values=np.concatenate([run.sort_values, moving.sort_values])[order],
+        words=words.take(order, axis=0),
+        ordinals=np.concatenate([run.ordinals, *ordinals]).take(order).astype(np.int32),
+        row_indices=np.concatenate([run.row_indices, moving.row_indices]).take(order),
+        ranks=np.concatenate([run.ranks, np.zeros(len(moving), np.int32)]).take(order),
+        sort_values=np.concatenate([run.sort_values, moving.sort_values]).take(order, axis=0),
     )
 
 
@@ -493,10 +493,12 @@ def _rank_compacted_rows(plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.boo
     ranks = run.ranks
     if len(moving):
         ranks = ranks.copy()
-        in_order = moving[np.lexsort((run.row_indices[moving], run.ordinals[moving]))]
-        _, first = np.unique(run.ordinals[in_order], return_index=True)
-        counts = np.diff(np.append(first, len(in_order)))
-        ranks[in_order] = np.arange(len(in_order)) - np.repeat(first, counts)
+        starts = np.concatenate(([0], np.cumsum([file.rows for file in plan.compacted])))
+        ordinals = run.ordinals[moving]
+        places = starts[ordinals] + run.row_indices[moving]
+        order = np.argsort(places)
+        first_of_files = np.searchsorted(places, starts, sorter=order)
+        ranks[moving[order]] = np.arange(len(order)) - first_of_files[ordinals[order]]
     return ranks
 
 
