@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +71,9 @@ def _pass_on(plan: RoundPlan, source: SourceFile, row_indices: npt.NDArray[np.in
     """Writes a source's rows as row groups without decoding them; False: they cannot be, and nothing is written."""
     if not _is_large(plan, source, len(row_indices)):
         return False
-    with _reading(source), open_rows(plan.location, source.file, plan.output.schema) as rows:
+    with ExitStack() as opened:
+        with _reading(source):
+            rows = opened.enter_context(open_rows(plan.location, source.file, plan.output.schema))
         if rows is None or rows.row_count != source.rows:
             return False
         start = 0
@@ -80,7 +82,8 @@ def _pass_on(plan: RoundPlan, source: SourceFile, row_indices: npt.NDArray[np.in
             # Row groups of one size, rather than large ones and a rest.
             groups = max(-(-left // PIECE_ROWS_MAX), -(-left * rows.bytes_per_row // PIECE_BYTES_MAX))
             count = min(-(-left // groups), cutter.room)
-            group = rows.take(row_indices[start : start + count], again=count < left)
+            with _reading(source):
+                group = rows.take(row_indices[start : start + count], again=count < left)
             if group is None:
                 return False
             cutter.write_row_group(group)

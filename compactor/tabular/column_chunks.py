@@ -420,7 +420,8 @@ def _used(dictionary: Values, codes: Codes) -> tuple[Values, Codes]:
 
 
 def _bit_width(count: int) -> int:
-    return max(count - 1, 0).bit_length()
+    """Bits of a code into so many values; not none for a single one, as not every reader expects that."""
+    return max(count - 1, 1).bit_length()
 
 
 def _pays(kind: ColumnType, dictionary: Values, codes: Codes) -> bool:

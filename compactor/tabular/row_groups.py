@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,8 +132,12 @@ def open_rows(location: StoreLocation, file: TabularFile, schema: pa.Schema) -> 
         return
     filesystem, path = open_filesystem(location, file.uri)
     source = Source(file, filesystem, path)
-    with reading(file.uri, file.content_type), source.open() as opened, open_parquet(source, opened) as parquet:
-        yield ParquetRows(source, opened, parquet.metadata) if _is_alike(parquet, schema) else None
+    with ExitStack() as files:
+        with reading(file.uri, file.content_type):
+            opened = files.enter_context(source.open())
+            parquet = files.enter_context(open_parquet(source, opened))
+            rows = ParquetRows(source, opened, parquet.metadata) if _is_alike(parquet, schema) else None
+        yield rows
 
 
 def _is_alike(parquet: pq.ParquetFile, schema: pa.Schema) -> bool:

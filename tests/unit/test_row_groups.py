@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -21,6 +25,9 @@ from compactor.object_store import StoreLocation, parse_location
 from compactor.tabular import FileMeasure, RowGroup, TabularFile, TabularWriter, open_rows, read_table, stored_schema
 from compactor.tabular.column_chunks import PAGE_BYTES
 from tests.arrow_types import KEY_TYPES, KeyType, Raw
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Rows = npt.NDArray[np.int64]
 
@@ -193,7 +200,7 @@ def test_row_groups_and_rows_that_arrow_encodes_stand_in_one_file(lake: Lake) ->
     metadata = pq.read_metadata(file.uri.removeprefix("file://"))
     assert [metadata.row_group(each).num_rows for each in range(4)] == [10, 20_000, 20_000, 95]
     assert measure.rows == len(expected)
-    assert measure.columns["id"].min_value == pa.compute.min(expected["id"]).as_py()
+    assert measure.columns["id"].min_value == pc.min(expected["id"]).as_py()
 
 
 def test_a_file_may_be_of_row_groups_alone_or_of_nothing(lake: Lake) -> None:
@@ -255,6 +262,40 @@ def test_dictionaries_of_several_row_groups_become_one(lake: Lake) -> None:
     assert taken is not None
     assert len(taken[0].chunks[0].pieces) == 4, "a dictionary page and a data page, each with its header"
     assert read_table(lake.location, lake.gather(table.schema, *taken)[0]).equals(table)
+
+
+def _gathered_orders(lake: Lake) -> tuple[Path, pa.Table]:
+    """Codes, plain values, nulls, booleans, one value throughout and none at all, in row groups of both kinds."""
+    orders = _orders(9_000)
+    orders = orders.append_column("paid", pa.array([None, True, False] * 3_000))
+    orders = orders.append_column("country", pa.array(["ES"] * 9_000))
+    orders = orders.append_column("comment", pa.array([None] * 9_000, pa.string()))
+    orders = orders.append_column("price", pa.array([Decimal(number).scaleb(-2) for number in range(9_000)]))
+    taken = lake.take(lake.write(orders, row_group_size=3_000), np.arange(0, 9_000, 3), orders.schema, groups=2)
+    assert taken is not None
+    file, _ = lake.gather(orders.schema, *taken, orders.slice(1, 1))
+    path = Path(file.uri.removeprefix("file://"))
+    return path, pa.concat_tables([orders.take(np.arange(0, 9_000, 3)), orders.slice(1, 1)])
+
+
+def test_duckdb_reads_the_same(lake: Lake) -> None:
+    path, expected = _gathered_orders(lake)
+    with duckdb.connect() as connection:
+        found = connection.execute("SELECT * FROM read_parquet($1)", [str(path)]).fetchall()
+        counting = "SELECT count(*) FROM read_parquet($1) WHERE id < 100 AND status = 'new'"
+        counted = connection.execute(counting, [str(path)]).fetchall()
+    assert found == [tuple(row.values()) for row in expected.to_pylist()]
+    assert counted == [(expected.filter((pc.field("id") < 100) & (pc.field("status") == "new")).num_rows,)]
+
+
+@pytest.mark.spark
+def test_spark_reads_the_same(lake: Lake, spark: SparkSession) -> None:
+    path, expected = _gathered_orders(lake)
+    found = [row.asDict() for row in spark.read.parquet(str(path)).collect()]
+    assert found == expected.to_pylist()
+    assert spark.read.parquet(str(path)).where("id < 100 AND status = 'new'").count() == len(
+        [row for row in expected.to_pylist() if row["id"] < 100 and row["status"] == "new"]
+    )
 
 
 @pytest.mark.parametrize(
