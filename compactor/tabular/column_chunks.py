@@ -118,7 +118,7 @@ def is_known(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool:
     kind = ColumnType.of(column)
     return (
         kind.meaning in _KNOWN_MEANINGS
-        and not (kind.physical == "BYTE_ARRAY" and kind.meaning == "Decimal")
+        and (kind.width > 0 or (kind.physical == "BYTE_ARRAY" and kind.meaning != "Decimal"))
         and chunk.compression in _KNOWN_CODECS
         and set(chunk.encodings) <= _KNOWN_ENCODINGS
     )
