@@ -21,6 +21,7 @@ from pyspark import RDD, Accumulator, AccumulatorParam, SparkContext, StorageLev
 from compactor.catalog.actions import DataFile, DeletionVector, IndexFile, RowCounts, StepFigures
 from compactor.clock import Clock
 from compactor.errors import Corrupt
+from compactor.kernels.sort_values import encoded_width
 from compactor.planning import DeltaSource, RoundPlan, group_for_tasks
 from compactor.spark_errors import spark_job
 from compactor.steps.dedupe import (
@@ -184,7 +185,7 @@ def _dedupe_partition(
 def _finish_partition(
     plan: RoundPlan, layout: MaterializeLayout, hash_bucket: int, pieces: Iterator[RunPiece | DeadPointers]
 ) -> Iterator[tuple[int, RowsOfFiles | FinishedIndex]]:
-    bucket = DedupedBucket.from_pieces(hash_bucket, pieces)
+    bucket = DedupedBucket.from_pieces(hash_bucket, pieces, encoded_width(plan.sort_columns))
     files, rows_to_fetch = finish_bucket(plan, layout, bucket)
     yield from rows_to_fetch
     for ordinal, died in dead_rows_to_mark(layout, bucket):

@@ -142,15 +142,18 @@ class DedupedBucket:
     died: DeadPointers
 
     @classmethod
-    def from_pieces(cls, hash_bucket: int, pieces: Iterable[RunPiece | DeadPointers]) -> DedupedBucket:
-        """The bucket, from its parts in order."""
-        run, died, filled = NewRun.empty(0, 0), DeadPointers(np.empty(0, np.int64), np.empty(0, np.int64)), 0
+    def from_pieces(
+        cls, hash_bucket: int, pieces: Iterable[RunPiece | DeadPointers], sort_value_bytes: int
+    ) -> DedupedBucket:
+        """The bucket, from its parts in order; a run without keys has no part."""
+        run, died = NewRun.empty(0, sort_value_bytes), DeadPointers(np.empty(0, np.int64), np.empty(0, np.int64))
+        filled = 0
         for piece in pieces:
             if isinstance(piece, DeadPointers):
                 died = piece
                 continue
             if not filled:
-                run = NewRun.empty(piece.keys_in_all, piece.run.sort_values.shape[1])
+                run = NewRun.empty(piece.keys_in_all, sort_value_bytes)
             run.put(filled, piece.run)
             filled += len(piece.run.words)
         return cls(hash_bucket, run, died)
