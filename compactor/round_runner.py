@@ -1,7 +1,7 @@
 """Runs one round on Spark: hash bucket, dedupe, materialize. It decides nothing, and commits nothing.
 
     delta files --hash_files--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept on disk
-    survivors --counts only--> driver: lay_out
+               counts, beside them (an accumulator)--> driver: lay_out
     survivors --finish_bucket--> index files
                            |--> row indices --shuffle by task--> materialize --> compacted files
 
