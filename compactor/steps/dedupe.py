@@ -97,13 +97,6 @@ class NewRun:
             np.empty((keys, width), np.uint8),
         )
 
-    def part(self, start: int, end: int) -> NewRun:
-        """Some of the keys, without copying them."""
-        keys = slice(start, end)
-        return NewRun(
-            self.words[keys], self.ordinals[keys], self.row_indices[keys], self.ranks[keys], self.sort_values[keys]
-        )
-
     def put(self, start: int, part: NewRun) -> None:
         """Fill room from `start` on."""
         keys = slice(start, start + len(part.words))

@@ -213,9 +213,10 @@ class _ColumnReader:
                 buffer.add(body, number_in(struct_in(header, 7), 1))
                 dictionary = buffer.values()
             else:
-                rows += self._add_page(struct_in(header, 5), body, dictionary, chunk.total_uncompressed_size)
-        if rows != chunk.num_values:
-            raise pa.ArrowInvalid(f"a column chunk has {rows} values in its pages, but says {chunk.num_values}")
+                said = struct_in(header, 5)
+                if not 0 <= number_in(said, 1) <= chunk.num_values - rows:
+                    raise pa.ArrowInvalid(f"a column chunk's pages do not have the {chunk.num_values} values it names")
+                rows += self._add_page(said, body, dictionary, chunk.total_uncompressed_size)
 
     def column(self) -> Column:
         valid = None
@@ -269,8 +270,9 @@ class _ValueBuffer:
 
     def add(self, body: Bytes, count: int) -> None:
         """The first `count` values of a page. Whatever else there is in it is left out."""
-        if count < 0:
-            raise pa.ArrowInvalid("a page has a negative number of values")
+        if not 0 <= count * (self._kind.width or LENGTH_BYTES) <= 8 * len(body):
+            # No value takes less than a bit, and none that says its length less than that.
+            raise pa.ArrowInvalid("a page of values ends early")
         if self._kind.physical == "BOOLEAN":
             body = np.unpackbits(body, bitorder="little")
         size = count * self._kind.width if self._kind.width else len(body)
@@ -328,7 +330,7 @@ _NOTHING: Bytes = np.empty(0, np.uint8)
 def _read_levels(body: Bytes, rows: int) -> tuple[npt.NDArray[np.bool_] | None, Bytes]:
     """Which rows are not null, and the rest of the page."""
     end = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES].tobytes(), "little")
-    levels = np.empty(max(rows, 0), np.uint32)
+    levels = np.empty(rows, np.uint32)
     if end > len(body) or not unpack_codes(body[:end], LENGTH_BYTES, 1, levels):
         raise pa.ArrowInvalid("a page's definition levels end early")
     return None if levels.all() else levels.astype(np.bool_), body[end:]

@@ -46,6 +46,7 @@ class Field(NamedTuple):
 
 Struct: TypeAlias = dict[int, Field]
 
+_BITS_MAX = 63
 _WHOLE_NUMBERS = frozenset({Kind.I16, Kind.I32, Kind.I64})
 
 
@@ -167,6 +168,8 @@ class _Reader:
         while (byte := self._byte()) >= 0x80:
             number |= (byte & 0x7F) << shift
             shift += 7
+            if shift > _BITS_MAX:
+                raise ValueError("a number does not end")
         return number | byte << shift
 
     def _signed(self) -> int:

@@ -24,6 +24,7 @@ from compactor.names import ContentType
 from compactor.object_store import StoreLocation, parse_location
 from compactor.tabular import FileMeasure, RowGroup, TabularFile, TabularWriter, open_rows, read_table, stored_schema
 from compactor.tabular.column_chunks import PAGE_BYTES
+from compactor.tabular.thrift import read_struct, write_struct
 from tests.arrow_types import KEY_TYPES, KeyType, Raw
 
 if TYPE_CHECKING:
@@ -342,6 +343,20 @@ def test_a_row_that_the_file_does_not_have_is_refused(lake: Lake) -> None:
     source = lake.write(orders)
     with pytest.raises(Invalid, match="holds 10 rows, and not row 10"):
         lake.take(source, np.array([3, 10]), orders.schema)
+
+
+def test_a_footer_is_written_as_it_was_read(lake: Lake) -> None:
+    body = Path(lake.write(_orders(500), row_group_size=20).uri.removeprefix("file://")).read_bytes()
+    size = int.from_bytes(body[-8:-4], "little")
+    footer, end = read_struct(body, len(body) - 8 - size)
+    assert end == len(body) - 8
+    assert write_struct(footer) == body[-8 - size : -8]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x15", b"\x15" + b"\xff" * 100_000, b"\x1c" * 5_000, b"\x18\x7fshort"])
+def test_damaged_metadata_is_refused(damaged: bytes) -> None:
+    with pytest.raises(pa.ArrowInvalid, match="is damaged"):
+        read_struct(damaged)
 
 
 @given(st.data())
