@@ -1,6 +1,6 @@
 """Runs one round on Spark: hash bucket, dedupe, materialize. It decides nothing, and commits nothing.
 
-    delta files --hash_files--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept on disk
+    delta files --hash_files--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept
                counts, beside them (an accumulator)--> driver: lay_out
     survivors --finish_bucket--> index files
                            |--> row indices --shuffle by task--> materialize --> compacted files
@@ -87,7 +87,8 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
     groups = group_for_tasks(plan.deltas, plan.tasks * HASH_TASKS_PER_CORE)
     on_step("dedupe", plan.hash_bucket_count)
     counted: Accumulator[dict[int, BucketCounts]] = spark.accumulator({}, _ByBucket())
-    survivors = _survivors(spark, plan, groups, counted).persist(StorageLevel.DISK_ONLY)
+    # In the JVM's memory, as far as it has any to spare; the rest on disk.
+    survivors = _survivors(spark, plan, groups, counted).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with spark_job("hash bucket and dedupe"):
             _compute(survivors)

@@ -15,6 +15,11 @@ JOB_SETTINGS: Mapping[str, str] = MappingProxyType(
         "spark.shuffle.spill.compress": "false",
         "spark.rdd.compress": "false",
         "spark.broadcast.compress": "false",
+        # Records are few and large: a file for each reducer, put together into one afterwards, writes them twice; and
+        # the checksum is of use only beside compression, whose reader is the one that finds a damaged block.
+        "spark.shuffle.sort.bypassMergeThreshold": "1",
+        "spark.shuffle.checksum.enabled": "false",
+        "spark.shuffle.file.buffer": "256k",
         # Running a task again is safe; but a fault that survives four tries is not the machine's.
         "spark.task.maxFailures": "4",
         "spark.ui.showConsoleProgress": "false",
