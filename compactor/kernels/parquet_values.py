@@ -41,19 +41,18 @@ def find_byte_arrays(values: Bytes, starts: Int64s) -> bool:
     return bool(_find_byte_arrays(values, starts) >= 0)
 
 
-def take_byte_arrays(values: Bytes, starts: Int64s, places: Int64s, page: Bytes, start: int) -> int:
+def take_byte_arrays(values: Bytes, starts: Int64s, ends: Int64s, places: Int64s, page: Bytes, start: int) -> int:
     """Writes the values at `places`, one after the other, to page[start:]; where they end there."""
-    return int(_take_byte_arrays(values, starts, places, page, start))
+    return int(_take_byte_arrays(values, starts, ends, places, page, start))
 
 
-def extremes(values: Bytes, starts: Int64s, places: Int64s, skipped: int, flipped: int) -> tuple[int, int]:
-    """The places of the least and the greatest value, compared as unsigned bytes from the first to the last.
+def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple[int, int]:
+    """Which of the values, at least one, is the least and which the greatest: value v is values[starts[v]:ends[v]].
 
-    places   at least one
-    skipped  bytes at the start of each value that say its length
+    They are compared as unsigned bytes, from the first to the last.
     flipped  0; or 128, which compares big-endian numbers of one width in two's complement
     """
-    low, high = _extremes(values, starts, places, skipped, flipped)
+    low, high = _extremes(values, starts, ends, flipped)
     return int(low), int(high)
 
 
@@ -92,10 +91,10 @@ def _find_byte_arrays(values, starts):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _take_byte_arrays(values, starts, places, page, start):  # type: ignore[no-untyped-def]
+def _take_byte_arrays(values, starts, ends, places, page, start):  # type: ignore[no-untyped-def]
     for number in range(places.size):
         place = places[number]
-        count = starts[place + 1] - starts[place]
+        count = ends[place] - starts[place]
         _copy(page, start, values, starts[place], count)  # type: ignore[call-arg]
         start += count
     return start
@@ -124,20 +123,15 @@ def _is_less(values, start, end, other_start, other_end):  # type: ignore[no-unt
 
 
 @nb.njit(cache=True, nogil=True)
-def _extremes(values, starts, places, skipped, flipped):  # type: ignore[no-untyped-def]
-    low = high = places[0]
-    low_prefix = high_prefix = _prefix(values, starts[low] + skipped, starts[low + 1], flipped)
-    for number in range(1, places.size):
-        place = places[number]
-        start, end = starts[place] + skipped, starts[place + 1]
+def _extremes(values, starts, ends, flipped):  # type: ignore[no-untyped-def]
+    low = high = 0
+    low_prefix = high_prefix = _prefix(values, starts[0], ends[0], flipped)
+    for place in range(1, starts.size):
+        start, end = starts[place], ends[place]
         prefix = _prefix(values, start, end, flipped)
-        if prefix < low_prefix or (
-            prefix == low_prefix and _is_less(values, start, end, starts[low] + skipped, starts[low + 1])
-        ):
+        if prefix < low_prefix or (prefix == low_prefix and _is_less(values, start, end, starts[low], ends[low])):
             low, low_prefix = place, prefix
-        if prefix > high_prefix or (
-            prefix == high_prefix and _is_less(values, starts[high] + skipped, starts[high + 1], start, end)
-        ):
+        if prefix > high_prefix or (prefix == high_prefix and _is_less(values, starts[high], ends[high], start, end)):
             high, high_prefix = place, prefix
     return low, high
 

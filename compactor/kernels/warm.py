@@ -83,10 +83,12 @@ def _warm_parquet_kernels(places: npt.NDArray[np.int64]) -> None:
     end = pack_codes(codes, 1, page, 0)
     for as_decompressed_or_as_read in (page[:end].copy(), _read_only(page[:end].copy())):
         unpack_codes(as_decompressed_or_as_read, 0, 1, codes)
-    values, starts = np.zeros(_ROWS * LENGTH_BYTES, np.uint8), np.zeros(_ROWS + 1, np.int64)
-    find_byte_arrays(values, starts)
-    take_byte_arrays(values, starts, places[:_ROWS], values.copy(), 0)
-    extremes(values, starts, places[:_ROWS], LENGTH_BYTES, 0)
+    values, bounds = np.zeros(_ROWS * LENGTH_BYTES, np.uint8), np.zeros(_ROWS + 1, np.int64)
+    starts, ends = bounds[:-1], bounds[1:]
+    for as_copied_or_as_mapped in (values.copy(), _read_only(values.copy())):
+        find_byte_arrays(as_copied_or_as_mapped, bounds)
+        take_byte_arrays(as_copied_or_as_mapped, starts, ends, places[:_ROWS], values, 0)
+    extremes(values, starts, ends, 0)
 
 
 def _read_only(array: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:

@@ -9,9 +9,8 @@ What a file says of itself is checked before it is used; what is damaged raises 
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -129,28 +128,29 @@ def is_known(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool:
 
 @dataclass(frozen=True)
 class Values:
-    """Plain values. Value v is data[starts[v]:starts[v + 1]], of byte arrays with the length before them.
+    """Plain values. Value v is data[starts[v]:ends[v]], of byte arrays with the length before them.
 
-    starts  int64 (values + 1,), or None: all have this width
+    spans  starts and ends, int64 (values,) each; or None: the values lie side by side, and all have this width
     """
 
     data: Bytes
     width: int
-    starts: Int64s | None = None
+    spans: tuple[Int64s, Int64s] | None = None
 
     def __len__(self) -> int:
-        return len(self.data) // self.width if self.starts is None else len(self.starts) - 1
+        return len(self.data) // self.width if self.spans is None else len(self.spans[0])
 
     def sizes(self, places: Int64s) -> Int64s:
         """Bytes of each value at `places`."""
-        if self.starts is None:
+        if self.spans is None:
             return np.full(len(places), self.width)
-        return self.starts[places + 1] - self.starts[places]
+        starts, ends = self.spans
+        return ends[places] - starts[places]
 
     def put(self, places: Int64s, page: Bytes, start: int) -> None:
         """Write the values at `places` to page[start:]."""
-        if self.starts is not None:
-            take_byte_arrays(self.data, self.starts, places, page, start)
+        if self.spans is not None:
+            take_byte_arrays(self.data, *self.spans, places, page, start)
             return
         kind = np.dtype(np.uint64) if self.width == 8 else np.dtype((np.void, self.width))
         taken = self.data.view(kind).take(places)
@@ -179,26 +179,34 @@ class UnknownPages(Exception):
     """The pages are of a kind that is not known here. The footer does not say so; Arrow may read them."""
 
 
-def read_column(kind: ColumnType, chunks: Iterable[tuple[pq.ColumnChunkMetaData, memoryview]]) -> Column:
-    """A column from its chunks, one a row group, each with its bytes."""
-    reader = _ColumnReader(kind)
-    for chunk, data in chunks:
-        reader.add_chunk(chunk, data)
+def read_column(kind: ColumnType, data: Bytes, chunks: Sequence[tuple[pq.ColumnChunkMetaData, int]]) -> Column:
+    """A column from its chunks, one a row group, and where each starts in `data`.
+
+    Byte arrays that are neither compressed nor coded stay where they are: the column then refers to `data`.
+    """
+    stays = not kind.width and all(
+        chunk.compression == "UNCOMPRESSED" and set(chunk.encodings) <= {"PLAIN", "RLE"} for chunk, _ in chunks
+    )
+    reader = _ColumnReader(kind, data if stays else None)
+    view = data.data
+    for chunk, start in chunks:
+        reader.add_chunk(chunk, view[: start + chunk.total_compressed_size], start)
     return reader.column()
 
 
 class _ColumnReader:
     """Gathers the pages of a column: as codes for as long as all are, then as plain values."""
 
-    def __init__(self, kind: ColumnType) -> None:
+    def __init__(self, kind: ColumnType, in_place: Bytes | None) -> None:
         self._kind = kind
         self._valid: list[tuple[npt.NDArray[np.bool_] | None, int]] = []
         self._coded: list[tuple[Codes, Values]] = []
+        self._in_place = None if in_place is None else _ValuesInPlace(in_place)
         self._plain: _ValueBuffer | None = None
 
-    def add_chunk(self, chunk: pq.ColumnChunkMetaData, data: memoryview) -> None:
+    def add_chunk(self, chunk: pq.ColumnChunkMetaData, data: memoryview, position: int) -> None:
         dictionary: Values | None = None
-        position, rows = 0, 0
+        rows = 0
         while rows < chunk.num_values:
             header, position = read_struct(data, position)
             page, size, plain_size = number_in(header, 1), number_in(header, 3), number_in(header, 2)
@@ -216,7 +224,7 @@ class _ColumnReader:
                 said = struct_in(header, 5)
                 if not 0 <= number_in(said, 1) <= chunk.num_values - rows:
                     raise pa.ArrowInvalid(f"a column chunk's pages do not have the {chunk.num_values} values it names")
-                rows += self._add_page(said, body, dictionary, chunk.total_uncompressed_size)
+                rows += self._add_page(said, body, position, dictionary, chunk.total_uncompressed_size)
 
     def column(self) -> Column:
         valid = None
@@ -225,9 +233,11 @@ class _ColumnReader:
         if self._coded:
             values, codes = _one_dictionary(self._kind, self._coded)
             return Column(self._kind, values, codes, valid)
-        return Column(self._kind, (self._plain or _ValueBuffer(self._kind, 0)).values(), None, valid)
+        plain = self._in_place or self._plain or _ValueBuffer(self._kind, 0)
+        return Column(self._kind, plain.values(), None, valid)
 
-    def _add_page(self, header: Struct, body: Bytes, dictionary: Values | None, size: int) -> int:
+    def _add_page(self, header: Struct, body: Bytes, end: int, dictionary: Values | None, size: int) -> int:
+        """Adds a page that ends there, if it is not compressed; its rows."""
         rows, encoding = number_in(header, 1), number_in(header, 2)
         valid = None
         if self._kind.optional:
@@ -236,7 +246,9 @@ class _ColumnReader:
             valid, body = _read_levels(body, rows)
         count = rows if valid is None else int(np.count_nonzero(valid))
         self._valid.append((valid, rows))
-        if encoding == _PLAIN:
+        if encoding == _PLAIN and self._in_place is not None:
+            self._in_place.add(end - len(body), end, count)
+        elif encoding == _PLAIN:
             self._plain_buffer(size).add(body, count)
         elif encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
             if dictionary is None:
@@ -257,6 +269,29 @@ class _ColumnReader:
                 self._plain.add_coded(codes, dictionary)
             self._coded.clear()
         return self._plain
+
+
+class _ValuesInPlace:
+    """Byte arrays where they lie."""
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = data
+        self._starts: list[Int64s] = [np.empty(0, np.int64)]
+        self._ends: list[Int64s] = [np.empty(0, np.int64)]
+
+    def add(self, start: int, end: int, count: int) -> None:
+        """The first `count` values of data[start:end]."""
+        if count * LENGTH_BYTES > end - start:
+            raise pa.ArrowInvalid("a page of values ends early")
+        bounds = np.empty(count + 1, np.int64)
+        bounds[0] = start
+        if not find_byte_arrays(self._data[:end], bounds):
+            raise pa.ArrowInvalid("a page of values ends early")
+        self._starts.append(bounds[:-1])
+        self._ends.append(bounds[1:])
+
+    def values(self) -> Values:
+        return Values(self._data, 0, (np.concatenate(self._starts), np.concatenate(self._ends)))
 
 
 class _ValueBuffer:
@@ -293,8 +328,10 @@ class _ValueBuffer:
             self._find(place, count)
 
     def values(self) -> Values:
-        starts = None if self._kind.width else np.concatenate(self._starts)
-        return Values(self._data[: self._used], self._kind.width, starts)
+        if self._kind.width:
+            return Values(self._data[: self._used], self._kind.width)
+        bounds = np.concatenate(self._starts)
+        return Values(self._data[: self._used], 0, (bounds[:-1], bounds[1:]))
 
     def _find(self, place: int, count: int) -> None:
         starts = np.empty(count + 1, np.int64)
@@ -360,8 +397,11 @@ def _one_dictionary(kind: ColumnType, coded: Sequence[tuple[Codes, Values]]) -> 
 
 def _recode(dictionary: Values, known: dict[bytes, int]) -> Codes:
     data = dictionary.data.tobytes()
-    starts = np.arange(len(dictionary) + 1) * dictionary.width if dictionary.starts is None else dictionary.starts
-    entries = [data[start:end] for start, end in itertools.pairwise(starts.tolist())]
+    if dictionary.spans is None:
+        entries = [data[start : start + dictionary.width] for start in range(0, len(data), dictionary.width)]
+    else:
+        starts, ends = dictionary.spans
+        entries = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
     return np.array([known.setdefault(entry, len(known)) for entry in entries], np.uint32)
 
 
@@ -399,11 +439,9 @@ def encode_rows(column: Column, rows: Int64s) -> ColumnChunk:
             chunk.add_coded(codes, len(dictionary), valid, len(rows))
         else:
             chunk.add_plain(dictionary, codes.astype(np.int64), valid, len(rows))
-        bounds = _bounds(column.kind, dictionary, np.arange(len(dictionary)))
     else:
         chunk.add_plain(values, places, valid, len(rows))
-        bounds = _bounds(column.kind, values, places)
-    return chunk.finish(len(rows), len(rows) - len(places), bounds)
+    return chunk.finish(len(rows), len(rows) - len(places))
 
 
 def _used(dictionary: Values, codes: Codes) -> tuple[Values, Codes]:
@@ -416,9 +454,9 @@ def _used(dictionary: Values, codes: Codes) -> tuple[Values, Codes]:
     sizes = dictionary.sizes(places)
     data = np.empty(int(sizes.sum()), np.uint8)
     dictionary.put(places, data, 0)
-    starts = None if dictionary.starts is None else np.concatenate(([0], np.cumsum(sizes)))
+    ends = np.cumsum(sizes)
     recoded = (np.cumsum(used) - 1).astype(np.uint32)
-    return Values(data, dictionary.width, starts), recoded[codes]
+    return Values(data, dictionary.width, None if dictionary.width else (ends - sizes, ends)), recoded[codes]
 
 
 def _bit_width(count: int) -> int:
@@ -431,7 +469,7 @@ def _pays(kind: ColumnType, dictionary: Values, codes: Codes) -> bool:
     size = len(dictionary.data)
     if kind.physical == "BOOLEAN" or size > DICTIONARY_PAGE_BYTES:
         return False
-    plain = dictionary.width * len(codes) if dictionary.starts is None else size / max(len(dictionary), 1) * len(codes)
+    plain = (dictionary.width or size / max(len(dictionary), 1)) * len(codes)
     return size + len(codes) * _bit_width(len(dictionary)) / 8 <= DICTIONARY_SHARE_MAX * plain
 
 
@@ -444,8 +482,11 @@ class _ChunkWriter:
         self._plain_size = 0
         self._data_offset: int | None = None
         self._pages: dict[tuple[int, int], int] = {}
+        self._extremes = _Extremes(kind)
 
     def add_dictionary(self, dictionary: Values) -> None:
+        """A dictionary of which every value has a row."""
+        self._extremes.add(dictionary)
         said = {1: i32(len(dictionary)), 2: i32(_PLAIN), 3: boolean(False)}
         self._add_page(_DICTIONARY_PAGE, _PLAIN, {7: structure(said)}, dictionary.data)
 
@@ -460,22 +501,23 @@ class _ChunkWriter:
             self._add_data_page(_RLE_DICTIONARY, page[:position], last - first)
 
     def add_plain(self, values: Values, places: Int64s, valid: npt.NDArray[np.bool_] | None, rows: int) -> None:
-        ends = np.cumsum(values.sizes(places)) if values.starts is not None else None
+        ends = np.cumsum(values.sizes(places)) if values.spans is not None else None
         for first, last, start, end in _cuts(_page_starts(values, ends, valid, rows), valid, rows):
-            if ends is None:
-                size = (end - start) * values.width
-            else:
-                size = int(ends[end - 1] - (ends[start - 1] if start else 0)) if end > start else 0
+            before = _end_of(ends, start)
+            size = (end - start) * values.width if ends is None else _end_of(ends, end) - before
             page = np.empty(_levels_max(last - first) + size, np.uint8)
             position = self._put_levels(page, valid, first, last)
             values.put(places[start:end], page, position)
             filled = page[: position + size]
+            # The page is in the processor's cache; the values that it was filled from may lie anywhere.
+            self._extremes.add(_side_by_side(filled[position:], values.width, ends, before, start, end))
             if self._kind.physical == "BOOLEAN":
                 filled = np.concatenate([page[:position], np.packbits(filled[position:], bitorder="little")])
             self._add_data_page(_PLAIN, filled, last - first)
 
-    def finish(self, rows: int, nulls: int, bounds: tuple[bytes, bytes] | None) -> ColumnChunk:
+    def finish(self, rows: int, nulls: int) -> ColumnChunk:
         statistics: Struct = {3: i64(nulls)}
+        bounds = self._extremes.bounds()
         if bounds is not None:
             statistics |= {5: binary(bounds[1]), 6: binary(bounds[0]), 7: boolean(True), 8: boolean(True)}
         encodings = sorted({_RLE, *(encoding for _, encoding in self._pages)})
@@ -546,34 +588,76 @@ def _cuts(page_starts: Int64s, valid: npt.NDArray[np.bool_] | None, rows: int) -
     return zip(bounds[:-1], bounds[1:], values[:-1], values[1:], strict=True)
 
 
-def _bounds(kind: ColumnType, values: Values, places: Int64s) -> tuple[bytes, bytes] | None:
-    """The least and the greatest value as Parquet's statistics hold them; None: there is none."""
-    if not len(places):
-        return None
-    if kind.physical == "BOOLEAN":
-        bits = values.data[places]
-        return bytes([bits.min()]), bytes([bits.max()])
-    if kind.physical in _NUMBERS:
-        return _number_bounds(kind, values.data, places)
+def _end_of(ends: Int64s | None, count: int) -> int:
+    """Where the first `count` of values that end there end."""
+    return int(ends[count - 1]) if ends is not None and count else 0
+
+
+def _side_by_side(data: Bytes, width: int, ends: Int64s | None, before: int, start: int, end: int) -> Values:
+    """Values `start` to `end` of those that end at `ends`, put side by side; `before` is where the first starts."""
+    if ends is None:
+        return Values(data, width)
+    bounds = np.empty(end - start + 1, np.int64)
+    bounds[0] = 0
+    np.subtract(ends[start:end], before, out=bounds[1:])
+    return Values(data, 0, (bounds[:-1], bounds[1:]))
+
+
+class _Extremes:
+    """The least and the greatest value of a column chunk as Parquet's statistics hold them."""
+
+    def __init__(self, kind: ColumnType) -> None:
+        self._kind = kind
+        self._found: list[bytes] = []
+
+    def add(self, values: Values) -> None:
+        """Some of its values, side by side."""
+        if not len(values):
+            return
+        if self._kind.physical == "BOOLEAN":
+            self._found += [bytes([values.data.min()]), bytes([values.data.max()])]
+        elif self._kind.physical in _NUMBERS:
+            self._found += _extreme_numbers(self._kind, values.data)
+        else:
+            self._found += _extreme_bytes(self._kind, values)
+
+    def bounds(self) -> tuple[bytes, bytes] | None:
+        """The two; None: there is none, or they are too long to be any."""
+        if not self._found:
+            return None
+        found = self._found
+        if self._kind.physical in _NUMBERS:
+            least, greatest = _extreme_numbers(self._kind, np.frombuffer(b"".join(found), np.uint8))
+        elif self._kind.meaning == "Decimal":
+            numbers = {value: int.from_bytes(value, "big", signed=True) for value in found}
+            least, greatest = min(found, key=numbers.__getitem__), max(found, key=numbers.__getitem__)
+        else:
+            least, greatest = min(found), max(found)
+        return (least, greatest) if max(len(least), len(greatest)) <= STATISTIC_BYTES_MAX else None
+
+
+def _extreme_bytes(kind: ColumnType, values: Values) -> list[bytes]:
+    if values.spans is None:
+        starts = np.arange(0, len(values.data), kind.width)
+        ends = starts + kind.width
+    else:
+        starts, ends = values.spans[0] + LENGTH_BYTES, values.spans[1]
     flipped = 128 if kind.meaning == "Decimal" else 0
-    starts = np.arange(len(values) + 1) * kind.width if values.starts is None else values.starts
-    skipped = 0 if values.starts is None else LENGTH_BYTES
-    low, high = extremes(values.data, starts, places, skipped, flipped)
-    least, greatest = (values.data[starts[each] + skipped : starts[each + 1]].tobytes() for each in (low, high))
-    return (least, greatest) if max(len(least), len(greatest)) <= STATISTIC_BYTES_MAX else None
+    return [values.data[starts[each] : ends[each]].tobytes() for each in extremes(values.data, starts, ends, flipped)]
 
 
-def _number_bounds(kind: ColumnType, data: Bytes, places: Int64s) -> tuple[bytes, bytes] | None:
+def _extreme_numbers(kind: ColumnType, data: Bytes) -> list[bytes]:
+    """The least and the greatest; nothing where no value is a number."""
     dtype = np.dtype(_NUMBERS[kind.physical])
     if not kind.signed:
         dtype = np.dtype(f"u{dtype.itemsize}")
-    numbers = data.view(dtype)[places]
+    numbers = data.view(dtype)
     if dtype.kind != "f":
-        return numbers.min().tobytes(), numbers.max().tobytes()
+        return [numbers.min().tobytes(), numbers.max().tobytes()]
     numbers = numbers[~np.isnan(numbers)]
     if not len(numbers):
-        return None
+        return []
     # Zeros have signs, which do not order them: the format asks for the one that covers both.
     low, high = numbers.min(), numbers.max()
     least, greatest = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
-    return np.array(least, dtype).tobytes(), np.array(greatest, dtype).tobytes()
+    return [np.array(least, dtype).tobytes(), np.array(greatest, dtype).tobytes()]

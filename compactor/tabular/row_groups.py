@@ -7,11 +7,16 @@ writer.write_row_group(group)
 
 from __future__ import annotations
 
+import itertools
+import mmap
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +52,9 @@ from compactor.tabular.thrift import (
     write_struct,
 )
 
+PlacedChunk: TypeAlias = tuple[pq.ColumnChunkMetaData, int]
+"""A column chunk, and where it starts."""
+
 _MAGIC = b"PAR1"
 _REMOTE_READS = 8
 """Column chunks of one remote file that are read at a time."""
@@ -71,12 +79,15 @@ class ParquetRows:
     bytes_per_row  as they take in memory here, on average
     """
 
-    def __init__(self, source: Source, opened: pa.NativeFile, metadata: pq.FileMetaData) -> None:
+    def __init__(
+        self, source: Source, opened: pa.NativeFile, mapped: mmap.mmap | None, metadata: pq.FileMetaData
+    ) -> None:
         self.row_count = metadata.num_rows
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         self.bytes_per_row = max(1, sum(group.total_byte_size for group in groups) // max(1, self.row_count))
         self._source = source
         self._opened = opened
+        self._mapped = mapped
         self._kinds = [ColumnType.of(metadata.schema.column(number)) for number in range(metadata.num_columns)]
         self._chunks = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
         self._columns: list[Column] = []
@@ -99,25 +110,49 @@ class ParquetRows:
             return RowGroup(len(row_indices), tuple(encode_rows(each, row_indices) for each in self._columns))
 
     def _read(self) -> Iterator[Column]:
-        """The columns, one after the other; of a remote file all bytes are asked for at once."""
-        with ThreadPoolExecutor(_REMOTE_READS) as pool:
-            read = pool.map if self._source.is_remote else map
-            data = iter(read(self._chunk_bytes, [chunk for chunks in self._chunks for chunk in chunks]))
-            for kind, chunks in zip(self._kinds, self._chunks, strict=True):
-                column = read_column(kind, ((chunk, next(data)) for chunk in chunks))
-                if self.row_count != (len(column.valid) if column.valid is not None else _rows_of(column)):
-                    raise pa.ArrowInvalid(f"column {kind.name!r} does not have {self.row_count} rows")
-                yield column
+        """The columns, one after the other."""
+        for kind, (data, chunks) in zip(self._kinds, self._bytes_of_columns(), strict=True):
+            column = read_column(kind, data, chunks)
+            if self.row_count != (len(column.valid) if column.valid is not None else _rows_of(column)):
+                raise pa.ArrowInvalid(f"column {kind.name!r} does not have {self.row_count} rows")
+            yield column
 
-    def _chunk_bytes(self, chunk: pq.ColumnChunkMetaData) -> memoryview:
-        offsets = [offset for offset in (chunk.data_page_offset, chunk.dictionary_page_offset) if offset]
-        if not chunk.num_values or not offsets:
-            return memoryview(b"")
-        start = min(offsets)
-        data = self._opened.read_at(chunk.total_compressed_size, start)
-        if len(data) != chunk.total_compressed_size:
+    def _bytes_of_columns(self) -> Iterator[tuple[npt.NDArray[np.uint8], list[PlacedChunk]]]:
+        """Of each column bytes, and where in them its chunks start. Of a remote file all are asked for at once."""
+        if self._mapped is not None:
+            whole = np.frombuffer(self._mapped, np.uint8)
+            for chunks in self._chunks:
+                spans = [_span(chunk) for chunk in chunks]
+                if any(start + length > len(whole) for start, length in spans):
+                    raise pa.ArrowInvalid("a column chunk reaches beyond the file")
+                yield whole, [(chunk, start) for chunk, (start, _) in zip(chunks, spans, strict=True)]
+                # What was read of a column counts as this process's memory until it is let go of; it can be read again.
+                self._mapped.madvise(mmap.MADV_DONTNEED)
+            return
+        with ThreadPoolExecutor(_REMOTE_READS) as pool:
+            data = iter(pool.map(self._chunk_bytes, [chunk for chunks in self._chunks for chunk in chunks]))
+            for chunks in self._chunks:
+                pieces = list(itertools.islice(data, len(chunks)))
+                starts = itertools.accumulate((len(piece) for piece in pieces[:-1]), initial=0)
+                joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+                yield joined, list(zip(chunks, starts, strict=False))
+
+    def _chunk_bytes(self, chunk: pq.ColumnChunkMetaData) -> bytes:
+        start, length = _span(chunk)
+        data: bytes = self._opened.read_at(length, start) if length else b""
+        if len(data) != length:
             raise pa.ArrowInvalid("a column chunk reaches beyond the file")
-        return memoryview(data)
+        return data
+
+
+def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where a column chunk starts in its file, and its bytes."""
+    offsets = [offset for offset in (chunk.data_page_offset, chunk.dictionary_page_offset) if offset]
+    if not chunk.num_values or not offsets:
+        return 0, 0
+    if min(offsets) < 0 or chunk.total_compressed_size < 0:
+        raise pa.ArrowInvalid("a column chunk lies nowhere")
+    return min(offsets), chunk.total_compressed_size
 
 
 def _rows_of(column: Column) -> int:
@@ -134,10 +169,18 @@ def open_rows(location: StoreLocation, file: TabularFile, schema: pa.Schema) -> 
     source = Source(file, filesystem, path)
     with ExitStack() as files:
         with reading(file.uri, file.content_type):
-            opened = files.enter_context(source.open())
+            mapped = None if source.is_remote else _map(path)
+            opened = files.enter_context(source.open() if mapped is None else pa.BufferReader(mapped))
             parquet = files.enter_context(open_parquet(source, opened))
-            rows = ParquetRows(source, opened, parquet.metadata) if _is_alike(parquet, schema) else None
+            rows = ParquetRows(source, opened, mapped, parquet.metadata) if _is_alike(parquet, schema) else None
         yield rows
+
+
+def _map(path: str) -> mmap.mmap | None:
+    """A local file as memory; None for one without bytes, which cannot be. It stays for as long as anything refers to
+    it."""
+    with Path(path).open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else None
 
 
 def _is_alike(parquet: pq.ParquetFile, schema: pa.Schema) -> bool:

@@ -14,6 +14,7 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -39,6 +40,9 @@ PIECE_ROWS_MAX = 1_000_000
 PIECE_BYTES_MAX = 64 * 1024 * 1024
 """Of one row group or record batch, as Arrow holds it in memory. A point lookup reads one: 1 M rows of 64 bytes, or
 64 Ki rows of 1 KiB."""
+
+FLUSH_BYTES = 8 * 1024 * 1024
+"""Of a local file that is still being written: so many more are sent to the disk at a time, beside the writing."""
 
 _temporary_numbers = itertools.count(1)
 
@@ -127,6 +131,7 @@ class TabularWriter:
         self._flush()
         with writing(self._uri, self._content_type):
             self._sink.write_row_group(group)
+            self._target.flush_early()
         self._rows += group.rows
 
     def close(self) -> FileMeasure:
@@ -178,6 +183,7 @@ class TabularWriter:
         self._pending_rows = self._pending_bytes = 0
         with writing(self._uri, self._content_type):
             self._sink.write(piece)
+            self._target.flush_early()
         self._rows += piece.num_rows
         if self._stats is not None:
             self._stats.add(piece)
@@ -324,6 +330,8 @@ class OutputFile:
         self._filesystem = filesystem
         self._path = path
         self._temporary = temporary
+        self._disk = None if temporary is None else _Disk(temporary)
+        self._flushed = 0
 
     @classmethod
     def open(cls, filesystem: fs.FileSystem, path: str) -> OutputFile:
@@ -335,11 +343,17 @@ class OutputFile:
         temporary = str(folder / f".{name[:200]}.{os.getpid()}-{next(_temporary_numbers)}.partial")
         return cls(filesystem, path, temporary, filesystem.open_output_stream(temporary, compression=compression))
 
+    def flush_early(self) -> None:
+        """Have what was written so far go to the disk while more is being made, if it is enough to be worth it."""
+        if self._disk is not None and self.stream.tell() >= self._flushed + FLUSH_BYTES:
+            self._flushed = self.stream.tell()
+            self._disk.start_flush()
+
     def finish(self) -> int:
         """Make the file visible under its name; its size in bytes."""
         self.stream.close()
-        if self._temporary is not None:
-            _flush_to_disk(self._temporary)
+        if self._temporary is not None and self._disk is not None:
+            self._disk.flush()
             Path(self._temporary).replace(self._path)
             _flush_to_disk(str(Path(self._path).parent))
         return int(self._filesystem.get_file_info(self._path).size)
@@ -357,8 +371,42 @@ class OutputFile:
 
     def discard_local(self) -> None:
         """After a service failed, what it did is unknown, and nothing is deleted there."""
-        if self._temporary is not None:
+        if self._temporary is not None and self._disk is not None:
+            self._disk.close()
             Path(self._temporary).unlink(missing_ok=True)
+
+
+class _Disk:
+    """Brings a local file to the disk. One descriptor throughout: the system tells each of a failed write once."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._thread = ThreadPoolExecutor(1)
+        self._flushing: Future[None] | None = None
+
+    def start_flush(self) -> None:
+        """In the background, unless that is still at it."""
+        if self._flushing is None or self._flushing.done():
+            self._wait()
+            self._flushing = self._thread.submit(os.fdatasync, self._descriptor)
+
+    def flush(self) -> None:
+        """All that was written is on the disk when this returns; nothing more will be written."""
+        try:
+            self._wait()
+            os.fsync(self._descriptor)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._thread.shutdown()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _wait(self) -> None:
+        if self._flushing is not None:
+            self._flushing.result()
 
 
 def _make_folder(folder: Path) -> None:

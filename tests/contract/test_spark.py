@@ -68,7 +68,7 @@ def test_a_shuffle_brings_every_element_once_to_the_partition_of_its_key(context
 
 def test_what_is_persisted_is_not_computed_again_for_a_second_job(context: SparkContext, tmp_path: Path) -> None:
     noting = context.parallelize(range(4), 2).mapPartitionsWithIndex(partial(_noting, str(tmp_path)))
-    kept = noting.persist(StorageLevel.DISK_ONLY)
+    kept = noting.persist(StorageLevel.MEMORY_AND_DISK)
     assert kept.collect() == [0, 1, 2, 3]
     assert kept.map(str).collect() == ["0", "1", "2", "3"]
     kept.unpersist()
@@ -94,7 +94,7 @@ def test_what_tasks_add_is_known_once_the_jvm_has_counted_what_they_yield(contex
     kept = (
         context.parallelize(range(7), 3)
         .mapPartitionsWithIndex(partial(_telling, sizes))
-        .persist(StorageLevel.DISK_ONLY)
+        .persist(StorageLevel.MEMORY_AND_DISK)
     )
     assert kept._jrdd.count() > 0
     assert sizes.value == {0: 2, 1: 2, 2: 3}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import subprocess
 import sys
 import threading
@@ -400,6 +402,22 @@ def test_what_the_writer_measures_is_what_the_file_holds(location: StoreLocation
         ),
         "day": ColumnStats(null_count=1, min_value="1970-01-01", max_value="1970-01-02"),
     }
+
+
+def test_a_disk_that_fails_beside_the_writing_fails_the_file(
+    location: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("compactor.tabular.writer.FLUSH_BYTES", 1)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    file = TabularFile(f"{location.root_uri}/x.parquet", ContentType.PARQUET)
+    writer = TabularWriter.open(location, file.uri, file.content_type, ORDERS.schema)
+    writer.write(ORDERS)
+    with pytest.raises(Unavailable, match="Input/output error"):
+        writer.close()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 # ---------------------------------------------------------------------------------------------- broken files
