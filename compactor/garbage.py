@@ -33,6 +33,7 @@ from compactor.catalog.paths import (
     DeletionVectorPath,
     DeltaFilePath,
     IndexFilePath,
+    IndexPointersPath,
     TableFolder,
     decode_partition,
     parse,
@@ -119,12 +120,15 @@ def _sort_out(stream: PartitionStream, files: Iterable[ObjectEntry], named: set[
     )
 
 
+_DATA_PATHS = (DeltaFilePath, CompactedFilePath, DeletionVectorPath, IndexFilePath, IndexPointersPath)
+
+
 def _is_ours(key: str) -> bool:
     """Whether Lithify gave this name, to a data file or to one that a writer which died has not finished."""
     if is_unfinished(key):
         return True
     try:
-        return isinstance(parse(key), DeltaFilePath | CompactedFilePath | DeletionVectorPath | IndexFilePath)
+        return isinstance(parse(key), _DATA_PATHS)
     except Invalid:
         return False
 
@@ -144,7 +148,7 @@ def _paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:
     paths = [file.path for source in snapshot.sources.values() for delta in source.deltas for file in delta.files]
     if snapshot.compacted is not None:
         paths += [file.path for file in snapshot.compacted.files.values()]
-        paths += [file.path for file in snapshot.compacted.index_files]
+        paths += [path for file in snapshot.compacted.index_files for path in file.paths]
         paths += [vector.path for vector in snapshot.compacted.deletion_vectors]
     return paths
 
@@ -155,10 +159,10 @@ def _paths_of_action(action: StreamAction) -> list[str]:
             return [file.path for file in action.files]
         case RoundCommitted():
             paths = [file.path for file in action.files_added]
-            paths += [file.path for file in action.index_files]
+            paths += [path for file in action.index_files for path in file.paths]
             return paths + [vector.path for vector in action.deletion_vectors]
         case IndexRehashed():
-            return [file.path for file in action.index_files]
+            return [path for file in action.index_files for path in file.paths]
         case StreamVersionCreated() | StreamVersionReleased():
             return []
         case _:

@@ -27,12 +27,10 @@ from compactor.spark_errors import spark_job
 from compactor.steps.dedupe import (
     DeadPointers,
     DedupedBucket,
-    RowsOfFiles,
     RunPiece,
-    dead_rows_to_mark,
     dedupe_bucket,
-    finish_bucket,
 )
+from compactor.steps.finish import RowsOfFiles, dead_rows_to_mark, finish_bucket
 from compactor.steps.hash_bucket import HashedRows, hash_files
 from compactor.steps.layout import BucketCounts, MaterializeLayout, lay_out
 from compactor.steps.mark_dead import mark_dead
@@ -216,7 +214,6 @@ def _result(
     """Puts the tasks' answers together, and balances the books: what does not add up is never committed."""
     added = sorted((file for item in written.files for file in item.files), key=lambda file: file.file_number)
     carried_rows = layout.carried_rows
-    new_index_files = [file for item in written.index for file in item.files]
     row_counts = RowCounts(
         rows_before=sum(file.live_rows for file in plan.compacted),
         rows_in=sum(file.live_rows for file in plan.sources),
@@ -230,8 +227,11 @@ def _result(
     kept = [file for file in plan.index_files if file.run not in plan.absorbed_runs]
     carried = set(layout.carried)
     removed = tuple(file.file_number for file in plan.compacted if file.ordinal not in carried)
-    index_files = sorted([*kept, *new_index_files], key=lambda file: (file.hash_bucket, file.run, file.part))
-    return RoundResult(tuple(added), removed, written.vectors, tuple(index_files), row_counts, steps)
+    written_files = [file for item in written.index for file in item.files]
+    # A file of a kept run that has new pointers takes the place of the one without them.
+    index_files = {(file.hash_bucket, file.run, file.part): file for file in (*kept, *written_files)}
+    in_order = tuple(index_files[place] for place in sorted(index_files))
+    return RoundResult(tuple(added), removed, written.vectors, in_order, row_counts, steps)
 
 
 def _balance(rows: RowCounts, counts: Sequence[BucketCounts]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from compactor import DeltaCatalog
-from compactor.catalog.actions import DataFile, DeletionVector, IndexFile
+from compactor.catalog.actions import DataFile, DeletionVector, IndexFile, IndexPointers
 from compactor.catalog.catalog import Table
 from compactor.catalog.paths import IndexFilePath, parse
 from compactor.catalog.snapshot import CompactedStream
@@ -69,7 +69,7 @@ class CompactedSide:
     def files(self) -> list[DataFile]:
         return [self.stream.files[number] for number in sorted(self.stream.files)]
 
-    def path_of(self, file: DataFile | IndexFile | DeletionVector) -> Path:
+    def path_of(self, file: DataFile | IndexFile | IndexPointers | DeletionVector) -> Path:
         return Path(self.table.stream(self.partition).uri_of(file.path).removeprefix("file://"))
 
     def read(self, file: DataFile) -> pa.Table:
@@ -99,6 +99,12 @@ class CompactedSide:
         with pa.memory_map(str(self.path_of(file))) as source:
             table = pa.ipc.open_file(source).read_all()
         assert table.num_rows == file.rows
+        if file.pointers is not None:
+            with pa.memory_map(str(self.path_of(file.pointers))) as source:
+                pointers = pa.ipc.open_file(source).read_all()
+            assert (pointers.num_rows, pointers.column_names) == (file.rows, ["file_number", "row_index"])
+            table = table.set_column(1, "file_number", pointers["file_number"])
+            table = table.set_column(2, "row_index", pointers["row_index"])
         return [
             IndexRow(
                 run=path.index_version,

@@ -17,7 +17,14 @@ from compactor import DeltaCatalog
 from compactor.attempt import run_attempt
 from compactor.catalog.actions import IndexRehashed, RoundCommitted, SortKey
 from compactor.catalog.log import DurableLog
-from compactor.catalog.paths import CompactedFilePath, IndexFilePath, JobRunFolder, SessionFolder, parse
+from compactor.catalog.paths import (
+    CompactedFilePath,
+    IndexFilePath,
+    IndexPointersPath,
+    JobRunFolder,
+    SessionFolder,
+    parse,
+)
 from compactor.clock import SystemClock
 from compactor.local_store import LocalStore
 from compactor.names import Operation, SortOrder
@@ -153,7 +160,7 @@ def uncommitted(lake: Lake) -> set[str]:
     for path in lake.folder.glob("tables/**/*"):
         if path.is_file() and "/data/" in str(path) and not path.name.startswith("."):
             named = parse(str(path.relative_to(lake.folder)))
-            if isinstance(named, CompactedFilePath | IndexFilePath):
+            if isinstance(named, CompactedFilePath | IndexFilePath | IndexPointersPath):
                 written.add(named.commit_id)
     return written - {action.commit_id for _, action in commits(lake)}
 

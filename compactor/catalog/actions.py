@@ -41,11 +41,19 @@ class DataFile(Document):
     columns: dict[str, ColumnStats] = {}
 
 
+class IndexPointers(Document):
+    """Pointers that hold in place of those in an index file: its rows have moved, its digests are what they were."""
+
+    path: str
+    size_bytes: int = Field(ge=0)
+
+
 class IndexFile(Document):
     """One file of the primary key index: rows of one hash bucket, sorted by digest.
 
-    run   the index version that wrote it; what a newer run says of a key hides what an older one says
-    part  the file's place among its bucket's files of the run; digests of part k are all below those of part k + 1
+    run       the index version that wrote it; what a newer run says of a key hides what an older one says
+    part      the file's place among its bucket's files of the run; digests of part k are all below those of part k + 1
+    pointers  where its rows lie by now, if not where the file itself says
     """
 
     hash_bucket: int = Field(ge=0)
@@ -54,6 +62,17 @@ class IndexFile(Document):
     path: str
     rows: int = Field(ge=0)
     size_bytes: int = Field(ge=0)
+    pointers: IndexPointers | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """Of all objects that it takes to read the file."""
+        return [self.path] if self.pointers is None else [self.path, self.pointers.path]
+
+    @property
+    def bytes_at_rest(self) -> int:
+        """Of all of these objects."""
+        return self.size_bytes + (0 if self.pointers is None else self.pointers.size_bytes)
 
 
 class DeletionVector(Document):

@@ -186,6 +186,23 @@ class IndexFilePath:
 
 
 @dataclass(frozen=True)
+class IndexPointersPath:
+    """Pointers that replace those of one index file, of an older run."""
+
+    stream: StreamFolder
+    index_version: int
+    commit_id: str
+    hash_bucket: int
+    run: int
+    part: int
+
+    @property
+    def key(self) -> str:
+        folder = f"{self.stream.data}/index/{self.index_version}-{encode(self.commit_id)}"
+        return f"{folder}/{self.hash_bucket}-{self.part}.of-run-{self.run}.arrow"
+
+
+@dataclass(frozen=True)
 class DeletionVectorPath:
     """Which rows of a compacted file are dead, as of one commit."""
 
@@ -285,6 +302,7 @@ ObjectPath: TypeAlias = (
     | CompactedFilePath
     | DeletionVectorPath
     | IndexFilePath
+    | IndexPointersPath
     | JobRunObject
     | SessionObject
     | OpenJobRun
@@ -310,6 +328,7 @@ _LOG_FOLDER = (
     rf"|job_runs/(?P<job_run>{_NAME})/(?:sessions/(?P<session>{_NAME})/)?log"
 )
 _DATA = rf"tables/(?P<table>{_NAME})/data/(?P<partition>{_NAME})"
+_INDEX_FILE = rf"{_DATA}/index/(?P<version>[0-9]+)-(?P<commit>{_NAME})/(?P<bucket>[0-9]+)-(?P<part>[0-9]+)"
 _DATA_FILE = r"(?P<number>[0-9]+)\.(?P<suffix>[a-z]+)"
 
 
@@ -360,6 +379,17 @@ def _read_index_file(match: re.Match[str]) -> IndexFilePath:
     )
 
 
+def _read_index_pointers(match: re.Match[str]) -> IndexPointersPath:
+    return IndexPointersPath(
+        _read_stream(match),
+        int(match["version"]),
+        decode(match["commit"]),
+        int(match["bucket"]),
+        int(match["run"]),
+        int(match["part"]),
+    )
+
+
 def _read_session_object(match: re.Match[str]) -> SessionObject:
     session = SessionFolder(decode(match["job_run"]), decode(match["session"]))
     return {"plan.json": session.plan, "heartbeat.json": session.heartbeat}.get(match["name"], session.published)
@@ -381,12 +411,8 @@ _PATTERNS = (
         _read_compacted_file,
     ),
     (re.compile(rf"{_DATA}/dead/(?P<commit>{_NAME})/(?P<number>[0-9]+)\.arrow"), _read_deletion_vector),
-    (
-        re.compile(
-            rf"{_DATA}/index/(?P<version>[0-9]+)-(?P<commit>{_NAME})/(?P<bucket>[0-9]+)-(?P<part>[0-9]+)\.arrow"
-        ),
-        _read_index_file,
-    ),
+    (re.compile(rf"{_INDEX_FILE}\.arrow"), _read_index_file),
+    (re.compile(rf"{_INDEX_FILE}\.of-run-(?P<run>[0-9]+)\.arrow"), _read_index_pointers),
     (
         re.compile(
             rf"job_runs/(?P<job_run>{_NAME})/sessions/(?P<session>{_NAME})/(?P<name>(?:plan|heartbeat|published)\.json)"

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.catalog.actions import IndexFile
-from compactor.catalog.paths import IndexFilePath, StreamFolder
+from compactor.catalog.actions import IndexFile, IndexPointers
+from compactor.catalog.paths import IndexFilePath, IndexPointersPath, StreamFolder
 from compactor.errors import Corrupt
 from compactor.index.layout import (
+    POINTER_SCHEMA,
     VOID_FILE_NUMBER,
     IndexRows,
     IndexSegment,
-    index_schema,
     no_rows,
     to_record_batch,
 )
@@ -54,7 +54,7 @@ def write_bucket(
     for part, start in enumerate(range(0, len(rows), target.rows_per_file)):
         piece = rows.slice(start, min(start + target.rows_per_file, len(rows)))
         path = IndexFilePath(target.stream, target.index_version, target.commit_id, hash_bucket, part).key
-        size_bytes = _write_file(location, f"{location.root_uri}/{path}", piece, sort_columns)
+        size_bytes = _write_file(location, f"{location.root_uri}/{path}", to_record_batch(piece, sort_columns))
         written.append(
             IndexFile(
                 hash_bucket=hash_bucket,
@@ -66,6 +66,22 @@ def write_bucket(
             )
         )
     return tuple(written)
+
+
+def write_pointers(
+    location: StoreLocation,
+    target: IndexTarget,
+    file: IndexFile,
+    file_numbers: npt.NDArray[np.int32],
+    row_indices: npt.NDArray[np.int64],
+) -> IndexFile:
+    """Writes pointers that hold in place of a file's own, one for each of its rows; the file with them."""
+    path = IndexPointersPath(
+        target.stream, target.index_version, target.commit_id, file.hash_bucket, file.run, file.part
+    ).key
+    pointers = pa.record_batch([pa.array(file_numbers), pa.array(row_indices)], schema=POINTER_SCHEMA)
+    size_bytes = _write_file(location, f"{location.root_uri}/{path}", pointers)
+    return file.model_copy(update={"pointers": IndexPointers(path=path, size_bytes=size_bytes)})
 
 
 def open_bucket(
@@ -111,19 +127,19 @@ def read_bucket(
     segments = open_bucket(location, files, hash_bucket_count)
     if not segments:
         return no_rows(sort_columns)
-    parts_of_runs = [list(parts) for _, parts in groupby(segments, key=lambda segment: segment.run)]
+    parts_of_runs = [list(parts) for _, parts in groupby(segments, key=lambda segment: segment.file.run)]
     runs = [IndexRows.concatenate([part.rows(sort_columns) for part in parts]) for parts in parts_of_runs]
     rows, _ = overlay(runs)
     return rows.take(np.flatnonzero(rows.file_numbers != VOID_FILE_NUMBER))
 
 
-def _write_file(location: StoreLocation, uri: str, rows: IndexRows, sort_columns: Sequence[SortColumn]) -> int:
+def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch) -> int:
     filesystem, path = open_filesystem(location, uri)
     with writing(uri, "primary key index"):
         output = OutputFile.open(filesystem, path)
         try:
-            with pa.ipc.new_file(output.stream, index_schema(sort_columns)) as writer:
-                writer.write_batch(to_record_batch(rows, sort_columns))
+            with pa.ipc.new_file(output.stream, batch.schema) as writer:
+                writer.write_batch(batch)
         except BaseException:
             output.discard()
             raise
@@ -131,21 +147,27 @@ def _write_file(location: StoreLocation, uri: str, rows: IndexRows, sort_columns
 
 
 def _open_file(location: StoreLocation, file: IndexFile) -> IndexSegment:
-    uri = f"{location.root_uri}/{file.path}"
-    filesystem, path = open_filesystem(location, uri)
+    pointers = None if file.pointers is None else _read_batch(location, file.pointers.path, file.rows)
+    batch = _read_batch(location, file.path, file.rows)
+    return IndexSegment(file, f"{location.root_uri}/{file.path}", batch, pointers)
+
+
+def _read_batch(location: StoreLocation, path: str, rows: int) -> pa.RecordBatch:
+    uri = f"{location.root_uri}/{path}"
+    filesystem, place = open_filesystem(location, uri)
     with reading(uri, "primary key index"):
         if uri.startswith("file://"):
-            source = pa.memory_map(path)
+            source = pa.memory_map(place)
         else:
-            with filesystem.open_input_stream(path) as stream:
+            with filesystem.open_input_stream(place) as stream:
                 source = pa.BufferReader(stream.read())
         try:
             batch = pa.ipc.open_file(source).get_batch(0)
         except (pa.ArrowException, OSError) as error:
             raise Corrupt(f"{uri} cannot be read as primary key index: {error}") from error
-    if batch.num_rows != file.rows:
-        raise Corrupt(f"{uri} holds {batch.num_rows} rows, but the log says {file.rows}")
-    return IndexSegment(batch, file.run, uri)
+    if batch.num_rows != rows:
+        raise Corrupt(f"{uri} holds {batch.num_rows} rows, but the log says {rows}")
+    return batch
 
 
 def _refuse_other_bucket(segment: IndexSegment, uri: str, hash_bucket: int, hash_bucket_count: int) -> None:

@@ -9,6 +9,8 @@
 A bucket's index is one run or more. A run's rows are sorted by digest, each digest once, and cut into files at
 `rows_per_primary_key_index_file`. Each file holds one record batch, uncompressed: its digests lie in one stretch of
 bytes, so a key is found by range reads. The newest run that has a digest says what is true of its key.
+
+Where many rows of a file have moved, its two pointer columns are written anew, into a file that replaces them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from compactor.catalog.actions import IndexFile
 from compactor.errors import Corrupt
 from compactor.kernels.digest import DIGEST_ENCODING
 from compactor.kernels.sha1 import Words
@@ -95,12 +98,19 @@ def no_rows(sort_columns: Sequence[SortColumn]) -> IndexRows:
     )
 
 
+_POINTER_FIELDS = (
+    pa.field("file_number", pa.int32(), nullable=False),
+    pa.field("row_index", pa.int64(), nullable=False),
+)
+POINTER_SCHEMA = pa.schema(_POINTER_FIELDS, metadata={"lithify.index_format": str(INDEX_FORMAT)})
+"""The Arrow schema of pointers that replace those of an index file."""
+
+
 def index_schema(sort_columns: Sequence[SortColumn]) -> pa.Schema:
     """The Arrow schema of an index file, with the numbers of its formats as metadata."""
     fields = [
         pa.field("digest", pa.binary(DIGEST_BYTES), nullable=False),
-        pa.field("file_number", pa.int32(), nullable=False),
-        pa.field("row_index", pa.int64(), nullable=False),
+        *_POINTER_FIELDS,
         *(pa.field(SORT_COLUMN_PREFIX + column.name, column.arrow_type) for column in sort_columns),
     ]
     formats = {"lithify.index_format": str(INDEX_FORMAT), "lithify.digest_encoding": str(DIGEST_ENCODING)}
@@ -119,19 +129,23 @@ def to_record_batch(rows: IndexRows, sort_columns: Sequence[SortColumn]) -> pa.R
 
 
 class IndexSegment:
-    """One index file, opened: its columns as they lie there, read only where they are touched."""
+    """One index file, opened: its columns as they lie there, read only where they are touched.
 
-    def __init__(self, batch: pa.RecordBatch, run: int, where: str) -> None:
+    pointers  what holds in place of the file's own pointers; None: they hold
+    """
+
+    def __init__(self, file: IndexFile, where: str, batch: pa.RecordBatch, pointers: pa.RecordBatch | None) -> None:
         written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
         if written_with != str(DIGEST_ENCODING):
             raise Corrupt(f"{where} has digest encoding {written_with}; this release reads encoding {DIGEST_ENCODING}")
         digests = batch.column("digest")
-        self.run = run
+        self.file = file
         self.raw_digests: Words = np.frombuffer(digests.buffers()[1], np.uint32, count=5 * batch.num_rows).reshape(
             -1, 5
         )
-        self.file_numbers: npt.NDArray[np.int32] = batch.column("file_number").to_numpy()
-        self.row_indices: npt.NDArray[np.int64] = batch.column("row_index").to_numpy()
+        placed = batch if pointers is None else pointers
+        self.file_numbers: npt.NDArray[np.int32] = placed.column("file_number").to_numpy()
+        self.row_indices: npt.NDArray[np.int64] = placed.column("row_index").to_numpy()
         self._batch = batch
 
     def rows(self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None = None) -> IndexRows:

@@ -5,7 +5,8 @@ root of n at most. One read of a window there finds it; only in one of ten thous
 
     read 1     the head of an index file: where its columns begin
     read 2     a window of digests around the expected place (of 38,000,000 rows: half a MiB)
-    reads 3-4  on a hit: the file number and the row index
+    reads 3-4  on a hit: the file number and the row index; where other pointers hold in place of the file's, their head
+               is read before that
 """
 
 from __future__ import annotations
@@ -132,28 +133,33 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Head:
-    """Where the columns of an index file begin, in bytes."""
+    """Where the digests of an index file begin, in bytes."""
 
     file: IndexFile
     digests_at: int
-    file_numbers_at: int
-    row_indices_at: int
 
     @classmethod
     def read(cls, store: RangeReads, file: IndexFile) -> _Head:
-        head = store.read_range(file.path, 0, min(_HEAD_BYTES, file.size_bytes))
-        try:
-            schema_ends = _MAGIC_BYTES + _message_bytes(head, _MAGIC_BYTES)
-            digests_at = schema_ends + _message_bytes(head, schema_ends)
-        except (ValueError, IndexError) as error:
-            raise Corrupt(f"{file.path} is not an index file: {error}") from error
-        file_numbers_at = digests_at + _padded(DIGEST_BYTES * file.rows)
-        return cls(file, digests_at, file_numbers_at, file_numbers_at + _padded(4 * file.rows))
+        return cls(file, _columns_at(store, file.path, file.size_bytes))
 
     def pointer(self, store: RangeReads, row: int) -> RowPointer:
-        number = store.read_range(self.file.path, self.file_numbers_at + 4 * row, 4)
-        row_index = store.read_range(self.file.path, self.row_indices_at + 8 * row, 8)
+        path, numbers_at = self.file.path, self.digests_at + _padded(DIGEST_BYTES * self.file.rows)
+        if self.file.pointers is not None:
+            path = self.file.pointers.path
+            numbers_at = _columns_at(store, path, self.file.pointers.size_bytes)
+        number = store.read_range(path, numbers_at + 4 * row, 4)
+        row_index = store.read_range(path, numbers_at + _padded(4 * self.file.rows) + 8 * row, 8)
         return RowPointer(int.from_bytes(number, "little", signed=True), int.from_bytes(row_index, "little"))
+
+
+def _columns_at(store: RangeReads, path: str, size_bytes: int) -> int:
+    """Where the first column of an index file begins, in bytes."""
+    head = store.read_range(path, 0, min(_HEAD_BYTES, size_bytes))
+    try:
+        schema_ends = _MAGIC_BYTES + _message_bytes(head, _MAGIC_BYTES)
+        return schema_ends + _message_bytes(head, schema_ends)
+    except (ValueError, IndexError) as error:
+        raise Corrupt(f"{path} is not an index file: {error}") from error
 
 
 def _digest_at(raw: bytes, row: int) -> bytes:

@@ -10,6 +10,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.hash_bucket import group_by_bucket
+
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
@@ -41,11 +43,35 @@ class RanksWithinFiles:
         return ranks
 
 
+def ranks_within_files(files: Int32s, row_indices: Int64s) -> Int32s:
+    """Of rows, each once: the rank of each by row index among those of the same file. int32 (rows,).
+
+    One file after the other, with a bit for each of its rows: those of a file of four million fit a processor's cache.
+    """
+    ranks = np.empty(len(files), np.int32)
+    if len(files):
+        order, bounds = group_by_bucket(files.astype(np.uint32), int(files.max()) + 1)
+        marks = np.zeros((int(row_indices.max()) >> 6) + 1, np.uint64)
+        _rank_by_file(order, bounds, row_indices, marks, np.empty(len(marks), np.int64), ranks)
+    return ranks
+
+
 def files_of_places(places: Int32s, file_bounds: Int64s) -> Int32s:
     """Which file each place is of. int32 (places,)."""
     files = np.empty(len(places), np.int32)
     _find_files(places, file_bounds, files)
     return files
+
+
+def compacted_pointers(
+    places: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
+) -> tuple[Int64s, Int64s]:
+    """Where rows come to lie, as (file numbers, row indices).
+
+    places              (rows,): place among all rows that the row's materialize task writes, from 0
+    first_file_numbers  (rows,): number of the first file that this task writes
+    """
+    return first_file_numbers + places // rows_per_compacted_file, places % rows_per_compacted_file
 
 
 @nb.njit(inline="always")
@@ -97,12 +123,19 @@ def _find_files(places, file_bounds, files):  # type: ignore[no-untyped-def]
         files[row] = low
 
 
-def compacted_pointers(
-    places: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
-) -> tuple[Int64s, Int64s]:
-    """Where rows come to lie, as (file numbers, row indices).
-
-    places              (rows,): place among all rows that the row's materialize task writes, from 0
-    first_file_numbers  (rows,): number of the first file that this task writes
-    """
-    return first_file_numbers + places // rows_per_compacted_file, places % rows_per_compacted_file
+@nb.njit(cache=True, nogil=True)
+def _rank_by_file(order, bounds, row_indices, marks, before, ranks):  # type: ignore[no-untyped-def]
+    for file in range(bounds.size - 1):
+        words = np.int64(0)
+        for place in range(bounds[file], bounds[file + 1]):
+            row = row_indices[order[place]]
+            marks[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
+            words = max(words, (row >> 6) + 1)
+        total = np.int64(0)
+        for word in range(words):
+            before[word] = total
+            total += _count_ones(marks[word])
+        for place in range(bounds[file], bounds[file + 1]):
+            row = order[place]
+            ranks[row] = _survivors_before(row_indices[row], marks, before)
+        marks[:words] = 0

@@ -29,7 +29,7 @@ from compactor.kernels.parquet_values import (
     take_byte_arrays,
     unpack_codes,
 )
-from compactor.kernels.pointers import RanksWithinFiles, files_of_places
+from compactor.kernels.pointers import RanksWithinFiles, files_of_places, ranks_within_files
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
@@ -53,6 +53,7 @@ def warm_kernels() -> None:
     ranks = RanksWithinFiles(bounds)
     ranks.add(in_order.places)
     ranks.of(in_order.places, files)
+    ranks_within_files(files, np.arange(len(files)))
     survivors = find_survivors(
         RememberedKeys(in_order.words, in_order.sort_values, numbers),
         ArrivingRows(in_order.words, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64)),

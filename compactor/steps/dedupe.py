@@ -4,12 +4,11 @@ The index is a few runs. The newest are *absorbed*: read whole, and merged into 
 ones are only searched for the keys that arrive, so a round costs what it brings, not what the table holds.
 
 A dedupe task knows only its own bucket. What it leaves are survivors with pointers into *source* files; once the counts
-of all buckets are known (`layout.py`), `finish_bucket` turns them into pointers into compacted files, adds the rows of
-files that are rewritten, writes the bucket's new run, and tells every materialize task which rows to fetch.
+of all buckets are known (`layout.py`), `finish.py` turns them into pointers into compacted files.
 
 Which pointers are true: a pointer to a live row of a live compacted file is, and no two of them are of one key. When a
 row dies, either its deletion vector says so, or its file is rewritten, and every other row of that file gets a new
-pointer in the new run. So a stale pointer names a file that is no more, or a dead row.
+pointer. So a stale pointer names a file that is no more, or a dead row.
 """
 
 from __future__ import annotations
@@ -21,21 +20,15 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from compactor.catalog.actions import DeletionVector, IndexFile
+from compactor.catalog.actions import DeletionVector
 from compactor.deletion_vectors import read_dead_rows
 from compactor.errors import Corrupt
-from compactor.index.files import open_bucket, overlay, write_bucket
-from compactor.index.layout import (
-    TOMBSTONE_FILE_NUMBER,
-    VOID_FILE_NUMBER,
-    IndexRows,
-    IndexSegment,
-    no_rows,
-)
-from compactor.kernels.digest_sort import digest_order, sort_by_digest
+from compactor.index.files import open_bucket, overlay
+from compactor.index.layout import IndexRows, IndexSegment, no_rows
+from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
-from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
-from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places
+from compactor.kernels.live_rows import LiveRows, count_live
+from compactor.kernels.pointers import RanksWithinFiles, files_of_places
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import encoded_width
@@ -57,10 +50,10 @@ from compactor.names import Operation
 from compactor.object_store import StoreLocation
 from compactor.planning import DeltaSource, RoundPlan
 from compactor.steps.hash_bucket import HashedRows
-from compactor.steps.layout import CARRIED, BucketCounts, MaterializeLayout
+from compactor.steps.layout import BucketCounts
 from compactor.steps.memory import peak_memory_bytes
 
-_DELETED, _VOID = -1, -2
+DELETED, VOID_OVER_OLDER_RUNS = -1, -2
 """In place of a source file's ordinal: a tombstone, a mark over older runs."""
 
 Int32s = npt.NDArray[np.int32]
@@ -75,7 +68,7 @@ KEYS_PER_PIECE = 32 * 1024
 class NewRun:
     """Rows of a bucket's new run, in digest order, with pointers into source files.
 
-    ordinals     int32 (keys,): the source file that holds the row; _DELETED; _VOID
+    ordinals     int32 (keys,): the source file that holds the row; DELETED; VOID_OVER_OLDER_RUNS
     row_indices  int64 (keys,): the row in that file; of a tombstone, the stream position of its delete
     ranks        int32 (keys,): of a delta row, its rank among this bucket's survivors in its file; of others nothing
     """
@@ -105,7 +98,7 @@ class NewRun:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Spark keeps the run between its two jobs: narrow row indices are less to write and read.
-        return _restore_run, (self.words, self.ordinals, _narrowest(self.row_indices), self.ranks, self.sort_values)
+        return _restore_run, (self.words, self.ordinals, narrowest(self.row_indices), self.ranks, self.sort_values)
 
 
 @dataclass(frozen=True)
@@ -125,7 +118,7 @@ class DeadPointers:
 
 @dataclass(frozen=True)
 class DedupedBucket:
-    """What a dedupe task leaves for `finish_bucket`, put together again.
+    """What a dedupe task leaves for `finish.py`, put together again.
 
     died  rows of compacted files that were live before the round and are no more
     """
@@ -158,20 +151,6 @@ class RunPiece:
 
     keys_in_all: int
     run: NewRun
-
-
-@dataclass(frozen=True)
-class RowsOfFiles:
-    """What one bucket tells one task of the materialize step: rows to fetch, or rows that died; ascending in each file.
-
-    ordinals, row_counts  one per source file, in ordinal order
-    row_indices           int64 (rows,), file after file
-    """
-
-    hash_bucket: int
-    ordinals: npt.NDArray[np.int32]
-    row_counts: Int64s
-    row_indices: Int64s
 
 
 @dataclass(frozen=True)
@@ -224,7 +203,7 @@ def _restore_run(
     return NewRun(words, ordinals, row_indices.astype(np.int64), ranks, sort_values)
 
 
-def _narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
+def narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
     """The numbers as int32 where they fit."""
     fits = not len(numbers) or (numbers.min() >= _INT32.min and numbers.max() <= _INT32.max)
     return numbers.astype(np.int32) if fits else numbers
@@ -238,7 +217,7 @@ def dedupe_bucket(
     Yields the parts of a `DedupedBucket` as it finds them, so that the run is never whole in memory; counts at the end.
     """
     arrived = _arrange(plan, blocks)
-    older = _older_segments(plan, hash_bucket)
+    older = older_segments(plan, hash_bucket)
     remembered = _remember(plan, hash_bucket, older, arrived.rows.words)
     survivors = find_survivors(
         RememberedKeys(remembered.rows.words, remembered.rows.sort_values, remembered.rows.tombstone_positions),
@@ -248,40 +227,18 @@ def dedupe_bucket(
         keep_marks=bool(older),
     )
     died = _died(remembered, survivors)
-    ordinal_of = _ordinals_of_compacted(plan)
+    ordinal_of = ordinals_of_compacted(plan)
     in_older = _live_rows_in(plan, older)
     died_in_older = ordinal_of[remembered.rows.file_numbers[died & ~remembered.absorbed]]
-    live_rows = in_older - np.bincount(died_in_older, minlength=len(plan.sources))
+    still_live = in_older - np.bincount(died_in_older, minlength=len(plan.sources))
     yield DeadPointers(ordinal_of[remembered.rows.file_numbers[died]], remembered.rows.row_indices[died])
     for piece in _new_run(plan, remembered, arrived, survivors):
-        live_rows += np.bincount(piece.run.ordinals[piece.run.ordinals >= 0], minlength=len(plan.sources))
+        still_live += np.bincount(piece.run.ordinals[piece.run.ordinals >= 0], minlength=len(plan.sources))
         yield piece
-    yield _count(hash_bucket, arrived, remembered, survivors, int(in_older.sum()), live_rows)
+    yield _count(hash_bucket, arrived, remembered, survivors, int(in_older.sum()), still_live)
 
 
-def finish_bucket(
-    plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket
-) -> tuple[tuple[IndexFile, ...], Iterator[tuple[int, RowsOfFiles]]]:
-    """Writes the bucket's new run; returns its files, and (materialize task, rows to fetch) for every task."""
-    run = _with_moving_rows(plan, layout, bucket)
-    is_row = run.ordinals >= 0
-    tasks = np.where(is_row, layout.tasks[run.ordinals], CARRIED)
-    moves = tasks != CARRIED
-    ranks = _rank_compacted_rows(plan, run, moves)
-    file_numbers = np.where(run.ordinals == _VOID, np.int64(VOID_FILE_NUMBER), np.int64(TOMBSTONE_FILE_NUMBER))
-    row_indices = run.row_indices.copy()
-    stays = is_row & ~moves
-    file_numbers[stays] = np.array([file.file_number for file in plan.compacted], np.int64)[run.ordinals[stays]]
-    places = layout.places[run.ordinals[moves], bucket.hash_bucket] + ranks[moves]
-    file_numbers[moves], row_indices[moves] = compacted_pointers(
-        places, layout.first_file_numbers[tasks[moves]], plan.output.rows_per_compacted_file
-    )
-    index_rows = IndexRows(run.words, file_numbers.astype(np.int32), row_indices, run.sort_values)
-    files = write_bucket(plan.location, plan.output.index, bucket.hash_bucket, index_rows, plan.sort_columns)
-    return files, _rows_to_fetch(layout, bucket.hash_bucket, run, moves, ranks)
-
-
-def _older_segments(plan: RoundPlan, hash_bucket: int) -> list[IndexSegment]:
+def older_segments(plan: RoundPlan, hash_bucket: int) -> list[IndexSegment]:
     """The files of the runs that the round only searches, newest run first."""
     files = [file for file in plan.index_files if file.hash_bucket == hash_bucket]
     return open_bucket(
@@ -342,7 +299,7 @@ def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, surviv
         holders, outcomes = holders[kept], outcomes[kept]
     compacted = LocatedRows(
         remembered.rows.words,
-        _ordinals_of_compacted(plan)[remembered.rows.file_numbers].astype(np.int32),
+        ordinals_of_compacted(plan)[remembered.rows.file_numbers].astype(np.int32),
         remembered.rows.row_indices,
         remembered.rows.sort_values,
     )
@@ -383,8 +340,8 @@ def _located(
     arriving_delete = np.flatnonzero((outcomes == TOMBSTONE) & (holders >= known))
     run.row_indices[arriving_delete] = arrived.rows.positions[arrived.rows.files[holders[arriving_delete] - known]]
     run.row_indices[outcomes == ERASED] = 0
-    run.ordinals[outcomes == TOMBSTONE] = _DELETED
-    run.ordinals[outcomes == ERASED] = _VOID
+    run.ordinals[outcomes == TOMBSTONE] = DELETED
+    run.ordinals[outcomes == ERASED] = VOID_OVER_OLDER_RUNS
     has_arrived = _has_arrived(holders, outcomes, known)
     rows = holders[has_arrived] - known
     ranks = np.zeros(len(holders), np.int32)
@@ -404,18 +361,18 @@ def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_
 def _live_rows_in(plan: RoundPlan, segments: Sequence[IndexSegment]) -> Int64s:
     """How many live rows of each source file these parts of the index point at, as the round finds them."""
     counts = np.zeros(len(plan.sources), np.int64)
-    live = _live_rows(plan, {})
+    live = live_rows(plan, {})
     for segment in segments:
         count_live(live, segment.file_numbers, segment.row_indices, counts)
     return counts
 
 
-def _live_rows(plan: RoundPlan, died: Mapping[int, Int64s]) -> LiveRows:
+def live_rows(plan: RoundPlan, died: Mapping[int, Int64s]) -> LiveRows:
     """The live rows of the stream before the round, but for those that `died` (by ordinal)."""
     dead = {file.ordinal: _dead_rows(plan.location, file.vector) for file in plan.compacted if file.vector}
     for ordinal, rows in died.items():
         dead[ordinal] = np.concatenate([dead.get(ordinal, np.empty(0, np.int64)), rows])
-    return LiveRows.of(_ordinals_of_compacted(plan), np.array([file.rows for file in plan.sources], np.int64), dead)
+    return LiveRows.of(ordinals_of_compacted(plan), np.array([file.rows for file in plan.sources], np.int64), dead)
 
 
 @lru_cache(maxsize=128)
@@ -430,15 +387,15 @@ def _count(
     remembered: _Remembered,
     survivors: Survivors,
     rows_in_older: int,
-    live_rows: Int64s,
+    live_rows_of_sources: Int64s,
 ) -> BucketCounts:
-    sources = np.flatnonzero(live_rows)
+    sources = np.flatnonzero(live_rows_of_sources)
     was = remembered.rows.tombstone_positions
     absorbed_live = int(((was == NOT_DELETED) & remembered.absorbed).sum())
     return BucketCounts(
         hash_bucket=hash_bucket,
         ordinals=sources.astype(np.int32),
-        rows=live_rows[sources],
+        rows=live_rows_of_sources[sources],
         rows_in=absorbed_live + rows_in_older + len(arrived.rows.words),
         rows_deduplicated=survivors.rows_deduplicated,
         rows_deleted=survivors.rows_deleted,
@@ -449,77 +406,9 @@ def _count(
     )
 
 
-def _ordinals_of_compacted(plan: RoundPlan) -> Int64s:
+def ordinals_of_compacted(plan: RoundPlan) -> Int64s:
     """Ordinals of compacted files by file number; -1 for the number of no live file, and for number -1 (the last)."""
     highest = max((file.file_number for file in plan.compacted), default=0)
     ordinal_of = np.full(max(highest, plan.output.next_file_number) + 2, -1, np.int64)
     ordinal_of[[file.file_number for file in plan.compacted]] = [file.ordinal for file in plan.compacted]
     return ordinal_of
-
-
-def _with_moving_rows(plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket) -> NewRun:
-    """The new run, with the rows of older runs whose compacted files are rewritten; in digest order."""
-    rewritten = layout.tasks[: len(plan.compacted)] != CARRIED
-    if not rewritten.any():
-        return bucket.run
-    ordinal_of = _ordinals_of_compacted(plan)
-    live = _live_rows(plan, bucket.died.by_file())
-    pieces, ordinals = [], []
-    for segment in _older_segments(plan, bucket.hash_bucket):
-        places = live_pointers(live, segment.file_numbers, segment.row_indices, rewritten)
-        pieces.append(segment.rows(plan.sort_columns, places))
-        ordinals.append(ordinal_of[segment.file_numbers[places]])
-    if not any(len(piece) for piece in pieces):
-        return bucket.run
-    moving, run = IndexRows.concatenate(pieces), bucket.run
-    words = np.concatenate([run.words, moving.words])
-    order = digest_order(words)
-    return NewRun(
-        words=words.take(order, axis=0),
-        ordinals=np.concatenate([run.ordinals, *ordinals]).take(order).astype(np.int32),
-        row_indices=np.concatenate([run.row_indices, moving.row_indices]).take(order),
-        ranks=np.concatenate([run.ranks, np.zeros(len(moving), np.int32)]).take(order),
-        sort_values=np.concatenate([run.sort_values, moving.sort_values]).take(order, axis=0),
-    )
-
-
-def _rank_compacted_rows(plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_]) -> Int32s:
-    """The run's ranks, with those of rows that move out of compacted files filled in: ranks by row index."""
-    moving = np.flatnonzero(moves & (run.ordinals < len(plan.compacted)))
-    ranks = run.ranks
-    if len(moving):
-        ranks = ranks.copy()
-        starts = np.concatenate(([0], np.cumsum([file.rows for file in plan.compacted])))
-        ordinals = run.ordinals[moving]
-        places = starts[ordinals] + run.row_indices[moving]
-        order = np.argsort(places)
-        first_of_files = np.searchsorted(places, starts, sorter=order)
-        ranks[moving[order]] = np.arange(len(order)) - first_of_files[ordinals[order]]
-    return ranks
-
-
-def _rows_to_fetch(
-    layout: MaterializeLayout, hash_bucket: int, run: NewRun, moves: npt.NDArray[np.bool_], ranks: Int32s
-) -> Iterator[tuple[int, RowsOfFiles]]:
-    ordinals, rows = run.ordinals[moves], run.row_indices[moves]
-    counts = np.bincount(ordinals, minlength=len(layout.tasks))
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    ordered = np.empty(len(rows), np.int64)
-    ordered[starts[ordinals] + ranks[moves]] = rows
-    present = np.flatnonzero(counts)
-    tasks = layout.tasks[present]
-    for task in np.unique(tasks):
-        files = present[tasks == task]
-        pieces = [ordered[starts[file] : starts[file + 1]] for file in files]
-        yield (
-            int(task),
-            RowsOfFiles(hash_bucket, files.astype(np.int32), counts[files], np.concatenate(pieces)),
-        )
-
-
-def dead_rows_to_mark(layout: MaterializeLayout, bucket: DedupedBucket) -> Iterator[tuple[int, RowsOfFiles]]:
-    """(ordinal, rows that died) for every compacted file that is kept in spite of them."""
-    for ordinal, rows in bucket.died.by_file().items():
-        if ordinal in layout.marked:
-            files, counts = np.array([ordinal], np.int32), np.array([len(rows)], np.int64)
-            yield ordinal, RowsOfFiles(bucket.hash_bucket, files, counts, rows)

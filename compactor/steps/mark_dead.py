@@ -12,7 +12,7 @@ from compactor.catalog.actions import DeletionVector
 from compactor.catalog.paths import DeletionVectorPath
 from compactor.deletion_vectors import read_dead_rows, write_dead_rows
 from compactor.planning import RoundPlan
-from compactor.steps.dedupe import RowsOfFiles
+from compactor.steps.finish import RowsOfFiles
 
 
 def mark_dead(plan: RoundPlan, blocks: Sequence[RowsOfFiles]) -> Iterator[DeletionVector]:

@@ -17,7 +17,7 @@ from compactor.errors import Corrupt, Invalid
 from compactor.names import ContentType
 from compactor.planning import CompactedSource, RoundPlan, SourceFile
 from compactor.schemas import conform
-from compactor.steps.dedupe import RowsOfFiles
+from compactor.steps.finish import RowsOfFiles
 from compactor.steps.layout import MaterializeLayout
 from compactor.steps.memory import peak_memory_bytes
 from compactor.tabular import FileMeasure, RowGroup, TabularWriter, dictionary_columns_of, open_rows, read_table

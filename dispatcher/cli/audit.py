@@ -100,7 +100,7 @@ def rehash(
                 "partition": render_partition(stream.partition),
                 "from": compacted.hash_bucket_count,
                 "to": hash_bucket_count,
-                "index_bytes": sum(file.size_bytes for file in compacted.index_files),
+                "index_bytes": sum(file.bytes_at_rest for file in compacted.index_files),
             }
         )
     verb = "would move" if dry_run else "moved"

@@ -98,5 +98,7 @@ def _write_scanned(table: Table, path: Path) -> str:
 
 def _bytes_written(completion: RoundCommitted) -> int:
     index_bytes = sum(file.size_bytes for file in completion.index_files if file.run == completion.index_version)
+    pointers = [file.pointers for file in completion.index_files if file.pointers is not None]
+    index_bytes += sum(each.size_bytes for each in pointers if completion.commit_id in each.path)
     vector_bytes = sum(vector.size_bytes for vector in completion.deletion_vectors)
     return index_bytes + vector_bytes + sum(file.size_bytes for file in completion.files_added)

@@ -14,6 +14,7 @@ from compactor.catalog.paths import (
     DeletionVectorPath,
     DeltaFilePath,
     IndexFilePath,
+    IndexPointersPath,
     JobRunFolder,
     JobRunObject,
     LogObject,
@@ -71,6 +72,7 @@ paths: st.SearchStrategy[ObjectPath] = st.one_of(
     st.builds(DeltaFilePath, streams, texts, numbers, content_types),
     st.builds(CompactedFilePath, streams, numbers, texts, numbers, content_types),
     st.builds(IndexFilePath, streams, numbers, texts, st.integers(0, 10_000), st.integers(0, 100)),
+    st.builds(IndexPointersPath, streams, numbers, texts, st.integers(0, 10_000), numbers, st.integers(0, 100)),
     st.builds(DeletionVectorPath, streams, texts, numbers),
     st.builds(JobRunObject, st.builds(JobRunFolder, texts), st.just("published.json")),
     st.builds(lambda job_run, session: JobRunFolder(job_run).session(session).plan, texts, texts),
@@ -130,6 +132,7 @@ def test_the_names_look_like_this() -> None:
         == f"{stream.data}/compacted/1/c0ffee/4.arrow"
     )
     assert IndexFilePath(stream, 2, "c0ffee", 11, 0).key == f"{stream.data}/index/2-c0ffee/11-0.arrow"
+    assert IndexPointersPath(stream, 2, "c0ffee", 11, 1, 0).key == f"{stream.data}/index/2-c0ffee/11-0.of-run-1.arrow"
 
 
 @pytest.mark.parametrize(

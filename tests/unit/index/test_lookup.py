@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compactor.catalog.actions import IndexFile
 from compactor.catalog.paths import TableFolder
-from compactor.index.files import IndexTarget, write_bucket
+from compactor.index.files import IndexTarget, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows
 from compactor.index.lookup import RowPointer, find_pointer
 from compactor.local_store import LocalStore
@@ -42,6 +42,14 @@ def write_run(
     return list(write_bucket(location, IndexTarget(FOLDER, run, f"c{run}", rows_per_file), 0, rows, ()))
 
 
+def repoint(location: StoreLocation, run: int, file: IndexFile, distance: int) -> IndexFile:
+    """The file with new pointers, as a later run leaves it: all of its rows have moved on by so many."""
+    [segment] = open_bucket(location, [file])
+    is_row = segment.file_numbers > TOMBSTONE_FILE_NUMBER
+    row_indices = segment.row_indices + distance * is_row
+    return write_pointers(location, IndexTarget(FOLDER, run, f"c{run}", 1), file, segment.file_numbers, row_indices)
+
+
 def find(store: ObjectStore, files: list[IndexFile], key: int) -> RowPointer | None:
     return find_pointer(store, files, digest_of(key))
 
@@ -58,9 +66,9 @@ runs_of_keys = st.lists(
 
 
 @examples(0.3)
-@given(runs_of_keys, st.sampled_from([1, 2, 7, 50, 1_000]))
+@given(runs_of_keys, st.sampled_from([1, 2, 7, 50, 1_000]), st.integers(0, 5))
 def test_every_key_has_the_pointer_that_the_newest_run_says(
-    runs: list[dict[int, tuple[int, int]]], rows_per_file: int
+    runs: list[dict[int, tuple[int, int]]], rows_per_file: int, times_moved: int
 ) -> None:
     with fresh_folder() as folder:
         location = StoreLocation(f"file://{folder}")
@@ -68,11 +76,13 @@ def test_every_key_has_the_pointer_that_the_newest_run_says(
         for run, keys in enumerate(runs, 1):
             pointers = {digest_of(key): pointer for key, pointer in keys.items()}
             files += write_run(location, run, pointers, rows_per_file)
+        for time in range(times_moved):
+            files = [repoint(location, len(runs) + 1 + time, file, 10) for file in files]
         truth = {key: pointer for keys in runs for key, pointer in keys.items()}
         store = open_store(location)
         for key in range(302):
             number, row = truth.get(key, (TOMBSTONE_FILE_NUMBER, 0))
-            assert find(store, files, key) == (RowPointer(number, row) if number > 0 else None)
+            assert find(store, files, key) == (RowPointer(number, row + 10 * times_moved) if number > 0 else None)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +103,21 @@ def test_a_key_of_a_big_index_is_found_in_four_reads(big_index: tuple[FaultyStor
         reads.append(len(store.requests))
     assert sorted(reads)[len(reads) // 2] == 4
     assert max(reads) <= 8
+
+
+def test_pointers_that_replace_a_file_s_own_cost_one_read_more(
+    tmp_path: Path,
+) -> None:
+    location = StoreLocation(f"file://{tmp_path}")
+    keys = {digest_of(key): (1, key) for key in range(50_000)}
+    files = [repoint(location, 2, file, 7) for file in write_run(location, 1, keys, 50_000)]
+    store = FaultyStore(LocalStore(location))
+    reads = []
+    for key in range(0, 50_000, 997):
+        store.requests.clear()
+        assert find(store, files, key) == RowPointer(1, key + 7)
+        reads.append(len(store.requests))
+    assert sorted(reads)[len(reads) // 2] == 5
 
 
 def test_a_key_that_is_not_there_ends_in_as_few_reads_even_at_the_border_of_a_window(

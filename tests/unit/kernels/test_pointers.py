@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places
+from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=200), max_size=6), st.randoms(use_true_random=False))
@@ -31,6 +31,15 @@ def test_a_surviving_row_s_rank_counts_the_survivors_before_it_in_its_file(
         ranks.add(piece)
     assert ranks.of(places, numbers).tolist() == [rank for _, _, rank in plain]
     assert ranks.of(places[:1], numbers[:1]).tolist() == [rank for _, _, rank in plain[:1]]
+
+
+@given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 300))), st.randoms(use_true_random=False))
+def test_rows_of_several_files_are_ranked_within_their_own(rows: set[tuple[int, int]], chance: Random) -> None:
+    given_rows = sorted(rows)
+    chance.shuffle(given_rows)
+    files, row_indices = np.array(given_rows, np.int64).reshape(-1, 2).T
+    plain = [sum(file == other and row > before for other, before in given_rows) for file, row in given_rows]
+    assert ranks_within_files(files.astype(np.int32), row_indices.copy()).tolist() == plain
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 4))
