@@ -11,6 +11,7 @@ function of its input, and writes files under names that only this attempt uses;
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +39,8 @@ from compactor.steps.materialize import MaterializedFiles, materialize
 from compactor.steps.memory import peak_memory_bytes
 
 HASH_TASKS_PER_CORE = 4
-"""More tasks than cores, so that a core that is done early has something left to take."""
+WRITERS_PER_CORE = 2
+"""More Spark tasks than cores, so that a core that is done early has something left to take."""
 
 ElementT = TypeVar("ElementT")
 
@@ -93,9 +95,10 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
         counts = [counted.value[bucket] for bucket in range(plan.hash_bucket_count)]
         deduped = clock.monotonic_seconds()
         layout = lay_out(plan, counts)
-        on_step("materialize", layout.task_count)
+        writers = min(layout.task_count, plan.tasks * WRITERS_PER_CORE)
+        on_step("materialize", writers)
         with spark_job("materialize"):
-            finished = _finish(survivors, plan, layout).collect()
+            finished = _finish(survivors, plan, layout, writers).collect()
         materialized = clock.monotonic_seconds()
     finally:
         survivors.unpersist()
@@ -118,7 +121,7 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
         ),
         "materialize": StepFigures(
             seconds=materialized - deduped,
-            tasks=layout.task_count,
+            tasks=writers,
             peak_memory_bytes=max(peaks, default=0),
         ),
     }
@@ -156,12 +159,18 @@ def _survivors(
 
 
 def _finish(
-    survivors: RDD[RunPiece | DeadPointers], plan: RoundPlan, layout: MaterializeLayout
+    survivors: RDD[RunPiece | DeadPointers], plan: RoundPlan, layout: MaterializeLayout, writers: int
 ) -> RDD[FinishedIndex | MaterializedFiles | DeletionVector]:
-    """One partition per materialize task, one that only collects what was written of the index, one per marked file."""
+    """One partition per writer, which has consecutive materialize tasks; one that only collects what was written of the
+    index; one per marked file."""
     asked = survivors.mapPartitionsWithIndex(partial(_finish_partition, plan, layout))
-    by_task = asked.partitionBy(layout.task_count + 1 + len(layout.marked), _own_partition)
-    return by_task.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
+    partitions = writers + 1 + len(layout.marked)
+    by_writer = asked.partitionBy(partitions, partial(_writer_of, layout.task_count, writers))
+    return by_writer.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
+
+
+def _writer_of(task_count: int, writers: int, task: int) -> int:
+    return task * writers // task_count if task < task_count else writers + task - task_count
 
 
 def _own_partition(key: int) -> int:
@@ -193,15 +202,19 @@ def _finish_partition(
 
 
 def _materialize_partition(
-    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Iterator[tuple[int, RowsOfFiles | FinishedIndex]]
+    plan: RoundPlan, layout: MaterializeLayout, _: int, blocks: Iterator[tuple[int, RowsOfFiles | FinishedIndex]]
 ) -> Iterator[MaterializedFiles | FinishedIndex | DeletionVector]:
-    values = [value for _, value in blocks]
-    yield from (value for value in values if isinstance(value, FinishedIndex))
-    asked = [value for value in values if isinstance(value, RowsOfFiles)]
-    if asked and task < layout.task_count:
-        yield materialize(plan, layout, task, asked)
-    elif asked:
-        yield from mark_dead(plan, asked)
+    asked: dict[int, list[RowsOfFiles]] = defaultdict(list)
+    died: list[RowsOfFiles] = []
+    for task, value in blocks:
+        if isinstance(value, FinishedIndex):
+            yield value
+        elif task < layout.task_count:
+            asked[task].append(value)
+        else:
+            died.append(value)
+    yield from materialize(plan, layout, asked)
+    yield from mark_dead(plan, died)
 
 
 def _result(

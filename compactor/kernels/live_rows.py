@@ -9,6 +9,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.errors import Corrupt
+
 Int64s = npt.NDArray[np.int64]
 
 
@@ -17,17 +19,19 @@ class LiveRows:
     """Where pointers may lead.
 
     ordinal_of  int64 by file number: the file's ordinal; -1 for the number of no live file
+    rows_of     int64 by ordinal: rows of the file, dead ones included
     starts      int64 by ordinal: where the file's bits begin in `dead`; -1 for a file without dead rows
     dead        uint8: one bit a row, set where it is dead
     """
 
     ordinal_of: Int64s
+    rows_of: Int64s
     starts: Int64s
     dead: npt.NDArray[np.uint8]
 
     @classmethod
     def of(cls, ordinal_of: Int64s, rows_of: Int64s, dead_rows: Mapping[int, Int64s]) -> LiveRows:
-        """`rows_of` by ordinal: rows of the file, dead ones included. `dead_rows` by ordinal, where there are any."""
+        """`dead_rows` by ordinal, where there are any. Raises `Corrupt` where a file does not have so many rows."""
         starts = np.full(len(rows_of), -1, np.int64)
         bits = 0
         for ordinal in sorted(dead_rows):
@@ -35,22 +39,41 @@ class LiveRows:
             bits += -(-int(rows_of[ordinal]) // 8) * 8
         dead = np.zeros(bits // 8, np.uint8)
         for ordinal, rows in dead_rows.items():
+            if len(rows) and not 0 <= rows.min() <= rows.max() < rows_of[ordinal]:
+                raise Corrupt(_BEYOND)
             _set_bits(dead, rows + starts[ordinal])
-        return cls(ordinal_of, starts, dead)
+        return cls(ordinal_of, rows_of, starts, dead)
 
 
 def count_live(live: LiveRows, file_numbers: npt.NDArray[np.int32], row_indices: Int64s, counts: Int64s) -> None:
-    """Adds 1 to counts[ordinal] for every pointer to a live row of that file."""
-    _count(live.ordinal_of, live.starts, live.dead, file_numbers, row_indices, counts)
+    """Adds 1 to counts[ordinal] for every pointer to a live row of that file.
+
+    Raises `Corrupt` for a pointer beyond the end of its file.
+    """
+    if not _count(_arrays(live), file_numbers, row_indices, counts):
+        raise Corrupt(_BEYOND)
 
 
 def live_pointers(
     live: LiveRows, file_numbers: npt.NDArray[np.int32], row_indices: Int64s, wanted: npt.NDArray[np.bool_]
 ) -> Int64s:
-    """Which pointers lead to live rows of wanted files (`wanted` by ordinal), ascending."""
+    """Which pointers lead to live rows of wanted files (`wanted` by ordinal), ascending.
+
+    Raises `Corrupt` for a pointer beyond the end of its file.
+    """
     places = np.empty(len(file_numbers), np.int64)
-    found = _select(live.ordinal_of, live.starts, live.dead, file_numbers, row_indices, wanted, places)
+    found = _select(_arrays(live), file_numbers, row_indices, wanted, places)
+    if found < 0:
+        raise Corrupt(_BEYOND)
     return places[:found].copy()
+
+
+def _arrays(live: LiveRows) -> tuple[Int64s, Int64s, Int64s, npt.NDArray[np.uint8]]:
+    return live.ordinal_of, live.rows_of, live.starts, live.dead
+
+
+_BEYOND = "the primary key index, or a deletion vector, points beyond the end of a compacted file"
+_STALE, _DAMAGED = -1, -2
 
 
 @nb.njit(cache=True, nogil=True)
@@ -60,31 +83,40 @@ def _set_bits(dead, bits):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(inline="always")
-def _live_ordinal(ordinal_of, starts, dead, file_number, row_index):  # type: ignore[no-untyped-def]
-    ordinal = np.int64(-1)
+def _live_ordinal(live, file_number, row_index):  # type: ignore[no-untyped-def]
+    ordinal_of, rows_of, starts, dead = live
+    ordinal = np.int64(_STALE)
     if 0 <= file_number < ordinal_of.size:
         ordinal = ordinal_of[file_number]
-        if ordinal >= 0 and starts[ordinal] >= 0:
-            bit = starts[ordinal] + row_index
-            if dead[bit >> 3] & (1 << (bit & 7)):
-                ordinal = np.int64(-1)
+        if ordinal >= 0:
+            if not 0 <= row_index < rows_of[ordinal]:
+                ordinal = np.int64(_DAMAGED)
+            elif starts[ordinal] >= 0:
+                bit = starts[ordinal] + row_index
+                if dead[bit >> 3] & (1 << (bit & 7)):
+                    ordinal = np.int64(_STALE)
     return ordinal
 
 
 @nb.njit(cache=True, nogil=True)
-def _count(ordinal_of, starts, dead, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
+def _count(live, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
     for place in range(file_numbers.size):
-        ordinal = _live_ordinal(ordinal_of, starts, dead, file_numbers[place], row_indices[place])
+        ordinal = _live_ordinal(live, file_numbers[place], row_indices[place])
+        if ordinal == _DAMAGED:
+            return False
         if ordinal >= 0:
             counts[ordinal] += 1
+    return True
 
 
 @nb.njit(cache=True, nogil=True)
-def _select(ordinal_of, starts, dead, file_numbers, row_indices, wanted, places):  # type: ignore[no-untyped-def]
+def _select(live, file_numbers, row_indices, wanted, places):  # type: ignore[no-untyped-def]
     selected = 0
     for place in range(file_numbers.size):
-        ordinal = _live_ordinal(ordinal_of, starts, dead, file_numbers[place], row_indices[place])
-        if ordinal >= 0 and wanted[ordinal]:
+        ordinal = _live_ordinal(live, file_numbers[place], row_indices[place])
+        if ordinal == _DAMAGED:
+            return -1
+        if 0 <= ordinal < wanted.size and wanted[ordinal]:
             places[selected] = place
             selected += 1
     return selected

@@ -24,7 +24,7 @@ from compactor.catalog.actions import DeletionVector
 from compactor.deletion_vectors import read_dead_rows
 from compactor.errors import Corrupt
 from compactor.index.files import open_bucket, overlay
-from compactor.index.layout import IndexRows, IndexSegment, no_rows
+from compactor.index.layout import VOID_FILE_NUMBER, IndexRows, IndexSegment, no_rows
 from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
 from compactor.kernels.live_rows import LiveRows, count_live
@@ -253,6 +253,8 @@ def _remember(plan: RoundPlan, hash_bucket: int, older: Sequence[IndexSegment], 
     absorbed = sum(len(piece) for piece in pieces)
     pieces += [segment.rows(plan.sort_columns, found) for segment, found in zip(older, hits, strict=True)]
     rows, kept = overlay(pieces or [no_rows(plan.sort_columns)])
+    if len(rows) and not VOID_FILE_NUMBER <= rows.file_numbers.min() <= rows.file_numbers.max() < _files_numbered(plan):
+        raise Corrupt("the primary key index names a compacted file that there has never been")
     segments = np.concatenate(
         [np.full(absorbed, -1, np.int64), *(np.full(len(found), number) for number, found in enumerate(hits))]
     )
@@ -406,9 +408,13 @@ def _count(
     )
 
 
+def _files_numbered(plan: RoundPlan) -> int:
+    """Above every number that a compacted file has, or has had."""
+    return max([plan.output.next_file_number, *(file.file_number + 1 for file in plan.compacted)])
+
+
 def ordinals_of_compacted(plan: RoundPlan) -> Int64s:
     """Ordinals of compacted files by file number; -1 for the number of no live file, and for number -1 (the last)."""
-    highest = max((file.file_number for file in plan.compacted), default=0)
-    ordinal_of = np.full(max(highest, plan.output.next_file_number) + 2, -1, np.int64)
+    ordinal_of = np.full(_files_numbered(plan) + 1, -1, np.int64)
     ordinal_of[[file.file_number for file in plan.compacted]] = [file.ordinal for file in plan.compacted]
     return ordinal_of

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -39,23 +40,33 @@ class MaterializedFiles:
 
 
 def materialize(
-    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Sequence[RowsOfFiles]
-) -> MaterializedFiles:
-    """One materialize task: its sources' rows, in the order (source file, dedupe task), in files of bounded rows."""
+    plan: RoundPlan, layout: MaterializeLayout, blocks_of_tasks: Mapping[int, Sequence[RowsOfFiles]]
+) -> Iterator[MaterializedFiles]:
+    """Materialize tasks, one after the other. What one wrote is brought to the disk while the next one writes."""
+    with ThreadPoolExecutor(1) as finishing:
+        written = [_write(plan, layout, task, blocks_of_tasks[task], finishing) for task in sorted(blocks_of_tasks)]
+        for task, unfinished in zip(sorted(blocks_of_tasks), written, strict=True):
+            files = tuple(file.result() for file in unfinished)
+            rows, due = sum(file.rows for file in files), layout.rows_of_tasks[task]
+            if rows != due:
+                raise Corrupt(f"materialize task {task} wrote {rows} rows, but {due} rows survive")
+            yield MaterializedFiles(files, peak_memory_bytes())
+
+
+def _write(
+    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Sequence[RowsOfFiles], finishing: ThreadPoolExecutor
+) -> Sequence[Future[DataFile]]:
+    """One task's sources' rows, in the order (source file, dedupe task), in files of bounded rows."""
     wanted = _row_indices_by_source(blocks)
     sources = [file for file in plan.sources if file.ordinal in wanted]
     dictionary_columns = _dictionary_columns(plan, sources)
     passes_on = any(_is_large(plan, source, len(wanted[source.ordinal])) for source in sources)
-    cutter = _FileCutter(plan, int(layout.first_file_numbers[task]), dictionary_columns, passes_on)
-    with cutter:
+    with _FileCutter(plan, int(layout.first_file_numbers[task]), dictionary_columns, passes_on, finishing) as cutter:
         for source in sources:
             if not _pass_on(plan, source, wanted[source.ordinal], cutter):
                 for rows in _surviving_rows(plan, source, wanted[source.ordinal]):
                     cutter.write(rows)
-    written = sum(file.rows for file in cutter.files)
-    if written != layout.rows_of_tasks[task]:
-        raise Corrupt(f"materialize task {task} wrote {written} rows, but {layout.rows_of_tasks[task]} rows survive")
-    return MaterializedFiles(tuple(cutter.files), peak_memory_bytes())
+    return cutter.files
 
 
 def _row_indices_by_source(blocks: Sequence[RowsOfFiles]) -> dict[int, npt.NDArray[np.int64]]:
@@ -130,12 +141,21 @@ def _reading(source: SourceFile) -> Iterator[None]:
 
 
 class _FileCutter:
-    """Writes tables one after the other into files of at most `rows_per_compacted_file` rows."""
+    """Writes tables one after the other into files of at most `rows_per_compacted_file` rows.
+
+    files  what was written; the last of them is perhaps not finished yet
+    """
 
     def __init__(
-        self, plan: RoundPlan, first_file_number: int, dictionary_columns: Sequence[str] | None, takes_row_groups: bool
+        self,
+        plan: RoundPlan,
+        first_file_number: int,
+        dictionary_columns: Sequence[str] | None,
+        takes_row_groups: bool,
+        finishing: ThreadPoolExecutor,
     ) -> None:
-        self.files: list[DataFile] = []
+        self.files: list[Future[DataFile]] = []
+        self._finishing = finishing
         self._plan = plan
         self._file_number = first_file_number
         self._dictionary_columns = dictionary_columns
@@ -180,34 +200,36 @@ class _FileCutter:
         if self._writer is not None and not self._room:
             self._finish_file(self._writer)
 
-    def _path(self) -> str:
-        output = self._plan.output
-        return CompactedFilePath(
-            output.index.stream,
-            output.compacted_stream_version,
-            self._plan.commit_id,
-            self._file_number,
-            output.content_type,
-        ).key
-
     def _open_file(self) -> TabularWriter:
         output = self._plan.output
         self._room = output.rows_per_compacted_file
-        uri = f"{self._plan.location.root_uri}/{self._path()}"
+        uri = f"{self._plan.location.root_uri}/{_path(self._plan, self._file_number)}"
         location, columns = self._plan.location, self._dictionary_columns
         return TabularWriter.open(location, uri, output.content_type, output.schema, columns, self._takes_row_groups)
 
     def _finish_file(self, writer: TabularWriter) -> None:
-        measure: FileMeasure = writer.close()
-        self.files.append(
-            DataFile(
-                file_number=self._file_number,
-                path=self._path(),
-                content_type=self._plan.output.content_type,
-                rows=measure.rows,
-                size_bytes=measure.size_bytes,
-                columns=dict(measure.columns),
-            )
-        )
+        if self.files:
+            # One at a time: a disk that is slower than we are must not be left behind.
+            self.files[-1].result()
+        self.files.append(self._finishing.submit(_finished, self._plan, self._file_number, writer))
         self._writer = None
         self._file_number += 1
+
+
+def _finished(plan: RoundPlan, file_number: int, writer: TabularWriter) -> DataFile:
+    measure: FileMeasure = writer.close()
+    return DataFile(
+        file_number=file_number,
+        path=_path(plan, file_number),
+        content_type=plan.output.content_type,
+        rows=measure.rows,
+        size_bytes=measure.size_bytes,
+        columns=dict(measure.columns),
+    )
+
+
+def _path(plan: RoundPlan, file_number: int) -> str:
+    output = plan.output
+    return CompactedFilePath(
+        output.index.stream, output.compacted_stream_version, plan.commit_id, file_number, output.content_type
+    ).key

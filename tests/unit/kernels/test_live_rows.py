@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.errors import Corrupt
 from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
 
 ROWS = 20
@@ -35,3 +38,18 @@ def test_live_pointers_are_counted_and_selected_as_a_plain_loop_does(
     assert counts.tolist() == [plain.count(ordinal) for ordinal in range(3)]
     places = live_pointers(live, numbers, rows, np.array(wanted)).tolist()
     assert places == [place for place, ordinal in enumerate(plain) if ordinal >= 0 and wanted[ordinal]]
+
+
+@pytest.mark.parametrize("row", [-1, ROWS, 2**40])
+@pytest.mark.parametrize("dead", [{}, {0: np.array([3])}])
+def test_a_pointer_beyond_its_file_is_damage_and_is_not_followed(
+    row: int, dead: dict[int, npt.NDArray[np.int64]]
+) -> None:
+    live = LiveRows.of(np.array([-1, 0, -1]), np.array([ROWS]), dead)
+    numbers, rows = np.array([1], np.int32), np.array([row])
+    with pytest.raises(Corrupt, match="beyond the end"):
+        count_live(live, numbers, rows, np.zeros(1, np.int64))
+    with pytest.raises(Corrupt, match="beyond the end"):
+        live_pointers(live, numbers, rows, np.ones(1, np.bool_))
+    with pytest.raises(Corrupt, match="beyond the end"):
+        LiveRows.of(np.array([-1, 0, -1]), np.array([ROWS]), {0: rows})
