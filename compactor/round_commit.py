@@ -3,8 +3,9 @@
 The order of durable writes of a session, once:
 
     0. the destination table        its definition, where there is none; empty until 3, and no harm if nothing follows
-    1. delta keys and survivors     Spark's own disks; lost with the job
-    2. index files, compacted files the lake, under the commit id of this attempt; nobody sees them
+    1. delta keys and survivors     Spark's own memory and disks; lost with the job
+    2. index files and pointers,    the lake, under the commit id of this attempt, each brought to the disk; nobody
+       compacted files, vectors     sees them
     3. the commit                   ONE entry of the compacted stream's log: files + index version + completion
     4. round done                   session log; a reader who finds 3 without 4 believes 3
     5. heartbeat                    a hint, overwritten

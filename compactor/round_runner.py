@@ -3,7 +3,7 @@
     delta files --hash_files--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept
                counts, beside them (an accumulator)--> driver: lay_out
     survivors --finish_bucket--> index files
-                           |--> row indices --shuffle by task--> materialize --> compacted files
+                           |--> row indices --shuffle by writer--> materialize --> compacted files
 
 Two Spark jobs: the counts of the first are what the second needs to know where every row will lie. Every task is a
 function of its input, and writes files under names that only this attempt uses; so Spark may run one again, anywhere.

@@ -107,21 +107,13 @@ def finish_bucket(
     # What is no row has a negative ordinal, which counts from the end.
     moves = np.append(layout.tasks, [CARRIED, CARRIED])[run.ordinals] != CARRIED
     moving = _ranked(plan, _moving_rows(run, moves, repointed))
-    new_numbers, new_indices = _pointers(plan, layout, bucket.hash_bucket, moving)
-
-    file_numbers = np.where(run.ordinals == VOID_OVER_OLDER_RUNS, VOID_FILE_NUMBER, TOMBSTONE_FILE_NUMBER)
-    file_numbers = file_numbers.astype(np.int32)
-    row_indices = run.row_indices.copy()
-    stays = (run.ordinals >= 0) & ~moves
-    file_numbers[stays] = np.array([file.file_number for file in plan.compacted], np.int32)[run.ordinals[stays]]
-    in_run = int(moves.sum())
-    file_numbers[moves], row_indices[moves] = new_numbers[:in_run], new_indices[:in_run]
-    index_rows = IndexRows(run.words, file_numbers, row_indices, run.sort_values)
-    files = list(write_bucket(plan.location, plan.output.index, bucket.hash_bucket, index_rows, plan.sort_columns))
-    start = in_run
+    file_numbers, row_indices = _pointers(plan, layout, bucket.hash_bucket, moving)
+    start = int(moves.sum())
+    rows = _index_rows(plan, run, moves, file_numbers[:start], row_indices[:start])
+    files = list(write_bucket(plan.location, plan.output.index, bucket.hash_bucket, rows, plan.sort_columns))
     for each in repointed:
         end = start + len(each.places)
-        files.append(_repoint(plan, each, new_numbers[start:end], new_indices[start:end]))
+        files.append(_repoint(plan, each, file_numbers[start:end], row_indices[start:end]))
         start = end
     return tuple(files), _rows_to_fetch(layout, bucket.hash_bucket, moving)
 
@@ -184,7 +176,20 @@ def _pointers(
     return compacted_pointers(places, first_file_numbers, plan.output.rows_per_compacted_file)
 
 
+def _index_rows(
+    plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_], new_numbers: Int64s, new_indices: Int64s
+) -> IndexRows:
+    """The new run as the index has it: of rows that move, with their new pointers."""
+    file_numbers = np.where(run.ordinals == VOID_OVER_OLDER_RUNS, VOID_FILE_NUMBER, TOMBSTONE_FILE_NUMBER)
+    file_numbers, row_indices = file_numbers.astype(np.int32), run.row_indices.copy()
+    stays = (run.ordinals >= 0) & ~moves
+    file_numbers[stays] = np.array([file.file_number for file in plan.compacted], np.int32)[run.ordinals[stays]]
+    file_numbers[moves], row_indices[moves] = new_numbers, new_indices
+    return IndexRows(run.words, file_numbers, row_indices, run.sort_values)
+
+
 def _repoint(plan: RoundPlan, leaving: _LeavingRows, new_numbers: Int64s, new_indices: Int64s) -> IndexFile:
+    """Pointers for an older run's file: of rows that leave, the new ones; of all others, those that it has."""
     file_numbers, row_indices = leaving.segment.file_numbers.copy(), leaving.segment.row_indices.copy()
     file_numbers[leaving.places], row_indices[leaving.places] = new_numbers, new_indices
     return write_pointers(plan.location, plan.output.index, leaving.segment.file, file_numbers, row_indices)

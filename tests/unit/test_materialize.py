@@ -10,8 +10,9 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.catalog import Table
-from compactor.errors import Corrupt, Invalid
+from compactor.errors import Corrupt, Invalid, Unavailable
 from compactor.steps import materialize
+from compactor.tabular import FileMeasure, TabularWriter
 from compactor.verify import verify
 from tests.fakes.in_process_spark import in_process_spark
 
@@ -153,6 +154,26 @@ def test_a_damaged_delta_is_bad_input_and_a_damaged_compacted_file_is_corrupt(
     orders.append({}, rows_of(0, 2, 2))
     with pytest.raises(Corrupt, match="cannot be read"):
         run(lake)
+
+
+def test_a_file_that_cannot_be_finished_fails_the_round_though_later_ones_can(
+    lake: DeltaCatalog, orders: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed = TabularWriter.close, list[str]()
+
+    def close_but_the_first(writer: TabularWriter) -> FileMeasure:
+        closed.append("once")
+        if len(closed) == 1:
+            raise Unavailable("the disk is full")
+        return close(writer)
+
+    orders.append({}, rows_of(0, 1_000, 1))
+    monkeypatch.setattr(TabularWriter, "close", close_but_the_first)
+    with pytest.raises(Unavailable, match="the disk is full"):
+        run(lake, rows_per_compacted_file=300)
+    assert orders.stream({}).load().state.compacted is None
+    run(lake, rows_per_compacted_file=300)
+    assert compacted_rows(orders) == latest(rows_of(0, 1_000, 1))
 
 
 def _damaged(body: bytes) -> bytes:
