@@ -39,8 +39,10 @@ from compactor.steps.materialize import MaterializedFiles, materialize
 from compactor.steps.memory import peak_memory_bytes
 
 HASH_TASKS_PER_CORE = 4
+"""More tasks than cores, so that a core that is done early has something left to take."""
+
 WRITERS_PER_CORE = 2
-"""More Spark tasks than cores, so that a core that is done early has something left to take."""
+"""So too here, but few: one with several materialize tasks finishes one's file while it writes the next one's."""
 
 ElementT = TypeVar("ElementT")
 

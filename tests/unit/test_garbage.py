@@ -27,17 +27,6 @@ GRACE_SECONDS = 7 * DAY_SECONDS
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """It starts now, since files bear the time of the file system."""
-    return ManualClock(time.time_ns() // 1_000_000)
-
-
-@pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock) -> DeltaCatalog:
-    return DeltaCatalog.open(tmp_path / "lake", clock=clock)
-
-
-@pytest.fixture
 def orders(lake: DeltaCatalog) -> Table:
     """Two rounds: the second has rewritten what the first one left."""
     orders = lake.create_table(ORDERS)

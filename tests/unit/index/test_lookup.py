@@ -105,9 +105,7 @@ def test_a_key_of_a_big_index_is_found_in_four_reads(big_index: tuple[FaultyStor
     assert max(reads) <= 8
 
 
-def test_pointers_that_replace_a_file_s_own_cost_one_read_more(
-    tmp_path: Path,
-) -> None:
+def test_pointers_that_replace_a_file_s_own_cost_one_read_more(tmp_path: Path) -> None:
     location = StoreLocation(f"file://{tmp_path}")
     keys = {digest_of(key): (1, key) for key in range(50_000)}
     files = [repoint(location, 2, file, 7) for file in write_run(location, 1, keys, 50_000)]
