@@ -1,7 +1,7 @@
 """Rows moved into digest order: by their top bits into parts that a processor's cache holds, then each part within it.
 
-To sort only places would be less to move; but whoever then reads rows in that order jumps about in memory. Digests and
-sort values move together, in two passes that read or write in long strokes, and what follows reads straight on.
+To sort only places would be less to move; but whoever then reads rows in that order jumps about in memory. All that is
+known of a row moves together, in two passes that read or write in long strokes, and what follows reads straight on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _SLOT_BITS_MAX = 24
 _ROWS_MAX = 2**31 - 1
 
 Bytes = npt.NDArray[np.uint8]
+RowIndices = npt.NDArray[np.unsignedinteger]
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,26 @@ class SortedRows:
 
     words        (rows, 5)
     places       int32 (rows,): where the row stood before
+    row_indices  unsigned (rows,)
     sort_values  uint8 (rows, width)
     """
 
     words: Words
     places: npt.NDArray[np.int32]
+    row_indices: RowIndices
     sort_values: Bytes
 
 
-def sort_by_digest(words: list[Words], sort_values: list[Bytes], width: int) -> SortedRows:
+def sort_by_digest(
+    words: list[Words], row_indices: list[RowIndices], sort_values: list[Bytes], width: int
+) -> SortedRows:
     """Rows that lie in pieces, one after the other, in digest order.
 
     The lists are emptied piece by piece, so that the rows' old home is given back as they move.
     Any input sorts right; input whose top bits are not uniform (never SHA-1's) only sorts slower.
 
     words        pieces of (rows, 5)
+    row_indices  pieces of unsigned (rows,), which may differ in width
     sort_values  pieces of uint8 (rows, width)
 
     Raises `Invalid` for more rows than an int32 counts.
@@ -57,20 +63,27 @@ def sort_by_digest(words: list[Words], sort_values: list[Bytes], width: int) -> 
     for piece in words:
         _count(piece, part_bits, counts)
     bounds = np.concatenate(([0], np.cumsum(counts)))
-    moved = SortedRows(np.empty((rows, 5), np.uint32), np.empty(rows, np.int32), np.empty((rows, width), np.uint8))
+    index_type = np.result_type(np.uint32, *(piece.dtype for piece in row_indices))
+    moved = SortedRows(
+        np.empty((rows, 5), np.uint32),
+        np.empty(rows, np.int32),
+        np.empty(rows, index_type),
+        np.empty((rows, width), np.uint8),
+    )
     cursor, first = bounds[:-1].copy(), 0
+    home = (moved.words, moved.places, moved.row_indices, moved.sort_values)
     while words:
-        piece, values = words.pop(0), sort_values.pop(0)
-        _scatter(piece, values, first, part_bits, cursor, moved.words, moved.places, moved.sort_values)
+        piece, indices, values = words.pop(0), row_indices.pop(0).astype(index_type, copy=False), sort_values.pop(0)
+        _scatter(piece, indices, values, first, part_bits, cursor, *home)
         first += len(piece)
-    _sort_parts(bounds, part_bits, moved.words, moved.places, moved.sort_values)
+    _sort_parts(bounds, part_bits, *home)
     return moved
 
 
 def digest_order(words: Words) -> npt.NDArray[np.int64]:
     """The stable order of rows by digest: equal digests keep their old order. int64 (rows,)."""
-    no_values = np.empty((len(words), 0), np.uint8)
-    return sort_by_digest([words], [no_values], 0).places.astype(np.int64)
+    no_indices, no_values = np.zeros(len(words), np.uint32), np.empty((len(words), 0), np.uint8)
+    return sort_by_digest([words], [no_indices], [no_values], 0).places.astype(np.int64)
 
 
 @nb.njit(inline="always")
@@ -85,7 +98,9 @@ def _count(words, part_bits, counts):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _scatter(words, values, first, part_bits, cursor, out_words, out_places, out_values):  # type: ignore[no-untyped-def]
+def _scatter(  # type: ignore[no-untyped-def]
+    words, indices, values, first, part_bits, cursor, out_words, out_places, out_indices, out_values
+):
     for row in range(words.shape[0]):
         part = _part(words[row, 0], part_bits)
         at = cursor[part]
@@ -93,6 +108,7 @@ def _scatter(words, values, first, part_bits, cursor, out_words, out_places, out
         for word in range(5):
             out_words[at, word] = words[row, word]
         out_places[at] = first + row
+        out_indices[at] = indices[row]
         for byte in range(values.shape[1]):
             out_values[at, byte] = values[row, byte]
 
@@ -142,23 +158,25 @@ def _slot_bits(rows):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _sort_parts(bounds, part_bits, words, places, values):  # type: ignore[no-untyped-def]
+def _sort_parts(bounds, part_bits, words, places, indices, values):  # type: ignore[no-untyped-def]
     rows_max = np.diff(bounds).max()
     slots_max = 1 << _slot_bits(rows_max)
     starts, cursor = np.empty(slots_max + 1, np.int64), np.empty(slots_max, np.int64)
     heads, order = np.empty(rows_max, np.uint64), np.empty(rows_max, np.int64)
     part_words, part_places = np.empty((rows_max, 5), np.uint32), np.empty(rows_max, np.int32)
+    part_indices = np.empty(rows_max, indices.dtype)
     part_values = np.empty((rows_max, values.shape[1]), np.uint8)
     for part in range(bounds.size - 1):
         begin, rows = bounds[part], bounds[part + 1] - bounds[part]
         part_words[:rows] = words[begin : begin + rows]
         part_places[:rows] = places[begin : begin + rows]
+        part_indices[:rows] = indices[begin : begin + rows]
         part_values[:rows] = values[begin : begin + rows]
         _order_part(part_words[:rows], part_bits, _slot_bits(rows), starts, cursor, heads, order)
         for row in range(rows):
             source, target = order[row], begin + row
             for word in range(5):
                 words[target, word] = part_words[source, word]
-            places[target] = part_places[source]
+            places[target], indices[target] = part_places[source], part_indices[source]
             for byte in range(values.shape[1]):
                 values[target, byte] = part_values[source, byte]

@@ -32,26 +32,24 @@ class LocatedRows:
 
 
 @dataclass(frozen=True)
-class PlacedRows:
-    """Rows in digest order, and where they stood in the order in which they came, file after file.
+class DeltaRows:
+    """Rows of a bucket's delta files in digest order.
 
     words        (rows, 5)
-    files        int32 (rows,): which of the bucket's files the row is from
-    places       int32 (rows,): its place among the rows of all of these files
+    files        int32 (rows,): which of these files the row is from
+    row_indices  unsigned (rows,): which row of it
     sort_values  uint8 (rows, width)
     ordinals     int32 (files,): which source file that is
-    row_indices  (rows,), by place: which row of its file
     """
 
     words: Words
     files: Int32s
-    places: Int32s
+    row_indices: npt.NDArray[np.unsignedinteger]
     sort_values: Bytes
     ordinals: Int32s
-    row_indices: npt.NDArray[np.unsignedinteger]
 
 
-def gather_rows(holders: Int64s, remembered: LocatedRows, arriving: PlacedRows) -> LocatedRows:
+def gather_rows(holders: Int64s, remembered: LocatedRows, arriving: DeltaRows) -> LocatedRows:
     """The rows `holders` of two sets laid one after the other: below len(remembered.words) the first's."""
     keys = len(holders)
     gathered = LocatedRows(
@@ -62,36 +60,54 @@ def gather_rows(holders: Int64s, remembered: LocatedRows, arriving: PlacedRows) 
     )
     _gather(
         holders,
-        (remembered.words, remembered.ordinals, remembered.row_indices, remembered.sort_values),
-        (arriving.words, arriving.files, arriving.places, arriving.sort_values),
-        arriving.ordinals,
+        remembered.words,
+        remembered.ordinals,
+        remembered.row_indices,
+        remembered.sort_values,
+        arriving.words,
+        arriving.files,
         arriving.row_indices,
-        (gathered.words, gathered.ordinals, gathered.row_indices, gathered.sort_values),
+        arriving.sort_values,
+        arriving.ordinals,
+        gathered.words,
+        gathered.ordinals,
+        gathered.row_indices,
+        gathered.sort_values,
     )
     return gathered
 
 
-@nb.njit(inline="always")
-def _copy(source, row, target, key):  # type: ignore[no-untyped-def]
-    for column in range(source.shape[1]):
-        target[key, column] = source[row, column]
-
-
+# Arrays are named one by one: out of a tuple, or handed to another function, numba would count references for each row.
 @nb.njit(cache=True, nogil=True)
-def _gather(holders, remembered, arriving, ordinals_of_files, row_indices_by_place, gathered):  # type: ignore[no-untyped-def]
-    old_words, old_ordinals, old_row_indices, old_sort = remembered
-    new_words, files, places, new_sort = arriving
-    words, ordinals, row_indices, sort = gathered
+def _gather(  # type: ignore[no-untyped-def]
+    holders,
+    old_words,
+    old_ordinals,
+    old_row_indices,
+    old_sort,
+    new_words,
+    files,
+    new_row_indices,
+    new_sort,
+    ordinals_of_files,
+    words,
+    ordinals,
+    row_indices,
+    sort,
+):
     known = old_ordinals.size
     for key in range(holders.size):
         row = holders[key]
         if row < known:
-            _copy(old_words, row, words, key)
+            for word in range(5):
+                words[key, word] = old_words[row, word]
             ordinals[key], row_indices[key] = old_ordinals[row], old_row_indices[row]
-            _copy(old_sort, row, sort, key)
+            for byte in range(sort.shape[1]):
+                sort[key, byte] = old_sort[row, byte]
         else:
             row -= known
-            _copy(new_words, row, words, key)
-            ordinals[key] = ordinals_of_files[files[row]]
-            row_indices[key] = row_indices_by_place[places[row]]
-            _copy(new_sort, row, sort, key)
+            for word in range(5):
+                words[key, word] = new_words[row, word]
+            ordinals[key], row_indices[key] = ordinals_of_files[files[row]], new_row_indices[row]
+            for byte in range(sort.shape[1]):
+                sort[key, byte] = new_sort[row, byte]

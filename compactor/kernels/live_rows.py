@@ -50,7 +50,7 @@ def count_live(live: LiveRows, file_numbers: npt.NDArray[np.int32], row_indices:
 
     Raises `Corrupt` for a pointer beyond the end of its file.
     """
-    if not _count(_arrays(live), file_numbers, row_indices, counts):
+    if not _count(live.ordinal_of, live.rows_of, live.starts, live.dead, file_numbers, row_indices, counts):
         raise Corrupt(_BEYOND)
 
 
@@ -59,21 +59,18 @@ def live_pointers(
 ) -> Int64s:
     """Which pointers lead to live rows of wanted files (`wanted` by ordinal), ascending.
 
-    Raises `Corrupt` for a pointer beyond the end of its file.
+    Raises `Corrupt` for a pointer beyond the end of a wanted file.
     """
     places = np.empty(len(file_numbers), np.int64)
-    found = _select(_arrays(live), file_numbers, row_indices, wanted, places)
+    ordinal_of = np.where(np.append(wanted, False)[live.ordinal_of], live.ordinal_of, _STALE)
+    found = _select(ordinal_of, live.rows_of, live.starts, live.dead, file_numbers, row_indices, places)
     if found < 0:
         raise Corrupt(_BEYOND)
     return places[:found].copy()
 
 
-def _arrays(live: LiveRows) -> tuple[Int64s, Int64s, Int64s, npt.NDArray[np.uint8]]:
-    return live.ordinal_of, live.rows_of, live.starts, live.dead
-
-
 _BEYOND = "the primary key index, or a deletion vector, points beyond the end of a compacted file"
-_STALE, _DAMAGED = -1, -2
+_STALE = -1
 
 
 @nb.njit(cache=True, nogil=True)
@@ -82,41 +79,35 @@ def _set_bits(dead, bits):  # type: ignore[no-untyped-def]
         dead[bit >> 3] |= np.uint8(1 << (bit & 7))
 
 
-@nb.njit(inline="always")
-def _live_ordinal(live, file_number, row_index):  # type: ignore[no-untyped-def]
-    ordinal_of, rows_of, starts, dead = live
-    ordinal = np.int64(_STALE)
-    if 0 <= file_number < ordinal_of.size:
-        ordinal = ordinal_of[file_number]
-        if ordinal >= 0:
-            if not 0 <= row_index < rows_of[ordinal]:
-                ordinal = np.int64(_DAMAGED)
-            elif starts[ordinal] >= 0:
-                bit = starts[ordinal] + row_index
-                if dead[bit >> 3] & (1 << (bit & 7)):
-                    ordinal = np.int64(_STALE)
-    return ordinal
-
-
+# Both loops are written out: in a function of its own, what they share would cost each pointer ten times as much, since
+# numba counts references to arrays that it hands on.
 @nb.njit(cache=True, nogil=True)
-def _count(live, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
+def _count(ordinal_of, rows_of, starts, dead, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
     for place in range(file_numbers.size):
-        ordinal = _live_ordinal(live, file_numbers[place], row_indices[place])
-        if ordinal == _DAMAGED:
-            return False
+        file_number = file_numbers[place]
+        ordinal = ordinal_of[file_number] if 0 <= file_number < ordinal_of.size else np.int64(_STALE)
         if ordinal >= 0:
-            counts[ordinal] += 1
+            row_index = row_indices[place]
+            if row_index < 0 or row_index >= rows_of[ordinal]:
+                return False
+            bit = starts[ordinal] + row_index
+            if starts[ordinal] < 0 or not dead[bit >> 3] & (1 << (bit & 7)):
+                counts[ordinal] += 1
     return True
 
 
 @nb.njit(cache=True, nogil=True)
-def _select(live, file_numbers, row_indices, wanted, places):  # type: ignore[no-untyped-def]
+def _select(ordinal_of, rows_of, starts, dead, file_numbers, row_indices, places):  # type: ignore[no-untyped-def]
     selected = 0
     for place in range(file_numbers.size):
-        ordinal = _live_ordinal(live, file_numbers[place], row_indices[place])
-        if ordinal == _DAMAGED:
-            return -1
-        if 0 <= ordinal < wanted.size and wanted[ordinal]:
-            places[selected] = place
-            selected += 1
+        file_number = file_numbers[place]
+        ordinal = ordinal_of[file_number] if 0 <= file_number < ordinal_of.size else np.int64(_STALE)
+        if ordinal >= 0:
+            row_index = row_indices[place]
+            if row_index < 0 or row_index >= rows_of[ordinal]:
+                return -1
+            bit = starts[ordinal] + row_index
+            if starts[ordinal] < 0 or not dead[bit >> 3] & (1 << (bit & 7)):
+                places[selected] = place
+                selected += 1
     return selected

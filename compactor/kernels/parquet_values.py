@@ -10,9 +10,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 import numpy.typing as npt
-from numba.core import cgutils
-from numba.core import types as numba_types
-from numba.extending import intrinsic
+
+from compactor.kernels.copy_bytes import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]
 Codes = npt.NDArray[np.uint32]
@@ -56,21 +55,6 @@ def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple
     return int(low), int(high)
 
 
-@intrinsic
-def _copy(_, target, _target_start, source, _source_start, _count):  # type: ignore[no-untyped-def]
-    """Copies bytes between arrays by the C library, which does it faster than a loop does."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        to = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        come = context.make_array(signature.args[2])(context, builder, arguments[2]).data
-        to, come = builder.gep(to, [arguments[1]]), builder.gep(come, [arguments[3]])
-        cgutils.raw_memcpy(builder, to, come, arguments[4], 1)  # type: ignore[no-untyped-call]
-        return context.get_dummy_value()
-
-    number = numba_types.int64
-    return numba_types.void(target, number, source, number, number), generate
-
-
 @nb.njit(inline="always")
 def _length(values, start):  # type: ignore[no-untyped-def]
     low = np.int64(values[start]) | (np.int64(values[start + 1]) << 8)
@@ -95,7 +79,7 @@ def _take_byte_arrays(values, starts, ends, places, page, start):  # type: ignor
     for number in range(places.size):
         place = places[number]
         count = ends[place] - starts[place]
-        _copy(page, start, values, starts[place], count)  # type: ignore[call-arg]
+        copy_bytes(page, start, values, starts[place], count)  # type: ignore[call-arg]
         start += count
     return start
 

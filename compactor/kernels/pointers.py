@@ -15,6 +15,8 @@ from compactor.kernels.hash_bucket import group_by_bucket
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
+_GUESS_BITS = 14
+
 
 class RanksWithinFiles:
     """Of rows that survive: the rank of each among the survivors of its file. First all are added, then any are asked.
@@ -59,19 +61,28 @@ def ranks_within_files(files: Int32s, row_indices: Int64s) -> Int32s:
 def files_of_places(places: Int32s, file_bounds: Int64s) -> Int32s:
     """Which file each place is of. int32 (places,)."""
     files = np.empty(len(places), np.int32)
-    _find_files(places, file_bounds, files)
+    if not len(places):
+        return files
+    # A first guess by a place's leading bits; what is left to look at are the files that begin within one stride.
+    shift = max(int(file_bounds[-1]).bit_length() - _GUESS_BITS, 0)
+    strides = np.arange((int(file_bounds[-1]) >> shift) + 1) << shift
+    guesses = np.searchsorted(file_bounds, strides, side="right").astype(np.int32) - 1
+    _find_files(places, file_bounds, guesses, np.int64(shift), files)
     return files
 
 
 def compacted_pointers(
-    places: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
-) -> tuple[Int64s, Int64s]:
-    """Where rows come to lie, as (file numbers, row indices).
+    files: Int32s, ranks: Int32s, first_places: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
+) -> tuple[Int32s, Int64s]:
+    """Where rows come to lie, as (file numbers, row indices), (rows,) each.
 
-    places              (rows,): place among all rows that the row's materialize task writes, from 0
-    first_file_numbers  (rows,): number of the first file that this task writes
+    files, ranks        (rows,): the source file of each row, and the row's rank in it
+    first_places        by source file: the place of rank 0 among all rows that its materialize task writes, from 0
+    first_file_numbers  by source file: number of the first file that this task writes
     """
-    return first_file_numbers + places // rows_per_compacted_file, places % rows_per_compacted_file
+    file_numbers, row_indices = np.empty(len(files), np.int32), np.empty(len(files), np.int64)
+    _point(files, ranks, first_places, first_file_numbers, rows_per_compacted_file, file_numbers, row_indices)
+    return file_numbers, row_indices
 
 
 @nb.njit(inline="always")
@@ -111,16 +122,23 @@ def _rank(places, files, marks, before, first, ranks):  # type: ignore[no-untype
 
 
 @nb.njit(cache=True, nogil=True)
-def _find_files(places, file_bounds, files):  # type: ignore[no-untyped-def]
+def _find_files(places, file_bounds, guesses, shift, files):  # type: ignore[no-untyped-def]
     for row in range(places.size):
-        low, high = 0, file_bounds.size - 1
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if places[row] >= file_bounds[middle]:
-                low = middle
-            else:
-                high = middle
-        files[row] = low
+        place = places[row]
+        file = guesses[place >> shift]
+        while place >= file_bounds[file + 1]:
+            file += 1
+        files[row] = file
+
+
+@nb.njit(cache=True, nogil=True)
+def _point(files, ranks, first_places, first_file_numbers, rows_per_file, file_numbers, row_indices):  # type: ignore[no-untyped-def]
+    for row in range(files.size):
+        file = files[row]
+        place = first_places[file] + ranks[row]
+        number = place // rows_per_file
+        file_numbers[row] = first_file_numbers[file] + number
+        row_indices[row] = place - number * rows_per_file
 
 
 @nb.njit(cache=True, nogil=True)

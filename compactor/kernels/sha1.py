@@ -16,6 +16,8 @@ from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
+from compactor.kernels.copy_bytes import copy_bytes
+
 Words: TypeAlias = npt.NDArray[np.uint32]
 
 _COMPILES_FOR_THIS_HOST = config.CPU_NAME is None and config.CPU_FEATURES is None  # type: ignore[attr-defined]
@@ -134,26 +136,51 @@ def _emit_block(builder: ir.IRBuilder, state: ir.Value, block: ir.Value) -> None
 _add_block = add_block_by_instructions if HAS_INSTRUCTIONS else add_block_plainly
 
 
+_LANES, _BLOCK_BYTES = 16, 64
+
+
+@nb.njit(inline="always")
+def _blocks_of(length):  # type: ignore[no-untyped-def]
+    return (length + 8) // _BLOCK_BYTES + 1
+
+
+@nb.njit(inline="always")
+def _fill_block(messages, start, length, number, blocks, at):  # type: ignore[no-untyped-def]
+    """The message's block of that number, padded (section 5.1.1), to blocks[at:]."""
+    done = number * _BLOCK_BYTES
+    taken = min(max(length - done, 0), _BLOCK_BYTES)
+    blocks[at : at + _BLOCK_BYTES] = 0
+    copy_bytes(blocks, at, messages, start + done, taken)  # type: ignore[call-arg]
+    if taken < _BLOCK_BYTES and length >= done:
+        blocks[at + taken] = 0x80
+    if number == _blocks_of(length) - 1:
+        bits = np.uint64(length) << np.uint64(3)
+        for place in range(8):
+            blocks[at + 63 - place] = np.uint8((bits >> np.uint64(8 * place)) & np.uint64(0xFF))
+
+
 @nb.njit(cache=True, nogil=True)
 def _sha1(messages, offsets, words):  # type: ignore[no-untyped-def]
-    block, state = np.empty(64, np.uint8), np.empty(5, np.uint32)
-    for message in range(offsets.size - 1):
-        start, length = offsets[message], offsets[message + 1] - offsets[message]
-        state[0], state[1], state[2] = 0x67452301, 0xEFCDAB89, 0x98BADCFE
-        state[3], state[4] = 0x10325476, 0xC3D2E1F0
-        blocks = (length + 8) // 64 + 1
-        for number in range(blocks):
-            taken = min(max(length - number * 64, 0), 64)
-            for place in range(taken):
-                block[place] = messages[start + number * 64 + place]
-            for place in range(taken, 64):
-                block[place] = 0
-            if taken < 64 and length >= number * 64:
-                block[taken] = 0x80
-            if number == blocks - 1:
-                bits = np.uint64(length) << np.uint64(3)
-                for place in range(8):
-                    block[63 - place] = np.uint8((bits >> np.uint64(8 * place)) & np.uint64(0xFF))
-            _add_block(state, block)  # type: ignore[call-arg]
-        for word in range(5):
-            words[message, word] = state[word]
+    # Several messages side by side: a block's bytes have long been stored when they are read as vectors. Read at once,
+    # they would not be forwarded, and each block would wait for its stores, twice as long as it takes to add it.
+    blocks, states = np.empty(_LANES * _BLOCK_BYTES, np.uint8), np.empty((_LANES, 5), np.uint32)
+    for first in range(0, offsets.size - 1, _LANES):
+        lanes = min(offsets.size - 1 - first, _LANES)
+        states[:, 0], states[:, 1], states[:, 2] = 0x67452301, 0xEFCDAB89, 0x98BADCFE
+        states[:, 3], states[:, 4] = 0x10325476, 0xC3D2E1F0
+        number, unfinished = 0, lanes
+        while unfinished > 0:
+            for lane in range(lanes):
+                start, length = offsets[first + lane], offsets[first + lane + 1] - offsets[first + lane]
+                if number < _blocks_of(length):
+                    _fill_block(messages, start, length, number, blocks, lane * _BLOCK_BYTES)
+            unfinished = 0
+            for lane in range(lanes):
+                count = _blocks_of(offsets[first + lane + 1] - offsets[first + lane])
+                if number < count:
+                    _add_block(states[lane], blocks[lane * _BLOCK_BYTES :])  # type: ignore[call-arg]
+                unfinished += number + 1 < count
+            number += 1
+        for lane in range(lanes):
+            for word in range(5):
+                words[first + lane, word] = states[lane, word]

@@ -135,9 +135,9 @@ def _outlived(tombstone_position, position, retention):  # type: ignore[no-untyp
 
 @nb.njit(cache=True, nogil=True)
 def _takes_over(row, holder, old_sort, sort, files, operations):  # type: ignore[no-untyped-def]
-    """Whether an arriving row takes a key over from its holder, of which the tombstone's age is not considered."""
+    """Whether an arriving row takes a key over from its holder, of which a tombstone's age is not considered."""
     remembered = old_sort.shape[0]
-    if holder < 0 or sort.shape[1] == 0 or operations[files[row]] == DELETE_WITHOUT_SORT_VALUES:
+    if sort.shape[1] == 0 or operations[files[row]] == DELETE_WITHOUT_SORT_VALUES:
         return True
     if holder < remembered:
         return _compare(sort, row, old_sort, holder) >= 0
@@ -203,7 +203,7 @@ def _fold(  # type: ignore[no-untyped-def]
                 new += 1
                 rows_of_key += 1
                 outlives = _outlived(tombstone_position, positions[file], retention)
-                if outlives or _takes_over(row, holder, old_sort, sort, files, operations):
+                if holder < 0 or outlives or _takes_over(row, holder, old_sort, sort, files, operations):
                     holder = np.int64(remembered + row)
                     outcome = _outcome_of(operations[file], sort.shape[1] == 0)
                     tombstone_position = positions[file] if outcome == TOMBSTONE else np.int64(NOT_DELETED)

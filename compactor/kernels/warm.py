@@ -17,7 +17,7 @@ import numpy.typing as npt
 from compactor.kernels.canonical import FixedColumn, VariableColumn
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.digest_sort import sort_by_digest
-from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
+from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
 from compactor.kernels.parquet_values import (
@@ -29,7 +29,7 @@ from compactor.kernels.parquet_values import (
     take_byte_arrays,
     unpack_codes,
 )
-from compactor.kernels.pointers import RanksWithinFiles, files_of_places, ranks_within_files
+from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
@@ -47,20 +47,21 @@ def warm_kernels() -> None:
     words = digest_keys([converted, as_read, text], _ROWS)
     group_by_bucket(hash_buckets(words, 2), 2)
     sort_values = np.zeros((_ROWS, 9), np.uint8)
-    in_order = sort_by_digest([words.copy()], [sort_values], 9)
+    in_order = sort_by_digest([words.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
     bounds = np.array([0, _ROWS])
     files = files_of_places(in_order.places, bounds)
     ranks = RanksWithinFiles(bounds)
     ranks.add(in_order.places)
-    ranks.of(in_order.places, files)
+    ranks_in_files = ranks.of(in_order.places, files)
     ranks_within_files(files, np.arange(len(files)))
+    compacted_pointers(files, ranks_in_files, np.zeros(1, np.int64), np.ones(1, np.int64), _ROWS)
     survivors = find_survivors(
         RememberedKeys(in_order.words, in_order.sort_values, numbers),
         ArrivingRows(in_order.words, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64)),
         horizon=0,
     )
-    ordinals, row_indices = np.zeros(1, np.int32), numbers.astype(np.uint32)
-    arriving = PlacedRows(in_order.words, files, in_order.places, in_order.sort_values, ordinals, row_indices)
+    ordinals = np.zeros(1, np.int32)
+    arriving = DeltaRows(in_order.words, files, in_order.row_indices, in_order.sort_values, ordinals)
     for indices_of_remembered in (numbers, read_only):
         remembered = LocatedRows(in_order.words, files, indices_of_remembered, in_order.sort_values)
         gather_rows(survivors.holders, remembered, arriving)

@@ -26,7 +26,7 @@ from compactor.errors import Corrupt
 from compactor.index.files import open_bucket, overlay
 from compactor.index.layout import VOID_FILE_NUMBER, IndexRows, IndexSegment, no_rows
 from compactor.kernels.digest_sort import sort_by_digest
-from compactor.kernels.gather import LocatedRows, PlacedRows, gather_rows
+from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.live_rows import LiveRows, count_live
 from compactor.kernels.pointers import RanksWithinFiles, files_of_places
 from compactor.kernels.search import find_digests
@@ -160,7 +160,7 @@ class _Arrived:
     A row's place is where it stood in the order (stream position, file number, row index).
 
     places       int32 (rows,)
-    row_indices  (rows,), by place: the row in its file
+    row_indices  unsigned (rows,): the row in its file
     ordinals     int32 (files,)
     file_bounds  int64 (files + 1,): file f's rows have places [file_bounds[f], file_bounds[f + 1])
     hash_*       what the hash bucket tasks say of themselves
@@ -267,12 +267,12 @@ def _arrange(plan: RoundPlan, blocks: list[HashedRows]) -> _Arrived:
     blocks.sort(key=lambda block: int(block.ordinals[0]))
     ordinals = np.concatenate([np.empty(0, np.int32), *(block.ordinals for block in blocks)])
     row_counts = np.concatenate([np.empty(0, np.int64), *(block.row_counts for block in blocks)])
-    row_indices = np.concatenate([np.empty(0, np.uint32), *(block.row_indices for block in blocks)])
     seconds = sum(block.seconds for block in blocks)
     peak = max((block.peak_memory_bytes for block in blocks), default=0)
-    words, sort_values = [block.words for block in blocks], [block.sort_values for block in blocks]
+    words, row_indices = [block.words for block in blocks], [block.row_indices for block in blocks]
+    sort_values = [block.sort_values for block in blocks]
     blocks.clear()
-    in_order = sort_by_digest(words, sort_values, encoded_width(plan.sort_columns))
+    in_order = sort_by_digest(words, row_indices, sort_values, encoded_width(plan.sort_columns))
     files: list[DeltaSource] = [plan.deltas[ordinal - len(plan.compacted)] for ordinal in ordinals]
     file_bounds = np.concatenate(([0], np.cumsum(row_counts))).astype(np.int64)
     rows = ArrivingRows(
@@ -282,7 +282,7 @@ def _arrange(plan: RoundPlan, blocks: list[HashedRows]) -> _Arrived:
         operations=np.array([_operation(file) for file in files], np.uint8),
         positions=np.array([file.position for file in files], np.int64),
     )
-    return _Arrived(rows, in_order.places, row_indices, ordinals, file_bounds, seconds, peak)
+    return _Arrived(rows, in_order.places, in_order.row_indices, ordinals, file_bounds, seconds, peak)
 
 
 def _operation(file: DeltaSource) -> int:
@@ -305,13 +305,8 @@ def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, surviv
         remembered.rows.row_indices,
         remembered.rows.sort_values,
     )
-    arriving = PlacedRows(
-        arrived.rows.words,
-        arrived.rows.files,
-        arrived.places,
-        arrived.rows.sort_values,
-        arrived.ordinals,
-        arrived.row_indices,
+    arriving = DeltaRows(
+        arrived.rows.words, arrived.rows.files, arrived.row_indices, arrived.rows.sort_values, arrived.ordinals
     )
     pieces = [slice(start, start + KEYS_PER_PIECE) for start in range(0, len(holders), KEYS_PER_PIECE)]
     ranks = RanksWithinFiles(arrived.file_bounds)

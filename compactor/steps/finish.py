@@ -107,15 +107,35 @@ def finish_bucket(
     # What is no row has a negative ordinal, which counts from the end.
     moves = np.append(layout.tasks, [CARRIED, CARRIED])[run.ordinals] != CARRIED
     moving = _ranked(plan, _moving_rows(run, moves, repointed))
-    file_numbers, row_indices = _pointers(plan, layout, bucket.hash_bucket, moving)
+    pointers = compacted_pointers(
+        moving.ordinals,
+        moving.ranks,
+        np.ascontiguousarray(layout.places[:, bucket.hash_bucket]),
+        layout.first_file_numbers_by_source,
+        plan.output.rows_per_compacted_file,
+    )
+    written = _write_index(plan, bucket.hash_bucket, run, moves, pointers, repointed)
+    return written, _rows_to_fetch(layout, bucket.hash_bucket, moving)
+
+
+def _write_index(
+    plan: RoundPlan,
+    hash_bucket: int,
+    run: NewRun,
+    moves: npt.NDArray[np.bool_],
+    pointers: tuple[Int32s, Int64s],
+    repointed: Sequence[_LeavingRows],
+) -> tuple[IndexFile, ...]:
+    """`pointers` are of the run's rows that move, then of the rows that leave each file of `repointed`."""
+    file_numbers, row_indices = pointers
     start = int(moves.sum())
     rows = _index_rows(plan, run, moves, file_numbers[:start], row_indices[:start])
-    files = list(write_bucket(plan.location, plan.output.index, bucket.hash_bucket, rows, plan.sort_columns))
+    files = list(write_bucket(plan.location, plan.output.index, hash_bucket, rows, plan.sort_columns))
     for each in repointed:
         end = start + len(each.places)
         files.append(_repoint(plan, each, file_numbers[start:end], row_indices[start:end]))
         start = end
-    return tuple(files), _rows_to_fetch(layout, bucket.hash_bucket, moving)
+    return tuple(files)
 
 
 def _leaving_rows(plan: RoundPlan, layout: MaterializeLayout, bucket: DedupedBucket) -> Iterator[_LeavingRows]:
@@ -167,17 +187,8 @@ def _ranked(plan: RoundPlan, moving: _MovingRows) -> _MovingRows:
     return moving
 
 
-def _pointers(
-    plan: RoundPlan, layout: MaterializeLayout, hash_bucket: int, moving: _MovingRows
-) -> tuple[Int64s, Int64s]:
-    """Where moving rows come to lie, as (file numbers, row indices)."""
-    places = layout.places[moving.ordinals, hash_bucket] + moving.ranks
-    first_file_numbers = layout.first_file_numbers[layout.tasks[moving.ordinals]]
-    return compacted_pointers(places, first_file_numbers, plan.output.rows_per_compacted_file)
-
-
 def _index_rows(
-    plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_], new_numbers: Int64s, new_indices: Int64s
+    plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_], new_numbers: Int32s, new_indices: Int64s
 ) -> IndexRows:
     """The new run as the index has it: of rows that move, with their new pointers."""
     file_numbers = np.where(run.ordinals == VOID_OVER_OLDER_RUNS, VOID_FILE_NUMBER, TOMBSTONE_FILE_NUMBER)
@@ -188,7 +199,7 @@ def _index_rows(
     return IndexRows(run.words, file_numbers, row_indices, run.sort_values)
 
 
-def _repoint(plan: RoundPlan, leaving: _LeavingRows, new_numbers: Int64s, new_indices: Int64s) -> IndexFile:
+def _repoint(plan: RoundPlan, leaving: _LeavingRows, new_numbers: Int32s, new_indices: Int64s) -> IndexFile:
     """Pointers for an older run's file: of rows that leave, the new ones; of all others, those that it has."""
     file_numbers, row_indices = leaving.segment.file_numbers.copy(), leaving.segment.row_indices.copy()
     file_numbers[leaving.places], row_indices[leaving.places] = new_numbers, new_indices

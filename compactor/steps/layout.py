@@ -68,6 +68,11 @@ class MaterializeLayout:
     def task_count(self) -> int:
         return len(self.rows_of_tasks)
 
+    @property
+    def first_file_numbers_by_source(self) -> npt.NDArray[np.int64]:
+        """Of each source file's task; 0 for a source file without one."""
+        return np.append(self.first_file_numbers, 0)[self.tasks]
+
 
 def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayout:
     """Assigns source files to materialize tasks, in order and balanced by rows, and numbers the files they write."""

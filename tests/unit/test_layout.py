@@ -140,8 +140,13 @@ def test_pointers_are_where_the_tasks_write_their_rows(
         assert layout.first_file_numbers[task] == file_number
         rank = dict.fromkeys(written, 0)
         for place, cell in enumerate(written):
+            source, bucket = cell
             pointer = compacted_pointers(
-                np.array([layout.places[cell] + rank[cell]]), np.array([layout.first_file_numbers[task]]), rows_per_file
+                np.array([source], np.int32),
+                np.array([rank[cell]], np.int32),
+                layout.places[:, bucket],
+                layout.first_file_numbers_by_source,
+                rows_per_file,
             )
             assert (int(pointer[0][0]), int(pointer[1][0])) == (
                 file_number + place // rows_per_file,

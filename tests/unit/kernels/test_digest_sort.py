@@ -28,13 +28,15 @@ def check_sorted(pieces: list[Words], width: int) -> None:
     values = np.arange(len(words) * width).astype(np.uint8).reshape(len(words), width)
     cuts = np.cumsum([0, *map(len, pieces)])
     values_of_pieces = [values[start:end] for start, end in pairwise(cuts)]
+    indices_of_pieces = [np.arange(start, end).astype(np.uint32) * 3 for start, end in pairwise(cuts)]
     given_words = list(pieces)
-    found = sort_by_digest(given_words, values_of_pieces, width)
+    found = sort_by_digest(given_words, indices_of_pieces, values_of_pieces, width)
     order = plain_order(words)
     assert (found.places == order).all()
     assert (found.words == words[order]).all()
+    assert (found.row_indices == order * 3).all()
     assert (found.sort_values == values[order]).all()
-    assert given_words == values_of_pieces == []
+    assert given_words == indices_of_pieces == values_of_pieces == []
     assert (digest_order(words) == order).all()
 
 

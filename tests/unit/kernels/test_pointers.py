@@ -47,16 +47,25 @@ def test_pointers_are_where_tasks_that_write_one_after_the_other_put_their_rows(
     rows_of_tasks: list[int], rows_per_file: int
 ) -> None:
     plain = []
-    places, first_numbers = [], []
+    files, ranks, first_places, first_numbers = [], [], [], []
     file_number = 1
     for rows in rows_of_tasks:
-        first = file_number
+        # Each task writes what survives of two source files, of the first two thirds of its rows.
+        of_first = rows * 2 // 3
+        first_places += [0, of_first]
+        first_numbers += [file_number, file_number]
         for place in range(rows):
             if place and place % rows_per_file == 0:
                 file_number += 1
             plain.append((file_number, place % rows_per_file))
-            places.append(place)
-            first_numbers.append(first)
+            files.append(len(first_places) - (2 if place < of_first else 1))
+            ranks.append(place if place < of_first else place - of_first)
         file_number += 1
-    numbers, indices = compacted_pointers(np.array(places, np.int64), np.array(first_numbers, np.int64), rows_per_file)
+    numbers, indices = compacted_pointers(
+        np.array(files, np.int32),
+        np.array(ranks, np.int32),
+        np.array(first_places),
+        np.array(first_numbers),
+        rows_per_file,
+    )
     assert list(zip(numbers.tolist(), indices.tolist(), strict=True)) == plain
