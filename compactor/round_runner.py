@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from pyspark import RDD, Accumulator, AccumulatorParam, SparkContext, StorageLevel
+from pyspark import RDD, Accumulator, AccumulatorParam, SparkContext
 
 from compactor.catalog.actions import DataFile, DeletionVector, IndexFile, RowCounts, StepFigures
 from compactor.clock import Clock
@@ -25,7 +25,9 @@ from compactor.errors import Corrupt
 from compactor.kernels.sort_values import encoded_width
 from compactor.planning import DeltaSource, RoundPlan, group_for_tasks
 from compactor.spark_errors import spark_job
+from compactor.spark_storage import storage_level
 from compactor.steps.dedupe import (
+    BYTES_OF_NEW_KEY,
     DeadPointers,
     DedupedBucket,
     RunPiece,
@@ -89,15 +91,14 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
     groups = group_for_tasks(plan.deltas, plan.tasks * HASH_TASKS_PER_CORE)
     on_step("dedupe", plan.hash_bucket_count)
     counted: Accumulator[dict[int, BucketCounts]] = spark.accumulator({}, _ByBucket())
-    # In the JVM's memory, as far as it has any to spare; the rest on disk.
-    survivors = _survivors(spark, plan, groups, counted).persist(StorageLevel.MEMORY_AND_DISK)
+    survivors = _survivors(spark, plan, groups, counted).persist(storage_level(spark, _bytes_of_survivors(plan)))
     try:
         with spark_job("hash bucket and dedupe"):
             _compute(survivors)
         counts = [counted.value[bucket] for bucket in range(plan.hash_bucket_count)]
         deduped = clock.monotonic_seconds()
         layout = lay_out(plan, counts)
-        writers = min(layout.task_count, plan.tasks * WRITERS_PER_CORE)
+        writers = max(min(layout.task_count + len(layout.marked), plan.tasks * WRITERS_PER_CORE), 1)
         on_step("materialize", writers)
         with spark_job("materialize"):
             finished = _finish(survivors, plan, layout, writers).collect()
@@ -144,6 +145,13 @@ class _ByBucket(AccumulatorParam[dict[int, BucketCounts]]):
         return value1 | value2
 
 
+def _bytes_of_survivors(plan: RoundPlan) -> int:
+    """What dedupe may leave, at the most: every key of the delta and of the runs that are absorbed."""
+    absorbed = sum(file.rows for file in plan.index_files if file.run in plan.absorbed_runs)
+    keys = absorbed + sum(file.rows for file in plan.deltas)
+    return keys * (BYTES_OF_NEW_KEY + encoded_width(plan.sort_columns))
+
+
 def _compute(rows: RDD[ElementT]) -> None:
     """Has every partition computed, and so kept, where the JVM counts them: `RDD.count` would send them to Python."""
     rows._jrdd.count()  # noqa: SLF001
@@ -163,16 +171,19 @@ def _survivors(
 def _finish(
     survivors: RDD[RunPiece | DeadPointers], plan: RoundPlan, layout: MaterializeLayout, writers: int
 ) -> RDD[FinishedIndex | MaterializedFiles | DeletionVector]:
-    """One partition per writer, which has consecutive materialize tasks; one that only collects what was written of the
-    index; one per marked file."""
+    """One partition per writer, which has consecutive materialize tasks and marked files. More partitions than writers
+    would each cost a task's start, which takes longer than to mark a file."""
     asked = survivors.mapPartitionsWithIndex(partial(_finish_partition, plan, layout))
-    partitions = writers + 1 + len(layout.marked)
-    by_writer = asked.partitionBy(partitions, partial(_writer_of, layout.task_count, writers))
+    by_writer = asked.partitionBy(writers, partial(_writer_of, layout.task_count, len(layout.marked), writers))
     return by_writer.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
 
 
-def _writer_of(task_count: int, writers: int, task: int) -> int:
-    return task * writers // task_count if task < task_count else writers + task - task_count
+def _writer_of(task_count: int, marked_count: int, writers: int, key: int) -> int:
+    """Keys are materialize tasks, then marked files, then one for what was written of the index, which is passed on."""
+    if key < task_count:
+        return key * writers // task_count
+    marked = key - task_count
+    return marked * writers // marked_count if marked < marked_count else 0
 
 
 def _own_partition(key: int) -> int:
@@ -199,8 +210,8 @@ def _finish_partition(
     files, rows_to_fetch = finish_bucket(plan, layout, bucket)
     yield from rows_to_fetch
     for ordinal, died in dead_rows_to_mark(layout, bucket):
-        yield layout.task_count + 1 + layout.marked.index(ordinal), died
-    yield layout.task_count, FinishedIndex(files, peak_memory_bytes())
+        yield layout.task_count + layout.marked.index(ordinal), died
+    yield layout.task_count + len(layout.marked), FinishedIndex(files, peak_memory_bytes())
 
 
 def _materialize_partition(
@@ -208,11 +219,11 @@ def _materialize_partition(
 ) -> Iterator[MaterializedFiles | FinishedIndex | DeletionVector]:
     asked: dict[int, list[RowsOfFiles]] = defaultdict(list)
     died: list[RowsOfFiles] = []
-    for task, value in blocks:
+    for key, value in blocks:
         if isinstance(value, FinishedIndex):
             yield value
-        elif task < layout.task_count:
-            asked[task].append(value)
+        elif key < layout.task_count:
+            asked[key].append(value)
         else:
             died.append(value)
     yield from materialize(plan, layout, asked)

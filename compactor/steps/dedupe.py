@@ -60,6 +60,9 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 _INT32 = np.iinfo(np.int32)
 
+BYTES_OF_NEW_KEY = 40
+"""Of a key in a new run, beside its sort values: digest, ordinal, row index, rank."""
+
 KEYS_PER_PIECE = 32 * 1024
 """Of a run on its way through Spark: about a megabyte, so that whoever copies it does so within a processor's cache."""
 

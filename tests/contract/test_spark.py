@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 from pyspark import Accumulator, AccumulatorParam, SparkContext, StorageLevel
 
+from compactor.spark_storage import storage_left_bytes
 from tests.fakes.in_process_spark import in_process_spark
 
 ElementT = TypeVar("ElementT")
@@ -107,6 +108,12 @@ def test_a_task_gets_copies_and_gives_copies(context: SparkContext) -> None:
     (first, second) = context.parallelize(given, 1).map(_same).collect()
     assert [first, second] == given
     assert first is not given[0]
+
+
+def test_the_room_for_what_is_kept_is_known(context: SparkContext, request: pytest.FixtureRequest) -> None:
+    """The one in this process has no JVM, and says that it has no room."""
+    in_this_process = request.node.callspec.params["context"] == "in process"
+    assert (storage_left_bytes(context) == 0) == in_this_process
 
 
 def test_the_cores_are_known(context: SparkContext) -> None:

@@ -56,6 +56,26 @@ class InProcessSpark:
         """Spark's own: in the process where it was made, it unpickles as itself."""
         return Accumulator(next(_accumulator_numbers), value, param)
 
+    @property
+    def _jsc(self) -> InProcessSpark:
+        return self
+
+    def sc(self) -> InProcessSpark:
+        return self
+
+    def getExecutorMemoryStatus(self) -> InProcessSpark:  # noqa: N802
+        """Nobody: nothing is kept in any JVM."""
+        return self
+
+    def values(self) -> InProcessSpark:
+        return self
+
+    def iterator(self) -> InProcessSpark:
+        return self
+
+    def hasNext(self) -> bool:  # noqa: N802
+        return False
+
     def statusTracker(self) -> InProcessSpark:  # noqa: N802
         return self
 
