@@ -35,6 +35,13 @@ def packed_bytes_max(count: int, bit_width: int) -> int:
     return count * (bit_width + 8) // 8 + bit_width + 16
 
 
+def take_codes(codes: Codes, places: Int64s, used: npt.NDArray[np.bool_]) -> Codes:
+    """The codes at `places`. Marks in `used`, by code, which they are."""
+    taken = np.empty(len(places), np.uint32)
+    _take_codes(codes, places, used, taken)
+    return taken
+
+
 def find_byte_arrays(values: Bytes, starts: Int64s) -> bool:
     """Finds where each of len(starts) - 1 values starts, from starts[0] on, and the last one ends. False: damaged."""
     return bool(_find_byte_arrays(values, starts) >= 0)
@@ -53,6 +60,14 @@ def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple
     """
     low, high = _extremes(values, starts, ends, flipped)
     return int(low), int(high)
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_codes(codes, places, used, taken):  # type: ignore[no-untyped-def]
+    for number in range(places.size):
+        code = codes[places[number]]
+        taken[number] = code
+        used[code] = True
 
 
 @nb.njit(inline="always")

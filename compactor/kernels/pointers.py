@@ -10,7 +10,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.hash_bucket import group_by_bucket
+from compactor.errors import Corrupt
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -45,16 +45,21 @@ class RanksWithinFiles:
         return ranks
 
 
-def ranks_within_files(files: Int32s, row_indices: Int64s) -> Int32s:
+def ranks_within_files(files: Int32s, row_indices: Int64s, rows_of_files: Int64s) -> Int32s:
     """Of rows, each once: the rank of each by row index among those of the same file. int32 (rows,).
 
     One file after the other, with a bit for each of its rows: those of a file of four million fit a processor's cache.
+
+    rows_of_files  by file: how many rows it has. Raises `Corrupt` for a row beyond them.
     """
+    bounds = np.concatenate(([0], np.cumsum(np.bincount(files, minlength=len(rows_of_files)))))
+    grouped = np.empty(len(files), np.int64)
+    if not _group_by_file(files, row_indices, rows_of_files, bounds[:-1].copy(), grouped):
+        raise Corrupt("the primary key index points beyond the end of a compacted file")
+    marks = np.zeros((int(rows_of_files.max(initial=0)) >> 6) + 1, np.uint64)
+    _rank_by_file(bounds, grouped, marks, np.empty(len(marks), np.int64))
     ranks = np.empty(len(files), np.int32)
-    if len(files):
-        order, bounds = group_by_bucket(files.astype(np.uint32), int(files.max()) + 1)
-        marks = np.zeros((int(row_indices.max()) >> 6) + 1, np.uint64)
-        _rank_by_file(order, bounds, row_indices, marks, np.empty(len(marks), np.int64), ranks)
+    _ungroup(files, bounds[:-1].copy(), grouped, ranks)
     return ranks
 
 
@@ -142,11 +147,23 @@ def _point(files, ranks, first_places, first_file_numbers, rows_per_file, file_n
 
 
 @nb.njit(cache=True, nogil=True)
-def _rank_by_file(order, bounds, row_indices, marks, before, ranks):  # type: ignore[no-untyped-def]
+def _group_by_file(files, row_indices, rows_of_files, cursor, grouped):  # type: ignore[no-untyped-def]
+    for row in range(files.size):
+        file, row_index = files[row], row_indices[row]
+        if row_index < 0 or row_index >= rows_of_files[file]:
+            return False
+        grouped[cursor[file]] = row_index
+        cursor[file] += 1
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def _rank_by_file(bounds, grouped, marks, before):  # type: ignore[no-untyped-def]
+    """Puts ranks in place of the row indices."""
     for file in range(bounds.size - 1):
         words = np.int64(0)
         for place in range(bounds[file], bounds[file + 1]):
-            row = row_indices[order[place]]
+            row = grouped[place]
             marks[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
             words = max(words, (row >> 6) + 1)
         total = np.int64(0)
@@ -154,6 +171,13 @@ def _rank_by_file(order, bounds, row_indices, marks, before, ranks):  # type: ig
             before[word] = total
             total += _count_ones(marks[word])
         for place in range(bounds[file], bounds[file + 1]):
-            row = order[place]
-            ranks[row] = _survivors_before(row_indices[row], marks, before)
+            grouped[place] = _survivors_before(grouped[place], marks, before)
         marks[:words] = 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _ungroup(files, cursor, grouped, ranks):  # type: ignore[no-untyped-def]
+    for row in range(files.size):
+        file = files[row]
+        ranks[row] = grouped[cursor[file]]
+        cursor[file] += 1

@@ -27,6 +27,7 @@ from compactor.kernels.parquet_values import (
     pack_codes,
     packed_bytes_max,
     take_byte_arrays,
+    take_codes,
     unpack_codes,
 )
 from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
@@ -53,7 +54,7 @@ def warm_kernels() -> None:
     ranks = RanksWithinFiles(bounds)
     ranks.add(in_order.places)
     ranks_in_files = ranks.of(in_order.places, files)
-    ranks_within_files(files, np.arange(len(files)))
+    ranks_within_files(files, np.arange(len(files)), np.array([_ROWS]))
     compacted_pointers(files, ranks_in_files, np.zeros(1, np.int64), np.ones(1, np.int64), _ROWS)
     survivors = find_survivors(
         RememberedKeys(in_order.words, in_order.sort_values, numbers),
@@ -91,6 +92,7 @@ def _warm_parquet_kernels(places: npt.NDArray[np.int64]) -> None:
         find_byte_arrays(as_copied_or_as_mapped, bounds)
         take_byte_arrays(as_copied_or_as_mapped, starts, ends, places[:_ROWS], values, 0)
     extremes(values, starts, ends, 0)
+    take_codes(codes, places, np.zeros(1, np.bool_))
 
 
 def _read_only(array: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:

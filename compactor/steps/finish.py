@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.catalog.actions import IndexFile
-from compactor.errors import Corrupt
 from compactor.index.files import write_bucket, write_pointers
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows, IndexSegment
 from compactor.kernels.digest_sort import digest_order
@@ -180,10 +179,10 @@ def _ranked(plan: RoundPlan, moving: _MovingRows) -> _MovingRows:
     """With the ranks of rows out of compacted files: by their place in the file."""
     compacted = np.flatnonzero(moving.ordinals < len(plan.compacted))
     if len(compacted):
-        ordinals, rows = moving.ordinals[compacted], moving.row_indices[compacted]
-        if (rows < 0).any() or (rows >= np.array([file.rows for file in plan.compacted])[ordinals]).any():
-            raise Corrupt("the primary key index points beyond the end of a compacted file")
-        moving.ranks[compacted] = ranks_within_files(ordinals, rows)
+        rows_of_files = np.array([file.rows for file in plan.compacted], np.int64)
+        moving.ranks[compacted] = ranks_within_files(
+            moving.ordinals[compacted], moving.row_indices[compacted], rows_of_files
+        )
     return moving
 
 
@@ -226,7 +225,8 @@ def _rows_to_fetch(
 
 def dead_rows_to_mark(layout: MaterializeLayout, bucket: DedupedBucket) -> Iterator[tuple[int, RowsOfFiles]]:
     """(ordinal, rows that died) for every compacted file that is kept in spite of them."""
-    for ordinal, rows in bucket.died.by_file().items():
+    died = bucket.died.by_file() if layout.marked else {}
+    for ordinal, rows in died.items():
         if ordinal in layout.marked:
             files, counts = np.array([ordinal], np.int32), np.array([len(rows)], np.int64)
             yield ordinal, RowsOfFiles(bucket.hash_bucket, files, counts, rows)

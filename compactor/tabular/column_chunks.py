@@ -26,6 +26,7 @@ from compactor.kernels.parquet_values import (
     pack_codes,
     packed_bytes_max,
     take_byte_arrays,
+    take_codes,
     unpack_codes,
 )
 from compactor.tabular.thrift import (
@@ -432,8 +433,9 @@ def encode_rows(column: Column, rows: Int64s) -> ColumnChunk:
     chunk = _ChunkWriter(column.kind)
     values = column.values
     if column.codes is not None:
-        codes = column.codes[places]
-        dictionary, codes = _used(values, codes)
+        used = np.zeros(len(values), np.bool_)
+        codes = take_codes(column.codes, places, used)
+        dictionary, codes = _without_unused(values, codes, used)
         if _pays(column.kind, dictionary, codes):
             chunk.add_dictionary(dictionary)
             chunk.add_coded(codes, len(dictionary), valid, len(rows))
@@ -444,10 +446,8 @@ def encode_rows(column: Column, rows: Int64s) -> ColumnChunk:
     return chunk.finish(len(rows), len(rows) - len(places))
 
 
-def _used(dictionary: Values, codes: Codes) -> tuple[Values, Codes]:
+def _without_unused(dictionary: Values, codes: Codes, used: npt.NDArray[np.bool_]) -> tuple[Values, Codes]:
     """The dictionary without what no row has, so that a deleted value is gone; and codes into it."""
-    used = np.zeros(len(dictionary), np.bool_)
-    used[codes] = True
     if used.all():
         return dictionary, codes
     places = np.flatnonzero(used)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.errors import Corrupt
 from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
 
 
@@ -39,7 +41,14 @@ def test_rows_of_several_files_are_ranked_within_their_own(rows: set[tuple[int, 
     chance.shuffle(given_rows)
     files, row_indices = np.array(given_rows, np.int64).reshape(-1, 2).T
     plain = [sum(file == other and row > before for other, before in given_rows) for file, row in given_rows]
-    assert ranks_within_files(files.astype(np.int32), row_indices.copy()).tolist() == plain
+    rows_of_files = np.full(6, 301)
+    assert ranks_within_files(files.astype(np.int32), row_indices.copy(), rows_of_files).tolist() == plain
+
+
+@pytest.mark.parametrize("row", [-1, 20, 2**40])
+def test_a_row_beyond_its_file_is_damage_and_has_no_rank(row: int) -> None:
+    with pytest.raises(Corrupt, match="beyond the end"):
+        ranks_within_files(np.array([1, 0], np.int32), np.array([19, row]), np.array([20, 30]))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 4))
