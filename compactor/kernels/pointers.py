@@ -16,6 +16,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 _GUESS_BITS = 14
+"""A table of so many first guesses takes 64 KiB."""
 
 
 class RanksWithinFiles:

@@ -163,7 +163,7 @@ class _Arrived:
     A row's place is where it stood in the order (stream position, file number, row index).
 
     places       int32 (rows,)
-    row_indices  unsigned (rows,): the row in its file
+    row_indices  unsigned (rows,): which row of its file
     ordinals     int32 (files,)
     file_bounds  int64 (files + 1,): file f's rows have places [file_bounds[f], file_bounds[f + 1])
     hash_*       what the hash bucket tasks say of themselves
