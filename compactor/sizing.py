@@ -13,7 +13,7 @@ from compactor.errors import Invalid
 DEDUPE_BYTES_PER_ROW = 128
 """What a dedupe task holds per row of its bucket at its peak, remembered or arriving, without sort values.
 
-Of arriving rows with 9 bytes of sort values 76 were measured where they are deduplicated (tests/benchmarks), and 101
+Of arriving rows with 9 bytes of sort values 74 were measured where they are deduplicated (tests/benchmarks), and 101
 where the same worker then writes the index. Remembered rows take more, since they are laid over each other: 32 twice,
 16 for their order, 48 where the index is written. So 10 million rows take 1.3 GB.
 """

@@ -59,7 +59,7 @@ def live_pointers(
 ) -> Int64s:
     """Which pointers lead to live rows of wanted files (`wanted` by ordinal), ascending.
 
-    Raises `Corrupt` for a pointer beyond the end of a wanted file.
+    Raises `Corrupt` for a pointer beyond the end of a wanted file; `count_live` has looked at all others.
     """
     places = np.empty(len(file_numbers), np.int64)
     ordinal_of = np.where(np.append(wanted, False)[live.ordinal_of], live.ordinal_of, _STALE)

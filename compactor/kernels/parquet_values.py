@@ -36,7 +36,10 @@ def packed_bytes_max(count: int, bit_width: int) -> int:
 
 
 def take_codes(codes: Codes, places: Int64s, used: npt.NDArray[np.bool_]) -> Codes:
-    """The codes at `places`. Marks in `used`, by code, which they are."""
+    """The codes at `places`. Marks in `used`, by code, which they are.
+
+    Nothing checks bounds: codes are compared with their dictionary, and rows with their file, when they are read.
+    """
     taken = np.empty(len(places), np.uint32)
     _take_codes(codes, places, used, taken)
     return taken

@@ -61,7 +61,7 @@ Int64s = npt.NDArray[np.int64]
 _INT32 = np.iinfo(np.int32)
 
 BYTES_OF_NEW_KEY = 40
-"""Of a key in a new run, beside its sort values: digest, ordinal, row index, rank."""
+"""Of a key in a new run, beside its sort values: 36 of digest, ordinal, row index and rank, the rest to wrap them."""
 
 KEYS_PER_PIECE = 32 * 1024
 """Of a run on its way through Spark: about a megabyte, so that whoever copies it does so within a processor's cache."""
