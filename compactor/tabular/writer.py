@@ -10,11 +10,11 @@ After a failure nothing remains under the final name.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -44,6 +44,18 @@ PIECE_BYTES_MAX = 64 * 1024 * 1024
 FLUSH_BYTES = 8 * 1024 * 1024
 """Of a local file that is still being written: so many more are sent to the disk at a time, beside the writing."""
 
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """The system's call of that name, which Linux alone has."""
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return found
+
+
+_sync_file_range = _find_sync_file_range()
 _temporary_numbers = itertools.count(1)
 
 
@@ -347,7 +359,7 @@ class OutputFile:
         """Have what was written so far go to the disk while more is being made, if it is enough to be worth it."""
         if self._disk is not None and self.stream.tell() >= self._flushed + FLUSH_BYTES:
             self._flushed = self.stream.tell()
-            self._disk.start_flush()
+            self._disk.send(self._flushed)
 
     def finish(self) -> int:
         """Make the file visible under its name; its size in bytes."""
@@ -381,32 +393,25 @@ class _Disk:
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
-        self._thread = ThreadPoolExecutor(1)
-        self._flushing: Future[None] | None = None
+        self._sent = 0
 
-    def start_flush(self) -> None:
-        """In the background, unless that is still at it."""
-        if self._flushing is None or self._flushing.done():
-            self._wait()
-            self._flushing = self._thread.submit(os.fdatasync, self._descriptor)
+    def send(self, end: int) -> None:
+        """Have the system begin to write what comes before `end`. It waits for nothing, and promises nothing."""
+        if _sync_file_range is not None:
+            _sync_file_range(self._descriptor, self._sent, end - self._sent, _SYNC_FILE_RANGE_WRITE)
+        self._sent = end
 
     def flush(self) -> None:
         """All that was written is on the disk when this returns; nothing more will be written."""
         try:
-            self._wait()
             os.fsync(self._descriptor)
         finally:
             self.close()
 
     def close(self) -> None:
         if self._descriptor >= 0:
-            self._thread.shutdown()
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _wait(self) -> None:
-        if self._flushing is not None:
-            self._flushing.result()
 
 
 def _make_folder(folder: Path) -> None:

@@ -404,20 +404,34 @@ def test_what_the_writer_measures_is_what_the_file_holds(location: StoreLocation
     }
 
 
-def test_a_disk_that_fails_beside_the_writing_fails_the_file(
+def test_a_disk_that_fails_fails_the_file(
     location: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("compactor.tabular.writer.FLUSH_BYTES", 1)
-    monkeypatch.setattr(os, "fdatasync", fail)
     file = TabularFile(f"{location.root_uri}/x.parquet", ContentType.PARQUET)
     writer = TabularWriter.open(location, file.uri, file.content_type, ORDERS.schema)
     writer.write(ORDERS)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(Unavailable, match="Input/output error"):
         writer.close()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("has_call", [True, False])
+def test_a_growing_file_is_whole_whether_or_not_the_system_can_be_told_to_begin(
+    has_call: bool, location: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compactor.tabular.writer.FLUSH_BYTES", 1)
+    monkeypatch.setattr("compactor.tabular.writer.PIECE_ROWS_MAX", 1)
+    if not has_call:
+        monkeypatch.setattr("compactor.tabular.writer._sync_file_range", None)
+    file = TabularFile(f"{location.root_uri}/x.parquet", ContentType.PARQUET)
+    with TabularWriter.open(location, file.uri, file.content_type, ORDERS.schema) as writer:
+        writer.write(ORDERS)
+    assert read_table(location, file).equals(ORDERS)
 
 
 # ---------------------------------------------------------------------------------------------- broken files
