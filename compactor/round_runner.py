@@ -25,6 +25,7 @@ from compactor.errors import Corrupt
 from compactor.kernels.sort_values import encoded_width
 from compactor.planning import DeltaSource, RoundPlan, group_for_tasks
 from compactor.spark_errors import spark_job
+from compactor.spark_records import one_by_one, shuffle
 from compactor.spark_storage import storage_level
 from compactor.steps.dedupe import (
     BYTES_OF_NEW_KEY,
@@ -164,8 +165,8 @@ def _survivors(
     counted: Accumulator[dict[int, BucketCounts]],
 ) -> RDD[RunPiece | DeadPointers]:
     hashed = spark.parallelize(groups, max(len(groups), 1)).flatMap(partial(hash_files, plan))
-    by_bucket = hashed.partitionBy(plan.hash_bucket_count, _own_partition)
-    return by_bucket.mapPartitionsWithIndex(partial(_dedupe_partition, plan, counted))
+    by_bucket = shuffle(hashed, plan.hash_bucket_count, _own_partition)
+    return one_by_one(by_bucket.mapPartitionsWithIndex(partial(_dedupe_partition, plan, counted)))
 
 
 def _finish(
@@ -174,7 +175,7 @@ def _finish(
     """One partition per writer, which has consecutive materialize tasks and marked files. More partitions than writers
     would each cost a task's start, which takes longer than to mark a file."""
     asked = survivors.mapPartitionsWithIndex(partial(_finish_partition, plan, layout))
-    by_writer = asked.partitionBy(writers, partial(_writer_of, layout.task_count, len(layout.marked), writers))
+    by_writer = shuffle(asked, writers, partial(_writer_of, layout.task_count, len(layout.marked), writers))
     return by_writer.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
 
 

@@ -267,9 +267,8 @@ def _remember(plan: RoundPlan, hash_bucket: int, older: Sequence[IndexSegment], 
 
 def _arrange(plan: RoundPlan, blocks: list[HashedRows]) -> _Arrived:
     """The blocks' rows in digest order; those of a key in the order (stream position, file number, row index)."""
-    blocks.sort(key=lambda block: int(block.ordinals[0]))
-    ordinals = np.concatenate([np.empty(0, np.int32), *(block.ordinals for block in blocks)])
-    row_counts = np.concatenate([np.empty(0, np.int64), *(block.row_counts for block in blocks)])
+    blocks.sort(key=lambda block: (int(block.ordinals[0]), int(block.row_indices[0])))
+    ordinals, row_counts = _files_of(blocks)
     seconds = sum(block.seconds for block in blocks)
     peak = max((block.peak_memory_bytes for block in blocks), default=0)
     words, row_indices = [block.words for block in blocks], [block.row_indices for block in blocks]
@@ -286,6 +285,14 @@ def _arrange(plan: RoundPlan, blocks: list[HashedRows]) -> _Arrived:
         positions=np.array([file.position for file in files], np.int64),
     )
     return _Arrived(rows, in_order.places, in_order.row_indices, ordinals, file_bounds, seconds, peak)
+
+
+def _files_of(blocks: Sequence[HashedRows]) -> tuple[Int32s, Int64s]:
+    """Files in order, and the rows of each; one that continues in the next block is the same file."""
+    ordinals = np.concatenate([np.empty(0, np.int32), *(block.ordinals for block in blocks)])
+    row_counts = np.concatenate([np.empty(0, np.int64), *(block.row_counts for block in blocks)])
+    begins = np.flatnonzero(np.diff(ordinals, prepend=-1))
+    return ordinals[begins], np.add.reduceat(row_counts, begins) if len(begins) else row_counts
 
 
 def _operation(file: DeltaSource) -> int:

@@ -21,12 +21,15 @@ from compactor.planning import DeltaSource, RoundPlan
 from compactor.steps.memory import peak_memory_bytes
 from compactor.tabular import read_batches
 
+ROWS_PER_PIECE = 16 * 1024
+"""Of a bucket's rows on their way through Spark's shuffle: half a megabyte, which the JVM copies within its caches."""
+
 _ROWS_PER_UINT32 = 1 << 32
 
 
 @dataclass(frozen=True)
 class HashedRows:
-    """Row pointers of one hash bucket from one task: 24 bytes a row, and the sort values.
+    """Consecutive row pointers of one hash bucket from one task: 24 bytes a row, and the sort values.
 
     ordinals, row_counts  one per source file that has rows here, in ordinal order
     words                 (rows, 5), file after file
@@ -45,7 +48,10 @@ class HashedRows:
 
 
 def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[int, HashedRows]]:
-    """One hash bucket task: yields (hash bucket, rows) for every bucket that has any. `files` are consecutive."""
+    """One hash bucket task: yields (hash bucket, rows) for every bucket that has any, in pieces that keep their order.
+
+    `files` are consecutive.
+    """
     clock = SystemClock()
     started = clock.monotonic_seconds()
     words_of_files, sort_values_of_files, rows_of_files = [], [], []
@@ -61,13 +67,16 @@ def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[
     starts = np.concatenate(([0], np.cumsum(rows_of_files)))
     index_type = np.uint32 if max(rows_of_files) < _ROWS_PER_UINT32 else np.uint64
     order, bounds = group_by_bucket(hash_buckets(words, plan.hash_bucket_count), plan.hash_bucket_count)
-    buckets = np.flatnonzero(np.diff(bounds))
-    seconds_each = (clock.monotonic_seconds() - started) / max(len(buckets), 1)
+    pieces = [
+        (bucket, slice(start, min(start + ROWS_PER_PIECE, int(bounds[bucket + 1]))))
+        for bucket in range(plan.hash_bucket_count)
+        for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_PIECE)
+    ]
+    seconds_each = (clock.monotonic_seconds() - started) / max(len(pieces), 1)
     peak = peak_memory_bytes()
-    for bucket in buckets.tolist():
-        rows = order[bounds[bucket] : bounds[bucket + 1]]
-        cuts = np.searchsorted(rows, starts)
-        row_counts = np.diff(cuts)
+    for bucket, places in pieces:
+        rows = order[places]
+        row_counts = np.diff(np.searchsorted(rows, starts))
         row_indices = rows - np.repeat(starts[:-1], row_counts)
         present = np.flatnonzero(row_counts)
         yield (

@@ -8,9 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from pyspark import Accumulator, AccumulatorParam, SparkContext, StorageLevel
 
+from compactor.spark_records import one_by_one, shuffle
 from compactor.spark_storage import storage_left_bytes
 from tests.fakes.in_process_spark import in_process_spark
 
@@ -40,6 +43,10 @@ def _same(key: ElementT) -> ElementT:
     return key
 
 
+def _unchanged(_: int, elements: Iterable[ElementT]) -> Iterable[ElementT]:
+    return elements
+
+
 def _noting(folder: str, partition: int, elements: Iterable[int]) -> Iterable[int]:
     note = os.open(f"{folder}/{partition}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.write(note, b"x")
@@ -60,7 +67,7 @@ def test_an_element_may_become_none_one_or_many(context: SparkContext) -> None:
 
 def test_a_shuffle_brings_every_element_once_to_the_partition_of_its_key(context: SparkContext) -> None:
     keyed = context.parallelize(range(50), 4).map(partial(_by_remainder, 5))
-    whose = keyed.partitionBy(6, _same).mapPartitionsWithIndex(_whose).collect()
+    whose = shuffle(keyed, 6, _same).mapPartitionsWithIndex(_whose).collect()
     assert [partition for partition, _ in whose] == [0, 1, 2, 3, 4, 5]
     for partition, elements in whose:
         expected = [(partition, number) for number in range(50) if number % 5 == partition]
@@ -74,6 +81,26 @@ def test_what_is_persisted_is_not_computed_again_for_a_second_job(context: Spark
     assert kept.map(str).collect() == ["0", "1", "2", "3"]
     kept.unpersist()
     assert [note.read_bytes() for note in sorted(tmp_path.iterdir())] == [b"x", b"x"]
+
+
+def _large(element: int) -> tuple[int, npt.NDArray[np.int64]]:
+    return element % 2, np.full(300_000, element)
+
+
+def _adding_one(_: int, records: Iterable[tuple[int, npt.NDArray[np.int64]]]) -> Iterator[int]:
+    for _, array in records:
+        array += 1
+        yield int(array.sum())
+
+
+def test_arrays_of_megabytes_pass_through_shuffle_and_store_and_may_be_written_to(context: SparkContext) -> None:
+    large = shuffle(context.parallelize(range(4), 2).map(_large), 2, _same)
+    kept = one_by_one(large.mapPartitionsWithIndex(_unchanged)).persist(StorageLevel.MEMORY_AND_DISK)
+    for _ in range(2):
+        sums = kept.mapPartitionsWithIndex(_adding_one).collect()
+        assert sorted(sums) == [300_000 * (element + 1) for element in range(4)]
+    assert sorted(int(array[0]) for _, array in kept.collect()) == [0, 1, 2, 3]
+    kept.unpersist()
 
 
 class _Merged(AccumulatorParam[dict[int, int]]):

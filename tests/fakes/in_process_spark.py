@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pyspark import Accumulator, AccumulatorParam, cloudpickle
+
+from compactor.spark_records import RecordSerializer, shuffle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +23,8 @@ ElementT = TypeVar("ElementT")
 ResultT = TypeVar("ResultT")
 ValueT = TypeVar("ValueT")
 KeyedT = TypeVar("KeyedT", bound=tuple[int, object])
+
+_RECORDS = RecordSerializer()
 
 # Not the numbers that Spark gives to its own.
 _accumulator_numbers = itertools.count(1_000_000)
@@ -109,29 +113,13 @@ class InProcessRdd(Generic[ElementT]):
         send = _sent(function)
         return InProcessRdd(self._spark, self._partitions, lambda number: iter(send()(number, self._task(number))))
 
-    def partitionBy(  # noqa: N802
-        self: InProcessRdd[KeyedT], partitions: int, own_partition: Callable[[int], int]
-    ) -> InProcessRdd[KeyedT]:
-        shuffled: dict[int, list[bytes]] = {}
-
-        def run(number: int) -> Iterator[KeyedT]:
-            if not shuffled:
-                shuffled.update({each: [] for each in range(partitions)})
-                for element in self._compute_all():
-                    shuffled[own_partition(element[0]) % partitions].append(_dump(element))
-            blocks = list(shuffled[number])
-            self._spark.chance.shuffle(blocks)
-            return (cloudpickle.loads(block) for block in blocks)
-
-        return InProcessRdd(self._spark, partitions, run)
-
     def persist(self, storage_level: object) -> InProcessRdd[ElementT]:
-        kept: dict[int, bytes] = {}
+        kept: dict[int, list[bytes]] = {}
 
         def run(number: int) -> Iterator[ElementT]:
             if number not in kept:
-                kept[number] = _dump(list(self._task(number)))
-            return iter(cloudpickle.loads(kept[number]))
+                kept[number] = [_RECORDS.dumps(element) for element in self._task(number)]
+            return (cast("ElementT", _RECORDS.loads(element)) for element in kept[number])
 
         return InProcessRdd(self._spark, self._partitions, run)
 
@@ -155,6 +143,27 @@ class InProcessRdd(Generic[ElementT]):
             if self._spark.chance.random() < 0.1:
                 elements = list(self._task(number))
             yield from elements
+
+
+def _shuffle(
+    records: InProcessRdd[KeyedT], partitions: int, partition_of: Callable[[int], int]
+) -> InProcessRdd[KeyedT]:
+    shuffled: dict[int, list[bytes]] = {}
+
+    def run(number: int) -> Iterator[KeyedT]:
+        if not shuffled:
+            shuffled.update({each: [] for each in range(partitions)})
+            for record in records._compute_all():
+                shuffled[partition_of(record[0])].append(_RECORDS.dumps(record))
+        blocks = list(shuffled[number])
+        records._spark.chance.shuffle(blocks)
+        return (cast("KeyedT", _RECORDS.loads(block)) for block in blocks)
+
+    return InProcessRdd(records._spark, partitions, run)
+
+
+# Not the subtype of an RDD that a checker would like to see.
+cast("Any", shuffle).register(InProcessRdd, _shuffle)
 
 
 def _dump(value: object) -> bytes:
