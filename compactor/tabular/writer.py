@@ -10,11 +10,10 @@ After a failure nothing remains under the final name.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -32,6 +31,7 @@ from compactor.schemas import cast_column, conform
 from compactor.tabular.bounds import RunningStats
 from compactor.tabular.filesystems import open_filesystem, writing
 from compactor.tabular.formats import FileMeasure
+from compactor.tabular.growing_file import GrowingFile
 from compactor.tabular.parquet import parquet_measure, parquet_writer
 from compactor.tabular.row_groups import RowGroup, RowGroupSink
 from compactor.tabular.stored_types import stored_schema
@@ -41,21 +41,6 @@ PIECE_BYTES_MAX = 64 * 1024 * 1024
 """Of one row group or record batch, as Arrow holds it in memory. A point lookup reads one: 1 M rows of 64 bytes, or
 64 Ki rows of 1 KiB."""
 
-FLUSH_BYTES = 8 * 1024 * 1024
-"""Of a local file that is still being written: so many more are sent to the disk at a time, beside the writing."""
-
-_SYNC_FILE_RANGE_WRITE = 2
-
-
-def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """The system's call of that name, which Linux alone has."""
-    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if found is not None:
-        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return found
-
-
-_sync_file_range = _find_sync_file_range()
 _temporary_numbers = itertools.count(1)
 
 
@@ -143,7 +128,6 @@ class TabularWriter:
         self._flush()
         with writing(self._uri, self._content_type):
             self._sink.write_row_group(group)
-            self._target.flush_early()
         self._rows += group.rows
 
     def close(self) -> FileMeasure:
@@ -195,7 +179,6 @@ class TabularWriter:
         self._pending_rows = self._pending_bytes = 0
         with writing(self._uri, self._content_type):
             self._sink.write(piece)
-            self._target.flush_early()
         self._rows += piece.num_rows
         if self._stats is not None:
             self._stats.add(piece)
@@ -335,38 +318,40 @@ def is_unfinished(path: str) -> bool:
 
 
 class OutputFile:
-    """Where the bytes go until the file is whole."""
+    """Where the bytes go until the file is whole.
 
-    def __init__(self, filesystem: fs.FileSystem, path: str, temporary: str | None, stream: pa.NativeFile) -> None:
+    local  the file under its temporary name, on a local filesystem
+    """
+
+    def __init__(
+        self, filesystem: fs.FileSystem, path: str, stream: pa.NativeFile, local: tuple[str, GrowingFile] | None = None
+    ) -> None:
         self.stream = stream
         self._filesystem = filesystem
         self._path = path
-        self._temporary = temporary
-        self._disk = None if temporary is None else _Disk(temporary)
-        self._flushed = 0
+        self._local = local
 
     @classmethod
     def open(cls, filesystem: fs.FileSystem, path: str) -> OutputFile:
         compression = "gzip" if path.endswith(".gz") else None
         if not isinstance(filesystem, fs.LocalFileSystem):
-            return cls(filesystem, path, None, filesystem.open_output_stream(path, compression=compression))
+            return cls(filesystem, path, filesystem.open_output_stream(path, compression=compression))
         folder, name = Path(path).parent, Path(path).name
         _make_folder(folder)
         temporary = str(folder / f".{name[:200]}.{os.getpid()}-{next(_temporary_numbers)}.partial")
-        return cls(filesystem, path, temporary, filesystem.open_output_stream(temporary, compression=compression))
-
-    def flush_early(self) -> None:
-        """Have what was written so far go to the disk while more is being made, if it is enough to be worth it."""
-        if self._disk is not None and self.stream.tell() >= self._flushed + FLUSH_BYTES:
-            self._flushed = self.stream.tell()
-            self._disk.send(self._flushed)
+        growing = GrowingFile(temporary)
+        stream: pa.NativeFile = pa.PythonFile(growing, "w")
+        if compression is not None:
+            stream = pa.CompressedOutputStream(stream, compression)
+        return cls(filesystem, path, stream, (temporary, growing))
 
     def finish(self) -> int:
         """Make the file visible under its name; its size in bytes."""
         self.stream.close()
-        if self._temporary is not None and self._disk is not None:
-            self._disk.flush()
-            Path(self._temporary).replace(self._path)
+        if self._local is not None:
+            temporary, growing = self._local
+            growing.flush_to_disk()
+            Path(temporary).replace(self._path)
             _flush_to_disk(str(Path(self._path).parent))
         return int(self._filesystem.get_file_info(self._path).size)
 
@@ -375,7 +360,7 @@ class OutputFile:
         with suppress(OSError, pa.ArrowException):
             # PyArrow cannot abandon an upload; it has to be completed before it can be deleted.
             self.stream.close()
-        if self._temporary is not None:
+        if self._local is not None:
             self.discard_local()
             return
         with suppress(OSError, pa.ArrowException):
@@ -383,35 +368,10 @@ class OutputFile:
 
     def discard_local(self) -> None:
         """After a service failed, what it did is unknown, and nothing is deleted there."""
-        if self._temporary is not None and self._disk is not None:
-            self._disk.close()
-            Path(self._temporary).unlink(missing_ok=True)
-
-
-class _Disk:
-    """Brings a local file to the disk. One descriptor throughout: the system tells each of a failed write once."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self._sent = 0
-
-    def send(self, end: int) -> None:
-        """Have the system begin to write what comes before `end`. It waits for nothing, and promises nothing."""
-        if _sync_file_range is not None:
-            _sync_file_range(self._descriptor, self._sent, end - self._sent, _SYNC_FILE_RANGE_WRITE)
-        self._sent = end
-
-    def flush(self) -> None:
-        """All that was written is on the disk when this returns; nothing more will be written."""
-        try:
-            os.fsync(self._descriptor)
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._local is not None:
+            temporary, growing = self._local
+            growing.let_go()
+            Path(temporary).unlink(missing_ok=True)
 
 
 def _make_folder(folder: Path) -> None:
