@@ -24,25 +24,29 @@ class RanksWithinFiles:
 
     A place is where a row stands when all are laid out file after file: file f's have [file_bounds[f],
     file_bounds[f + 1]). A bit for every place: even of millions of rows they fit a processor's cache.
+
+    places, files  int32 (rows,): of every row, whether it survives or not
     """
 
-    def __init__(self, file_bounds: Int64s) -> None:
+    def __init__(self, places: Int32s, files: Int32s, file_bounds: Int64s) -> None:
+        self._places = places
+        self._files = files
         self._file_bounds = file_bounds
         self._marks = np.zeros((int(file_bounds[-1]) >> 6) + 1, np.uint64)
         self._before: Int64s | None = None
         self._first = np.empty(len(file_bounds) - 1, np.int64)
 
-    def add(self, places: Int32s) -> None:
-        """Places of rows that survive, in any order."""
-        _mark(places, self._marks)
+    def add(self, rows: Int64s) -> None:
+        """Rows that survive, in any order; a negative number is none."""
+        _mark(rows, self._places, self._marks)
 
-    def of(self, places: Int32s, files: Int32s) -> Int32s:
-        """Ranks of rows that were added, each with its file. int32 (rows,)."""
+    def of(self, rows: Int64s) -> Int32s:
+        """Ranks of rows that were added; 0 for what is none. int32 (rows,)."""
         if self._before is None:
             self._before = np.zeros(len(self._marks), np.int64)
             _sum_up(self._marks, self._before, self._file_bounds, self._first)
-        ranks = np.empty(len(places), np.int32)
-        _rank(places, files, self._marks, self._before, self._first, ranks)
+        ranks = np.empty(len(rows), np.int32)
+        _rank(rows, self._places, self._files, self._marks, self._before, self._first, ranks)
         return ranks
 
 
@@ -107,10 +111,11 @@ def _survivors_before(place, marks, before):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _mark(places, marks):  # type: ignore[no-untyped-def]
-    for survivor in range(places.size):
-        place = places[survivor]
-        marks[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+def _mark(rows, places, marks):  # type: ignore[no-untyped-def]
+    for survivor in range(rows.size):
+        if rows[survivor] >= 0:
+            place = places[rows[survivor]]
+            marks[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -122,9 +127,10 @@ def _sum_up(marks, before, file_bounds, first):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _rank(places, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
-    for survivor in range(places.size):
-        ranks[survivor] = _survivors_before(places[survivor], marks, before) - first[files[survivor]]
+def _rank(rows, places, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
+    for survivor in range(rows.size):
+        row = rows[survivor]
+        ranks[survivor] = _survivors_before(places[row], marks, before) - first[files[row]] if row >= 0 else 0
 
 
 @nb.njit(cache=True, nogil=True)

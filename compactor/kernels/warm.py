@@ -51,9 +51,9 @@ def warm_kernels() -> None:
     in_order = sort_by_digest([words.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
     bounds = np.array([0, _ROWS])
     files = files_of_places(in_order.places, bounds)
-    ranks = RanksWithinFiles(bounds)
-    ranks.add(in_order.places)
-    ranks_in_files = ranks.of(in_order.places, files)
+    ranks = RanksWithinFiles(in_order.places, files, bounds)
+    ranks.add(numbers)
+    ranks_in_files = ranks.of(numbers)
     ranks_within_files(files, np.arange(len(files)), np.array([_ROWS]))
     compacted_pointers(files, ranks_in_files, np.zeros(1, np.int64), np.ones(1, np.int64), _ROWS)
     survivors = find_survivors(

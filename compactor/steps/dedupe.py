@@ -319,18 +319,17 @@ def _new_run(plan: RoundPlan, remembered: _Remembered, arrived: _Arrived, surviv
         arrived.rows.words, arrived.rows.files, arrived.row_indices, arrived.rows.sort_values, arrived.ordinals
     )
     pieces = [slice(start, start + KEYS_PER_PIECE) for start in range(0, len(holders), KEYS_PER_PIECE)]
-    ranks = RanksWithinFiles(arrived.file_bounds)
+    ranks = RanksWithinFiles(arrived.places, arrived.rows.files, arrived.file_bounds)
     for keys in pieces:
-        ranks.add(arrived.places[holders[keys][_has_arrived(holders[keys], outcomes[keys], known)] - known])
+        ranks.add(_arriving_rows(holders[keys], outcomes[keys], known))
     for keys in pieces:
         run = gather_rows(holders[keys], compacted, arriving)
         yield RunPiece(len(holders), _located(run, holders[keys], outcomes[keys], known, arrived, ranks))
 
 
-def _has_arrived(holders: Int64s, outcomes: npt.NDArray[np.uint8], known: int) -> npt.NDArray[np.bool_]:
-    """Whether the row that holds a key is live, and one of the delta's."""
-    has_arrived: npt.NDArray[np.bool_] = (outcomes == LIVE) & (holders >= known)
-    return has_arrived
+def _arriving_rows(holders: Int64s, outcomes: npt.NDArray[np.uint8], known: int) -> Int64s:
+    """Of each key the row of the delta that holds it, if that is live; else -1."""
+    return np.where((outcomes == LIVE) & (holders >= known), holders - known, -1)
 
 
 def _located(
@@ -342,17 +341,18 @@ def _located(
     ranks_within_files: RanksWithinFiles,
 ) -> NewRun:
     """What is known of some of the keys' rows, turned into what the index says of the keys."""
-    if (run.ordinals[outcomes == LIVE] < 0).any():
+    if ((run.ordinals < 0) & (outcomes == LIVE)).any():
         raise Corrupt("the primary key index points at a compacted file that is not in the stream")
-    arriving_delete = np.flatnonzero((outcomes == TOMBSTONE) & (holders >= known))
-    run.row_indices[arriving_delete] = arrived.rows.positions[arrived.rows.files[holders[arriving_delete] - known]]
-    run.row_indices[outcomes == ERASED] = 0
-    run.ordinals[outcomes == TOMBSTONE] = DELETED
-    run.ordinals[outcomes == ERASED] = VOID_OVER_OLDER_RUNS
-    has_arrived = _has_arrived(holders, outcomes, known)
-    rows = holders[has_arrived] - known
-    ranks = np.zeros(len(holders), np.int32)
-    ranks[has_arrived] = ranks_within_files.of(arrived.places[rows], arrived.rows.files[rows])
+    ranks = ranks_within_files.of(_arriving_rows(holders, outcomes, known))
+    # Most rows are live: what follows looks at the others alone.
+    others = np.flatnonzero(outcomes != LIVE)
+    tombstones = others[outcomes[others] == TOMBSTONE]
+    arriving_deletes = tombstones[holders[tombstones] >= known]
+    run.row_indices[arriving_deletes] = arrived.rows.positions[arrived.rows.files[holders[arriving_deletes] - known]]
+    run.ordinals[tombstones] = DELETED
+    erased = others[outcomes[others] == ERASED]
+    run.row_indices[erased] = 0
+    run.ordinals[erased] = VOID_OVER_OLDER_RUNS
     return NewRun(run.words, run.ordinals, run.row_indices, ranks, run.sort_values)
 
 

@@ -54,18 +54,12 @@ def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[
     """
     clock = SystemClock()
     started = clock.monotonic_seconds()
-    words_of_files, sort_values_of_files, rows_of_files = [], [], []
-    for file in files:
-        words, sort_values = _read_keys(plan, file)
-        if len(words) != file.rows:
-            raise Corrupt(f"{file.file.uri} holds {len(words)} rows, but the log says {file.rows}")
-        words_of_files.append(words)
-        sort_values_of_files.append(sort_values)
-        rows_of_files.append(len(words))
-    words = np.concatenate(words_of_files)
-    sort_values = np.concatenate(sort_values_of_files)
-    starts = np.concatenate(([0], np.cumsum(rows_of_files)))
-    index_type = np.uint32 if max(rows_of_files) < _ROWS_PER_UINT32 else np.uint64
+    starts = np.concatenate(([0], np.cumsum([file.rows for file in files])))
+    words = np.empty((int(starts[-1]), 5), np.uint32)
+    sort_values = np.empty((len(words), encoded_width(plan.sort_columns)), np.uint8)
+    for file, start in zip(files, starts.tolist(), strict=False):
+        _read_keys(plan, file, words[start : start + file.rows], sort_values[start : start + file.rows])
+    index_type = np.uint32 if max(file.rows for file in files) < _ROWS_PER_UINT32 else np.uint64
     order, bounds = group_by_bucket(hash_buckets(words, plan.hash_bucket_count), plan.hash_bucket_count)
     pieces = [
         (bucket, slice(start, min(start + ROWS_PER_PIECE, int(bounds[bucket + 1]))))
@@ -93,17 +87,21 @@ def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[
         )
 
 
-def _read_keys(plan: RoundPlan, file: DeltaSource) -> tuple[Words, npt.NDArray[np.uint8]]:
-    """Digests and encoded sort values of a file's rows, in file order."""
+def _read_keys(plan: RoundPlan, file: DeltaSource, words: Words, sort_values: npt.NDArray[np.uint8]) -> None:
+    """Fills in digests and encoded sort values of a file's rows, in file order."""
     read = [*plan.key_columns, *(column.name for column in plan.sort_columns if column.name not in plan.key_columns)]
-    words = [np.empty((0, 5), np.uint32)]
-    sort_values = [np.empty((0, encoded_width(plan.sort_columns)), np.uint8)]
+    start = 0
     for batch in read_batches(plan.location, file.file, read, plan.output.schema):
+        rows = slice(start, start + batch.num_rows)
+        start += batch.num_rows
+        if start > file.rows:
+            continue
         keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in plan.key_columns]
-        words.append(digest_keys(keys, batch.num_rows))
+        words[rows] = digest_keys(keys, batch.num_rows)
         values = [_sort_column(column, batch, file) for column in plan.sort_columns]
-        sort_values.append(encode_sort_values(plan.sort_columns, values, batch.num_rows))
-    return np.concatenate(words), np.concatenate(sort_values)
+        sort_values[rows] = encode_sort_values(plan.sort_columns, values, batch.num_rows)
+    if start != file.rows:
+        raise Corrupt(f"{file.file.uri} holds {start} rows, but the log says {file.rows}")
 
 
 def _sort_column(column: SortColumn, batch: pa.RecordBatch, file: DeltaSource) -> pa.Array:

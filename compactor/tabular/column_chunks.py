@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -368,10 +369,19 @@ _NOTHING: Bytes = np.empty(0, np.uint8)
 def _read_levels(body: Bytes, rows: int) -> tuple[npt.NDArray[np.bool_] | None, Bytes]:
     """Which rows are not null, and the rest of the page."""
     end = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES].tobytes(), "little")
+    if body[LENGTH_BYTES:end].tobytes() == _levels_without_nulls(rows):
+        return None, body[end:]
     levels = np.empty(rows, np.uint32)
     if end > len(body) or not unpack_codes(body[:end], LENGTH_BYTES, 1, levels):
         raise pa.ArrowInvalid("a page's definition levels end early")
     return None if levels.all() else levels.astype(np.bool_), body[end:]
+
+
+@lru_cache
+def _levels_without_nulls(rows: int) -> bytes:
+    """How all writers put it that no row is null: one run of ones."""
+    levels = np.empty(packed_bytes_max(rows, 1), np.uint8)
+    return levels[: pack_codes(np.ones(rows, np.uint32), 1, levels, 0)].tobytes()
 
 
 def _read_codes(body: Bytes, count: int, dictionary: Values) -> Codes:

@@ -19,20 +19,22 @@ def test_a_surviving_row_s_rank_counts_the_survivors_before_it_in_its_file(
 ) -> None:
     bounds = np.cumsum([0, *map(len, files)]).astype(np.int64)
     plain = [
-        (int(bounds[number]) + row, number, sum(file[:row]))
+        (int(bounds[number]) + row, number, sum(file[:row]), survives)
         for number, file in enumerate(files)
-        for row in range(len(file))
-        if file[row]
+        for row, survives in enumerate(file)
     ]
     chance.shuffle(plain)
-    places = np.array([place for place, _, _ in plain], np.int32)
+    places = np.array([place for place, _, _, _ in plain], np.int32)
     numbers = files_of_places(places, bounds)
-    assert numbers.tolist() == [number for _, number, _ in plain]
-    ranks = RanksWithinFiles(bounds)
-    for piece in np.array_split(places, 3):
+    assert numbers.tolist() == [number for _, number, _, _ in plain]
+    rows = np.array([row if survives else -1 for row, (_, _, _, survives) in enumerate(plain)], np.int64)
+    chance.shuffle(rows)  # type: ignore[arg-type]
+    ranks = RanksWithinFiles(places, numbers, bounds)
+    for piece in np.array_split(rows, 3):
         ranks.add(piece)
-    assert ranks.of(places, numbers).tolist() == [rank for _, _, rank in plain]
-    assert ranks.of(places[:1], numbers[:1]).tolist() == [rank for _, _, rank in plain[:1]]
+    expected = [plain[row][2] if row >= 0 else 0 for row in rows]
+    assert ranks.of(rows).tolist() == expected
+    assert ranks.of(rows[:1]).tolist() == expected[:1]
 
 
 @given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 300))), st.randoms(use_true_random=False))
