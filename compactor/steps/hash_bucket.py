@@ -63,7 +63,7 @@ def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[
     order, bounds = group_by_bucket(hash_buckets(words, plan.hash_bucket_count), plan.hash_bucket_count)
     pieces = [
         (bucket, slice(start, min(start + ROWS_PER_PIECE, int(bounds[bucket + 1]))))
-        for bucket in range(plan.hash_bucket_count)
+        for bucket in np.flatnonzero(np.diff(bounds)).tolist()
         for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_PIECE)
     ]
     seconds_each = (clock.monotonic_seconds() - started) / max(len(pieces), 1)

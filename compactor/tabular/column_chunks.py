@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -44,6 +43,7 @@ from compactor.tabular.thrift import (
     struct_in,
     structure,
     write_struct,
+    write_unsigned,
 )
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -377,11 +377,11 @@ def _read_levels(body: Bytes, rows: int) -> tuple[npt.NDArray[np.bool_] | None, 
     return None if levels.all() else levels.astype(np.bool_), body[end:]
 
 
-@lru_cache
 def _levels_without_nulls(rows: int) -> bytes:
-    """How all writers put it that no row is null: one run of ones."""
-    levels = np.empty(packed_bytes_max(rows, 1), np.uint8)
-    return levels[: pack_codes(np.ones(rows, np.uint32), 1, levels, 0)].tobytes()
+    """How all writers put it that no row is null: one run of so many ones."""
+    run = bytearray()
+    write_unsigned(run, rows << 1)
+    return bytes((*run, 1))
 
 
 def _read_codes(body: Bytes, count: int, dictionary: Values) -> Codes:

@@ -199,11 +199,11 @@ def _write_value(out: bytearray, kind: int, value: Value) -> None:
         count = len(value.values)
         out.append(min(count, 0x0F) << 4 | value.kind)
         if count >= 0x0F:
-            _write_unsigned(out, count)
+            write_unsigned(out, count)
         for each in value.values:
             _write_value(out, value.kind, each)
     elif isinstance(value, bytes):
-        _write_unsigned(out, len(value))
+        write_unsigned(out, len(value))
         out += value
     elif isinstance(value, float):
         out += struct.pack("<d", value)
@@ -215,7 +215,8 @@ def _write_value(out: bytearray, kind: int, value: Value) -> None:
         out.append(Kind.TRUE if value else Kind.FALSE)
 
 
-def _write_unsigned(out: bytearray, number: int) -> None:
+def write_unsigned(out: bytearray, number: int) -> None:
+    """Appends a number, seven bits a byte: a varint, as Parquet's levels and codes have it too."""
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
         number >>= 7
@@ -223,4 +224,4 @@ def _write_unsigned(out: bytearray, number: int) -> None:
 
 
 def _write_signed(out: bytearray, number: int) -> None:
-    _write_unsigned(out, number << 1 if number >= 0 else (-number << 1) - 1)
+    write_unsigned(out, number << 1 if number >= 0 else (-number << 1) - 1)
