@@ -129,7 +129,7 @@ class Arena:
 
     @property
     def growing_repeats(self) -> int:
-        """Of the sections in which tables grow: they take long."""
+        """Of whole tables that grow, or on one core: they take long."""
         return min(self.repeats, _REPEATS_OF_GROWING_MAX)
 
     @property
@@ -181,10 +181,7 @@ def growing_table(arena: Arena) -> list[Entry]:
         shape = small.times(factor)
         for share, clustered in ((0.05, True), (0.05, False), (0.01, True), (0.01, False)):
             change = Change(int(small.rows * share), clustered)
-            entries += [
-                arena.enter(OURS, shape, change, asked, repeats=arena.growing_repeats)
-                for asked in _askings(arena, shape, change)
-            ]
+            entries += [arena.enter(OURS, shape, change, asked) for asked in _askings(arena, shape, change)]
         change = Change(int(small.rows * 0.05), clustered=True)
         entries += [
             arena.enter(name, shape, change, repeats=arena.growing_repeats)
