@@ -55,6 +55,11 @@ class ContentType(StrEnum):
         """What a file of this type is called after its dot."""
         return "arrow" if self is ContentType.FEATHER else self.value
 
+    @property
+    def is_text(self) -> bool:
+        """Whether values are text without types: what a file holds is known when all of it was read."""
+        return self in {ContentType.CSV, ContentType.TSV, ContentType.JSON}
+
 
 @dataclass(frozen=True)
 class TableId:

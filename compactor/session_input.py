@@ -19,7 +19,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.errors import Corrupt, Invalid
 from compactor.kernels.sort_values import SortColumn
 from compactor.key_columns import check_key_columns
-from compactor.names import PARTITION_STREAM_POSITION, ContentType, Operation, SortOrder, render_partition
+from compactor.names import PARTITION_STREAM_POSITION, Operation, SortOrder, render_partition
 from compactor.object_store import StoreLocation
 from compactor.planning import DeltaFileRef
 from compactor.schemas import parse_schema, unify_schemas
@@ -27,7 +27,6 @@ from compactor.spec import DEFAULT_SORT_KEYS, SessionSpec
 from compactor.tabular import TabularFile, read_schema, stored_schema
 
 _FILES_AT_ONCE = 16
-_TEXT = frozenset({ContentType.CSV, ContentType.TSV, ContentType.JSON})
 _ALL_NULL_SORT_TYPE = pa.bool_()
 
 
@@ -153,7 +152,7 @@ def _read_schemas(
     def read(ref: DeltaFileRef) -> pa.Schema:
         return read_schema(location, TabularFile(ref.uri, ref.file.content_type), declared)
 
-    if not any(ref.uri.startswith("s3://") or ref.file.content_type in _TEXT for ref in pending):
+    if not any(ref.uri.startswith("s3://") or ref.file.content_type.is_text for ref in pending):
         # A local footer is read in a quarter of the time that a thread takes to start.
         return tuple(map(read, pending))
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:

@@ -2,7 +2,7 @@
 
 PySpark pickles what goes to one partition in batches of up to 10 MiB, and the JVM copies a batch half a dozen times on
 its way through a shuffle: outside of every cache. Records that stay what they are, and are half a megabyte or so, are
-copied within one. So a whole table took 7 % less time, a sixth of what its first two steps took.
+copied within one. So a whole table took 7 % less time, a tenth of what its first two steps took.
 
     shuffle(records, partitions, partition_of)   in place of RDD.partitionBy
     one_by_one(records)                          before RDD.persist

@@ -95,7 +95,7 @@ def _read_keys(plan: RoundPlan, file: DeltaSource, words: Words, sort_values: np
         rows = slice(start, start + batch.num_rows)
         start += batch.num_rows
         if start > file.rows:
-            continue
+            continue  # There is no room for them; once all are counted, the file is refused.
         keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in plan.key_columns]
         words[rows] = digest_keys(keys, batch.num_rows)
         values = [_sort_column(column, batch, file) for column in plan.sort_columns]

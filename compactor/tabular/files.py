@@ -38,7 +38,6 @@ _SUFFIXES: Mapping[str, ContentType] = MappingProxyType(
         "ndjson": ContentType.JSON,
     }
 )
-_TEXT = frozenset({ContentType.CSV, ContentType.TSV, ContentType.JSON})
 
 _FORMATS: Mapping[ContentType, TabularFormat] = MappingProxyType(
     {
@@ -57,7 +56,7 @@ def infer_content_type(uri: str) -> ContentType:
     name = uri.rsplit("/", 1)[-1].lower()
     stem = name.removesuffix(".gz")
     content_type = _SUFFIXES.get(stem.rpartition(".")[2]) if "." in stem else None
-    if content_type is None or (stem != name and content_type not in _TEXT):
+    if content_type is None or (stem != name and not content_type.is_text):
         known = ", ".join(f".{suffix}" for suffix in _SUFFIXES)
         raise Invalid(f"the content type of {uri} cannot be told from its name ({known}; text also .gz): state it")
     return content_type

@@ -2,7 +2,7 @@
 
 What Spark does to a value is done to it as well: functions and elements are pickled between driver and tasks, the
 blocks that meet in a partition come in any order, a persisted partition is computed once, and a task may be run twice.
-tests/contract/test_spark_contract.py holds this and the real Spark to the same behaviour.
+tests/contract/test_spark.py holds this and the real Spark to the same behaviour.
 """
 
 from __future__ import annotations
