@@ -13,6 +13,7 @@ from pyspark import SparkConf, SparkContext
 from compactor.java_home import find_java_home
 from compactor.sizing import Resources
 from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, QUICK_JVM
+from compactor.spark_workers import wake_workers
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2.properties")
 _TASK_MEMORY_SHARE = 0.5
@@ -35,6 +36,7 @@ def local_spark(app_name: str) -> Iterator[SparkContext]:
         conf.set(name, value)
     spark = SparkContext(conf=conf)
     spark.setLogLevel("ERROR")
+    wake_workers(spark)
     try:
         yield spark
     finally:

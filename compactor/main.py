@@ -16,15 +16,14 @@ from pathlib import Path
 # spark-submit puts this file's own folder first on the path, where our modules would be found without their package.
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
 
+from compactor.unpacked_pyspark import prefer_unpacked_pyspark  # noqa: E402
+
+prefer_unpacked_pyspark()
+
 from pyspark import SparkContext  # noqa: E402
 
-from compactor.attempt import run_attempt  # noqa: E402
-from compactor.catalog.catalog import DeltaCatalog  # noqa: E402
-from compactor.clock import SystemClock  # noqa: E402
 from compactor.errors import Corrupt, Invalid, LithifyError  # noqa: E402
-from compactor.log_context import configure_logging  # noqa: E402
-from compactor.object_store import open_store, parse_location  # noqa: E402
-from compactor.spec import SessionPlan  # noqa: E402
+from compactor.spark_workers import wake_workers  # noqa: E402
 
 EXIT_FAILED = 1
 EXIT_INVALID = 2
@@ -32,20 +31,11 @@ EXIT_INVALID = 2
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    configure_logging(as_json=True)
-    clock = SystemClock()
-    state = open_store(
-        parse_location(options.state, endpoint_url=options.state_endpoint_url, region=options.state_region)
-    )
     spark = SparkContext.getOrCreate()
     spark.setLogLevel("ERROR")
     try:
-        body = state.read(options.plan)
-        if body is None:
-            raise Corrupt(f"there is no plan at {options.plan} in {options.state}")
-        plan = SessionPlan.parse_durable(body, options.plan)
-        lake = DeltaCatalog(open_store(plan.spec.job_run.lake), clock)
-        run_attempt(plan, lake, state, spark, options.attempt, clock)
+        wake_workers(spark)
+        _run(options, spark)
     except Invalid as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_INVALID
@@ -55,6 +45,28 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         spark.stop()
     return 0
+
+
+def _run(options: argparse.Namespace, spark: SparkContext) -> None:
+    # A second of imports, while executors make theirs.
+    from compactor.attempt import run_attempt
+    from compactor.catalog.catalog import DeltaCatalog
+    from compactor.clock import SystemClock
+    from compactor.log_context import configure_logging
+    from compactor.object_store import open_store, parse_location
+    from compactor.spec import SessionPlan
+
+    configure_logging(as_json=True)
+    clock = SystemClock()
+    state = open_store(
+        parse_location(options.state, endpoint_url=options.state_endpoint_url, region=options.state_region)
+    )
+    body = state.read(options.plan)
+    if body is None:
+        raise Corrupt(f"there is no plan at {options.plan} in {options.state}")
+    plan = SessionPlan.parse_durable(body, options.plan)
+    lake = DeltaCatalog(open_store(plan.spec.job_run.lake), clock)
+    run_attempt(plan, lake, state, spark, options.attempt, clock)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

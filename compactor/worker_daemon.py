@@ -14,10 +14,14 @@ import sys
 import zipimport
 from typing import BinaryIO
 
-from pyspark import daemon, worker
+from compactor.unpacked_pyspark import prefer_unpacked_pyspark
 
-import compactor.round_runner  # noqa: F401  (its import is the point)
-from compactor.kernels.warm import warm_kernels
+prefer_unpacked_pyspark()
+
+from pyspark import daemon, worker  # noqa: E402
+
+import compactor.round_runner  # noqa: E402, F401  (its import is the point)
+from compactor.kernels.warm import warm_kernels  # noqa: E402
 
 _BUFFER_BYTES = 65536
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

@@ -24,11 +24,13 @@ Split = dict[str, float]
 
 _PARTS = (
     ("spark-submit to the first line of our program (JVM, then Python)", "submitted", "program"),
-    ("our imports", "program", "imported"),
-    ("Spark's context", "imported", "context"),
-    ("first job to the start of the workers' daemon", "context", "daemon"),
+    ("what is imported before Spark (PySpark)", "program", "pyspark"),
+    ("Spark's context", "pyspark", "context"),
+    ("at the same time: our other imports", "context", "imported"),
+    ("at the same time: until the workers' daemon starts", "context", "daemon"),
     ("the daemon's imports", "daemon", "worker"),
-    ("fork of a worker to the first line of its task", "worker", "task"),
+    ("spark-submit to the first task of ours, in all", "submitted", "task"),
+    ("spark-submit to the end of a session of 1,000 rows, in all", "submitted", "session"),
 )
 
 
@@ -36,7 +38,6 @@ def measure_startup(folder: Path, repeats: int) -> Split:
     """Medians, in seconds, of each part; and of a tiny session's first and second run, when all is up."""
     runs = [_submit(folder / f"start-{number}") for number in range(repeats + 1)][1:]
     split = {name: statistics.median(run[end] - run[start] for run in runs) for name, start, end in _PARTS}
-    split["spark-submit to the first task, in all"] = statistics.median(run["task"] - run["submitted"] for run in runs)
     split["an empty Spark job, when all is up"] = statistics.median(run["empty job"] for run in runs)
     for which in ("first", "second"):
         name = f"{which} session of {TINY_ROWS:,} rows in that Spark"

@@ -18,19 +18,28 @@ Seen = dict[str, float]
 
 def probe(lake: Path, stamps: Path, program: float) -> None:
     """Runs under spark-submit; notes when it got how far."""
-    import compactor.main  # noqa: F401  (what the real job imports)
+    from compactor.unpacked_pyspark import prefer_unpacked_pyspark
 
-    imported = time.time()
+    prefer_unpacked_pyspark()
     from pyspark import SparkContext
 
+    from compactor.spark_workers import wake_workers
+
+    pyspark_imported = time.time()
     context = SparkContext.getOrCreate()
     up = time.time()
+    wake_workers(context)
+    import compactor.attempt
+    import compactor.catalog.catalog  # noqa: F401  (what the real job imports beside, and in this order)
+
+    imported = time.time()
     first_task = context.parallelize([0], 1).map(_look_around).collect()[0]
     before = time.perf_counter()
     context.parallelize([0], 1).count()
-    seen = {"program": program, "imported": imported, "context": up, **first_task}
+    seen = {"program": program, "pyspark": pyspark_imported, "context": up, "imported": imported, **first_task}
     seen["empty job"] = time.perf_counter() - before
-    seen |= {"first": _tiny_session(lake / "1", context), "second": _tiny_session(lake / "2", context)}
+    seen |= {"first": _tiny_session(lake / "1", context), "session": time.time()}
+    seen["second"] = _tiny_session(lake / "2", context)
     stamps.write_text(json.dumps(seen))
 
 
@@ -40,10 +49,12 @@ def _look_around(_: int) -> Seen:
     import psutil
 
     worker = psutil.Process()
+    # psutil knows the time of boot in whole seconds.
+    correction = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - psutil.boot_time()
     return {
         "task": task,
-        "worker": worker.create_time(),
-        "daemon": psutil.Process(worker.ppid()).create_time(),
+        "worker": worker.create_time() + correction,
+        "daemon": psutil.Process(worker.ppid()).create_time() + correction,
         "worker_mib": worker.memory_info().rss / 2**20,
     }
 
