@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import cramjam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -197,14 +198,19 @@ def read_column(kind: ColumnType, data: Bytes, chunks: Sequence[tuple[pq.ColumnC
 
 
 class _ColumnReader:
-    """Gathers the pages of a column: as codes for as long as all are, then as plain values."""
+    """Gathers the pages of a column: as codes for as long as all are, then as plain values.
+
+    in_place  the file's bytes, where all pages hold byte arrays that can stay where they are
+    """
 
     def __init__(self, kind: ColumnType, in_place: Bytes | None) -> None:
         self._kind = kind
         self._valid: list[tuple[npt.NDArray[np.bool_] | None, int]] = []
         self._coded: list[tuple[Codes, Values]] = []
-        self._in_place = None if in_place is None else _ValuesInPlace(in_place)
+        self._in_place = in_place
+        self._spans = _Spans()
         self._plain: _ValueBuffer | None = None
+        self._scratch: Bytes = np.empty(0, np.uint8)
 
     def add_chunk(self, chunk: pq.ColumnChunkMetaData, data: memoryview, position: int) -> None:
         dictionary: Values | None = None
@@ -216,17 +222,29 @@ class _ColumnReader:
                 raise pa.ArrowInvalid("a page reaches beyond its column chunk")
             if page not in (_DATA_PAGE, _DICTIONARY_PAGE):
                 raise UnknownPages
-            body = _decompressed(chunk.compression, data[position : position + size], plain_size)
+            body = data[position : position + size]
             position += size
             if page == _DICTIONARY_PAGE:
-                buffer = _ValueBuffer(self._kind, len(body))
-                buffer.add(body, number_in(struct_in(header, 7), 1))
+                buffer = _ValueBuffer(self._kind, plain_size)
+                buffer.add(self._plain_page(chunk.compression, body, plain_size), number_in(struct_in(header, 7), 1))
                 dictionary = buffer.values()
+                continue
+            said = struct_in(header, 5)
+            if not 0 <= number_in(said, 1) <= chunk.num_values - rows:
+                raise pa.ArrowInvalid(f"a column chunk's pages do not have the {chunk.num_values} values it names")
+            rows += number_in(said, 1)
+            if self._in_place is not None:
+                if size != plain_size or number_in(said, 2) != _PLAIN:
+                    raise UnknownPages
+                count, values = self._take_levels(said, np.frombuffer(body, np.uint8))
+                self._spans.find(self._in_place, position - len(values), position, count)
+            elif number_in(said, 2) == _PLAIN and not self._kind.width:
+                buffer = self._plain_buffer(chunk.total_uncompressed_size)
+                count, values = self._take_levels(said, buffer.add_page(chunk.compression, body, plain_size))
+                buffer.find_in_last(len(values), count)
             else:
-                said = struct_in(header, 5)
-                if not 0 <= number_in(said, 1) <= chunk.num_values - rows:
-                    raise pa.ArrowInvalid(f"a column chunk's pages do not have the {chunk.num_values} values it names")
-                rows += self._add_page(said, body, position, dictionary, chunk.total_uncompressed_size)
+                plain = self._plain_page(chunk.compression, body, plain_size)
+                self._add_page(said, plain, dictionary, chunk.total_uncompressed_size)
 
     def column(self) -> Column:
         valid = None
@@ -235,34 +253,46 @@ class _ColumnReader:
         if self._coded:
             values, codes = _one_dictionary(self._kind, self._coded)
             return Column(self._kind, values, codes, valid)
-        plain = self._in_place or self._plain or _ValueBuffer(self._kind, 0)
-        return Column(self._kind, plain.values(), None, valid)
+        if self._in_place is not None:
+            return Column(self._kind, Values(self._in_place, 0, self._spans.found()), None, valid)
+        return Column(self._kind, (self._plain or _ValueBuffer(self._kind, 0)).values(), None, valid)
 
-    def _add_page(self, header: Struct, body: Bytes, end: int, dictionary: Values | None, size: int) -> int:
-        """Adds a page that ends there, if it is not compressed; its rows."""
-        rows, encoding = number_in(header, 1), number_in(header, 2)
+    def _take_levels(self, header: Struct, page: Bytes) -> tuple[int, Bytes]:
+        """Notes which rows of a page are not null; how many these are, and the page's values."""
+        rows = number_in(header, 1)
         valid = None
         if self._kind.optional:
             if number_in(header, 3) != _RLE:
                 raise UnknownPages
-            valid, body = _read_levels(body, rows)
-        count = rows if valid is None else int(np.count_nonzero(valid))
+            valid, page = _read_levels(page, rows)
         self._valid.append((valid, rows))
-        if encoding == _PLAIN and self._in_place is not None:
-            self._in_place.add(end - len(body), end, count)
-        elif encoding == _PLAIN:
-            self._plain_buffer(size).add(body, count)
+        return rows if valid is None else int(np.count_nonzero(valid)), page
+
+    def _add_page(self, header: Struct, page: Bytes, dictionary: Values | None, size: int) -> None:
+        """Adds what can be copied, or has to be decoded, on its way to where it will be."""
+        encoding = number_in(header, 2)
+        count, values = self._take_levels(header, page)
+        if encoding == _PLAIN:
+            self._plain_buffer(size).add(values, count)
         elif encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
             if dictionary is None:
                 raise pa.ArrowInvalid("a page of dictionary codes comes before its dictionary")
-            codes = _read_codes(body, count, dictionary)
+            codes = _read_codes(values, count, dictionary)
             if self._plain is None:
                 self._coded.append((codes, dictionary))
             else:
                 self._plain.add_coded(codes, dictionary)
         else:
             raise UnknownPages
-        return rows
+
+    def _plain_page(self, codec: str, body: memoryview, size: int) -> Bytes:
+        """A page as it is without compression, until the next one is asked for."""
+        if codec == "UNCOMPRESSED" and len(body) == size:
+            return np.frombuffer(body, np.uint8)
+        if len(self._scratch) < size:
+            self._scratch = np.empty(size, np.uint8)
+        _decompress(codec, body, self._scratch[:size])
+        return self._scratch[:size]
 
     def _plain_buffer(self, size: int) -> _ValueBuffer:
         if self._plain is None:
@@ -273,37 +303,37 @@ class _ColumnReader:
         return self._plain
 
 
-class _ValuesInPlace:
-    """Byte arrays where they lie."""
+class _Spans:
+    """Where byte arrays lie."""
 
-    def __init__(self, data: Bytes) -> None:
-        self._data = data
+    def __init__(self) -> None:
         self._starts: list[Int64s] = [np.empty(0, np.int64)]
         self._ends: list[Int64s] = [np.empty(0, np.int64)]
 
-    def add(self, start: int, end: int, count: int) -> None:
-        """The first `count` values of data[start:end]."""
-        if count * LENGTH_BYTES > end - start:
+    def find(self, data: Bytes, start: int, end: int, count: int) -> int:
+        """Finds the first `count` values in data[start:end]; where the last one ends."""
+        if not 0 <= count * LENGTH_BYTES <= end - start:
             raise pa.ArrowInvalid("a page of values ends early")
         bounds = np.empty(count + 1, np.int64)
         bounds[0] = start
-        if not find_byte_arrays(self._data[:end], bounds):
+        if not find_byte_arrays(data[:end], bounds):
             raise pa.ArrowInvalid("a page of values ends early")
         self._starts.append(bounds[:-1])
         self._ends.append(bounds[1:])
+        return int(bounds[-1])
 
-    def values(self) -> Values:
-        return Values(self._data, 0, (np.concatenate(self._starts), np.concatenate(self._ends)))
+    def found(self) -> tuple[Int64s, Int64s]:
+        return np.concatenate(self._starts), np.concatenate(self._ends)
 
 
 class _ValueBuffer:
-    """Plain values, page after page in one array: copied while the page is in the processor's cache."""
+    """Plain values, page after page in one array. Pages of byte arrays are decompressed right where they will be."""
 
     def __init__(self, kind: ColumnType, size: int) -> None:
         self._kind = kind
         self._data = np.empty(size, np.uint8)
         self._used = 0
-        self._starts: list[Int64s] = [np.zeros(1, np.int64)]
+        self._spans = _Spans()
 
     def add(self, body: Bytes, count: int) -> None:
         """The first `count` values of a page. Whatever else there is in it is left out."""
@@ -318,7 +348,18 @@ class _ValueBuffer:
         place = self._room(size)
         self._data[place : self._used] = body[:size]
         if not self._kind.width:
-            self._find(place, count)
+            self._used = self._spans.find(self._data, place, self._used, count)
+
+    def add_page(self, codec: str, body: memoryview, size: int) -> Bytes:
+        """A compressed page of byte arrays, and what may come before them: what `find_in_last` is about."""
+        place = self._room(size)
+        page = self._data[place : self._used]
+        _decompress(codec, body, page)
+        return page
+
+    def find_in_last(self, size: int, count: int) -> None:
+        """The first `count` values of the last page's last `size` bytes."""
+        self._used = self._spans.find(self._data, self._used - size, self._used, count)
 
     def add_coded(self, codes: Codes, dictionary: Values) -> None:
         """Values of a dictionary."""
@@ -327,21 +368,12 @@ class _ValueBuffer:
         place = self._room(int(dictionary.sizes(places).sum()))
         dictionary.put(places, self._data, place)
         if not self._kind.width:
-            self._find(place, count)
+            self._spans.find(self._data, place, self._used, count)
 
     def values(self) -> Values:
         if self._kind.width:
             return Values(self._data[: self._used], self._kind.width)
-        bounds = np.concatenate(self._starts)
-        return Values(self._data[: self._used], 0, (bounds[:-1], bounds[1:]))
-
-    def _find(self, place: int, count: int) -> None:
-        starts = np.empty(count + 1, np.int64)
-        starts[0] = place
-        if not find_byte_arrays(self._data[: self._used], starts):
-            raise pa.ArrowInvalid("a page of values ends early")
-        self._used = int(starts[-1])
-        self._starts.append(starts[1:])
+        return Values(self._data[: self._used], 0, self._spans.found())
 
     def _room(self, size: int) -> int:
         """Where so many bytes may be written."""
@@ -353,17 +385,22 @@ class _ValueBuffer:
         return place
 
 
-def _decompressed(codec: str, body: memoryview, size: int) -> Bytes:
-    if codec == "UNCOMPRESSED":
-        plain = np.frombuffer(body, np.uint8)
+def _decompress(codec: str, body: memoryview, page: Bytes) -> None:
+    """Fills the page with what `body` holds. Arrow's snappy would be half as fast, and cannot be told where to."""
+    if not len(page):
+        return
+    if codec == "SNAPPY":
+        try:
+            size = cramjam.snappy.decompress_raw_into(body, page.data)
+        except cramjam.DecompressionError as error:
+            raise pa.ArrowInvalid(f"a page cannot be decompressed: {error}") from error
     else:
-        plain = np.frombuffer(pa.decompress(pa.py_buffer(body), size, codec.lower()), np.uint8) if size else _NOTHING
-    if len(plain) != size:
-        raise pa.ArrowInvalid(f"a page of {size} bytes has {len(plain)}")
-    return plain
-
-
-_NOTHING: Bytes = np.empty(0, np.uint8)
+        plain = body if codec == "UNCOMPRESSED" else pa.decompress(pa.py_buffer(body), len(page), codec.lower())
+        size = len(plain)
+        if size == len(page):
+            page[:] = np.frombuffer(plain, np.uint8)
+    if size != len(page):
+        raise pa.ArrowInvalid(f"a page of {len(page)} bytes has {size}")
 
 
 def _read_levels(body: Bytes, rows: int) -> tuple[npt.NDArray[np.bool_] | None, Bytes]:
