@@ -25,7 +25,20 @@ _FRAME_BYTES = 4
 
 def digest_keys(columns: Sequence[CanonicalColumn], rows: int) -> Words:
     """The digest of every row's key. `columns` in sorted name order. Returns words of shape (rows, 5)."""
-    return sha1(*_frame(columns, rows))
+    fixed = [each.values for each in columns if isinstance(each, FixedColumn) and each.valid is None]
+    return sha1(*(_frame_alike(fixed, rows) if len(fixed) == len(columns) else _frame(columns, rows)))
+
+
+def _frame_alike(
+    columns: Sequence[npt.NDArray[np.uint8]], rows: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """As `_frame`, of columns of one width each and without nulls: a tenth of its time, as all messages are alike."""
+    kinds = [np.dtype((np.void, column.shape[1])) for column in columns]
+    messages = np.empty(rows, [(f"{n}", [("length", "<u4"), ("value", kind)]) for n, kind in enumerate(kinds)])
+    for n, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+        messages[f"{n}"]["length"] = kind.itemsize
+        messages[f"{n}"]["value"] = np.ascontiguousarray(column).view(kind)[:, 0]
+    return messages.view(np.uint8), np.arange(rows + 1, dtype=np.int64) * messages.itemsize
 
 
 def _frame(columns: Sequence[CanonicalColumn], rows: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

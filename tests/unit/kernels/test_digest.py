@@ -39,7 +39,8 @@ def plain_digests(*columns: tuple[KeyType, list[Raw | None]]) -> list[bytes]:
 def key_columns(draw: st.DrawFn) -> list[tuple[KeyType, list[Raw | None]]]:
     kinds = draw(st.lists(st.sampled_from(KEY_TYPES), min_size=1, max_size=4))
     rows = draw(st.integers(0, 6))
-    return [(kind, draw(st.lists(st.none() | kind.values, min_size=rows, max_size=rows))) for kind in kinds]
+    nulls = st.none() if draw(st.booleans()) else st.nothing()
+    return [(kind, draw(st.lists(nulls | kind.values, min_size=rows, max_size=rows))) for kind in kinds]
 
 
 # ------------------------------------------------------------------------------------------------------ against hashlib
