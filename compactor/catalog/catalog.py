@@ -62,6 +62,9 @@ WordT = TypeVar("WordT", bound=StrEnum)
 STREAMS_KEPT = 256
 """Partition streams whose last fold a `Table` remembers, so that a writer does not read a whole log for each delta."""
 
+TABLES_KEPT = 4
+"""Tables that a `DeltaCatalog` hands out again, with what they remember: a session asks for its own several times."""
+
 
 @dataclass(frozen=True)
 class Delta:
@@ -85,11 +88,13 @@ class Delta:
 
 
 class DeltaCatalog:
-    """The tables of one lake."""
+    """The tables of one lake. Safe to share between threads."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self.store = store
         self._clock = clock
+        self._lock = threading.Lock()
+        self._tables: OrderedDict[str, Table] = OrderedDict()
 
     @staticmethod
     def open(
@@ -117,29 +122,39 @@ class DeltaCatalog:
             return []
 
         self._definition_log(table_id).append(decide)
-        return Table(self.store, wanted, self._clock)
+        return self._table(wanted)
 
     def table(self, table_id: str) -> Table:
         """Raises `Invalid` if the lake has no such table."""
         definition = self._definition_log(table_id).load().state
         if definition is None:
             raise Invalid(f"there is no table {table_id} in {self.location.root_uri}: create it, or check its id")
-        return Table(self.store, definition, self._clock)
+        return self._table(definition)
 
     def table_like(self, table_id: str, like: Table) -> Table:
         """The table; where there is none, what it would be with the partition keys of another: nothing is written."""
         standing = self._definition_log(table_id).load().state
-        return Table(self.store, standing or define_table(table_id, like.partition_keys, None), self._clock)
+        return self._table(standing or define_table(table_id, like.partition_keys, None))
 
     def create_table_like(self, table_id: str, like: Table) -> Table:
         """The table; where there is none, it is created with the partition keys of another."""
         wanted = define_table(table_id, like.partition_keys, None)
         created = self._definition_log(table_id).append(lambda log: [] if log.state else [wanted.as_action()])
-        return Table(self.store, created.after.state or wanted, self._clock)
+        return self._table(created.after.state or wanted)
 
     def tables(self) -> list[str]:
         """The ids of all tables, in order."""
         return sorted(_decoded(encoded_names(self.store, "tables/"), decode))
+
+    def _table(self, definition: TableDefinition) -> Table:
+        with self._lock:
+            table = self._tables.pop(definition.table_id, None)
+            if table is None or definition.difference_from(table.definition) is not None:
+                table = Table(self.store, definition, self._clock)
+            self._tables[definition.table_id] = table
+            while len(self._tables) > TABLES_KEPT:
+                self._tables.popitem(last=False)
+        return table
 
     def _definition_log(self, table_id: str) -> DurableLog[TableDefinition | None, TableCreated]:
         return DurableLog(self.store, TableFolder(table_id).definition_log, TABLE_LOG, self._clock)

@@ -540,6 +540,20 @@ def test_a_writer_that_goes_on_reads_one_entry_and_writes_one_for_each_delta(sto
     assert len(verbs) <= 3
 
 
+def test_a_lake_that_is_asked_for_a_table_again_reads_only_what_was_added(store: ObjectStore) -> None:
+    counted = FaultyStore(store)
+    lake = DeltaCatalog(counted, SystemClock())
+    other = DeltaCatalog(store, SystemClock()).create_table(ORDERS)
+    for number in range(5):
+        other.append({}, ROWS, delta_id=f"delta-{number}")
+    assert delta_ids(lake.table(ORDERS)) == [f"delta-{number}" for number in range(5)]
+    other.append({}, ROWS, delta_id="delta-5")
+    counted.requests.clear()
+    assert delta_ids(lake.table(ORDERS)) == [f"delta-{number}" for number in range(6)]
+    of_stream = [request for request in counted.requests if "/streams/" in request[1]]
+    assert of_stream == [("read", f"{other.stream({}).log.folder}/{number:020}.json") for number in (6, 7)]
+
+
 def test_a_log_can_be_read_by_anybody_who_knows_its_folder(orders: Table, store: ObjectStore) -> None:
     orders.append({}, ROWS)
     stream = orders.stream({})
