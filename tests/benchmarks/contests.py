@@ -12,7 +12,7 @@ from tests.benchmarks.checks import Referee
 from tests.benchmarks.child import DUCKDB, DUCKDB_JOIN, FLOOR, OURS, SPARK
 from tests.benchmarks.contestant import Task
 from tests.benchmarks.data import NARROW, Change, Files, Shape, Survivors
-from tests.benchmarks.processes import Timing, measure
+from tests.benchmarks.processes import Lane, Timing, measure
 from tests.benchmarks.spark_events import Steps, steps_of
 
 EVERYBODY = (OURS, SPARK, DUCKDB, DUCKDB_JOIN, FLOOR)
@@ -42,6 +42,37 @@ class Asked:
     hash_bucket_count: int | None = None
     max_rows_per_round: int | None = None
     max_dead_row_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """One contestant in one contest.
+
+    repeats  timed runs after its first; None: as many as the arena has
+    keep     where what its last run leaves is kept
+    """
+
+    contestant: str
+    shape: Shape
+    change: Change | None
+    asked: Asked = Asked()
+    cores: int = CORES
+    repeats: int | None = None
+    keep: Path | None = None
+
+    def __str__(self) -> str:
+        told = f"{self.contestant}: {self.shape.rows:,} {self.shape.name} rows"
+        if self.change is not None:
+            told += f" + {self.change.rows:,} {self.change.spread}"
+        if self.asked.incremental:
+            told += ", incremental"
+        if self.asked.max_dead_row_share:
+            told += ", dead rows kept"
+        if self.asked.by_position:
+            told += ", default sort key"
+        if self.asked.hash_bucket_count is not None:
+            told += f", {self.asked.hash_bucket_count} hash buckets"
+        return told + (f", {self.cores} core" if self.cores == 1 else "")
 
 
 @dataclass(frozen=True)
@@ -101,31 +132,43 @@ class Arena:
     only: Sequence[str] = EVERYBODY
     _referees: dict[tuple[object, ...], Referee] = field(default_factory=dict)
 
-    def enter(
-        self, contestant: str, shape: Shape, change: Change | None, asked: Asked = Asked(), cores: int = CORES,
-        repeats: int | None = None, keep: Path | None = None,
-    ) -> Entry:  # fmt: skip
-        """Measures one contestant. Raises `Wrong` if it leaves other rows than the ones that survive."""
-        table = data.write_table(self._data, shape)
-        delta = data.write_delta(self._data, shape, change) if change is not None else Files((), 0, 0)
+    def enter(self, *starts: Start) -> list[Entry]:
+        """Measures contestants in turns. Raises `Wrong` if one leaves other rows than the ones that survive."""
+        if not starts:
+            return []
+        lanes = [self._lane(number, start) for number, start in enumerate(starts)]
+        print("  in turns:" if len(starts) > 1 else "  alone:", flush=True)
+        entries = [self._entry(start, timing) for start, timing in zip(starts, measure(lanes), strict=True)]
+        for start, entry in zip(starts, entries, strict=True):
+            print(f"    {start}: {entry.seconds:.2f} s", flush=True)
+        return entries
+
+    def _lane(self, number: int, start: Start) -> Lane:
+        table, delta = self._files(start)
+        asked = start.asked
         task = Task(
             table_files=table.paths,
             delta_files=delta.paths,
-            cores=cores,
-            compacted_lake=str(self._compacted(shape, asked)) if asked.incremental else None,
+            cores=start.cores,
+            compacted_lake=str(self._compacted(start.shape, asked)) if asked.incremental else None,
             by_position=asked.by_position,
             rows_per_compacted_file=asked.rows_per_compacted_file,
             hash_bucket_count=asked.hash_bucket_count,
             max_rows_per_round=asked.max_rows_per_round,
             max_dead_row_share=asked.max_dead_row_share,
         )
-        print(f"  {contestant}: {_told(shape, change, asked, cores)} ...", end="", flush=True)
-        referee = self._referee(contestant, shape, change, asked)
-        count = self.repeats if repeats is None else repeats
-        timing = measure(contestant, task, count, self.folder / "work", referee, keep)
-        print(f" {timing.seconds:.2f} s")
+        repeats = self.repeats if start.repeats is None else start.repeats
+        referee = self._referee(start.contestant, start.shape, start.change, asked)
+        return Lane(start.contestant, task, repeats, self.folder / f"lane-{number}", referee, start.keep)
+
+    def _entry(self, start: Start, timing: Timing) -> Entry:
+        table, delta = self._files(start)
         rows, size = table.rows + delta.rows, table.size_bytes + delta.size_bytes
-        return Entry(contestant, shape, change, asked, cores, rows, size, timing)
+        return Entry(start.contestant, start.shape, start.change, start.asked, start.cores, rows, size, timing)
+
+    def _files(self, start: Start) -> tuple[Files, Files]:
+        delta = Files((), 0, 0) if start.change is None else data.write_delta(self._data, start.shape, start.change)
+        return data.write_table(self._data, start.shape), delta
 
     @property
     def growing_repeats(self) -> int:
@@ -141,7 +184,7 @@ class Arena:
         if not lake.exists():
             lake.parent.mkdir(exist_ok=True)
             base = Asked(rows_per_compacted_file=asked.rows_per_compacted_file)
-            self.enter(OURS, shape, None, base, repeats=0, keep=lake)
+            self.enter(Start(OURS, shape, None, base, repeats=0, keep=lake))
         return lake
 
     def _referee(self, contestant: str, shape: Shape, change: Change | None, asked: Asked) -> Referee:
@@ -156,10 +199,10 @@ def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
     """The main contest: an unsorted table and an unsorted delta, from nothing."""
     shape = shape.scaled(arena.scale)
     change = Change(int(shape.rows * _FULL_DELTA_SHARE))
-    entries = [arena.enter(name, shape, change) for name in _playing(arena, EVERYBODY)]
+    starts = [Start(name, shape, change) for name in _playing(arena, EVERYBODY)]
     if OURS in arena.only and arena.repeats:
-        entries.append(arena.enter(OURS, shape, change, Asked(by_position=True), repeats=1))
-    return entries
+        starts.append(Start(OURS, shape, change, Asked(by_position=True)))
+    return arena.enter(*starts)
 
 
 def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]] = DELTAS) -> list[Entry]:
@@ -168,45 +211,39 @@ def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]]
     entries = []
     for share, clustered in deltas:
         change = Change(int(shape.rows * share), clustered)
-        entries += [arena.enter(OURS, shape, change, asked) for asked in _askings(arena, shape, change)]
-        entries += [arena.enter(name, shape, change) for name in _playing(arena, [DUCKDB])]
+        starts = [Start(OURS, shape, change, asked) for asked in _askings(arena, shape, change)]
+        entries += arena.enter(*starts, *(Start(name, shape, change) for name in _playing(arena, [DUCKDB])))
     return entries
 
 
 def growing_table(arena: Arena) -> list[Entry]:
     """Tables of 1x to 16x: everybody on the whole table, ours also on a delta of fixed size over it."""
+    small = _small(arena)
+    shapes = [small.times(factor) for factor in TABLE_FACTORS]
     entries = []
-    for factor in TABLE_FACTORS:
-        small = _small(arena)
-        shape = small.times(factor)
-        for share, clustered in ((0.05, True), (0.05, False), (0.01, True), (0.01, False)):
-            change = Change(int(small.rows * share), clustered)
-            entries += [arena.enter(OURS, shape, change, asked) for asked in _askings(arena, shape, change)]
-        change = Change(int(small.rows * 0.05), clustered=True)
-        entries += [
-            arena.enter(name, shape, change, repeats=arena.growing_repeats)
-            for name in _playing(arena, [OURS, SPARK, DUCKDB])
-        ]
-    return entries
+    for share, clustered in ((0.05, True), (0.05, False), (0.01, True), (0.01, False)):
+        change = Change(int(small.rows * share), clustered)
+        starts = [Start(OURS, shape, change, asked) for shape in shapes for asked in _askings(arena, shape, change)]
+        entries += arena.enter(*starts)
+    change = Change(int(small.rows * 0.05), clustered=True)
+    for shape in shapes:
+        names = _playing(arena, [OURS, SPARK, DUCKDB])
+        entries += arena.enter(*(Start(name, shape, change, repeats=arena.growing_repeats) for name in names))
+    return sorted(entries, key=lambda entry: entry.shape.rows)
 
 
 def rounds(arena: Arena) -> list[Entry]:
     """Tables of 1x to 16x in rounds of a fixed number of rows, with hash buckets in proportion: one run each."""
     small = _small(arena)
-    return [
-        arena.enter(
-            OURS,
-            small.times(factor),
-            None,
-            Asked(
-                rows_per_compacted_file=small.rows_per_file,
-                hash_bucket_count=CORES * factor,
-                max_rows_per_round=int(small.rows * _ROWS_PER_ROUND_OF_SMALL),
-            ),
-            repeats=0,
+    entries = []
+    for factor in ROUND_FACTORS:
+        asked = Asked(
+            rows_per_compacted_file=small.rows_per_file,
+            hash_bucket_count=CORES * factor,
+            max_rows_per_round=int(small.rows * _ROWS_PER_ROUND_OF_SMALL),
         )
-        for factor in ROUND_FACTORS
-    ]
+        entries += arena.enter(Start(OURS, small.times(factor), None, asked, repeats=0))
+    return entries
 
 
 def cores_and_buckets(arena: Arena) -> list[Entry]:
@@ -214,10 +251,9 @@ def cores_and_buckets(arena: Arena) -> list[Entry]:
     shape = NARROW.scaled(arena.scale)
     change = Change(int(shape.rows * _FULL_DELTA_SHARE))
     repeats = arena.growing_repeats
-    one_core = [arena.enter(name, shape, change, cores=1, repeats=repeats) for name in _playing(arena, [OURS, DUCKDB])]
-    return one_core + [
-        arena.enter(OURS, shape, change, Asked(hash_bucket_count=buckets), repeats=repeats) for buckets in BUCKET_COUNTS
-    ]
+    one_core = [Start(name, shape, change, cores=1, repeats=repeats) for name in _playing(arena, [OURS, DUCKDB])]
+    buckets = [Start(OURS, shape, change, Asked(hash_bucket_count=count), repeats=repeats) for count in BUCKET_COUNTS]
+    return [*arena.enter(*one_core), *arena.enter(*buckets)]
 
 
 def _small(arena: Arena) -> Shape:
@@ -244,18 +280,3 @@ def _expected(rule: str, shape: Shape, change: Change | None) -> Survivors:
     if rule == "all":
         return data.all_rows(shape, change)
     return data.survivors(shape, change)
-
-
-def _told(shape: Shape, change: Change | None, asked: Asked, cores: int) -> str:
-    told = f"{shape.rows:,} {shape.name} rows"
-    if change is not None:
-        told += f" + {change.rows:,} {change.spread}"
-    if asked.incremental:
-        told += ", incremental"
-    if asked.max_dead_row_share:
-        told += ", dead rows kept"
-    if asked.by_position:
-        told += ", default sort key"
-    if asked.hash_bucket_count is not None:
-        told += f", {asked.hash_bucket_count} hash buckets"
-    return told + (f", {cores} core" if cores == 1 else "")

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,37 +69,85 @@ class Timing:
         return [stage for stage in self.stages if run.started_ms <= stage.submitted_ms <= run.ended_ms]
 
 
-def measure(
-    contestant: str, task: Task, repeats: int, folder: Path, referee: Referee, keep: Path | None = None
-) -> Timing:
-    """Starts it, runs it once and then `repeats` times, each into a fresh folder, checking what it leaves.
+@dataclass(frozen=True)
+class Lane:
+    """What one contestant is to do.
 
-    keep  where the last run's folder is moved to, instead of being removed
+    repeats  timed runs after its first
+    folder   what it writes lies below; removed in the end
+    keep     where the last run's folder is moved to, instead of being removed
     """
-    answers: list[Answer] = []
-    memory, written = Memory(), 0
-    with _contestant(contestant, task, folder) as process:
-        for number in range(repeats + 1):
-            here = folder / f"run-{number}"
-            process.call("prepare", here)
-            # What others have written is not to be flushed on this one's time.
-            os.sync()
-            if number == 0:
-                with _watched(process.pid) as watch:
-                    answer = process.call("run", here)
-                memory = watch.peak
-            else:
-                answer = process.call("run", here)
-            referee.check(contestant, answer.written)
-            written = sum(Path(path).stat().st_size for path in answer.written)
-            answers.append(answer)
-            if keep is not None and number == repeats:
-                here.rename(keep)
-            else:
-                shutil.rmtree(here)
-    stages = tuple(read_stages(folder / "events"))
-    shutil.rmtree(folder)
-    return Timing(contestant, task, process.start_seconds, answers[0], tuple(answers[1:]), memory, written, stages)
+
+    contestant: str
+    task: Task
+    repeats: int
+    folder: Path
+    referee: Referee
+    keep: Path | None = None
+
+
+def measure(lanes: Sequence[Lane]) -> list[Timing]:
+    """Starts each contestant and runs it once; then they run in turns, so that minutes in which the machine is slow are
+    slow for all of them. Every run is into a fresh folder, and what it leaves is checked."""
+    with ExitStack() as processes:
+        running = []
+        for lane in lanes:
+            running.append(
+                _Running(lane, processes.enter_context(_contestant(lane.contestant, lane.task, lane.folder)))
+            )
+            running[-1].run()
+        for number in range(1, max(lane.repeats for lane in lanes) + 1):
+            for each in running:
+                if number <= each.lane.repeats:
+                    each.run()
+    return [each.timing() for each in running]
+
+
+class _Running:
+    """A contestant in its lane."""
+
+    def __init__(self, lane: Lane, process: _Process) -> None:
+        self.lane = lane
+        self._process = process
+        self._answers: list[Answer] = []
+        self._memory, self._written_bytes = Memory(), 0
+
+    def run(self) -> None:
+        """Once more; the first time it is watched."""
+        number = len(self._answers)
+        here = self.lane.folder / f"run-{number}"
+        self._process.call("prepare", here)
+        # What others have written is not to be flushed on this one's time.
+        os.sync()
+        if number == 0:
+            with _watched(self._process.pid) as watch:
+                answer = self._process.call("run", here)
+            self._memory = watch.peak
+        else:
+            answer = self._process.call("run", here)
+        self.lane.referee.check(self.lane.contestant, answer.written)
+        self._written_bytes = sum(Path(path).stat().st_size for path in answer.written)
+        self._answers.append(answer)
+        if self.lane.keep is not None and number == self.lane.repeats:
+            here.rename(self.lane.keep)
+        else:
+            shutil.rmtree(here)
+
+    def timing(self) -> Timing:
+        """Once its process has ended."""
+        stages = tuple(read_stages(self.lane.folder / "events"))
+        shutil.rmtree(self.lane.folder)
+        first, *runs = self._answers
+        return Timing(
+            self.lane.contestant,
+            self.lane.task,
+            self._process.start_seconds,
+            first,
+            tuple(runs),
+            self._memory,
+            self._written_bytes,
+            stages,
+        )
 
 
 class _Process:
