@@ -17,9 +17,9 @@ _TITLE = """\
 
 Written by `make bench`, on one machine, every contest on the same cores and files with the page cache warm. Times are
 medians without start-up; a contestant's first run, in a cold process whose memory is watched, stands apart. Those that
-are compared run in turns, so that a minute in which the machine is slow is slow for all of them. A time counts only when the surviving rows are right in number and in every value. Ours flushes what it writes to the disk;
-nobody else does. `rows/s-core` and `MiB/s-core` are of all rows and bytes at rest that a contestant is given, table and
-delta.
+are compared run in turns, so that a minute in which the machine is slow is slow for all of them. A time counts only
+when the surviving rows are right in number and in every value. Ours flushes what it writes to the disk; nobody else
+does. `rows/s-core` and `MiB/s-core` are of all rows and bytes at rest that a contestant is given, table and delta.
 """
 _GOALS = "Against the goals"
 ROUND_STEPS = ("hash_bucket", "dedupe", "materialize")
