@@ -97,7 +97,8 @@ def measure(lanes: Sequence[Lane]) -> list[Timing]:
             )
             running[-1].run()
         for number in range(1, max(lane.repeats for lane in lanes) + 1):
-            for each in running:
+            # Back and forth, so that none always comes after the same one.
+            for each in running if number % 2 else reversed(running):
                 if number <= each.lane.repeats:
                     each.run()
     return [each.timing() for each in running]
