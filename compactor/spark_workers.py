@@ -7,14 +7,16 @@ import threading
 from pyspark import RDD, SparkContext
 
 
-def wake_workers(spark: SparkContext) -> None:
+def wake_workers(spark: SparkContext) -> threading.Thread:
     """Starts executors' Python workers, whose imports take more than a second, while the driver has its own to make.
 
-    Returns at once. One task a core does nothing, on whatever executors there are by now.
+    Returns at once, with the thread that waits for them. One task a core does nothing, on whatever executors there are.
     """
     cores = spark.defaultParallelism
     tasks = spark.parallelize(range(cores), cores)
-    threading.Thread(target=_run, args=(tasks,), name="wake-workers", daemon=True).start()
+    thread = threading.Thread(target=_run, args=(tasks,), name="wake-workers", daemon=True)
+    thread.start()
+    return thread
 
 
 def _run(tasks: RDD[int]) -> None:

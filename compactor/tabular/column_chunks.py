@@ -68,6 +68,7 @@ STATISTIC_BYTES_MAX = 4096
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 _BIT_WIDTH_MAX = 32
+_PAGE_SIZE_MAX = 2**31 - 1
 _UNCOMPRESSED, _SNAPPY = 0, 1
 _PHYSICAL_TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
 _FIXED_LENGTH = 7
@@ -218,7 +219,7 @@ class _ColumnReader:
         while rows < chunk.num_values:
             header, position = read_struct(data, position)
             page, size, plain_size = number_in(header, 1), number_in(header, 3), number_in(header, 2)
-            if not 0 <= size <= len(data) - position or plain_size < 0:
+            if not 0 <= size <= len(data) - position or not 0 <= plain_size <= _PAGE_SIZE_MAX:
                 raise pa.ArrowInvalid("a page reaches beyond its column chunk")
             if page not in (_DATA_PAGE, _DICTIONARY_PAGE):
                 raise UnknownPages
@@ -351,7 +352,7 @@ class _ValueBuffer:
             self._used = self._spans.find(self._data, place, self._used, count)
 
     def add_page(self, codec: str, body: memoryview, size: int) -> Bytes:
-        """A compressed page of byte arrays, and what may come before them: what `find_in_last` is about."""
+        """A page of byte arrays, not compressed any more, and what may come before them: `find_in_last` is about it."""
         place = self._room(size)
         page = self._data[place : self._used]
         _decompress(codec, body, page)

@@ -15,6 +15,7 @@ from pyspark import Accumulator, AccumulatorParam, SparkContext, StorageLevel
 
 from compactor.spark_records import one_by_one, shuffle
 from compactor.spark_storage import storage_left_bytes
+from compactor.spark_workers import wake_workers
 from tests.fakes.in_process_spark import in_process_spark
 
 ElementT = TypeVar("ElementT")
@@ -146,3 +147,13 @@ def test_the_room_for_what_is_kept_is_known(context: SparkContext, request: pyte
 def test_the_cores_are_known(context: SparkContext) -> None:
     assert context.defaultParallelism == 2
     assert list(context.statusTracker().getActiveStageIds()) == []
+
+
+@pytest.mark.spark
+def test_waking_workers_is_one_spark_job_that_succeeds(request: pytest.FixtureRequest) -> None:
+    spark: SparkContext = request.getfixturevalue("spark").sparkContext
+    tracker = spark.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    wake_workers(spark).join(60)
+    woken = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup()) - before]
+    assert [job.status for job in woken if job is not None] == ["SUCCEEDED"]

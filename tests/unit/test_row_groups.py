@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import duckdb
 import numpy as np
@@ -24,9 +24,9 @@ from compactor.errors import Invalid
 from compactor.names import ContentType
 from compactor.object_store import StoreLocation, parse_location
 from compactor.tabular import FileMeasure, RowGroup, TabularFile, TabularWriter, open_rows, read_table, stored_schema
-from compactor.tabular.column_chunks import PAGE_BYTES
+from compactor.tabular.column_chunks import PAGE_BYTES, ColumnType, read_column
 from compactor.tabular.formats import Source
-from compactor.tabular.thrift import read_struct, write_struct
+from compactor.tabular.thrift import i32, i64, read_struct, structure, write_struct
 from tests.arrow_types import KEY_TYPES, KeyType, Raw
 
 if TYPE_CHECKING:
@@ -376,3 +376,14 @@ def test_a_damaged_file_is_refused_or_read_and_never_worse(one_lake: Lake, data:
     with suppress(Invalid):
         taken = one_lake.take(source, np.arange(400)[::-1].copy(), orders.schema)
         assert taken is None or [group.rows for group in taken] == [400]
+
+
+@pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
+def test_a_page_that_claims_more_bytes_than_a_page_can_have_is_refused_before_there_is_room_for_them(size: int) -> None:
+    header = {1: i32(0), 2: i64(size), 3: i32(1), 5: structure({1: i32(1), 2: i32(0), 3: i32(3), 4: i32(3)})}
+    data = np.frombuffer(write_struct(header) + b"\0", np.uint8)
+    chunk = Mock(compression="SNAPPY", encodings=("PLAIN",), num_values=1, total_uncompressed_size=1)
+    chunk.total_compressed_size = len(data)
+    kind = ColumnType(name="x", physical="BYTE_ARRAY", width=0, optional=False, meaning="String", signed=True)
+    with pytest.raises(pa.ArrowInvalid, match="beyond its column chunk"):
+        read_column(kind, data, [(chunk, 0)])
