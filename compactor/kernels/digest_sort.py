@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.errors import Invalid
+from compactor.kernels.copy_bytes import copy_bytes
 from compactor.kernels.sha1 import Words
 
 _ROWS_PER_PART = 8 * 1024
 _PART_BITS_MAX = 8
-_ROWS_PER_SLOT = 4
+_ROWS_PER_SLOT = 1
 _SLOT_BITS_MAX = 24
 _ROWS_MAX = 2**31 - 1
 
@@ -101,6 +102,7 @@ def _count(words, part_bits, counts):  # type: ignore[no-untyped-def]
 def _scatter(  # type: ignore[no-untyped-def]
     words, indices, values, first, part_bits, cursor, out_words, out_places, out_indices, out_values
 ):
+    width, from_values, to_values = np.int64(values.shape[1]), values.reshape(-1), out_values.reshape(-1)
     for row in range(words.shape[0]):
         part = _part(words[row, 0], part_bits)
         at = cursor[part]
@@ -109,8 +111,7 @@ def _scatter(  # type: ignore[no-untyped-def]
             out_words[at, word] = words[row, word]
         out_places[at] = first + row
         out_indices[at] = indices[row]
-        for byte in range(values.shape[1]):
-            out_values[at, byte] = values[row, byte]
+        copy_bytes(to_values, at * width, from_values, row * width, width)  # type: ignore[call-arg]
 
 
 @nb.njit(cache=True, nogil=True)
@@ -161,22 +162,22 @@ def _slot_bits(rows):  # type: ignore[no-untyped-def]
 def _sort_parts(bounds, part_bits, words, places, indices, values):  # type: ignore[no-untyped-def]
     rows_max = np.diff(bounds).max()
     slots_max = 1 << _slot_bits(rows_max)
-    starts, cursor = np.empty(slots_max + 1, np.int64), np.empty(slots_max, np.int64)
-    heads, order = np.empty(rows_max, np.uint64), np.empty(rows_max, np.int64)
+    starts, cursor = np.empty(slots_max + 1, np.int32), np.empty(slots_max, np.int32)
+    heads, order = np.empty(rows_max, np.uint64), np.empty(rows_max, np.int32)
     part_words, part_places = np.empty((rows_max, 5), np.uint32), np.empty(rows_max, np.int32)
     part_indices = np.empty(rows_max, indices.dtype)
-    part_values = np.empty((rows_max, values.shape[1]), np.uint8)
+    width, all_values = np.int64(values.shape[1]), values.reshape(-1)
+    part_values = np.empty(rows_max * width, np.uint8)
     for part in range(bounds.size - 1):
         begin, rows = bounds[part], bounds[part + 1] - bounds[part]
         part_words[:rows] = words[begin : begin + rows]
         part_places[:rows] = places[begin : begin + rows]
         part_indices[:rows] = indices[begin : begin + rows]
-        part_values[:rows] = values[begin : begin + rows]
+        copy_bytes(part_values, 0, all_values, begin * width, rows * width)  # type: ignore[call-arg]
         _order_part(part_words[:rows], part_bits, _slot_bits(rows), starts, cursor, heads, order)
         for row in range(rows):
             source, target = order[row], begin + row
             for word in range(5):
                 words[target, word] = part_words[source, word]
             places[target], indices[target] = part_places[source], part_indices[source]
-            for byte in range(values.shape[1]):
-                values[target, byte] = part_values[source, byte]
+            copy_bytes(all_values, target * width, part_values, source * width, width)

@@ -8,6 +8,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from compactor.kernels.copy_bytes import copy_bytes
 from compactor.kernels.sha1 import Words
 
 Int32s = npt.NDArray[np.int32]
@@ -95,19 +96,18 @@ def _gather(  # type: ignore[no-untyped-def]
     row_indices,
     sort,
 ):
-    known = old_ordinals.size
+    known, width = old_ordinals.size, np.int64(sort.shape[1])
+    to, old_from, new_from = sort.reshape(-1), old_sort.reshape(-1), new_sort.reshape(-1)
     for key in range(holders.size):
         row = holders[key]
         if row < known:
             for word in range(5):
                 words[key, word] = old_words[row, word]
             ordinals[key], row_indices[key] = old_ordinals[row], old_row_indices[row]
-            for byte in range(sort.shape[1]):
-                sort[key, byte] = old_sort[row, byte]
+            copy_bytes(to, key * width, old_from, row * width, width)  # type: ignore[call-arg]
         else:
             row -= known
             for word in range(5):
                 words[key, word] = new_words[row, word]
             ordinals[key], row_indices[key] = ordinals_of_files[files[row]], new_row_indices[row]
-            for byte in range(sort.shape[1]):
-                sort[key, byte] = new_sort[row, byte]
+            copy_bytes(to, key * width, new_from, row * width, width)  # type: ignore[call-arg]
