@@ -58,7 +58,6 @@ DELETED, VOID_OVER_OLDER_RUNS = -1, -2
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-_INT32 = np.iinfo(np.int32)
 
 BYTES_OF_NEW_KEY = 40
 """Of a key in a new run, beside its sort values: 36 of digest, ordinal, row index and rank, the rest to wrap them."""
@@ -100,8 +99,9 @@ class NewRun:
         self.ranks[keys], self.sort_values[keys] = part.ranks, part.sort_values
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Spark keeps the run between its two jobs: narrow row indices are less to write and read.
-        return _restore_run, (self.words, self.ordinals, narrowest(self.row_indices), self.ranks, self.sort_values)
+        # Spark keeps the run between its two jobs: narrow numbers are less to write and read.
+        numbers = narrowest(self.ordinals), narrowest(self.row_indices), narrowest(self.ranks)
+        return _restore_run, (self.words, *numbers, self.sort_values)
 
 
 @dataclass(frozen=True)
@@ -198,18 +198,21 @@ class _Remembered:
 
 def _restore_run(
     words: Words,
-    ordinals: Int32s,
+    ordinals: npt.NDArray[np.signedinteger],
     row_indices: npt.NDArray[np.signedinteger],
-    ranks: Int32s,
+    ranks: npt.NDArray[np.signedinteger],
     sort_values: npt.NDArray[np.uint8],
 ) -> NewRun:
-    return NewRun(words, ordinals, row_indices.astype(np.int64), ranks, sort_values)
+    return NewRun(words, ordinals.astype(np.int32), row_indices.astype(np.int64), ranks.astype(np.int32), sort_values)
 
 
-def narrowest(numbers: Int64s) -> npt.NDArray[np.signedinteger]:
-    """The numbers as int32 where they fit."""
-    fits = not len(numbers) or (numbers.min() >= _INT32.min and numbers.max() <= _INT32.max)
-    return numbers.astype(np.int32) if fits else numbers
+def narrowest(numbers: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """The numbers in as few bytes each as the least and the greatest of them take."""
+    least, greatest = numbers.min(initial=0), numbers.max(initial=0)
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= least and greatest <= np.iinfo(kind).max:
+            return numbers.astype(kind, copy=False)
+    return numbers
 
 
 def dedupe_bucket(

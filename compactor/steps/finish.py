@@ -167,6 +167,8 @@ def _with_rows(plan: RoundPlan, run: NewRun, leaving: Sequence[_LeavingRows]) ->
 
 def _moving_rows(run: NewRun, moves: npt.NDArray[np.bool_], repointed: Sequence[_LeavingRows]) -> _MovingRows:
     """Those of the new run, then those of runs that get new pointers."""
+    if not repointed and moves.all():
+        return _MovingRows(run.ordinals, run.row_indices, run.ranks)
     rows_in = [each.segment.row_indices[each.places] for each in repointed]
     return _MovingRows(
         ordinals=np.concatenate([run.ordinals[moves], *(each.ordinals for each in repointed)]),
@@ -190,6 +192,8 @@ def _index_rows(
     plan: RoundPlan, run: NewRun, moves: npt.NDArray[np.bool_], new_numbers: Int32s, new_indices: Int64s
 ) -> IndexRows:
     """The new run as the index has it: of rows that move, with their new pointers."""
+    if moves.all():
+        return IndexRows(run.words, new_numbers, new_indices, run.sort_values)
     file_numbers = np.where(run.ordinals == VOID_OVER_OLDER_RUNS, VOID_FILE_NUMBER, TOMBSTONE_FILE_NUMBER)
     file_numbers, row_indices = file_numbers.astype(np.int32), run.row_indices.copy()
     stays = (run.ordinals >= 0) & ~moves
