@@ -127,6 +127,16 @@ def is_known(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool:
     )
 
 
+def chunk_span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where a column chunk starts in its file, and its bytes."""
+    offsets = [offset for offset in (chunk.data_page_offset, chunk.dictionary_page_offset) if offset]
+    if not chunk.num_values or not offsets:
+        return 0, 0
+    if min(offsets) < 0 or chunk.total_compressed_size < 0:
+        raise pa.ArrowInvalid("a column chunk lies nowhere")
+    return min(offsets), chunk.total_compressed_size
+
+
 # ---------------------------------------------------------------------------------------------------------- values
 
 
@@ -591,8 +601,12 @@ class _ChunkWriter:
     def _put_levels(self, page: Bytes, valid: npt.NDArray[np.bool_] | None, first: int, last: int) -> int:
         if not self._kind.optional:
             return 0
-        levels = np.ones(last - first, np.uint32) if valid is None else valid[first:last].astype(np.uint32)
-        end = pack_codes(levels, 1, page, LENGTH_BYTES)
+        if valid is None:
+            run = _levels_without_nulls(last - first)
+            end = LENGTH_BYTES + len(run)
+            page[LENGTH_BYTES:end] = np.frombuffer(run, np.uint8)
+        else:
+            end = pack_codes(valid[first:last].astype(np.uint32), 1, page, LENGTH_BYTES)
         page[:LENGTH_BYTES] = np.frombuffer((end - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little"), np.uint8)
         return end
 

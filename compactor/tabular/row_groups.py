@@ -31,6 +31,7 @@ from compactor.tabular.column_chunks import (
     ColumnChunk,
     ColumnType,
     UnknownPages,
+    chunk_span,
     encode_rows,
     is_known,
     read_column,
@@ -122,7 +123,7 @@ class ParquetRows:
         if self._mapped is not None:
             whole = np.frombuffer(self._mapped, np.uint8)
             for chunks in self._chunks:
-                spans = [_span(chunk) for chunk in chunks]
+                spans = [chunk_span(chunk) for chunk in chunks]
                 if any(start + length > len(whole) for start, length in spans):
                     raise pa.ArrowInvalid("a column chunk reaches beyond the file")
                 yield whole, [(chunk, start) for chunk, (start, _) in zip(chunks, spans, strict=True)]
@@ -138,21 +139,11 @@ class ParquetRows:
                 yield joined, list(zip(chunks, starts, strict=False))
 
     def _chunk_bytes(self, chunk: pq.ColumnChunkMetaData) -> bytes:
-        start, length = _span(chunk)
+        start, length = chunk_span(chunk)
         data: bytes = self._opened.read_at(length, start) if length else b""
         if len(data) != length:
             raise pa.ArrowInvalid("a column chunk reaches beyond the file")
         return data
-
-
-def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Where a column chunk starts in its file, and its bytes."""
-    offsets = [offset for offset in (chunk.data_page_offset, chunk.dictionary_page_offset) if offset]
-    if not chunk.num_values or not offsets:
-        return 0, 0
-    if min(offsets) < 0 or chunk.total_compressed_size < 0:
-        raise pa.ArrowInvalid("a column chunk lies nowhere")
-    return min(offsets), chunk.total_compressed_size
 
 
 def _rows_of(column: Column) -> int:
