@@ -18,6 +18,7 @@ from compactor.tabular.bounds import parquet_column_stats
 from compactor.tabular.column_chunks import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
 from compactor.tabular.filesystems import open_filesystem, reading
 from compactor.tabular.formats import FileMeasure, Source, TabularFile, wanted_columns
+from compactor.tabular.number_columns import read_numbers
 
 BATCH_BYTES = 16 * 1024 * 1024
 """What one batch should take in memory: 64 Ki rows of 256 bytes, or 16 Ki rows of 1 KiB."""
@@ -50,13 +51,12 @@ class Parquet:
         self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
     ) -> Iterator[pa.RecordBatch]:
         del schema
-        with _open(source) as parquet:
+        with source.open() as opened, open_parquet(source, opened) as parquet:
             arrow_schema = arrow_schema_of(parquet)
             wanted = wanted_columns(source, arrow_schema, columns)
             # One row group at a time: asked for several, the reader holds the bytes of all of them until the end.
             for row_group in range(parquet.num_row_groups):
-                rows = _batch_rows(parquet.metadata.row_group(row_group))
-                for batch in parquet.iter_batches(batch_size=rows, row_groups=[row_group], columns=wanted):
+                for batch in _batches(source, parquet, opened, row_group, wanted):
                     yield from _as_written(pa.Table.from_batches([batch]).select(wanted), arrow_schema).to_batches()
 
     def read_row(self, source: Source, row_index: int) -> pa.Table:
@@ -190,6 +190,18 @@ def parquet_writer(
         use_dictionary=True if dictionary_columns is None else list(dictionary_columns),
         metadata_collector=footers,
     )
+
+
+def _batches(
+    source: Source, parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    rows = _batch_rows(parquet.metadata.row_group(row_group))
+    # Of a remote file Arrow asks for all columns at once.
+    numbers = None if source.is_remote else read_numbers(parquet, opened, row_group, columns)
+    if numbers is None:
+        yield from parquet.iter_batches(batch_size=rows, row_groups=[row_group], columns=columns)
+    else:
+        yield from (numbers.slice(start, rows) for start in range(0, numbers.num_rows, rows))
 
 
 def _batch_rows(row_group: pq.RowGroupMetaData) -> int:
