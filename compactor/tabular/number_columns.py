@@ -28,9 +28,9 @@ def read_numbers(
     """
     metadata, schema = parquet.metadata, parquet.schema_arrow
     group = metadata.row_group(row_group)
-    # Of nested columns the names are paths, which no top-level column has.
     places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    if not columns or not all(name in places for name in columns):
+    # A nested column is named by its path, which may be a flat one's name too.
+    if not columns or len(places) < metadata.num_columns or not all(name in places for name in columns):
         return None
     wanted = [(metadata.schema.column(places[name]), group.column(places[name])) for name in columns]
     fields = [schema.field(name) for name in columns]

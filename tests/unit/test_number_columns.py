@@ -114,10 +114,17 @@ def test_more_numbers_than_fit_at_once_are_left_to_arrow(place: StoreLocation) -
         read_without_arrow(place, file, ["it"])
 
 
-def test_a_column_that_only_shares_a_nested_one_s_name_is_read(place: StoreLocation) -> None:
-    file = write(place, pa.table({"a.b": [1, 2], "a": [{"b": 3}, {"b": 4}]}))
-    assert [batch.to_pydict() for batch in read_batches(place, file, ["a.b"])] == [{"a.b": [1, 2]}]
+@pytest.mark.parametrize("flat_first", [True, False])
+def test_a_column_whose_name_is_also_a_nested_one_s_path_is_not_mistaken(
+    place: StoreLocation, flat_first: bool
+) -> None:
+    nested = pa.field("a", pa.struct([pa.field("b", pa.int64())]), nullable=False)
+    columns = {nested: [{"b": 3}, {"b": 4}], pa.field("a.b", pa.int64()): [1, 2]}
+    fields = sorted(columns, key=lambda field: field.name == "a.b", reverse=flat_first)
+    file = write(place, pa.table([pa.array(columns[field], field.type) for field in fields], schema=pa.schema(fields)))
     assert [batch.to_pydict() for batch in read_batches(place, file, ["a"])] == [{"a": [{"b": 3}, {"b": 4}]}]
+    with pytest.raises(AssertionError, match="Arrow was asked"):
+        read_without_arrow(place, file, ["a.b"])
 
 
 @settings(max_examples=300)
