@@ -19,7 +19,7 @@ from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.object_store import ObjectStore
 from compactor.schemas import conform, parse_schema
-from compactor.tabular import TabularFile, read_row
+from compactor.tabular import TabularFile, read_row, written_here
 
 KeyValue: TypeAlias = object
 """A Python value that Arrow can bring to the key column's type: int, str, Decimal, datetime, bytes, None, ..."""
@@ -47,7 +47,8 @@ def lookup(store: ObjectStore, stream: PartitionStream, key: Mapping[str, KeyVal
             f"the index of {stream} points at row {pointer.row_index} of file {pointer.file_number}, which is not there"
         )
     source = TabularFile(stream.uri_of(file.path), file.content_type)
-    row = read_row(stream.location, source, pointer.row_index, schema)
+    with written_here():
+        row = read_row(stream.location, source, pointer.row_index, schema)
     found: dict[str, object] = conform(row, schema).to_pylist()[0]
     return found
 

@@ -40,6 +40,7 @@ class MergedFile:
     uri: str
     file: DataFile
     kept: npt.NDArray[np.int64]
+    is_delta: bool
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ def merge_stream(store: ObjectStore, stream: PartitionStream) -> MergedStream | 
     everything = [*compacted_files, *((ref.uri, ref.file) for ref in files)]
     return MergedStream(
         session.schema,
-        tuple(MergedFile(uri, file, kept[ordinal]) for ordinal, (uri, file) in enumerate(everything)),
+        tuple(
+            MergedFile(uri, file, kept[ordinal], is_delta=ordinal >= len(compacted_files))
+            for ordinal, (uri, file) in enumerate(everything)
+        ),
     )
 
 

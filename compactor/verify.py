@@ -16,6 +16,7 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.deletion_vectors import read_dead_rows
 from compactor.document import Document
+from compactor.errors import Corrupt
 from compactor.index.files import read_bucket
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, IndexRows
 from compactor.kernels.canonical import canonical_column
@@ -24,7 +25,7 @@ from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import SortColumn
 from compactor.schemas import parse_schema
-from compactor.tabular import TabularFile, read_batches
+from compactor.tabular import TabularFile, read_batches, written_here
 
 PROBLEMS_TOLD_MAX = 20
 
@@ -40,7 +41,7 @@ class VerifyReport(Document):
 
 
 def verify(stream: PartitionStream) -> VerifyReport:
-    """Audits the stream as its log stands now."""
+    """Audits the stream as its log stands now. Raises `Corrupt` where its index cannot be read."""
     compacted = stream.load().state.compacted
     if compacted is None:
         return VerifyReport(stream=str(stream), rows=0, tombstones=0, index_runs=0, problems=())
@@ -48,7 +49,11 @@ def verify(stream: PartitionStream) -> VerifyReport:
     rows = _index(stream, compacted, problems)
     tombstones = int((rows.file_numbers == TOMBSTONE_FILE_NUMBER).sum())
     for number in sorted(compacted.files):
-        problems += _audit_file(stream, compacted, rows, number)
+        try:
+            problems += _audit_file(stream, compacted, rows, number)
+        except Corrupt as error:
+            # A file that is gone or damaged is a finding; the others may have some too.
+            problems.append(str(error))
     stray = ~np.isin(rows.file_numbers, [TOMBSTONE_FILE_NUMBER, *compacted.files])
     if stray.any():
         problems.append(f"{int(stray.sum())} index rows point at files that are not in the stream")
@@ -121,7 +126,8 @@ def _digests_in(stream: PartitionStream, compacted: CompactedStream, file_number
     pieces: list[npt.NDArray[np.uint32]] = [np.empty((0, 5), np.uint32)]
     source = TabularFile(stream.uri_of(file.path), file.content_type)
     schema = parse_schema(compacted.last_round.compacted_schema)
-    for batch in read_batches(stream.location, source, compacted.primary_keys, schema):
-        keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in compacted.primary_keys]
-        pieces.append(digest_keys(keys, batch.num_rows))
+    with written_here():
+        for batch in read_batches(stream.location, source, compacted.primary_keys, schema):
+            keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in compacted.primary_keys]
+            pieces.append(digest_keys(keys, batch.num_rows))
     return np.concatenate(pieces)

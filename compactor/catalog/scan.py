@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -30,7 +30,7 @@ from compactor.errors import Invalid
 from compactor.names import ContentType
 from compactor.object_store import ObjectStore, StoreLocation
 from compactor.schemas import conform, parse_schema, unify_schemas
-from compactor.tabular import TabularFile, open_filesystem, read_batches
+from compactor.tabular import TabularFile, open_filesystem, read_batches, written_here
 from compactor.tabular.filesystems import reading
 
 STREAMS_LOADED_AT_ONCE = 16
@@ -48,6 +48,8 @@ class ScanFile:
 
     dead  the deletion vector of a compacted file that has dead rows
     kept  int64, ascending: the rows to read, where merge on read has found out; None: all but the dead ones
+
+    is_delta  somebody else wrote it, and merge on read has found rows in it that survive
     """
 
     partition: Mapping[str, str]
@@ -55,6 +57,7 @@ class ScanFile:
     file: DataFile
     dead: DeletionVector | None = None
     kept: npt.NDArray[np.int64] | None = None
+    is_delta: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,10 @@ class Scan:
         return pa.Table.from_batches(list(self.to_batches()), self.schema)
 
     def _read(self, scanned: ScanFile) -> Iterator[pa.RecordBatch]:
+        with nullcontext() if scanned.is_delta else written_here():
+            yield from self._batches(scanned)
+
+    def _batches(self, scanned: ScanFile) -> Iterator[pa.RecordBatch]:
         columns, content_type = self._read_schema.names, scanned.file.content_type
         if scanned.dead is not None or scanned.kept is not None:
             batches = read_batches(self._location, TabularFile(scanned.uri, content_type), columns, self._read_schema)
@@ -190,7 +197,9 @@ def _pin_merged(stream: PartitionStream, request: ScanRequest) -> ScanPart | Non
     if merged is None:
         return None
     files = tuple(
-        ScanFile(stream.partition, each.uri, each.file, kept=each.kept) for each in merged.files if len(each.kept)
+        ScanFile(stream.partition, each.uri, each.file, kept=each.kept, is_delta=each.is_delta)
+        for each in merged.files
+        if len(each.kept)
     )
     return ScanPart(stream, merged.schema, files)
 

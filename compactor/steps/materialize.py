@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +14,22 @@ import pyarrow as pa
 
 from compactor.catalog.actions import DataFile
 from compactor.catalog.paths import CompactedFilePath
-from compactor.errors import Corrupt, Invalid
+from compactor.errors import Corrupt
 from compactor.names import ContentType
 from compactor.planning import CompactedSource, RoundPlan, SourceFile
 from compactor.schemas import conform
 from compactor.steps.finish import RowsOfFiles
 from compactor.steps.layout import MaterializeLayout
 from compactor.steps.memory import peak_memory_bytes
-from compactor.tabular import FileMeasure, RowGroup, TabularWriter, dictionary_columns_of, open_rows, read_table
+from compactor.tabular import (
+    FileMeasure,
+    RowGroup,
+    TabularWriter,
+    dictionary_columns_of,
+    open_rows,
+    read_table,
+    written_here,
+)
 from compactor.tabular.writer import PIECE_BYTES_MAX, PIECE_ROWS_MAX
 
 _ROWS_PER_TAKE = 1_000_000
@@ -129,15 +137,9 @@ def _dictionary_columns(plan: RoundPlan, sources: Sequence[SourceFile]) -> tuple
         return dictionary_columns_of(plan.location, largest.file)
 
 
-@contextmanager
-def _reading(source: SourceFile) -> Iterator[None]:
+def _reading(source: SourceFile) -> AbstractContextManager[None]:
     """A delta file that cannot be read is bad input; a compacted file was written here, and is damaged."""
-    try:
-        yield
-    except Invalid as error:
-        if isinstance(source, CompactedSource):
-            raise Corrupt(str(error)) from error
-        raise
+    return written_here() if isinstance(source, CompactedSource) else nullcontext()
 
 
 class _FileCutter:

@@ -94,6 +94,16 @@ def reading(uri: str, what: str) -> Iterator[None]:
 
 
 @contextmanager
+def written_here() -> Iterator[None]:
+    """Around the reading of a file that Lithify wrote: where its bytes make no sense it is damaged, `Corrupt`, and not
+    input that somebody has to mend."""
+    try:
+        yield
+    except Invalid as error:
+        raise Corrupt(str(error)) from error
+
+
+@contextmanager
 def writing(uri: str, what: str) -> Iterator[None]:
     """Translates whatever PyArrow raises while `uri` is written as `what`; see `_explain`."""
     try:
