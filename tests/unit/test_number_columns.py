@@ -57,7 +57,7 @@ def read_without_arrow(place: StoreLocation, file: TabularFile, columns: Sequenc
 
 
 @pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(data=st.data(), options=OPTIONS)
 def test_batches_hold_what_arrow_reads_of_every_type(
     place: StoreLocation, kind: KeyType, data: st.DataObject, options: dict[str, object]
@@ -127,7 +127,7 @@ def test_a_column_whose_name_is_also_a_nested_one_s_path_is_not_mistaken(
         read_without_arrow(place, file, ["a.b"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_numbers_are_refused_or_read_and_never_worse(place: StoreLocation, data: st.DataObject) -> None:
     values = np.arange(3_000) % data.draw(st.sampled_from([50, 3_000]))
