@@ -1,7 +1,7 @@
 """Numbers of a Parquet row group, read from its pages: keys and sort values mostly are numbers, and hashing them takes
 less than reading them does. Their pages are copied side by side, and are an Arrow array.
 
-Arrow reads whatever is not known here; it takes twice as long, most of it to take snappy apart.
+Arrow reads whatever is not known here; it takes half as long again, most of it to take snappy apart.
 """
 
 from __future__ import annotations
