@@ -46,10 +46,9 @@ AsOf: TypeAlias = int | str | datetime
 class ScanFile:
     """A file of the scan: one partition stream's, with what the log knows of it.
 
-    dead  the deletion vector of a compacted file that has dead rows
-    kept  int64, ascending: the rows to read, where merge on read has found out; None: all but the dead ones
-
-    is_delta  somebody else wrote it, and merge on read has found rows in it that survive
+    dead      the deletion vector of a compacted file that has dead rows
+    kept      int64, ascending: the rows to read, where merge on read has found out; None: all but the dead ones
+    is_delta  a delta's, in which merge on read has found rows that survive; else a compacted one, written here
     """
 
     partition: Mapping[str, str]

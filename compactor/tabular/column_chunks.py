@@ -127,13 +127,15 @@ def is_known(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool:
     )
 
 
-def chunk_span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Where a column chunk starts in its file, and its bytes."""
+def chunk_span(chunk: pq.ColumnChunkMetaData, file_bytes: int) -> tuple[int, int]:
+    """Where a column chunk starts in its file, and its bytes. Raises `pa.ArrowInvalid` where they are not in it."""
     offsets = [offset for offset in (chunk.data_page_offset, chunk.dictionary_page_offset) if offset]
     if not chunk.num_values or not offsets:
         return 0, 0
     if min(offsets) < 0 or chunk.total_compressed_size < 0:
         raise pa.ArrowInvalid("a column chunk lies nowhere")
+    if min(offsets) + chunk.total_compressed_size > file_bytes:
+        raise pa.ArrowInvalid("a column chunk reaches beyond the file")
     return min(offsets), chunk.total_compressed_size
 
 

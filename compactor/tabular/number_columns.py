@@ -61,7 +61,7 @@ def _is_as_stored(arrow_type: pa.DataType, kind: ColumnType) -> bool:
 
 
 def _read(opened: pa.NativeFile, kind: ColumnType, chunk: pq.ColumnChunkMetaData) -> Column:
-    start, length = chunk_span(chunk)
+    start, length = chunk_span(chunk, opened.size())
     data: bytes = opened.read_at(length, start) if length else b""
     return read_column(kind, np.frombuffer(data, np.uint8), [(chunk, 0)])
 

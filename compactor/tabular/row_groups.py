@@ -123,10 +123,7 @@ class ParquetRows:
         if self._mapped is not None:
             whole = np.frombuffer(self._mapped, np.uint8)
             for chunks in self._chunks:
-                spans = [chunk_span(chunk) for chunk in chunks]
-                if any(start + length > len(whole) for start, length in spans):
-                    raise pa.ArrowInvalid("a column chunk reaches beyond the file")
-                yield whole, [(chunk, start) for chunk, (start, _) in zip(chunks, spans, strict=True)]
+                yield whole, [(chunk, chunk_span(chunk, len(whole))[0]) for chunk in chunks]
                 # What was read of a column counts as this process's memory until it is let go of; it can be read again.
                 self._mapped.madvise(mmap.MADV_DONTNEED)
             return
@@ -139,10 +136,10 @@ class ParquetRows:
                 yield joined, list(zip(chunks, starts, strict=False))
 
     def _chunk_bytes(self, chunk: pq.ColumnChunkMetaData) -> bytes:
-        start, length = chunk_span(chunk)
+        start, length = chunk_span(chunk, self._opened.size())
         data: bytes = self._opened.read_at(length, start) if length else b""
         if len(data) != length:
-            raise pa.ArrowInvalid("a column chunk reaches beyond the file")
+            raise pa.ArrowInvalid("a column chunk ends early")
         return data
 
 

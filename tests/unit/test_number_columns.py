@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from compactor.errors import Invalid
 from compactor.names import ContentType
 from compactor.object_store import StoreLocation, parse_location
 from compactor.tabular import TabularFile, read_batches, read_table
+from compactor.tabular.column_chunks import chunk_span
 from tests.arrow_types import KEY_TYPES, KeyType
 
 NUMBERS = [
@@ -125,6 +126,13 @@ def test_a_column_whose_name_is_also_a_nested_one_s_path_is_not_mistaken(
     assert [batch.to_pydict() for batch in read_batches(place, file, ["a"])] == [{"a": [{"b": 3}, {"b": 4}]}]
     with pytest.raises(AssertionError, match="Arrow was asked"):
         read_without_arrow(place, file, ["a.b"])
+
+
+def test_a_column_chunk_that_would_end_beyond_its_file_is_refused_before_it_is_read() -> None:
+    chunk = Mock(num_values=1, data_page_offset=4, dictionary_page_offset=None, total_compressed_size=96)
+    assert chunk_span(chunk, 100) == (4, 96)
+    with pytest.raises(pa.ArrowInvalid, match="beyond the file"):
+        chunk_span(chunk, 99)
 
 
 @settings(max_examples=100)
