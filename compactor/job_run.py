@@ -17,7 +17,8 @@ from compactor.catalog.stream import PartitionStream
 from compactor.clock import Clock
 from compactor.errors import Invalid, LithifyError
 from compactor.events import EventSink, NoSink
-from compactor.local_spark import local_resources, local_spark, usable_cores
+from compactor.local_spark import local_resources, local_spark
+from compactor.machine import usable_cores
 from compactor.session import SessionTools, run_rehash
 from compactor.session_events import publish_session
 from compactor.session_journal import SessionJournal

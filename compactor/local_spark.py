@@ -11,13 +11,16 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 
 from compactor.java_home import find_java_home
+from compactor.machine import usable_cores, usable_memory_bytes
 from compactor.sizing import Resources
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, QUICK_JVM
+from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, driver_settings
 from compactor.spark_workers import wake_workers
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2.properties")
 _TASK_MEMORY_SHARE = 0.5
 _TASK_MEMORY_BYTES_MAX = 8 * 1024**3
+_HEAP_SHARE = 0.125
+_HEAP_BYTES_MIN, _HEAP_BYTES_MAX = 1024**3, 4 * 1024**3
 
 
 @contextmanager
@@ -31,8 +34,8 @@ def local_spark(app_name: str) -> Iterator[SparkContext]:
     environment["JAVA_HOME"] = str(find_java_home(environment, Path.home() / ".cache" / "lithify"))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setAppName(app_name).setMaster(f"local[{usable_cores()}]")
-    conf.set("spark.driver.extraJavaOptions", " ".join((*QUICK_JVM, f'-Dlog4j2.configurationFile="{_QUIET_LOGS}"')))
-    for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS}.items():
+    driver = driver_settings(local_heap_bytes(usable_memory_bytes()), f'-Dlog4j2.configurationFile="{_QUIET_LOGS}"')
+    for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS, **driver}.items():
         conf.set(name, value)
     spark = SparkContext(conf=conf)
     spark.setLogLevel("ERROR")
@@ -43,13 +46,15 @@ def local_spark(app_name: str) -> Iterator[SparkContext]:
         spark.stop()
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def local_heap_bytes(memory_bytes: int) -> int:
+    """The JVM's share of a machine's memory: an eighth, but what Spark takes by itself (1 GiB) at least, 4 GiB at most.
+
+    It holds the survivors of a round of some millions of keys, which would else be written to the disk and read again.
+    """
+    return min(max(int(memory_bytes * _HEAP_SHARE), _HEAP_BYTES_MIN), _HEAP_BYTES_MAX)
 
 
 def local_resources(cores: int) -> Resources:
     """What a task may hold on this machine: an even share of half of its memory, at most seed 000's 8 GiB per core."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    share_bytes = int(memory_bytes * _TASK_MEMORY_SHARE / cores)
+    share_bytes = int(usable_memory_bytes() * _TASK_MEMORY_SHARE / cores)
     return Resources(task_memory_bytes=min(share_bytes, _TASK_MEMORY_BYTES_MAX), tasks=cores)

@@ -26,6 +26,7 @@ from compactor.errors import Invalid, LithifyError
 from compactor.events import EventSink
 from compactor.java_home import find_java_home
 from compactor.log_context import configure_logging
+from compactor.machine import usable_cores, usable_memory_bytes
 from compactor.sizing import Resources
 from dispatcher.cli.app import app
 from dispatcher.cli.tools import QueueAddress, Tools
@@ -109,8 +110,8 @@ def _tools(environment: Mapping[str, str]) -> Tools:
     return Tools(
         clients=ServiceClients(environment),
         clock=clock,
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=usable_memory_bytes(),
+        cores=usable_cores(),
         owner=f"{socket.gethostname()}/{os.getpid()}/{clock.new_id()[:8]}",
         program=_program(environment),
         stops_when_asked=_stops_when_asked,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from compactor.sizing import Resources
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, QUICK_JVM
+from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, MIB, driver_settings
 
-MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 MACHINE_MEMORY_SHARE = 0.75
@@ -28,8 +27,7 @@ def local_spark_conf(resources: Resources, driver_memory_bytes: int, scratch_fol
         **JOB_SETTINGS,
         **LOCAL_SETTINGS,
         "spark.master": f"local[{resources.tasks}]",
-        "spark.driver.memory": f"{driver_memory_bytes // MIB}m",
-        "spark.driver.extraJavaOptions": " ".join((*QUICK_JVM, f'-Djava.io.tmpdir="{scratch_folder}"')),
+        **driver_settings(driver_memory_bytes, f'-Djava.io.tmpdir="{scratch_folder}"'),
         "spark.local.dir": scratch_folder,
     }
 

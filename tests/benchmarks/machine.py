@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from compactor.clock import SystemClock
-from compactor.local_spark import usable_cores
+from compactor.machine import usable_cores
 
 _PACKAGES = ("pyspark", "pyarrow", "duckdb", "numpy", "numba")
 

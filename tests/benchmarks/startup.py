@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 from compactor.java_home import find_java_home
-from compactor.local_spark import local_resources, usable_cores
+from compactor.local_spark import local_resources
+from compactor.machine import usable_cores
+from compactor.spark_settings import MIB
 from launcher.clusters.local import find_spark_home
-from launcher.spark_conf import MIB, local_spark_conf
+from launcher.spark_conf import local_spark_conf
 from tests.benchmarks.startup_probe import TINY_ROWS
 
 _DRIVER_MEMORY_BYTES = 1_024 * MIB

@@ -10,8 +10,9 @@ import pytest
 from compactor.errors import Invalid
 from compactor.object_store import StoreLocation
 from compactor.sizing import Resources
+from compactor.spark_settings import MIB
 from launcher.clusters.local import find_program, find_spark_home
-from launcher.spark_conf import GIB, MIB, TASK_MEMORY_BYTES_MAX, local_spark_conf, share_of_machine
+from launcher.spark_conf import GIB, TASK_MEMORY_BYTES_MAX, local_spark_conf, share_of_machine
 from launcher.submit import SparkJob, job_arguments, submit_arguments
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "spark_submit_local.txt"
