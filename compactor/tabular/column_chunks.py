@@ -308,8 +308,9 @@ class _ColumnReader:
         return self._scratch[:size]
 
     def _plain_buffer(self, size: int) -> _ValueBuffer:
+        """Where plain values go. `size` is what the footer says that they will take: room to begin with, no more."""
         if self._plain is None:
-            self._plain = _ValueBuffer(self._kind, size)
+            self._plain = _ValueBuffer(self._kind, min(max(size, 0), _PAGE_SIZE_MAX))
             for codes, dictionary in self._coded:
                 self._plain.add_coded(codes, dictionary)
             self._coded.clear()

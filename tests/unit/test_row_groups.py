@@ -378,6 +378,20 @@ def test_a_damaged_file_is_refused_or_read_and_never_worse(one_lake: Lake, data:
         assert taken is None or [group.rows for group in taken] == [400]
 
 
+@pytest.mark.parametrize("size", [-(2**63), -1, 0, 2**62])
+def test_what_a_footer_says_of_a_chunks_plain_size_is_only_a_guess(size: int) -> None:
+    plain = b"\x02\0\0\0ab\x01\0\0\0c"
+    page = bytes(pa.compress(plain, "snappy"))
+    header = {1: i32(0), 2: i64(len(plain)), 3: i32(len(page))}
+    header[5] = structure({1: i32(2), 2: i32(0), 3: i32(3), 4: i32(3)})
+    data = np.frombuffer(write_struct(header) + page, np.uint8)
+    chunk = Mock(compression="SNAPPY", encodings=("PLAIN",), num_values=2, total_uncompressed_size=size)
+    chunk.total_compressed_size = len(data)
+    kind = ColumnType(name="x", physical="BYTE_ARRAY", width=0, optional=False, meaning="String", signed=True)
+    values = read_column(kind, data, [(chunk, 0)]).values
+    assert values.sizes(np.arange(2)).tolist() == [6, 5]
+
+
 @pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
 def test_a_page_that_claims_more_bytes_than_a_page_can_have_is_refused_before_there_is_room_for_them(size: int) -> None:
     header = {1: i32(0), 2: i64(size), 3: i32(1), 5: structure({1: i32(1), 2: i32(0), 3: i32(3), 4: i32(3)})}
