@@ -97,11 +97,21 @@ def measure(lanes: Sequence[Lane]) -> list[Timing]:
             )
             running[-1].run()
         for number in range(1, max(lane.repeats for lane in lanes) + 1):
-            # Back and forth, so that none always comes after the same one.
-            for each in running if number % 2 else reversed(running):
+            for each in (running[place] for place in turn(number, len(running))):
                 if number <= each.lane.repeats:
                     each.run()
     return [each.timing() for each in running]
+
+
+def turn(number: int, lanes: int) -> list[int]:
+    """The order in which lanes run in their turn of that number, from 1: a row of a Williams square.
+
+    So each comes right after every other one equally often: who writes after one that used much memory gets pages that
+    are slow to write to at first.
+    """
+    there_and_back = [-(place // 2) if place % 2 == 0 else place // 2 + 1 for place in range(lanes)]
+    order = [(step + number) % lanes for step in there_and_back]
+    return order[::-1] if lanes % 2 and number % 2 == 0 else order
 
 
 class _Running:
