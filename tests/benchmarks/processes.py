@@ -106,8 +106,7 @@ def measure(lanes: Sequence[Lane]) -> list[Timing]:
 def turn(number: int, lanes: int) -> list[int]:
     """The order in which lanes run in their turn of that number, from 1: a row of a Williams square.
 
-    So each comes right after every other one equally often: who writes after one that used much memory gets pages that
-    are slow to write to at first.
+    So each comes right after every other one equally often: to write takes longer after one that used much memory.
     """
     there_and_back = [-(place // 2) if place % 2 == 0 else place // 2 + 1 for place in range(lanes)]
     order = [(step + number) % lanes for step in there_and_back]
