@@ -17,7 +17,7 @@ from compactor.catalog.actions import IndexFile
 from compactor.errors import Corrupt
 from compactor.index.layout import IndexRows
 from compactor.spark_errors import spark_job
-from compactor.spark_records import shuffle
+from compactor.spark_records import record_serializer, shuffle
 from compactor.steps.rehash import RehashPlan, join_bucket, split_bucket
 
 
@@ -25,8 +25,8 @@ def rehash(spark: SparkContext, plan: RehashPlan) -> tuple[IndexFile, ...]:
     """Writes the new index version's files and returns them, in bucket order. Nobody sees them before the commit."""
     old_buckets = sorted({file.hash_bucket for file in plan.index_files})
     moved = spark.parallelize(old_buckets, max(len(old_buckets), 1)).flatMap(partial(split_bucket, plan))
-    by_bucket = shuffle(moved, plan.hash_bucket_count, _own_partition)
-    with spark_job("rehash"):
+    with record_serializer(spark) as serializer, spark_job("rehash"):
+        by_bucket = shuffle(moved, plan.hash_bucket_count, _own_partition, serializer)
         written = by_bucket.mapPartitionsWithIndex(partial(_join_partition, plan)).collect()
     files = sorted(written, key=lambda file: (file.hash_bucket, file.part))
     rows = sum(file.rows for file in files)

@@ -25,7 +25,7 @@ from compactor.errors import Corrupt
 from compactor.kernels.sort_values import encoded_width
 from compactor.planning import DeltaSource, RoundPlan, group_for_tasks
 from compactor.spark_errors import spark_job
-from compactor.spark_records import one_by_one, shuffle
+from compactor.spark_records import RecordSerializer, one_by_one, record_serializer, shuffle
 from compactor.spark_storage import storage_level
 from compactor.steps.dedupe import (
     BYTES_OF_NEW_KEY,
@@ -88,11 +88,23 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
 
     Raises what the steps raise: `Corrupt` where files and log disagree or the books do not balance.
     """
+    with record_serializer(spark) as serializer:
+        return _run_steps(spark, plan, clock, on_step, serializer)
+
+
+def _run_steps(
+    spark: SparkContext,
+    plan: RoundPlan,
+    clock: Clock,
+    on_step: Callable[[str, int], None],
+    serializer: RecordSerializer,
+) -> RoundResult:
     started = clock.monotonic_seconds()
     groups = group_for_tasks(plan.deltas, plan.tasks * HASH_TASKS_PER_CORE)
     on_step("dedupe", plan.hash_bucket_count)
     counted: Accumulator[dict[int, BucketCounts]] = spark.accumulator({}, _ByBucket())
-    survivors = _survivors(spark, plan, groups, counted).persist(storage_level(spark, _bytes_of_survivors(plan)))
+    level = storage_level(spark, _bytes_of_survivors(plan))
+    survivors = _survivors(spark, plan, groups, counted, serializer).persist(level)
     try:
         with spark_job("hash bucket and dedupe"):
             _compute(survivors)
@@ -102,7 +114,7 @@ def run_round(spark: SparkContext, plan: RoundPlan, clock: Clock, on_step: Calla
         writers = max(min(layout.task_count + len(layout.marked), plan.tasks * WRITERS_PER_CORE), 1)
         on_step("materialize", writers)
         with spark_job("materialize"):
-            finished = _finish(survivors, plan, layout, writers).collect()
+            finished = _finish(survivors, plan, layout, writers, serializer).collect()
         materialized = clock.monotonic_seconds()
     finally:
         survivors.unpersist()
@@ -163,19 +175,25 @@ def _survivors(
     plan: RoundPlan,
     groups: Sequence[tuple[DeltaSource, ...]],
     counted: Accumulator[dict[int, BucketCounts]],
+    serializer: RecordSerializer,
 ) -> RDD[RunPiece | DeadPointers]:
     hashed = spark.parallelize(groups, max(len(groups), 1)).flatMap(partial(hash_files, plan))
-    by_bucket = shuffle(hashed, plan.hash_bucket_count, _own_partition)
-    return one_by_one(by_bucket.mapPartitionsWithIndex(partial(_dedupe_partition, plan, counted)))
+    by_bucket = shuffle(hashed, plan.hash_bucket_count, _own_partition, serializer)
+    return one_by_one(by_bucket.mapPartitionsWithIndex(partial(_dedupe_partition, plan, counted)), serializer)
 
 
 def _finish(
-    survivors: RDD[RunPiece | DeadPointers], plan: RoundPlan, layout: MaterializeLayout, writers: int
+    survivors: RDD[RunPiece | DeadPointers],
+    plan: RoundPlan,
+    layout: MaterializeLayout,
+    writers: int,
+    serializer: RecordSerializer,
 ) -> RDD[FinishedIndex | MaterializedFiles | DeletionVector]:
     """One partition per writer, which has consecutive materialize tasks and marked files. More partitions than writers
     would each cost a task's start, which takes longer than to mark a file."""
     asked = survivors.mapPartitionsWithIndex(partial(_finish_partition, plan, layout))
-    by_writer = shuffle(asked, writers, partial(_writer_of, layout.task_count, len(layout.marked), writers))
+    writer_of = partial(_writer_of, layout.task_count, len(layout.marked), writers)
+    by_writer = shuffle(asked, writers, writer_of, serializer)
     return by_writer.mapPartitionsWithIndex(partial(_materialize_partition, plan, layout))
 
 

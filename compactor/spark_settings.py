@@ -45,10 +45,9 @@ background, and no file in /tmp. Starting and ending a small session takes 4 s l
 
 
 def driver_settings(heap_bytes: int, *options: str) -> dict[str, str]:
-    """The one JVM of a session on one machine: it schedules, passes records on, and keeps survivors between two jobs.
+    """The one JVM of a session on one machine: it schedules, and passes on what is small.
 
-    Half of its heap is for what is new. Records on their way, and survivors for as long as they are kept, die there;
-    where they fill it they are copied out of it first, a twentieth of a whole table's time.
+    Half of its heap is for what is new, which mostly dies there; what fills it is copied out of it first.
     """
     young = f"-Xmn{heap_bytes // 2 // MIB}m"
     return {

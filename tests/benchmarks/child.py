@@ -36,7 +36,9 @@ def _start(name: str, task: Task, stack: ExitStack) -> Contestant:
         from compactor.local_spark import local_spark
         from tests.benchmarks.ours import Ours
 
-        return Ours(task, SparkSession(stack.enter_context(local_spark("benchmark"))))
+        # Where a task may be tried twice, records take the way that they take on a cluster.
+        master = f"local[{task.cores},2]" if task.through_spark else None
+        return Ours(task, SparkSession(stack.enter_context(local_spark("benchmark", master))))
     from tests.benchmarks.competitors import DuckDb, DuckDbSemiJoin, Floor, SparkWindow
 
     kinds = {SPARK: SparkWindow, DUCKDB: DuckDb, DUCKDB_JOIN: DuckDbSemiJoin, FLOOR: Floor}

@@ -17,6 +17,7 @@ class Task(Document):
     cores                 how many may be used
     compacted_lake        ours only: a lake whose table is compacted already; the delta is appended to it
     by_position           ours only: the default sort key instead of the column
+    through_spark         ours only: records pass as on a cluster, none in files
     rows_per_compacted_file, hash_bucket_count, max_rows_per_round  ours only: None is the default of `compact()`
     max_dead_row_share    ours only: 0 rewrites every file that a row died in
     """
@@ -26,6 +27,7 @@ class Task(Document):
     cores: int
     compacted_lake: str | None = None
     by_position: bool = False
+    through_spark: bool = False
     rows_per_compacted_file: int | None = None
     hash_bucket_count: int | None = None
     max_rows_per_round: int | None = None

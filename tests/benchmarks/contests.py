@@ -37,11 +37,18 @@ class Asked:
     """What ours is asked for beside the defaults of `compact()`."""
 
     by_position: bool = False
+    through_spark: bool = False
     incremental: bool = False
     rows_per_compacted_file: int | None = None
     hash_bucket_count: int | None = None
     max_rows_per_round: int | None = None
     max_dead_row_share: float = 0.0
+
+    def __str__(self) -> str:
+        told = ", dead rows kept" if self.max_dead_row_share else ""
+        told += ", default sort key" if self.by_position else ""
+        told += ", all records through Spark" if self.through_spark else ""
+        return told + (f", {self.hash_bucket_count} hash buckets" if self.hash_bucket_count is not None else "")
 
 
 @dataclass(frozen=True)
@@ -66,13 +73,7 @@ class Start:
             told += f" + {self.change.rows:,} {self.change.spread}"
         if self.asked.incremental:
             told += ", incremental"
-        if self.asked.max_dead_row_share:
-            told += ", dead rows kept"
-        if self.asked.by_position:
-            told += ", default sort key"
-        if self.asked.hash_bucket_count is not None:
-            told += f", {self.asked.hash_bucket_count} hash buckets"
-        return told + (f", {self.cores} core" if self.cores == 1 else "")
+        return f"{told}{self.asked}" + (f", {self.cores} core" if self.cores == 1 else "")
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ class Arena:
             cores=start.cores,
             compacted_lake=str(self._compacted(start.shape, asked)) if asked.incremental else None,
             by_position=asked.by_position,
+            through_spark=asked.through_spark,
             rows_per_compacted_file=asked.rows_per_compacted_file,
             hash_bucket_count=asked.hash_bucket_count,
             max_rows_per_round=asked.max_rows_per_round,
@@ -202,6 +204,7 @@ def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
     starts = [Start(name, shape, change) for name in _playing(arena, EVERYBODY)]
     if OURS in arena.only and arena.repeats:
         starts.append(Start(OURS, shape, change, Asked(by_position=True)))
+        starts.append(Start(OURS, shape, change, Asked(by_position=True, through_spark=True)))
     return arena.enter(*starts)
 
 

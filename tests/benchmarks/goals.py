@@ -45,9 +45,9 @@ def goals_of_whole(name: str, entries: Sequence[Entry]) -> list[Goal]:
         goals.append(Goal(f"{name}: ours / DuckDB QUALIFY", OF_DUCKDB, ours.seconds / duck.seconds))
     if floor is not None:
         goals.append(Goal(f"{name}: ours / floor", OF_FLOOR, ours.seconds / floor.seconds))
-    by_position = _find(entries, OURS, by_position=True)
-    if by_position is not None:
-        shuffled = by_position.steps[HASH_BUCKET].shuffle_written_bytes / by_position.input_rows
+    through_spark = next((entry for entry in entries if entry.asked.through_spark), None)
+    if through_spark is not None:
+        shuffled = through_spark.steps[HASH_BUCKET].shuffle_written_bytes / through_spark.input_rows
         goals.append(Goal(f"{name}: bytes shuffled per row, default sort key", SHUFFLED_BYTES_PER_ROW, shuffled))
     return goals
 
@@ -96,6 +96,6 @@ def goals_of_buckets(entries: Sequence[Entry]) -> list[Goal]:
     return [Goal("dedupe memory, bytes per row of a bucket", DEDUPE_BYTES_PER_ROW, bytes_per_row)]
 
 
-def _find(entries: Sequence[Entry], contestant: str, by_position: bool = False) -> Entry | None:
-    found = (entry for entry in entries if entry.contestant == contestant and entry.asked.by_position == by_position)
-    return next(found, None)
+def _find(entries: Sequence[Entry], contestant: str) -> Entry | None:
+    """Asked for what everybody is asked for."""
+    return next((entry for entry in entries if entry.contestant == contestant and not entry.asked.by_position), None)

@@ -51,7 +51,7 @@ def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
     ours = next((entry for entry in entries if entry.contestant == OURS), None)
     rows = [
         (
-            entry.contestant + (", default sort key" if entry.asked.by_position else ""),
+            _who(entry),
             f"{entry.seconds:.2f}",
             f"{entry.seconds / ours.seconds:.2f}" if ours else "",
             f"{entry.timing.first.seconds:.2f}",
@@ -82,8 +82,7 @@ def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
             continue
         rows.append(
             (
-                f"{change.rows / entry.shape.rows:.0%} {change.spread}"
-                + (", dead rows kept" if entry.asked.max_dead_row_share else ""),
+                f"{change.rows / entry.shape.rows:.0%} {change.spread}{entry.asked}",
                 f"{entry.seconds:.2f}",
                 f"{entry.timing.first.seconds:.2f}",
                 f"{duck.seconds:.2f}" if duck else "",
@@ -233,7 +232,7 @@ def _steps_table(entries: Iterable[Entry]) -> str:
             )
         )
     columns = [*(f"{name}, s / core-s" for name in STEPS), "outside of stages, s"]
-    columns += ["pointer bytes shuffled / row", "row index bytes / row"]
+    columns += ["pointer bytes through Spark / row", "row index bytes through Spark / row"]
     return "\n" + _table(["ours, by step", *columns], rows)
 
 
@@ -245,13 +244,7 @@ def _who(entry: Entry) -> str:
     told = entry.contestant
     if entry.asked.incremental and entry.change is not None:
         told += f", incremental {entry.change.rows:,} {entry.change.spread}"
-    if entry.asked.max_dead_row_share:
-        told += ", dead rows kept"
-    if entry.asked.by_position:
-        told += ", default sort key"
-    if entry.asked.hash_bucket_count is not None:
-        told += f", {entry.asked.hash_bucket_count} buckets"
-    return told + (", 1 core" if entry.cores == 1 else "")
+    return f"{told}{entry.asked}" + (", 1 core" if entry.cores == 1 else "")
 
 
 def _size(entry: Entry, entries: Sequence[Entry]) -> tuple[str, str]:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 from pyspark import Accumulator, AccumulatorParam, SparkContext, StorageLevel
 
-from compactor.spark_records import one_by_one, shuffle
+from compactor.record_files import record_files
+from compactor.spark_records import RecordSerializer, one_by_one, record_serializer, shuffle
 from compactor.spark_storage import storage_left_bytes
 from compactor.spark_workers import wake_workers
 from tests.fakes.in_process_spark import in_process_spark
@@ -26,6 +27,15 @@ def context(request: pytest.FixtureRequest) -> SparkContext:
     spark = in_process_spark() if request.param == "in process" else request.getfixturevalue("spark")
     found: SparkContext = spark.sparkContext
     return found
+
+
+@pytest.fixture(params=["through Spark", "in files"])
+def serializer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RecordSerializer]:
+    if request.param == "through Spark":
+        yield RecordSerializer()
+        return
+    with record_files(tmp_path) as files:
+        yield RecordSerializer(files)
 
 
 def _twice(element: int) -> list[int]:
@@ -66,9 +76,11 @@ def test_an_element_may_become_none_one_or_many(context: SparkContext) -> None:
     assert context.parallelize([], 1).flatMap(_twice).collect() == []
 
 
-def test_a_shuffle_brings_every_element_once_to_the_partition_of_its_key(context: SparkContext) -> None:
+def test_a_shuffle_brings_every_element_once_to_the_partition_of_its_key(
+    context: SparkContext, serializer: RecordSerializer
+) -> None:
     keyed = context.parallelize(range(50), 4).map(partial(_by_remainder, 5))
-    whose = shuffle(keyed, 6, _same).mapPartitionsWithIndex(_whose).collect()
+    whose = shuffle(keyed, 6, _same, serializer).mapPartitionsWithIndex(_whose).collect()
     assert [partition for partition, _ in whose] == [0, 1, 2, 3, 4, 5]
     for partition, elements in whose:
         expected = [(partition, number) for number in range(50) if number % 5 == partition]
@@ -94,9 +106,11 @@ def _adding_one(_: int, records: Iterable[tuple[int, npt.NDArray[np.int64]]]) ->
         yield int(array.sum())
 
 
-def test_arrays_of_megabytes_pass_through_shuffle_and_store_and_may_be_written_to(context: SparkContext) -> None:
-    large = shuffle(context.parallelize(range(4), 2).map(_large), 2, _same)
-    kept = one_by_one(large.mapPartitionsWithIndex(_unchanged)).persist(StorageLevel.MEMORY_AND_DISK)
+def test_arrays_of_megabytes_pass_through_shuffle_and_store_and_may_be_written_to(
+    context: SparkContext, serializer: RecordSerializer
+) -> None:
+    large = shuffle(context.parallelize(range(4), 2).map(_large), 2, _same, serializer)
+    kept = one_by_one(large.mapPartitionsWithIndex(_unchanged), serializer).persist(StorageLevel.MEMORY_AND_DISK)
     for _ in range(2):
         sums = kept.mapPartitionsWithIndex(_adding_one).collect()
         assert sorted(sums) == [300_000 * (element + 1) for element in range(4)]
@@ -157,3 +171,16 @@ def test_waking_workers_is_one_spark_job_that_succeeds(request: pytest.FixtureRe
     wake_workers(spark).join(60)
     woken = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup()) - before]
     assert [job.status for job in woken if job is not None] == ["SUCCEEDED"]
+
+
+@pytest.mark.spark
+def test_on_one_machine_large_records_lie_in_sparks_own_scratch_folder(request: pytest.FixtureRequest) -> None:
+    spark: SparkContext = request.getfixturevalue("spark").sparkContext
+    scratch = Path(spark._temp_dir)
+    with record_serializer(spark) as serializer:
+        before = {path for path in scratch.glob("records-*/*") if path.stat().st_size}
+        shuffled = shuffle(spark.parallelize(range(4), 2).map(_large), 2, _same, serializer)
+        assert sorted(shuffled.mapPartitionsWithIndex(_adding_one).collect()) == [300_000 * n for n in range(1, 5)]
+        written = {path for path in scratch.glob("records-*/*") if path.stat().st_size} - before
+        assert len(written) == 2  # of each task that shuffled one
+    assert not any(path.exists() for path in written)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -24,8 +25,6 @@ ResultT = TypeVar("ResultT")
 ValueT = TypeVar("ValueT")
 KeyedT = TypeVar("KeyedT", bound=tuple[int, object])
 
-_RECORDS = RecordSerializer()
-
 # Not the numbers that Spark gives to its own.
 _accumulator_numbers = itertools.count(1_000_000)
 
@@ -38,12 +37,19 @@ def in_process_spark(seed: int = 0) -> SparkSession:
 
 
 class InProcessSpark:
-    """In place of a SparkSession and of its SparkContext. `seed` decides the order of blocks, and what is run twice."""
+    """In place of a SparkSession and of its SparkContext. `seed` decides the order of blocks, and what is run twice;
+    with an odd one large records lie in files, with an even one none does."""
 
     defaultParallelism = 2  # noqa: N815  (Spark's name)
 
     def __init__(self, seed: int = 0) -> None:
         self.chance = random.Random(seed)
+        self.master = "local[2]" if seed % 2 else "local[2,4]"
+        self._scratch = tempfile.TemporaryDirectory()
+
+    @property
+    def _temp_dir(self) -> str:
+        return self._scratch.name
 
     @property
     def sparkContext(self) -> InProcessSpark:  # noqa: N802
@@ -94,6 +100,7 @@ class InProcessRdd(Generic[ElementT]):
         self._spark = spark
         self._partitions = partitions
         self._task = task
+        self._jrdd_deserializer = RecordSerializer()
 
     def map(self, function: Callable[[ElementT], ResultT]) -> InProcessRdd[ResultT]:
         send = _sent(function)
@@ -115,11 +122,13 @@ class InProcessRdd(Generic[ElementT]):
 
     def persist(self, storage_level: object) -> InProcessRdd[ElementT]:
         kept: dict[int, list[bytes]] = {}
+        send = _sent(self._jrdd_deserializer)
 
         def run(number: int) -> Iterator[ElementT]:
+            serializer = send()
             if number not in kept:
-                kept[number] = [_RECORDS.dumps(element) for element in self._task(number)]
-            return (cast("ElementT", _RECORDS.loads(element)) for element in kept[number])
+                kept[number] = [serializer.dumps(element) for element in self._task(number)]
+            return (cast("ElementT", serializer.loads(element)) for element in kept[number])
 
         return InProcessRdd(self._spark, self._partitions, run)
 
@@ -146,18 +155,20 @@ class InProcessRdd(Generic[ElementT]):
 
 
 def _shuffle(
-    records: InProcessRdd[KeyedT], partitions: int, partition_of: Callable[[int], int]
+    records: InProcessRdd[KeyedT], partitions: int, partition_of: Callable[[int], int], serializer: RecordSerializer
 ) -> InProcessRdd[KeyedT]:
     shuffled: dict[int, list[bytes]] = {}
+    send = _sent(serializer)
 
     def run(number: int) -> Iterator[KeyedT]:
         if not shuffled:
             shuffled.update({each: [] for each in range(partitions)})
+            sent = send()
             for record in records._compute_all():
-                shuffled[partition_of(record[0])].append(_RECORDS.dumps(record))
+                shuffled[partition_of(record[0])].append(sent.dumps(record))
         blocks = list(shuffled[number])
         records._spark.chance.shuffle(blocks)
-        return (cast("KeyedT", _RECORDS.loads(block)) for block in blocks)
+        return (cast("KeyedT", serializer.loads(block)) for block in blocks)
 
     return InProcessRdd(records._spark, partitions, run)
 

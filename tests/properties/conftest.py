@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from compactor import spark_records
 from compactor.steps import dedupe, hash_bucket
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are small here: the rows and keys that go through Spark in pieces must do so all the same."""
+    """Tables are small here: rows and keys must go through Spark in pieces, or lie in files, all the same."""
+    monkeypatch.setattr(spark_records, "FILE_BYTES_MIN", 0)
     monkeypatch.setattr(hash_bucket, "ROWS_PER_PIECE", 2)
     monkeypatch.setattr(dedupe, "KEYS_PER_PIECE", 2)

@@ -169,7 +169,7 @@ def test_survivors_hold_through_appends_compactions_rehashes_and_stops(
     row_group_bytes_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(materialize, "ROW_GROUP_BYTES_MIN", row_group_bytes_min)
-    SessionMachine.spark = in_process_spark()
+    SessionMachine.spark = in_process_spark(int(row_group_bytes_min == 0))
     run_state_machine_as_test(SessionMachine, settings=settings(examples(0.4), stateful_step_count=20))
 
 

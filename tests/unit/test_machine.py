@@ -7,7 +7,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compactor.local_spark import local_heap_bytes
 from compactor.machine import usable_cores, usable_memory_bytes
 from compactor.spark_settings import MIB, driver_settings
 
@@ -31,13 +30,6 @@ def test_a_container_lends_what_it_is_limited_to(tmp_path: Path, name: str) -> N
 def test_a_container_without_a_limit_lends_what_the_machine_has(tmp_path: Path, said: str) -> None:
     (tmp_path / "memory.max").write_text(said)
     assert usable_memory_bytes(tmp_path) == usable_memory_bytes(tmp_path / "none")
-
-
-@pytest.mark.parametrize(
-    ("memory_bytes", "heap_bytes"), [(2 * GIB, GIB), (8 * GIB, GIB), (24 * GIB, 3 * GIB), (512 * GIB, 4 * GIB)]
-)
-def test_the_jvm_of_a_local_session_gets_its_share_of_the_machine(memory_bytes: int, heap_bytes: int) -> None:
-    assert local_heap_bytes(memory_bytes) == heap_bytes
 
 
 def test_half_of_a_heap_is_for_what_is_new() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from pyspark import SparkContext
 from pyspark.serializers import SpecialLengths
 
-from compactor.spark_records import RecordSerializer
+from compactor.record_files import record_files
+from compactor.spark_records import FILE_BYTES_MIN, RecordSerializer, record_serializer
 
 RECORDS = RecordSerializer()
+
+
+@pytest.fixture(scope="module")
+def in_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordSerializer]:
+    """Every record, however small, lies in a file."""
+    with record_files(tmp_path_factory.mktemp("scratch")) as files:
+        yield RecordSerializer(files)
 
 
 @dataclass(frozen=True)
@@ -33,18 +46,19 @@ arrays = hnp.arrays(
 records = st.builds(Record, st.text(), arrays, st.lists(arrays, max_size=3).map(tuple))
 
 
-def _stream_of(given_records: list[Record], end: bytes) -> io.BufferedReader:
+def _stream_of(given_records: list[Record], end: bytes, serializer: RecordSerializer = RECORDS) -> io.BufferedReader:
     stream = io.BytesIO()
-    RECORDS.dump_stream(given_records, stream)  # type: ignore[no-untyped-call]
+    serializer.dump_stream(given_records, stream)  # type: ignore[no-untyped-call]
     return io.BufferedReader(io.BytesIO(stream.getvalue() + end))
 
 
 END = struct.pack("!i", SpecialLengths.END_OF_DATA_SECTION)
 
 
-@given(st.lists(records, max_size=4))
-def test_records_come_out_as_they_went_in(sent: list[Record]) -> None:
-    received = list(RECORDS.load_stream(_stream_of(sent, END)))
+@given(sent=st.lists(records, max_size=4), through_spark=st.booleans())
+def test_records_come_out_as_they_went_in(in_files: RecordSerializer, sent: list[Record], through_spark: bool) -> None:
+    serializer = RECORDS if through_spark else in_files
+    received = list(RECORDS.load_stream(_stream_of(sent, END, serializer)))
     assert len(received) == len(sent)
     for before, after in zip(sent, received, strict=True):
         assert isinstance(after, Record)
@@ -84,3 +98,27 @@ def test_a_stream_that_breaks_off_is_no_end(kept: int) -> None:
     whole = _stream_of([Record("x", np.arange(9), ())], b"").read()
     with pytest.raises((EOFError, struct.error)):
         list(RECORDS.load_stream(io.BufferedReader(io.BytesIO(whole[:kept]))))
+
+
+def test_only_a_large_record_lies_in_a_file(tmp_path: Path) -> None:
+    with record_files(tmp_path) as files:
+        serializer = RecordSerializer(files, FILE_BYTES_MIN)
+        small, large = np.zeros(FILE_BYTES_MIN // 2, np.uint8), np.zeros(FILE_BYTES_MIN, np.uint8)
+        assert len(serializer.dumps(small)) > len(small)
+        assert len(serializer.dumps(large)) < 1_000
+        (file,) = tmp_path.glob("records-*/*")
+        assert file.stat().st_size > len(large)
+
+
+@pytest.mark.parametrize(
+    ("master", "in_files"),
+    [("local", True), ("local[2]", True), ("local[*]", True), ("local[2,4]", False), ("local-cluster[2,1,1024]", False)]
+    + [("yarn", False), ("spark://host:7077", False), ("k8s://https://host", False)],
+)
+def test_records_lie_in_files_only_where_no_task_runs_twice_and_no_disk_is_lost(
+    master: str, in_files: bool, tmp_path: Path
+) -> None:
+    spark = cast("SparkContext", SimpleNamespace(master=master, _temp_dir=str(tmp_path)))
+    with record_serializer(spark) as serializer:
+        serializer.dumps(np.zeros(FILE_BYTES_MIN, np.uint8))
+        assert bool(list(tmp_path.glob("records-*/*"))) == in_files
