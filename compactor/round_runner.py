@@ -44,6 +44,9 @@ from compactor.steps.memory import peak_memory_bytes
 HASH_TASKS_PER_CORE = 4
 """More tasks than cores, so that a core that is done early has something left to take."""
 
+ROWS_PER_HASH_TASK = 500_000
+"""But no more than there is work for: Spark's part of a task takes as long as to hash a hundred thousand rows."""
+
 WRITERS_PER_CORE = 2
 """So too here, but few: one with several materialize tasks finishes one's file while it writes the next one's."""
 
@@ -100,7 +103,7 @@ def _run_steps(
     serializer: RecordSerializer,
 ) -> RoundResult:
     started = clock.monotonic_seconds()
-    groups = group_for_tasks(plan.deltas, plan.tasks * HASH_TASKS_PER_CORE)
+    groups = group_for_tasks(plan.deltas, _hash_tasks(plan))
     on_step("dedupe", plan.hash_bucket_count)
     counted: Accumulator[dict[int, BucketCounts]] = spark.accumulator({}, _ByBucket())
     level = storage_level(spark, _bytes_of_survivors(plan))
@@ -143,6 +146,11 @@ def _run_steps(
     }
     written = _Written(tuple(index), tuple(files), tuple(vectors))
     return _result(plan, layout, counts, written, steps)
+
+
+def _hash_tasks(plan: RoundPlan) -> int:
+    rows = sum(file.rows for file in plan.deltas)
+    return max(plan.tasks, min(plan.tasks * HASH_TASKS_PER_CORE, rows // ROWS_PER_HASH_TASK))
 
 
 class _ByBucket(AccumulatorParam[dict[int, BucketCounts]]):
