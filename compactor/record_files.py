@@ -22,6 +22,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from compactor.errors import Unavailable
+
 SPARE_BYTES_MAX = 2**30
 """Of files that wait for the next round: those of some ten million rows."""
 
@@ -49,14 +51,15 @@ class RecordFiles:
         self._end = 0
 
     def append(self, parts: Sequence[bytes | memoryview]) -> Place:
-        """Writes a record. Raises `OSError` where it cannot: then nobody has been told of its place."""
-        if self._path is None:
-            self._path = self._take()
-        start = self._end + -self._end % mmap.ALLOCATIONGRANULARITY
-        with self._path.open("r+b") as file:
-            file.seek(start)
-            file.writelines(parts)
-            self._end = file.tell()
+        """Writes a record. Raises `Unavailable` where it cannot: then nobody has been told of its place."""
+        with _using(self._folder):
+            if self._path is None:
+                self._path = self._take()
+            start = self._end + -self._end % mmap.ALLOCATIONGRANULARITY
+            with self._path.open("r+b") as file:
+                file.seek(start)
+                file.writelines(parts)
+                self._end = file.tell()
         return Place(self._path, start, self._end - start)
 
     def _take(self) -> Path:
@@ -70,8 +73,8 @@ class RecordFiles:
 
 
 def mapped(place: Place) -> npt.NDArray[np.uint8]:
-    """The record's bytes. Whoever writes to them writes to a copy."""
-    with place.path.open("rb") as file:
+    """The record's bytes. Whoever writes to them writes to a copy. Raises `Unavailable` where they are no more."""
+    with _using(place.path.parent), place.path.open("rb") as file:
         pages = mmap.mmap(file.fileno(), place.size, access=mmap.ACCESS_COPY, offset=place.start)
     return np.frombuffer(pages, np.uint8)
 
@@ -83,13 +86,25 @@ def record_files(scratch: Path) -> Iterator[RecordFiles]:
     After a round that failed they are deleted: one of its tasks may still be writing.
     """
     spare = scratch / "spare-records"
-    spare.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="records-", dir=scratch))
+    with _using(scratch):
+        spare.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="records-", dir=scratch))
     try:
         yield RecordFiles(folder, spare)
-        _put_by(folder, spare)
+        with suppress(OSError):
+            _put_by(folder, spare)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _using(folder: Path) -> Iterator[None]:
+    """A scratch disk that fails is a reason to try again, elsewhere if need be."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise Unavailable(f"Spark's scratch folder (spark.local.dir) cannot be used: {folder}: {reason}") from error
 
 
 def _put_by(folder: Path, spare: Path) -> None:

@@ -59,7 +59,7 @@ class RecordSerializer(FramedSerializer):
         self._file_bytes_min = file_bytes_min
 
     def dumps(self, obj: object) -> bytes:
-        """Raises `OSError` where a file cannot be written."""
+        """Raises `Unavailable` where a file cannot be written."""
         arrays: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(obj, _PROTOCOL, buffer_callback=arrays.append)
         parts = [memoryview(pickled), *(array.raw() for array in arrays)]

@@ -198,14 +198,21 @@ class Arena:
 
 
 def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
-    """The main contest: an unsorted table and an unsorted delta, from nothing."""
+    """The main contest: an unsorted table and an unsorted delta, from nothing.
+
+    As many turns as there are contestants, or more: then each has come right after every other one equally often.
+    """
     shape = shape.scaled(arena.scale)
     change = Change(int(shape.rows * _FULL_DELTA_SHARE))
     starts = [Start(name, shape, change) for name in _playing(arena, EVERYBODY)]
-    if OURS in arena.only and arena.repeats:
+    if not arena.repeats:
+        return arena.enter(*starts)
+    through_spark = []
+    if OURS in arena.only:
         starts.append(Start(OURS, shape, change, Asked(by_position=True)))
-        starts.append(Start(OURS, shape, change, Asked(by_position=True, through_spark=True)))
-    return arena.enter(*starts)
+        through_spark.append(Start(OURS, shape, change, Asked(by_position=True, through_spark=True)))
+    repeats = max(arena.repeats, len(starts))
+    return arena.enter(*(replace(start, repeats=repeats) for start in starts)) + arena.enter(*through_spark)
 
 
 def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]] = DELTAS) -> list[Entry]:

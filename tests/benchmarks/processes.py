@@ -60,6 +60,12 @@ class Timing:
         return statistics.median(run.seconds for run in self.runs or (self.first,))
 
     @property
+    def range_seconds(self) -> tuple[float, float]:
+        """The least and the most of its runs."""
+        seconds = [run.seconds for run in self.runs or (self.first,)]
+        return min(seconds), max(seconds)
+
+    @property
     def median_run(self) -> Answer:
         """The run whose time is the median, or next to it."""
         runs = sorted(self.runs or (self.first,), key=lambda run: run.seconds)

@@ -53,6 +53,7 @@ def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
         (
             _who(entry),
             f"{entry.seconds:.2f}",
+            "{:.2f} - {:.2f}".format(*entry.timing.range_seconds),
             f"{entry.seconds / ours.seconds:.2f}" if ours else "",
             f"{entry.timing.first.seconds:.2f}",
             f"{entry.timing.start_seconds:.1f}",
@@ -67,7 +68,7 @@ def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
     given = entries[0]
     told = f"{given.shape.rows:,} rows and a delta of {given.input_rows - given.shape.rows:,}, 80 % of them updates; "
     told += f"{given.input_bytes / given.input_rows:.0f} bytes a row at rest; {given.cores} cores.\n\n"
-    columns = ["who", "s", "/ ours", "first run, s", "start, s", "rows/s-core", "MiB/s-core"]
+    columns = ["who", "s", "least - most, s", "/ ours", "first run, s", "start, s", "rows/s-core", "MiB/s-core"]
     columns += ["largest Python worker, MiB", "all processes, MiB", "written, MiB"]
     return f"Whole table, {name} rows", told + _table(columns, rows) + _steps_table(entries)
 

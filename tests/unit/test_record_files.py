@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactor import record_files as module
+from compactor.errors import Unavailable
 from compactor.record_files import RecordFiles, mapped, record_files
 
 
@@ -97,10 +98,23 @@ def test_a_task_whose_round_has_ended_writes_nowhere(tmp_path: Path) -> None:
     with record_files(tmp_path) as files:
         task = of_a_task(files)
         task.append([b"in time"])
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(Unavailable, match="No such file"):
         task.append([b"late"])
     (left,) = spare_files(tmp_path)
     assert left.read_bytes() == b"in time"
+
+
+def test_a_full_scratch_disk_is_named(tmp_path: Path) -> None:
+    with record_files(tmp_path) as files:
+        task = of_a_task(files)
+        task._path = Path("/dev/full")
+        with pytest.raises(Unavailable, match=r"spark.local.dir.*records-.*No space left on device"):
+            task.append([b"x" * 100_000])
+
+
+def test_a_scratch_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="No such file"), record_files(tmp_path / "gone"):
+        pass
 
 
 def test_no_more_is_put_by_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
