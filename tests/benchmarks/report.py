@@ -228,7 +228,7 @@ def _steps_table(entries: Iterable[Entry]) -> str:
                     f"{steps[name].seconds:.2f} / {steps[name].busy_seconds:.2f}" if name in steps else ""
                     for name in STEPS
                 ),
-                f"{entry.seconds - staged:.2f}",
+                f"{entry.timing.median_run.seconds - staged:.2f}",
                 *(f"{each:.1f}" for each in shuffled),
             )
         )
