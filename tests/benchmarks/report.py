@@ -67,7 +67,8 @@ def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
     ]
     given = entries[0]
     told = f"{given.shape.rows:,} rows and a delta of {given.input_rows - given.shape.rows:,}, 80 % of them updates; "
-    told += f"{given.input_bytes / given.input_rows:.0f} bytes a row at rest; {given.cores} cores.\n\n"
+    told += f"{given.input_bytes / given.input_rows:.0f} bytes a row at rest; {given.cores} cores. "
+    told += "What passes all records through Spark ran by itself: its bytes are to be compared, its time is not.\n\n"
     columns = ["who", "s", "least - most, s", "/ ours", "first run, s", "start, s", "rows/s-core", "MiB/s-core"]
     columns += ["largest Python worker, MiB", "all processes, MiB", "written, MiB"]
     return f"Whole table, {name} rows", told + _table(columns, rows) + _steps_table(entries)
