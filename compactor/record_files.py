@@ -5,7 +5,7 @@
         mapped(place)                            in the task that gets the record
 
 What a round leaves is overwritten by the next one rather than deleted. Pages that a file has already are written to in
-a third of the time of new ones; and new ones a virtual machine may have to get from its host first.
+half of the time of new ones; and new ones a virtual machine may have to get from its host first.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def _using(folder: Path) -> Iterator[None]:
 
 
 def _put_by(folder: Path, spare: Path) -> None:
+    """Leaves a round's files to the next one, as far as there is room for them; its folder goes with the others."""
     room = SPARE_BYTES_MAX - sum(file.stat().st_size for file in spare.iterdir())
     for file in folder.iterdir():
         room -= file.stat().st_size

@@ -5,7 +5,7 @@ its way through a shuffle: outside of every cache. Records that stay what they a
 copied within one. So a whole table took 7 % less time, a tenth of what its first two steps took.
 
 On one machine the JVM need not copy them at all: a large record lies in a file, which whoever gets it maps into its
-memory, and only the file's name passes through Spark. So a whole table took another 14 % less.
+memory, and only the file's name passes through Spark. So a whole table took another 13 % less.
 
     with record_serializer(spark) as serializer:              where the records lie; their files end with the block
         shuffle(records, partitions, partition_of, serializer)  in place of RDD.partitionBy

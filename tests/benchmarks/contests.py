@@ -200,7 +200,7 @@ class Arena:
 def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
     """The main contest: an unsorted table and an unsorted delta, from nothing.
 
-    As many turns as there are contestants, or more: then each has come right after every other one equally often.
+    There are at least as many turns as contestants: in so many, each comes right after every other one equally often.
     """
     shape = shape.scaled(arena.scale)
     change = Change(int(shape.rows * _FULL_DELTA_SHARE))

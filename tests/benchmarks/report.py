@@ -20,6 +20,7 @@ medians without start-up; a contestant's first run, in a cold process whose memo
 are compared run in turns, so that a minute in which the machine is slow is slow for all of them. A time counts only
 when the surviving rows are right in number and in every value. Ours flushes what it writes to the disk; nobody else
 does. `rows/s-core` and `MiB/s-core` are of all rows and bytes at rest that a contestant is given, table and delta.
+What is compared is of one run; sections may be of several, as `--section` measures one anew.
 """
 _GOALS = "Against the goals"
 ROUND_STEPS = ("hash_bucket", "dedupe", "materialize")
