@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint format bench sim test-spark-3.5 test-spark-latest synth test-infra lock lock-upgrade clean
+.PHONY: help install archive demo test test-bounds lint format bench sla sim chaos test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown accept-templates test-infra test-images test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -12,6 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# A stand-in for AWS that pins botocore: the tests of workflows start it from an environment of its own.
+MINISTACK := .venv-ministack
 # Named only if python3 is not the one to use: make install PYTHON=python3.12
 PYTHON :=
 
@@ -54,13 +56,29 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(BIN)/python -m compactor.kernels.warm
 	@touch $@
 
+$(MINISTACK)/.installed: tests/ministack.lock
+	@$(call make_venv,$(MINISTACK))
+	@echo "Installing what tests/ministack.lock names into $(MINISTACK)."
+	@$(MINISTACK)/bin/python -m pip install -qq --require-hashes --requirement tests/ministack.lock
+	@touch $@
+
 # -------------------------------------------------------------------------------------------------------------- to use
+
+archive: $(INSTALLED)  ## pack the Python environment of a cluster's workers (ARGS="--cpu x86-64-v3")
+	@$(BIN)/lithify archive $(or $(TARGET),lithify.tar.gz) $(ARGS)
 
 demo: $(INSTALLED)  ## the whole way on this machine: queue, dispatcher, Spark, compacted tables (ARGS=--s3 for an S3)
 	@$(BIN)/lithify demo $(ARGS)
 
-test: $(INSTALLED)  ## all tests (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest $(ARGS)
+# All tests of a file run in one of the two processes; tests/conftest.py has the order.
+TWO_PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
+test: $(INSTALLED) $(MINISTACK)/.installed  ## all tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
+	@$(BIN)/python -m pytest $(TWO_PROCESSES) $(ARGS)
+
+# Kernels that are compiled with checks have a cache of their own: numba does not tell the two apart.
+test-bounds: $(INSTALLED)  ## the tests of the kernels and of Parquet pages, with numba's checks of array bounds
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.numba-bounds $(BIN)/python -m pytest -m "not spark and not slow" \
+		tests/unit/kernels tests/unit/tabular/test_row_groups.py tests/unit/tabular/test_number_columns.py $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, types, and which package may import which
 	@$(BIN)/ruff check
@@ -75,8 +93,14 @@ format: $(INSTALLED)  ## let ruff lay out the code and mend what it safely can
 bench: $(INSTALLED)  ## times against Spark's window query, DuckDB and the floor; writes tests/benchmarks/RESULTS.md
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-sim: $(INSTALLED)  ## random schedules of crashes and races (ARGS="--seed 7" for one of them)
+sla: $(INSTALLED)  ## how well time and money of sessions are predicted (ARGS="--sessions 150 --spark 12 --seed 1")
+	@$(BIN)/python -m tests.benchmarks.sla $(ARGS)
+
+sim: $(INSTALLED)  ## simulated dispatchers, crashes and races of sessions (ARGS="--dispatcher-seed 7" or "--seed 7" for one)
 	@$(BIN)/python -m tests.simulation $(ARGS)
+
+chaos: $(INSTALLED)  ## three dispatchers under kills, stops, outages and rubbish (ARGS="--minutes 5 --seed 7 --s3 --spark")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 # ------------------------------------------------------------------------------------------------------- other Sparks
 
@@ -99,6 +123,19 @@ test-spark-latest: .venv-spark-latest/.installed  ## the Spark tests on the newe
 	@.venv-spark-$*/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# ------------------------------------------------------------------------------------------------------------- readers
+
+# Engines that read published tables, some of them in other releases than the lock's.
+READERS := .venv-readers
+$(READERS)/.installed: tests/readers/requirements.lock
+	@$(call make_venv,$(READERS))
+	@echo "Installing what tests/readers/requirements.lock names into $(READERS)."
+	@$(READERS)/bin/python -m pip install -qq --require-hashes --requirement tests/readers/requirements.lock
+	@touch $@
+
+test-readers: $(INSTALLED) $(READERS)/.installed  ## published tables as other engines read them: exact rows
+	@$(BIN)/python -m pytest tests/readers $(ARGS)
+
 # --------------------------------------------------------------------------------------------------------------- infra
 
 # aws-cdk-lib is 600 MB and needs Node.js, so the CDK app has an environment of its own.
@@ -110,28 +147,76 @@ $(INFRA)/.installed: infra/requirements.lock
 	@$(INFRA)/bin/python -m pip install -qq --require-hashes --requirement infra/requirements.lock
 	@touch $@
 
-synth: $(INFRA)/.installed  ## write the CloudFormation template of infra/ to cdk.out, and check it
-	@CDK_OUTDIR=cdk.out $(INFRA)/bin/python -m infra.app
-	@$(INFRA)/bin/cfn-lint cdk.out/Lithify.template.json
-	@echo "cdk.out/Lithify.template.json is what would be deployed."
+# A stage of infra/stages.py, and settings of it: make synth STAGE=prod SET="account=123456789012 region=eu-west-1"
+STAGE := dev
+SET :=
 
-test-infra: $(INFRA)/.installed  ## the tests of infra/
+# What reads definitions of state machines as Step Functions does. Its release is pinned here: it comes from npm.
+ASL := .venv-asl
+$(ASL)/.installed: Makefile
+	@command -v npm >/dev/null || { echo "The checks of state machines need npm, which comes with Node.js." >&2; exit 2; }
+	@mkdir -p $(ASL) && echo "Installing asl-validator into $(ASL)."
+	@npm install --silent --no-fund --no-audit --prefix $(ASL) asl-validator@4.0.0
+	@touch $@
+
+synth: $(INFRA)/.installed  ## write the CloudFormation template of a stage to cdk.out, and check it (STAGE=dev SET="name=value ...")
+	@template=$$($(INFRA)/bin/python -m infra.app $(STAGE) $(SET)) && $(INFRA)/bin/cfn-lint $$template && \
+		echo "$$template is what would be deployed."
+
+# YES=--yes for what destroys something.
+YES :=
+DEPLOY = @$(INFRA)/bin/python -m infra.deploy
+plan-deploy: $(INFRA)/.installed  ## what a deployment of a stage would change in the account of your credentials
+	$(DEPLOY) plan $(STAGE) $(SET)
+
+deploy: $(INFRA)/.installed  ## deploy a stage, and print where everything is (STAGE=dev SET="name=value ...")
+	$(DEPLOY) up $(STAGE) $(SET) $(YES)
+
+env: $(INFRA)/.installed  ## where everything of a deployed stage is, as variables of a shell
+	$(DEPLOY) env $(STAGE) $(SET)
+
+start: $(INFRA)/.installed  ## start the dispatchers of a deployed stage, in place of those that run
+	$(DEPLOY) start $(STAGE) $(SET)
+
+teardown: $(INFRA)/.installed  ## delete a stage: says what is kept, and does it with YES=--yes
+	$(DEPLOY) down $(STAGE) $(SET) $(YES)
+
+accept-templates: $(INFRA)/.installed  ## take the templates as they are now for the golden ones of tests/infra
+	@$(INFRA)/bin/python -m tests.infra.templates
+
+test-infra: $(INFRA)/.installed $(INSTALLED) $(MINISTACK)/.installed $(ASL)/.installed  ## the tests of infra/
 	@$(INFRA)/bin/python -m pytest tests/infra $(ARGS)
+	@$(BIN)/python -m pytest tests/infra_runs $(ARGS)
+
+# -------------------------------------------------------------------------------------------------------------- images
+
+# BASE: what images are built on; without it, what their Dockerfiles name is pulled; `debootstrap` makes a Debian here.
+# BUILD_OPTIONS: for buildah, such as a --volume with settings of pip.
+BASE :=
+BUILD_OPTIONS :=
+test-images: $(INSTALLED)  ## build the images of docker/ and look inside (BASE=image, or BASE=debootstrap)
+	@{ command -v buildah && command -v unshare && test "$$(id -u)" = 0 && { test '$(BASE)' != debootstrap || command -v debootstrap; }; } >/dev/null || \
+		{ echo "make test-images needs root, buildah and unshare, and debootstrap for BASE=debootstrap (Debian, Ubuntu: apt-get install buildah debootstrap)." >&2; exit 2; }
+	@BASE='$(BASE)' BUILD_OPTIONS='$(BUILD_OPTIONS)' $(BIN)/python -m pytest tests/images $(ARGS)
 
 # ------------------------------------------------------------------------------------------------------------ the lock
 
 # No index and no path of this machine may get into a lock: the last line looks.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
-lock: $(INSTALLED)  ## write both requirements.lock after a change of pyproject.toml; pins that still fit stay
+lock: $(INSTALLED)  ## write all locks after a change of pyproject.toml; pins that still fit stay
 	@$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock $(ARGS)
+	@$(COMPILE) pyproject.toml --group image --constraints requirements.lock --no-emit-package pyspark --no-emit-package py4j \
+		--output-file docker/requirements.lock $(ARGS)
 	@$(COMPILE) --group infra --constraints requirements.lock --output-file infra/requirements.lock $(ARGS)
-	@if grep -nE '://|file:|^-|^/' requirements.lock infra/requirements.lock; then \
+	@$(COMPILE) --group ministack --output-file tests/ministack.lock $(ARGS)
+	@$(COMPILE) --group readers --output-file tests/readers/requirements.lock $(ARGS)
+	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/requirements.lock; then \
 		echo "A lock must name no index and no path: see the lines above." >&2; exit 1; fi
 
 lock-upgrade:  ## the same, with the newest releases of everything
 	@$(MAKE) lock ARGS=--upgrade
 
 clean:  ## remove the environments, caches and what the demo left
-	rm -rf .venv .venv-* .lithify-demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .images .numba-bounds .lithify-demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	rm -rf artifacts build dist cdk.out spark-warehouse metastore_db derby.log *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

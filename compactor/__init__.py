@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from compactor.api import compact
-    from compactor.catalog.catalog import DeltaCatalog
+    from compactor.lake import DeltaCatalog
 
 __all__ = ["DeltaCatalog", "compact"]
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
 
         return compact
     if name == "DeltaCatalog":
-        from compactor.catalog.catalog import DeltaCatalog
+        from compactor.lake import DeltaCatalog
 
         return DeltaCatalog
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""How every process writes its log: structlog, one line an event, with what is being worked on bound to it.
+"""How every process writes its log: structlog, one line per event, with the ids of the job run and the session.
 
-Lines go to stderr; stdout belongs to a command's answer. `bound` names the job run and the session for every line
-written inside it, in its own thread.
+Lines go to stderr; stdout is for a command's answer. `bound` adds ids to every line that its thread writes inside the
+context.
 """
 
 from __future__ import annotations
@@ -9,19 +9,34 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import AbstractContextManager
-from typing import TextIO
+from pathlib import Path
+from typing import TextIO, TypeAlias
 
 import structlog
 
+_OURS = "compactor"
+_SESSIONS = "compactor.sessions"
 
-def configure_logging(*, as_json: bool, level: str = "info", stream: TextIO | None = None) -> None:
-    """JSON lines for machines, coloured text for a terminal. Called once, by a process's main."""
+_WITHOUT_VALUES = structlog.dev.RichTracebackFormatter(show_locals=False)
+"""What a frame holds may be a secret: a document with a task token."""
+
+LogValue: TypeAlias = str | int | float | None
+
+
+def configure_logging(
+    *, as_json: bool, level: str = "info", stream: TextIO | None = None, runs_session: bool = False
+) -> None:
+    """JSON lines for machines, coloured text for a terminal. Called once, by a process's main.
+
+    runs_session  the process runs a session, so `log_session_line` writes; in a command that shows a session's progress
+                  itself, only at level debug
+    """
     out = stream if stream is not None else sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]
     last: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        else [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_WITHOUT_VALUES)]
     )
     structlog.configure(
         processors=[
@@ -34,9 +49,37 @@ def configure_logging(*, as_json: bool, level: str = "info", stream: TextIO | No
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,
     )
+    logging.getLogger(_OURS).setLevel(threshold)
+    logging.getLogger(_SESSIONS).setLevel(threshold if runs_session or is_verbose() else logging.WARNING)
     logging.basicConfig(stream=out, level=max(threshold, logging.WARNING), format="%(name)s: %(message)s", force=True)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_not_py4js)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    """Py4J logs each call that does not reach Java, with its stack, and also raises it: the engine translates it."""
+    return is_verbose() or "py4j" not in Path(record.pathname).parts
+
+
+def be_verbose() -> None:
+    """Makes Spark sessions that start after this log the stack of every failed task."""
+    logging.getLogger(_OURS).setLevel(logging.DEBUG)
+
+
+def is_verbose() -> bool:
+    """Whether the logger named `compactor` is at level debug."""
+    return logging.getLogger(_OURS).isEnabledFor(logging.DEBUG)
+
+
+def operator_log(event: str, *, level: int = logging.INFO, **details: LogValue) -> None:
+    """A log line about a session's progress, for the operator of this process.
+
+    In a user's program it is written only if the logger `compactor.sessions` has level info.
+    """
+    if logging.getLogger(_SESSIONS).isEnabledFor(logging.INFO):
+        structlog.get_logger().log(level, event, **details)
 
 
 def bound(**names: str | int) -> AbstractContextManager[None]:
-    """Lines written inside carry these names: `with bound(job_run_id=..., session_id=...):`"""
+    """Adds these fields to every line inside the context: `with bound(job_run_id=..., session_id=...):`"""
     return structlog.contextvars.bound_contextvars(**names)

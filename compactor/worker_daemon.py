@@ -1,6 +1,7 @@
-"""PySpark's worker daemon with our steps loaded: every worker it forks starts ready. Named in spark_settings.py.
+"""PySpark's worker daemon with Lithify's steps imported, so that its forked workers need no imports. Configured in
+compactor/engine/settings.py.
 
-Nothing here may start a thread or open a connection: what does not survive a fork must not exist before it.
+Nothing here may start a thread or open a connection: they do not survive a fork.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import sys
 import zipimport
 from typing import BinaryIO
 
-from compactor.unpacked_pyspark import prefer_unpacked_pyspark
+from compactor.engine.pyspark_path import prefer_unpacked_pyspark
 
 prefer_unpacked_pyspark()
 
 from pyspark import daemon, worker  # noqa: E402
 
-import compactor.round_runner  # noqa: E402, F401  (its import is the point)
+import compactor.sessions.round_runner  # noqa: E402, F401  (its import is the point)
 from compactor.kernels.warm import warm_kernels  # noqa: E402
 
 _BUFFER_BYTES = 65536
@@ -30,11 +31,11 @@ _run_worker = worker.main
 
 
 def _keep_what_is_loaded() -> None:
-    """Spares every task what PySpark does around it: without this, 0.1 to 0.2 s a task for nothing.
+    """Avoids two things that PySpark does for every task.
 
-    Before a task PySpark drops the import caches, and so would read the contents of its own zip archives anew; after
-    it, it looks for garbage, among all that was imported. Archives do not change while a job runs, and what was
-    imported is no garbage.
+    Before a task PySpark drops the import caches, so it would read its zip archives again; after a task it collects
+    garbage, which scans all imported objects. Archives do not change while a job runs, and imported objects are not
+    garbage.
     """
     for importer in sys.path_importer_cache.values():
         if isinstance(importer, zipimport.zipimporter):
@@ -44,10 +45,9 @@ def _keep_what_is_loaded() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep for the next task what one task needed, up to its peak, for which memory was planned.
+    """Lets glibc keep freed memory for the next task, up to the peak of a task, for which memory was planned.
 
-    A large array is otherwise given back to the kernel when it is freed, and cleared by it page by page when the next
-    one is asked for: a seventh of the time of a session on a table that is compacted whole.
+    Otherwise glibc returns a freed large array to the kernel, which clears its pages again for the next array.
     """
     adjust = getattr(ctypes.CDLL(None), "mallopt", None)
     if adjust is not None:
@@ -60,11 +60,11 @@ def _nothing() -> None:
 
 
 class _PromptReader(io.RawIOBase):
-    """Reads from a TCP connection, and acknowledges at once whatever has come.
+    """Reads from a TCP connection, and acknowledges received data at once.
 
-    The JVM sends a task in several small pieces. Its side of the connection holds a small piece back until the one
-    before is acknowledged (Nagle), and this side acknowledges late, in the hope of an answer to send along: 40 ms a
-    task in which nobody does anything. The kernel forgets the setting, so it is renewed whenever all has been read.
+    The JVM sends a task in several small pieces. Its side of the connection delays a small piece until the one before
+    is acknowledged (Nagle's algorithm), and this side would delay the acknowledgement (delayed ACK): 40 ms of waiting
+    per task. The kernel resets the option, so it is set again after each read.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -81,7 +81,7 @@ class _PromptReader(io.RawIOBase):
 
 
 def _run_task(infile: BinaryIO, outfile: BinaryIO) -> None:
-    """One task, as PySpark runs it, over a connection that waits for nothing."""
+    """Runs one task as PySpark does, over a connection without these delays."""
     with socket.socket(fileno=os.dup(infile.fileno())) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6} and hasattr(socket, "TCP_QUICKACK"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -94,5 +94,5 @@ if __name__ == "__main__":
     warm_kernels()
     _keep_what_is_loaded()
     worker.main = _run_task
-    daemon.worker_main = _run_task  # where releases before Spark 4.1 look for it
+    daemon.worker_main = _run_task  # releases before Spark 4.1 look for it here
     daemon.manager()  # type: ignore[no-untyped-call]

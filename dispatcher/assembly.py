@@ -5,21 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.clock import Clock
-from compactor.events import EventSink
-from compactor.object_store import ObjectStore, StoreLocation
-from compactor.spec import SessionPlan, SessionSpec
-from dispatcher.foreman import Foreman, ForemanSettings
-from dispatcher.intake import Intake, IntakeSettings
-from dispatcher.queue import Queue
-from dispatcher.receiver import Receiver, ReceiverSettings
-from dispatcher.records import JobRunRecords
-from dispatcher.service import Dispatcher, ServiceSettings
+from compactor.catalog.tables import DeltaCatalog
+from compactor.events.relay import EventSink
+from compactor.model.clock import Clock
+from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.read_progress import Commit
+from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.opening import with_region
+from dispatcher.intake.intake import Intake, IntakeSettings
+from dispatcher.intake.queue import Queue
+from dispatcher.intake.receiver import Receiver, ReceiverSettings
+from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.job_runs.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.listeners import Listeners
+from dispatcher.job_runs.meter import Meter
+from dispatcher.job_runs.publisher import Publisher, PublisherSettings
+from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
+from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
+from dispatcher.lakes import OpenLakes
+from dispatcher.operations.health import HealthFile
+from dispatcher.operations.ownerless import owners_in
+from dispatcher.service import Background, Dispatcher, ServiceSettings
+from dispatcher.workflow.callbacks import Callbacks
+from dispatcher.workflow.dispatcher_task import DispatcherTask
+from launcher.bundle_run import BundleDependencies
+from launcher.bundles import BundleLauncher
 from launcher.clusters import Cluster
+from launcher.clusters.launched_jobs import ListingCluster
 from launcher.outcomes import NothingToDo
 from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
-from launcher.session_plan import plan_for_cluster
+from launcher.session_plan import LackOfMemory, plan_for_cluster, plan_in_one_task, session_commits
+from launcher.sweep import Sweep
 
 
 @dataclass(frozen=True)
@@ -27,19 +46,27 @@ class DispatcherSettings:
     """Every setting, with the defaults that each part keeps for itself."""
 
     intake: IntakeSettings = field(default_factory=IntakeSettings)
-    foreman: ForemanSettings = field(default_factory=ForemanSettings)
+    controller: JobRunControllerSettings = field(default_factory=JobRunControllerSettings)
+    publisher: PublisherSettings = field(default_factory=PublisherSettings)
+    tables: TablePublicationSettings = field(default_factory=TablePublicationSettings)
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
     launcher: SessionLauncherSettings = field(default_factory=SessionLauncherSettings)
+    bundles: BundleBounds = field(default_factory=BundleBounds)
     service: ServiceSettings = field(default_factory=ServiceSettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
 
 
 @dataclass(frozen=True)
-class Outside:
+class ExternalServices:
     """What a dispatcher talks to.
 
     state      where job runs are recorded
     open_lake  the lake at a location
     sink_for   where the events of a job run go that named a topic, or none
+    callbacks  the service in which workflows wait
+    listing    the cluster, if it can tell what runs on it, whoever launched it: then it is swept
+    task       where a workflow waits for this dispatcher itself
     owner      how this dispatcher is called in claims: unique among all that share the state
     """
 
@@ -48,20 +75,56 @@ class Outside:
     cluster: Cluster
     open_lake: Callable[[StoreLocation], DeltaCatalog]
     sink_for: Callable[[str | None], EventSink]
+    callbacks: Callbacks
     owner: str
     clock: Clock
+    listing: ListingCluster | None = None
+    task: DispatcherTask | None = None
 
 
-def build_dispatcher(outside: Outside, settings: DispatcherSettings) -> Dispatcher:
-    """Raises `Invalid` if the queue has no dead-letter queue: what can never work would have nowhere to go."""
+def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) -> Dispatcher:
+    """Raises `Invalid` if the queue has no dead-letter queue (what can never work would have nowhere to go), and what
+    the state raises if it cannot be written."""
     outside.queue.dead_letters()
-    records = JobRunRecords(outside.state, outside.clock)
+    records = JobRunStore(outside.state, outside.clock, outside.owner)
+    records.check_writable(outside.owner)
+    open_lake = OpenLakes(outside.open_lake).at
 
-    def plan(spec: SessionSpec) -> SessionPlan | NothingToDo:
-        return plan_for_cluster(spec, outside.open_lake(spec.job_run.lake), outside.cluster.resources())
+    def plan(spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
+        # Written into the plan: the machines that follow it may know of no region.
+        job_run = spec.job_run.model_copy(update={"lake": with_region(spec.job_run.lake)})
+        told = spec.model_copy(update={"job_run": job_run})
+        return plan_for_cluster(told, open_lake(job_run.lake), outside.cluster.resources(), lack)
 
-    launcher = SessionLauncher(outside.state, outside.cluster, plan, settings.launcher, outside.clock)
-    foreman = Foreman(outside.owner, records, launcher, outside.sink_for, settings.foreman, outside.clock)
-    intake = Intake(outside.queue, records, outside.open_lake, outside.sink_for(None), settings.intake)
-    receiver = Receiver(outside.queue, intake, foreman, settings.receiver)
-    return Dispatcher(receiver, foreman, settings.service)
+    def commits(spec: SessionSpec) -> list[Commit]:
+        return session_commits(spec, open_lake(spec.job_run.lake))
+
+    sessions = SessionLauncher(outside.state, outside.cluster, plan, commits, settings.launcher, outside.clock)
+    bundle_tools = BundleDependencies(
+        outside.state,
+        outside.cluster,
+        commits,
+        sessions.watcher,
+        settings.launcher.timers,
+        settings.launcher.retry,
+        outside.clock,
+    )
+    launchers = Launchers(sessions, BundleLauncher(bundle_tools, plan_in_one_task, open_lake, settings.bundles))
+    answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
+    publisher = Publisher(records, outside.sink_for, answers, settings.publisher, outside.clock)
+    tables = TablePublications(open_lake, publisher.announce, settings.tables, outside.clock)
+    listeners = Listeners(publisher, answers, Meter(outside.clock), tables)
+    controller = JobRunController(outside.owner, records, launchers, listeners, settings.controller, outside.clock)
+    intake = Intake(outside.queue, records, open_lake, settings.intake, outside.clock)
+    receiver = Receiver(outside.queue, intake, controller, listeners.meter, settings.receiver, outside.clock)
+    health = HealthFile(settings.service.health_file, outside.owner, settings.service.health_seconds, outside.clock)
+    sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
+    background = Background(HistoryUpkeep(records, settings.history, outside.clock), sweep, outside.task)
+    return Dispatcher(receiver, controller, listeners, health, settings.service, outside.clock, background=background)
+
+
+def _sweep(outside: ExternalServices, records: JobRunStore, interval_seconds: float) -> Sweep | None:
+    if outside.listing is None:
+        return None
+    location = outside.state.location
+    return Sweep(outside.listing, location, lambda tags: owners_in(records, tags), outside.clock, interval_seconds)

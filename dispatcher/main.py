@@ -1,40 +1,56 @@
 """The `lithify` command: the one file of its processes that reads the environment and names concrete clients.
 
-Exit codes: 0 done, 1 failed, 2 bad input. A user's mistake is one sentence on stderr; a traceback is a bug of ours.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. A user's mistake is one sentence on stderr; a traceback is a
+bug of ours.
 
-Every option may come from a variable: LITHIFY_QUEUE_URL is the default of every `--queue-url`, and so on for the names
-in `OPTIONS_FROM_ENVIRONMENT`.
+Options may come from variables: LITHIFY_QUEUE_URL is the default of every `--queue-url`, and so on for the names in
+`OPTIONS_FROM_ENVIRONMENT`; the service takes every option from a variable.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import shutil
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from compactor.clock import SystemClock
-from compactor.errors import Invalid, LithifyError
-from compactor.events import EventSink
-from compactor.java_home import find_java_home
+from compactor.engine.java_home import find_java_home
+from compactor.events.relay import EventSink
 from compactor.log_context import configure_logging
-from compactor.machine import usable_cores, usable_memory_bytes
-from compactor.sizing import Resources
-from dispatcher.cli.app import app
-from dispatcher.cli.tools import QueueAddress, Tools
-from dispatcher.queue import Queue
-from launcher.clusters.local import LocalCluster, LocalClusterSettings, find_spark_home
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Invalid, LithifyError
+from compactor.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID
+from compactor.model.machine import usable_cores, usable_memory_bytes
+from compactor.planning.sizing import Resources
+from dispatcher.cli.app import Interrupted, app
+from dispatcher.cli.output import flush, print_error
+from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress, Stops
+from dispatcher.intake.queue import Queue
+from dispatcher.service_options import VARIABLE_PREFIX, variable_of
+from dispatcher.workflow.callbacks import Workflows
+from launcher.archive import check_archive, spark_release_of
+from launcher.cluster_sizing.cluster_plan import ClusterRoom
+from launcher.clusters.drivers import find_spark_home
+from launcher.clusters.emr import EmrCluster
+from launcher.clusters.emr_serverless import EmrServerlessCluster
+from launcher.clusters.local import LocalCluster, LocalClusterSettings
+from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSettings
+from launcher.emr.settings import AwsClusterSettings, EmrSettings
 
-EXIT_FAILED = 1
-EXIT_INVALID = 2
+TASK_TOKEN_VARIABLE = "LITHIFY_TASK_TOKEN"
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+LOG_FORMATS = ("text", "json")
 
 OPTIONS_FROM_ENVIRONMENT = (
     "dead_letter_queue_url",
@@ -55,6 +71,11 @@ class ServiceClients:
         self._environment = environment
         self._clock = SystemClock()
 
+    @property
+    def _child_environment(self) -> dict[str, str]:
+        """As it is now, without this process's task token: a Spark job has no use for it."""
+        return {name: value for name, value in self._environment.items() if name != TASK_TOKEN_VARIABLE}
+
     def queue(self, address: QueueAddress) -> Queue:
         from dispatcher.aws.sqs import SqsQueue
 
@@ -65,10 +86,48 @@ class ServiceClients:
             region=address.region,
         )
 
-    def topic(self, topic_arn: str, endpoint_url: str | None) -> EventSink:
-        from compactor.aws.sns import SnsSink
+    def sns_regions(self) -> Mapping[str, frozenset[str]]:
+        from compactor.events.aws.regions import sns_regions
 
-        return SnsSink.open(topic_arn, self._clock, endpoint_url=endpoint_url)
+        return sns_regions()
+
+    def topic(self, topic_arn: str, endpoint_url: str | None, *, patient: bool) -> EventSink:
+        from compactor.events.aws.sns import SnsSink
+
+        return SnsSink.open(topic_arn, self._clock, endpoint_url=endpoint_url, patient=patient)
+
+    def check_topic(self, topic_arn: str, endpoint_url: str | None) -> None:
+        from compactor.events.aws.sns import SnsSink
+
+        SnsSink.open(topic_arn, self._clock, endpoint_url=endpoint_url, patient=False).check()
+
+    def callbacks(self, address: QueueAddress) -> Workflows:
+        from dispatcher.aws.sqs import region_of
+        from dispatcher.aws.step_functions import StepFunctionsCallbacks
+
+        region = address.region or region_of(address.url)
+        return StepFunctionsCallbacks.open(endpoint_url=address.endpoint_url, region=region)
+
+    def standalone_cluster(
+        self, address: StandaloneAddress, resources: Resources, driver_memory_bytes: int, work_folder: Path
+    ) -> StandaloneCluster:
+        spark_home = find_spark_home(self._environment)
+        wrong = check_archive(address.archive, spark_release_of(spark_home))
+        if wrong:
+            raise Invalid(*wrong)
+        settings = StandaloneClusterSettings(
+            master_url=address.master_url,
+            archive=address.archive.absolute(),
+            resources=replace(resources, driver_memory_bytes=driver_memory_bytes),
+            driver_memory_bytes=driver_memory_bytes,
+            spark_home=spark_home,
+            java_home=find_java_home(self._environment, work_folder / "java"),
+            work_folder=work_folder,
+            environment=self._child_environment,
+            executor_cores=address.executor_cores,
+            driver_host=address.driver_host,
+        )
+        return StandaloneCluster(settings, self._clock)
 
     def local_cluster(self, resources: Resources, driver_memory_bytes: int, work_folder: Path) -> LocalCluster:
         settings = LocalClusterSettings(
@@ -77,43 +136,103 @@ class ServiceClients:
             spark_home=find_spark_home(self._environment),
             java_home=find_java_home(self._environment, work_folder / "java"),
             work_folder=work_folder,
-            environment=self._environment,
+            environment=self._child_environment,
         )
         return LocalCluster(settings, self._clock)
 
+    def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
+        from launcher.aws.emr import BotoEmr, BotoEmrServerless
+
+        if isinstance(settings, EmrSettings):
+            return EmrCluster(BotoEmr.open(settings.region, settings.endpoint_url), settings, room, owner, self._clock)
+        service = BotoEmrServerless.open(settings.application_id, settings.region, settings.endpoint_url)
+        return EmrServerlessCluster(service, settings, room, owner, self._clock)
+
+
+INTERRUPTED = "interrupted: what was written until then stays, and nothing of it runs any more"
+
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+"""What typer raises for options and verbs that there are not; the module that it lies in differs between releases."""
+
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:], os.environ))
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (as long as the process lives)
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere  # closed by who started us: `lithify ... >&-`
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no terminal is too old to be told
+    exit_code = run(sys.argv[1:], os.environ)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # It was told. What is left in the buffer goes nowhere, or Python would say it again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(exit_code)
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """The exit code of `lithify <arguments>`."""
-    as_json = environment.get("LITHIFY_LOG_FORMAT", "text" if sys.stderr.isatty() else "json") == "json"
-    configure_logging(as_json=as_json, level=environment.get("LITHIFY_LOG_LEVEL", "info"))
-    tools = _tools(environment)
     try:
-        answered = app(args=list(arguments), standalone_mode=True, obj=tools, default_map=_defaults(environment))
+        _configure_logging(environment)
+        dependencies = _dependencies(environment)
+        answered = app(
+            args=list(arguments),
+            prog_name=app.info.name,
+            standalone_mode=False,
+            obj=dependencies,
+            default_map=_defaults(dependencies.variables),
+        )
+        flush()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
+    except (Interrupted, KeyboardInterrupt, typer.Abort):
+        print_error(INTERRUPTED)
+        return EXIT_INTERRUPTED
+    except UsageError as error:
+        print_error(_usage(error))
+        return EXIT_INVALID
     except Invalid as error:
         for reason in error.reasons:
-            sys.stderr.write(f"lithify: {reason}\n")
+            print_error(reason)
         return EXIT_INVALID
     except LithifyError as error:
-        sys.stderr.write(f"lithify: {error}\n")
+        print_error(str(error))
+        return EXIT_FAILED
+    except BrokenPipeError:  # the reader has closed the pipe: `lithify status | head`
         return EXIT_FAILED
     return answered if isinstance(answered, int) else 0
 
 
-def _tools(environment: Mapping[str, str]) -> Tools:
+def _configure_logging(environment: Mapping[str, str]) -> None:
+    level = environment.get("LITHIFY_LOG_LEVEL", "info")
+    form = environment.get("LITHIFY_LOG_FORMAT", "text" if sys.stderr.isatty() else "json")
+    if level not in LOG_LEVELS:
+        raise Invalid(f"LITHIFY_LOG_LEVEL is {level!r}: write one of {', '.join(LOG_LEVELS)}")
+    if form not in LOG_FORMATS:
+        raise Invalid(f"LITHIFY_LOG_FORMAT is {form!r}: write one of {', '.join(LOG_FORMATS)}")
+    configure_logging(as_json=form == "json", level=level)
+
+
+def _usage(error: typer.BadParameter) -> str:
+    """What is wrong, on one line, and where to read more."""
+    said = " ".join(error.format_message().split()).replace(": Value error,", ":")
+    missing = getattr(getattr(error, "param", None), "name", None)
+    if missing in OPTIONS_FROM_ENVIRONMENT:
+        said += f" Give it, or set {variable_of(missing)}."
+    command = error.ctx.command_path if error.ctx is not None else app.info.name
+    return f"{said}{'' if said.endswith(('.', '?')) else '.'} For help: {command} --help"
+
+
+def _dependencies(environment: Mapping[str, str]) -> CommandDependencies:
     clock = SystemClock()
-    return Tools(
+    return CommandDependencies(
         clients=ServiceClients(environment),
         clock=clock,
         memory_bytes=usable_memory_bytes(),
         cores=usable_cores(),
         owner=f"{socket.gethostname()}/{os.getpid()}/{clock.new_id()[:8]}",
         program=_program(environment),
+        variables=_variables(environment),
         stops_when_asked=_stops_when_asked,
         stand_in_for_aws=_stand_in_for_aws,
     )
@@ -139,28 +258,42 @@ def _stand_in_for_aws(variables: Mapping[str, str]) -> None:
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
 
 
-def _stops_when_asked() -> threading.Event:
-    stops = threading.Event()
+def _stops_when_asked() -> Stops:
+    stops = Stops()
+
+    def stop(number: int, _: object) -> None:
+        stops.interrupted = stops.interrupted or number == signal.SIGINT
+        stops.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stops.set())
+        signal.signal(number, stop)
     return stops
 
 
-def _defaults(environment: Mapping[str, str]) -> dict[str, object]:
-    """Per command, what the environment says of its options; a command ignores those it does not have."""
-    given = {
-        name: environment[f"LITHIFY_{name.upper()}"]
-        for name in OPTIONS_FROM_ENVIRONMENT
-        if environment.get(f"LITHIFY_{name.upper()}")
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """By option name; an empty variable is not set."""
+    return {
+        name.removeprefix(VARIABLE_PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(VARIABLE_PREFIX) and value
     }
-    return _for_every_command(get_command(app), given)
 
 
-def _for_every_command(command: object, given: dict[str, str]) -> dict[str, object]:
+def _defaults(variables: Mapping[str, str]) -> dict[str, object]:
+    """Per command, what the environment says of its options; a command ignores those it does not have. The service
+    reads all of its options from variables by itself."""
+    given = {name: variables[name] for name in OPTIONS_FROM_ENVIRONMENT if name in variables}
+    commands = get_command(app)
+    if not isinstance(commands, TyperGroup):
+        raise TypeError("lithify is no group of commands")
+    return {name: _of_command(each, given) for name, each in commands.commands.items() if name != "dispatch"}
+
+
+def _of_command(command: object, given: dict[str, str]) -> dict[str, object]:
     """What is given; of a group, for each of its commands, by their names."""
     if not isinstance(command, TyperGroup):
         return dict(given)
-    return {name: _for_every_command(each, given) for name, each in command.commands.items()}
+    return {name: _of_command(each, given) for name, each in command.commands.items()}
 
 
 if __name__ == "__main__":

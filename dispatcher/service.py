@@ -1,21 +1,62 @@
-"""The dispatcher as a running service: a thread that receives, a thread that ticks, and one end for both.
+"""The dispatcher as a running service: threads that receive, tick, publish and answer workflows, and one end for all.
 
-stop asked for -> nothing more is received -> running sessions may end, for drain_seconds -> Spark jobs are stopped
-               -> claims are released -> the next dispatcher goes on where the logs say
+stop asked for -> nothing more is received -> running sessions may end, for drain_seconds -> Spark jobs are left running
+               -> claims are released -> the next dispatcher attaches to what runs -> the rest is published
+
+If no dispatcher can attach to them, or a user has pressed Ctrl-C, Spark jobs are stopped instead (`stops_jobs`), and
+the next dispatcher goes on where the logs say.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 
 import structlog
 
-from dispatcher.foreman import Foreman
-from dispatcher.receiver import Receiver
+from compactor.model.clock import Clock
+from compactor.model.errors import Unavailable
+from dispatcher.intake.receiver import Receiver
+from dispatcher.job_runs.history_upkeep import HistoryUpkeep
+from dispatcher.job_runs.job_run_controller import JobRunController
+from dispatcher.job_runs.listeners import Listeners
+from dispatcher.job_runs.meter import Reading
+from dispatcher.operations.health import HealthFile
+from dispatcher.operations.http_server import Observed
+from dispatcher.operations.metrics import (
+    EVENTS_WAITING,
+    JOB_RUNS,
+    NAMESPACE,
+    OWNERLESS_CLUSTERS,
+    QUEUE_AGE,
+    TROUBLES,
+    WORKFLOWS_WAITING,
+    EmbeddedMetrics,
+)
+from dispatcher.operations.ownerless import sweep_until
+from dispatcher.workflow.dispatcher_task import DispatcherTask
+from launcher.sweep import INTERVAL_SECONDS, Sweep
 
 _log = structlog.get_logger(__name__)
+
+
+class DrainJobs(StrEnum):
+    """What becomes of Spark jobs that outlast a drain. After Ctrl-C they are stopped in any case."""
+
+    AUTO = "auto"
+    LEAVE = "leave"
+    STOP = "stop"
+
+    def stops_them(self, *, run_elsewhere: bool, process_id: int) -> bool:
+        """The end of a container's first process ends all others in it, but no cluster on other machines."""
+        return self is DrainJobs.STOP or (self is DrainJobs.AUTO and process_id == 1 and not run_elsewhere)
+
+
+NOT_EVERYTHING_DONE = "it was stopped before everything was done: the next dispatcher goes on"
 
 
 @dataclass(frozen=True)
@@ -23,37 +64,184 @@ class ServiceSettings:
     """
     drain_seconds  that running sessions get after a stop was asked for
     until_idle     stop as soon as the queue is empty and every job run has ended
+    embedded_metrics_seconds  between two writes of metrics to stdout, in CloudWatch's embedded format; None: none
+    metrics_namespace  of these
+    health_file    what the dispatcher reaches and what not, written anew every `health_seconds`; None: nowhere
+    cluster_sweep_seconds  between two looks for clusters without an owner; after two that find one, it is ended
     """
 
     drain_seconds: float = 60.0
     until_idle: bool = False
+    health_file: Path | None = None
+    health_seconds: float = 5.0
+    cluster_sweep_seconds: float = INTERVAL_SECONDS
+    embedded_metrics_seconds: float | None = None
+    metrics_namespace: str = NAMESPACE
+
+
+@dataclass(frozen=True)
+class Background:
+    """What a dispatcher does beside its job runs, each in a thread of its own.
+
+    history  keeps the history up; None: another dispatcher does
+    sweep    of clusters without an owner, if sessions run on clusters that outlive their dispatchers
+    task     where a workflow waits for the dispatcher itself
+    """
+
+    history: HistoryUpkeep | None = None
+    sweep: Sweep | None = None
+    task: DispatcherTask | None = None
 
 
 class Dispatcher:
     """Runs until it is asked to stop, or until its queue turns out to be wrong."""
 
-    def __init__(self, receiver: Receiver, foreman: Foreman, settings: ServiceSettings) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        controller: JobRunController,
+        listeners: Listeners,
+        health: HealthFile,
+        settings: ServiceSettings,
+        clock: Clock,
+        *,
+        background: Background = Background(),
+    ) -> None:
         self._receiver = receiver
-        self._foreman = foreman
+        self._controller = controller
+        self._publisher = listeners.publisher
+        self._answers = listeners.answers
+        self._tables = listeners.tables
+        self._meter = listeners.meter
+        self._health = health
         self._settings = settings
+        self._history = background.history
+        self._sweep = background.sweep
+        self._task = background.task
+        self._embedded_metrics = EmbeddedMetrics(
+            settings.embedded_metrics_seconds,
+            self.readings,
+            health.owner,
+            clock,
+            namespace=settings.metrics_namespace,
+        )
 
-    def run(self, stops: threading.Event) -> None:
-        """Returns after a drain. Raises what made receiving impossible, after a drain too."""
+    def run(self, stops: threading.Event, stops_jobs: Callable[[], bool] = lambda: True) -> tuple[str, ...]:
+        """Returns after a drain: what it was to do and is left, in sentences; nothing, unless it was to run until idle.
+        Raises what made receiving impossible, after a drain too.
+
+        stops_jobs  asked at the end of the drain: whether Spark jobs that still run are stopped, or left running
+        """
         _log.info("dispatcher_started")
-        with ThreadPoolExecutor(1, thread_name_prefix="receiver") as threads:
+        loops_end = threading.Event()
+        with ThreadPoolExecutor(7, thread_name_prefix="dispatcher") as threads:
             receiving = threads.submit(self._receiver.run, stops)
+            publishing_events = threads.submit(self._publisher.run, loops_end)
+            answering = threads.submit(self._answers.run, loops_end)
+            publishing = threads.submit(self._tables.run, loops_end)
+            if self._history is not None:
+                threads.submit(self._history.run, loops_end)
+            if self._sweep is not None:
+                threads.submit(sweep_until, loops_end, self._sweep, self._settings.cluster_sweep_seconds)
+            beating = threads.submit(self._beat, loops_end, stops)
             try:
-                while not stops.is_set() and not receiving.done() and not self._is_done():
-                    self._foreman.tick()
-                    stops.wait(self._foreman.tick_seconds)
+                is_done = False
+                while not stops.is_set() and not receiving.done() and not is_done:
+                    self._controller.tick()
+                    self._report()
+                    is_done = self._is_done()
+                    stops.wait(0 if is_done else self._controller.tick_seconds)
                 stops.set()
-                self._foreman.drain(self._settings.drain_seconds)
+                self._controller.drain(self._settings.drain_seconds, stops_jobs)
             finally:
-                # Also if a tick broke: no thread may outlive this, and no Spark job its watcher.
+                # Also if a tick broke: no thread may outlive this.
                 stops.set()
-                self._foreman.stop()
+                self._controller.stop(stops_jobs=stops_jobs())
+                loops_end.set()
+        publishing_events.result()
+        answering.result()
+        publishing.result()
+        beating.result()
+        self._answers.flush()
+        self._tables.publish_round()  # the flush below publishes its events
+        self._publisher.flush()
+        self._embedded_metrics.write()
         receiving.result()
         _log.info("dispatcher_stopped")
+        return self._left(is_done=is_done) if self._settings.until_idle else ()
+
+    @property
+    def spark_jobs_left(self) -> int:
+        """That may still run, after a drain that did not stop them."""
+        return self._controller.spark_jobs_left
+
+    def _beat(self, ends: threading.Event, stops: threading.Event) -> None:
+        if self._task is not None:
+            self._task.run(ends, stops, lambda: self.stuck)
+
+    # -- what is seen of it, from any thread
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """Its loops that do not turn, by name."""
+        return self._controller.stuck
+
+    @property
+    def troubles(self) -> dict[str, Exception]:
+        """What it does not reach, by name."""
+        own = {
+            "queue": self._receiver.trouble,
+            "state": self._controller.trouble,
+            "workflows": self._answers.trouble,
+            "workflow of this dispatcher": self._task.trouble if self._task is not None else None,
+        }
+        return {
+            **{place: trouble for place, trouble in own.items() if trouble is not None},
+            **self._publisher.troubles,
+        }
+
+    @property
+    def observed(self) -> Observed:
+        return Observed(lambda: self.stuck, lambda: self.troubles, self.readings)
+
+    def readings(self) -> Iterator[Reading]:
+        """Its metrics."""
+        yield from self._meter.readings()
+        for state, count in self._controller.job_runs_by_state().items():
+            yield Reading(JOB_RUNS, count, (("state", state),))
+        yield Reading(QUEUE_AGE, self._receiver.queue_age_seconds)
+        yield Reading(EVENTS_WAITING, self._publisher.waiting_count)
+        yield Reading(WORKFLOWS_WAITING, self._answers.waiting_count)
+        yield Reading(TROUBLES, len(self.troubles))
+        if self._sweep is not None:
+            yield Reading(OWNERLESS_CLUSTERS, self._sweep.ownerless_count)
+
+    def _report(self) -> None:
+        self._embedded_metrics.write_when_due()
+        try:
+            self._health.write_when_due(self.troubles, self._controller.job_runs_held)
+        except Unavailable as error:
+            _log.warning("health_not_written", reason=str(error))
 
     def _is_done(self) -> bool:
-        return self._settings.until_idle and self._receiver.found_nothing and self._foreman.is_idle
+        return (
+            self._settings.until_idle
+            and self._controller.is_idle
+            and self._answers.is_idle
+            and self._tables.is_idle
+            and self._publisher.is_idle
+            and self._receiver.is_empty()
+        )
+
+    def _left(self, *, is_done: bool) -> tuple[str, ...]:
+        stopped = () if is_done else (NOT_EVERYTHING_DONE,)
+        aside = (
+            f"job run {job_run_id} was set aside, its log cannot be read: `lithify status` says why"
+            for job_run_id in self._controller.set_aside
+        )
+        paused = (f"job run {job_run_id} waits: it is paused" for job_run_id in self._controller.paused)
+        unpublished = (
+            f"not all events of job run {job_run_id} could be told: send them with `lithify events publish`"
+            for job_run_id in sorted(self._publisher.followed)
+        )
+        return (*stopped, *aside, *paused, *(unpublished if is_done else ()))

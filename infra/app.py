@@ -1,23 +1,73 @@
-"""The CDK app: `make synth` writes its CloudFormation template without any credentials, `cdk deploy` deploys it.
+"""The CDK app: `make synth` writes a stage's CloudFormation template without any credentials.
 
-The CDK command line runs it by `cdk.json`, and says where the template goes; so does `make synth`.
+    python -m infra.app dev region=eu-west-1
+
+Exit code 2: the stage is wrong; every reason is on stderr, and nothing was written.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
 from aws_cdk import App
 
-from infra.stack import LithifyStack
+from compactor.model.errors import Invalid
+from compactor.model.exit_codes import EXIT_INVALID
+from infra.dispatcher_environment import check_environment
+from infra.stack import LithifyStack, stack_name
+from infra.stage_checks import check_stage
+from infra.stages import Stage, read_stage
 
-STACK_NAME = "Lithify"
+CDK_OUT = Path("cdk.out")
 
 
-def build() -> App:
+def checked_stage(arguments: Sequence[str]) -> Stage:
+    """The checked stage. Raises `Invalid` with every error."""
+    name, *given = arguments or ("",)
+    stage = read_stage(name, given)
+    reasons: list[str] = []
+    for check in (check_stage, check_environment):
+        try:
+            check(stage)
+        except Invalid as error:
+            reasons += error.reasons
+    if reasons:
+        raise Invalid(*reasons)
+    return stage
+
+
+def build(stage: Stage, out: Path | None = None) -> tuple[App, LithifyStack]:
     # No analytics, no metadata: the template is the same on every machine.
-    app = App(analytics_reporting=False, context={"aws:cdk:disable-path-metadata": True})
-    LithifyStack(app, STACK_NAME)
-    return app
+    app = App(
+        analytics_reporting=False,
+        context={"aws:cdk:disable-path-metadata": True},
+        outdir=None if out is None else str(out),
+    )
+    return app, LithifyStack(app, stack_name(stage), stage)
+
+
+def synthesise(stage: Stage, out: Path = CDK_OUT) -> Path:
+    """The path of the template, written without whitespace, which would make it too large for CloudFormation."""
+    app, stack = build(stage, out)
+    template = app.synth().get_stack_by_name(stack.stack_name).template
+    target = out / f"{stack.stack_name}.template.json"
+    target.write_text(json.dumps(template, separators=(",", ":")))
+    return target
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        target = synthesise(checked_stage(arguments))
+    except Invalid as error:
+        for reason in error.reasons:
+            sys.stderr.write(f"{reason}\n")
+        return EXIT_INVALID
+    sys.stdout.write(f"{target}\n")
+    return 0
 
 
 if __name__ == "__main__":
-    build().synth()
+    sys.exit(main(sys.argv[1:]))

@@ -1,54 +1,93 @@
-"""The bucket of the lake: tables, their logs, and the dispatcher's records.
+"""The buckets: one for lakes, and one for the state (job runs, task tokens, signs of life), archive and Spark's logs.
 
-Not versioned: nothing durable is ever overwritten, and what garbage collection deletes should be gone (and not paid
-for). The one promise that everything rests on is kept by the bucket itself: an entry of a log is created once, by
-put-if-absent, and is never deleted, whatever a client does and whoever it is.
+Not versioned: nothing durable is ever overwritten, and objects that garbage collection deletes must not be kept and
+billed. The buckets themselves enforce the main invariant: a log entry is created once, by put-if-absent, and is never
+deleted by any client.
+
+Task tokens are secrets of the workflows that wait for job runs. The state's bucket lets only roles with a tag read
+them: the dispatcher's. A Spark job in the dispatcher's own task has the dispatcher's role, and so can read them.
 """
 
 from __future__ import annotations
 
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-# Every log lies in a folder named `log` (compactor/catalog/FORMAT.md). Checkpoints and hints lie there too, under other
+from infra.access.places import DISPATCHER_TAG, LOG_FOLDER
+from infra.stages import Stage
+
+# Every log is in a folder named `log` (compactor/catalog/FORMAT.md). Checkpoints and hints are there too, under other
 # names, and may be replaced.
 LOG_ENTRIES = (f"*/log/{'?' * 20}.json",)
+
+# (This also affects a job run with the id `task_tokens`: a role without the tag cannot run its sessions.)
+TASK_TOKENS = ("task_tokens/*", "*/task_tokens/*")
 
 ABANDONED_UPLOAD_DAYS = 7
 
 
-class LakeStorage(Construct):
-    """`bucket` outlives the stack: a lake is not deleted with the service that compacts it."""
+class Storage(Construct):
+    """Both buckets outlive the stack: a lake is not deleted with the service that compacts it."""
 
-    def __init__(self, scope: Construct, construct_id: str) -> None:
+    def __init__(self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> None:
         super().__init__(scope, construct_id)
-        self.bucket = s3.Bucket(
+        self.lakes = self._bucket("Lakes", None, key)
+        self.state = self._bucket("State", stage.state_bucket or None, key)
+        tag, value = DISPATCHER_TAG
+        # A missing tag does not equal the value either, so a principal without the tag is denied.
+        untagged = {"StringNotEquals": {f"aws:PrincipalTag/{tag}": value}}
+        for bucket in (self.lakes, self.state):
+            _deny(bucket, "LogEntriesAreNeverDeleted", ["s3:DeleteObject", "s3:DeleteObjectVersion"], LOG_ENTRIES, {})
+            _deny(
+                bucket,
+                "LogEntriesAreCreatedOnce",
+                ["s3:PutObject"],
+                LOG_ENTRIES,
+                {"Null": {"s3:if-none-match": "true"}},
+            )
+            _deny(
+                bucket, "TaskTokensAreReadByDispatchers", ["s3:GetObject", "s3:GetObjectVersion"], TASK_TOKENS, untagged
+            )
+        self.state.add_lifecycle_rule(id="SparkLogs", prefix=f"{LOG_FOLDER}/", expiration=Duration.days(stage.log_days))
+
+    def _bucket(self, construct_id: str, name: str | None, key: kms.IKey) -> s3.Bucket:
+        bucket = s3.Bucket(
             self,
-            "Bucket",
+            construct_id,
+            bucket_name=name,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-            encryption=s3.BucketEncryption.S3_MANAGED,
+            encryption=s3.BucketEncryption.KMS,
+            encryption_key=key,
+            bucket_key_enabled=True,
             enforce_ssl=True,
             minimum_tls_version=1.2,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             removal_policy=RemovalPolicy.RETAIN,
         )
-        # A writer that died leaves the parts of its upload, which no listing shows and which are paid for.
-        self.bucket.add_lifecycle_rule(
+        # A killed writer leaves the parts of its upload. No listing shows them, and they are billed.
+        bucket.add_lifecycle_rule(
             id="AbandonedUploads", abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_UPLOAD_DAYS)
         )
-        self._deny("LogEntriesAreNeverDeleted", ["s3:DeleteObject", "s3:DeleteObjectVersion"], {})
-        self._deny("LogEntriesAreCreatedOnce", ["s3:PutObject"], {"Null": {"s3:if-none-match": "true"}})
+        return bucket
 
-    def _deny(self, statement_id: str, actions: list[str], conditions: dict[str, dict[str, str]]) -> None:
-        self.bucket.add_to_resource_policy(
-            iam.PolicyStatement(
-                sid=statement_id,
-                effect=iam.Effect.DENY,
-                principals=[iam.AnyPrincipal()],
-                actions=actions,
-                resources=[self.bucket.arn_for_objects(entries) for entries in LOG_ENTRIES],
-                conditions=conditions,
-            )
+
+def _deny(
+    bucket: s3.Bucket,
+    statement_id: str,
+    actions: list[str],
+    objects: tuple[str, ...],
+    conditions: dict[str, dict[str, str]],
+) -> None:
+    bucket.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid=statement_id,
+            effect=iam.Effect.DENY,
+            principals=[iam.AnyPrincipal()],
+            actions=actions,
+            resources=[bucket.arn_for_objects(each) for each in objects],
+            conditions=conditions,
         )
+    )

@@ -1,4 +1,28 @@
-"""One attempt of a session: launches its Spark job, watches it until there is a verdict, and leaves nothing running.
+"""One attempt of a session: launched or found again, watched until there is a verdict, then ended.
+
+**The order of durable writes** around a launch. A dispatcher may die between any two of them:
+
+    1  the attempt's plan, beside the session log
+    2  `SessionLaunching` with number, name and place, in the job-run log
+    3  the launch itself
+    4  `SessionLaunched` with the reference, in the job-run log
+    5  what the job writes: session log, heartbeat, commits
+    6  the job is asked to stop, if it has not ended
+    7  `SessionRetried` or `SessionEnded`, in the job-run log
+
+| the last thing done | who takes over |
+|---|---|
+| 1 | plans anew; the number is left unused if the plan differs |
+| 2 | looks for the name at the place: nothing is there, it was never launched, the next number is used |
+| 3 | finds the job by its name, and writes 4 |
+| 4, 5 | attaches by the reference, and watches |
+| 6 | attaches, comes to the same verdict, asks again |
+| 7 | has nothing to look for |
+
+A number is used for one launch, and a name follows from the number: so no attempt is launched twice. Only cancelled,
+stalled and ended attempts are stopped. A drain, a lost claim and a state that does not answer leave the job running;
+a job that the next dispatcher cannot attach to is watched by the session log and the heartbeat, until it ends there or
+has made no progress for the stall time.
 
 The session log and the heartbeat are the Spark job's; they are only read here.
 """
@@ -12,65 +36,117 @@ from typing import Protocol, assert_never
 
 import structlog
 
-from compactor.catalog.log import DurableLog
-from compactor.catalog.paths import SessionFolder
-from compactor.clock import Clock
-from compactor.errors import Corrupt, Fenced, Invalid, Unavailable
-from compactor.object_store import ObjectStore
-from compactor.session_log import SESSION_LOG, Heartbeat, SessionSucceeded
-from compactor.spec import SessionPlan, SessionResult
+from compactor.log.durable_log import DurableLog
+from compactor.model.clock import Clock
+from compactor.model.errors import Conflict, Corrupt, ErrorKind, Fenced, Invalid, Outdated, Unavailable
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.sizing import Resources
+from compactor.planning.spec import SessionPlan, SessionResult
+from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionSucceeded
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.opening import with_region
+from compactor.storage.paths import SessionFolder
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.outcomes import Cancelled, Interrupted, Succeeded
-from launcher.submit import SparkJob
-from launcher.watch import Crashed, Ended, Observation, Stalled, Superseded, Verdict, Wait, WatchTimers, judge
+from launcher.spark_job import (
+    ClusterReference,
+    JobFailed,
+    JobRunning,
+    JobStatus,
+    JobSucceeded,
+    JobVanished,
+    NoCapacity,
+    OutOfReach,
+)
+from launcher.submit import SparkJob, job_name
+from launcher.watch import Ended, Gone, Observation, Stalled, Superseded, Wait, WatchTimers, judge
+from launcher.watcher import Watcher
 
 _log = structlog.get_logger(__name__)
 
-INVALID_EXIT_CODE = 2
-OUTPUT_LINES_IN_REASON = 12
+STOP_POLL_SECONDS = 0.05
+STOP_POLL_SECONDS_MAX = 5.0
+"""A process ends within a moment; a cluster takes a minute, and each status is a request."""
 
 
-class Order(Enum):
-    """What the session is to do now."""
+class SessionCommand(Enum):
+    """The command for a running session."""
 
     RUN = "run"
     CANCEL = "cancel"
-    DRAIN = "drain"
+    STOP = "stop"
+    """Stop its Spark job; the session may continue later."""
+    LEAVE = "leave"
+    """Stop watching it; its Spark job continues."""
 
 
-Orders = Callable[[], Order]
+Orders = Callable[[], SessionCommand]
 
 
-class SessionJournal(Protocol):
-    """Where a session's way is written down. Every method raises `Fenced` once somebody else has the session."""
+class LaunchJournal(Protocol):
+    """Records the course of a session. Every method raises `Fenced` once another dispatcher has the session."""
 
-    def planned(self, plan: SessionPlan) -> None: ...
+    def planned(self, attempt: int, plan: SessionPlan) -> None:
+        """The plan of this attempt."""
 
-    def launching(self, attempt: int) -> None:
-        """Before the launch: an attempt's number is used once, also if whoever launches it dies doing so."""
+    def wait_seconds(self, plan: SessionPlan) -> float | None:
+        """After which it may be asked again whether a planned attempt may be launched; None: it may be now."""
 
-    def launched(self, attempt: int, cluster: str) -> None: ...
+    def launching(self, attempt: int, name: str, place: str) -> None:
+        """Before the launch: an attempt's number is used once, even if its dispatcher dies during the launch."""
+
+    def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None: ...
+
+    def attached(self, attempt: int, cluster: str) -> None:
+        """This dispatcher watches an attempt that another one launched."""
 
     def stalled(self, attempt: int, quiet_seconds: float) -> None: ...
 
-    def retried(self, attempt: int, error_kind: str, reasons: tuple[str, ...]) -> None:
-        """`attempt` is the one to come."""
+    def retried(self, attempt: int, failed: AttemptFailed, at_ms: int) -> None:
+        """`attempt` is the next one, `failed` the one before, which ended at `at_ms`."""
 
     def progressed(self, heartbeat: Heartbeat | None) -> None:
-        """There is something new in the session log; or in the heartbeat, which is given then."""
+        """There is progress in the session log, or in the given heartbeat."""
 
 
 @dataclass(frozen=True)
 class AttemptFailed:
-    """An attempt that is over and did not succeed."""
+    """An attempt that ended without success.
 
-    error_kind: str
+    progressed  it committed at least one round
+    """
+
+    error_kind: ErrorKind
     reasons: tuple[str, ...]
+    progressed: bool = False
+
+
+@dataclass(frozen=True)
+class AttemptUnreachable:
+    """An attempt out of reach has made no progress for the stall time, so another may be launched. Its end is
+    unknown.
+    """
+
+
+AttemptOutcome = Succeeded | AttemptFailed | Cancelled | Interrupted | AttemptUnreachable
+
+
+class JobOutOfReach:
+    """A `RunningSparkJob` that cannot be observed or stopped from here."""
+
+    description = "out of reach of this dispatcher"
+    reference = ClusterReference(kind="out of reach", ids={})
+
+    def status(self) -> JobStatus:
+        return OutOfReach()
+
+    def stop(self) -> None:
+        """It stops when a later attempt has begun, which supersedes it."""
 
 
 @dataclass
 class _Progress:
-    """What was last seen, and when that was news."""
+    """The last observed progress, and its time."""
 
     news_at_seconds: float
     entry_number: int = 0
@@ -78,12 +154,12 @@ class _Progress:
 
 
 class Attempt:
-    """Lives as long as the attempt does, in one thread."""
+    """An attempt that this dispatcher watches."""
 
     def __init__(
-        self, number: int, plan: SessionPlan, store: ObjectStore, journal: SessionJournal, orders: Orders, clock: Clock
+        self, number: int, plan: SessionPlan, store: ObjectStore, journal: LaunchJournal, orders: Orders, clock: Clock
     ) -> None:
-        self._number = number
+        self.number = self._number = number
         self._plan = plan
         self._store = store
         self._journal = journal
@@ -91,117 +167,228 @@ class Attempt:
         self._clock = clock
         self._folder = SessionFolder(plan.spec.job_run.job_run_id, plan.spec.session_id)
         self._session_log = DurableLog(store, self._folder.log, SESSION_LOG, clock)
+        self._launched_at_seconds: float | None = None
 
-    def run(
-        self, cluster: Cluster, timers: WatchTimers, poll_seconds: float
-    ) -> Succeeded | AttemptFailed | Cancelled | Interrupted:
-        """Raises `Fenced` where somebody else has the session, `Unavailable` where its log cannot be read for longer
-        than a stall. Whatever happens, the Spark job is gone afterwards."""
-        spec = self._plan.spec
-        name = f"lithify {spec.job_run.job_run_id} {spec.session_id}"
-        self._journal.launching(self._number)
-        try:
-            running = cluster.launch(SparkJob(name, self._store.location, self._folder.plan.key, self._number))
-        except (Invalid, Unavailable) as error:
-            return AttemptFailed(type(error).__name__, reasons_of(error))
-        try:
-            self._journal.launched(self._number, running.reference)
-            return self._watch(running, timers, poll_seconds)
-        finally:
-            running.stop()
+    def launch(self, cluster: Cluster) -> RunningSparkJob | AttemptFailed:
+        """Writes 2 to 4 of the order above. Raises `Unavailable` if it is unknown whether it was launched."""
+        job = self._spark_job()
+        self._journal.launching(self._number, job.name, cluster.place)
+        self._launched_at_seconds = self._clock.monotonic_seconds()
+        launched = launch_once(cluster, job, self._plan.cluster)
+        if isinstance(launched, AttemptFailed):
+            return launched
+        reference, running = launched
+        self._journal.launched(self._number, running.description, reference)
+        return running
 
-    def _watch(
-        self, running: RunningSparkJob, timers: WatchTimers, poll_seconds: float
-    ) -> Succeeded | AttemptFailed | Cancelled | Interrupted:
+    def watch(self, job: RunningSparkJob, watcher: Watcher, timers: WatchTimers, *, is_free: bool) -> AttemptOutcome:
+        """Watches until there is a verdict. `is_free`: whether reading the job's status is free.
+
+        Raises `Fenced` if another dispatcher has the session, `Unavailable` if its log cannot be read for longer than a
+        stall, or its job cannot be stopped now: it keeps running then. In all other cases it has ended afterwards,
+        unless it is out of reach.
+        """
+        if self._plan.cluster is not None:
+            timers = timers.after_cluster_start(self._plan.cluster.start_seconds)
         progress = _Progress(self._clock.monotonic_seconds())
-        while True:
-            stopped = stopped_by(self._orders())
-            if stopped is not None:
-                return stopped
-            verdict = self._look(running, timers, progress)
-            if not isinstance(verdict, Wait):
-                return self._conclude(verdict, running)
-            self._clock.sleep(poll_seconds)
 
-    def _look(self, running: RunningSparkJob, timers: WatchTimers, progress: _Progress) -> Verdict:
-        """One look at the process, the session log and the heartbeat, in this order (see `Observation`)."""
-        exit_code = running.poll()
+        outcomes: list[AttemptOutcome] = []
+
+        def look(log_is_due: bool) -> bool:
+            outcome = self._look(job, timers, progress, looks_at_job=is_free or log_is_due, log_is_due=log_is_due)
+            outcomes.extend(() if outcome is None else (outcome,))
+            return outcome is not None
+
+        try:
+            watcher.watch(look)
+        except (Fenced, Unavailable, Conflict):
+            raise
+        except Exception:
+            self._end(job, timers)
+            raise
+        (outcome,) = outcomes
+        if isinstance(outcome, Interrupted) and outcome.left_running:
+            return outcome
+        self._end(job, timers)
+        if isinstance(outcome, Succeeded) and self._launched_at_seconds is not None:
+            return _from_launch(outcome, self._clock.monotonic_seconds() - self._launched_at_seconds)
+        return outcome
+
+    def _spark_job(self) -> SparkJob:
+        plan, location = self._plan, with_region(self._store.location)
+        name = job_name(location, plan.spec.job_run.job_run_id, plan.spec.session_id, self._number)
+        resources = Resources(plan.task_memory_bytes, plan.tasks)
+        return SparkJob(name, location, self._folder.plan(self._number).key, self._number, resources)
+
+    def _end(self, job: RunningSparkJob, timers: WatchTimers) -> None:
+        end_job(job, timers, self._clock)
+
+    def _look(
+        self,
+        job: RunningSparkJob,
+        timers: WatchTimers,
+        progress: _Progress,
+        *,
+        looks_at_job: bool,
+        log_is_due: bool,
+    ) -> AttemptOutcome | None:
+        """Reads the job's status, the session log and the heartbeat, in this order (see `Observation`)."""
+        stopped = stopped_by(self._orders())
+        if stopped is not None:
+            out_of_reach = isinstance(stopped, Interrupted) and isinstance(job, JobOutOfReach)
+            return Interrupted(left_running=True) if out_of_reach else stopped
+        status = self._status(job) if looks_at_job else JobRunning()
+        if isinstance(status, JobRunning) and not log_is_due:
+            return None
         now_seconds = self._clock.monotonic_seconds()
         try:
             seen = self._session_log.load()
-            heartbeat = self._heartbeat()
+            self._note_news(seen.entry_number, self._heartbeat(), progress)
         except Unavailable as error:
-            # The job may be fine: no verdict without a look, until this has lasted as long as a stall may.
+            # The job may be well: no verdict without an observation, until the stall time has passed.
             if now_seconds - progress.news_at_seconds > timers.stall_seconds:
                 raise
             _log.warning("session_not_visible", session_id=self._folder.session_id, reason=str(error))
-            return Wait()
-        if (seen.entry_number, heartbeat) != (progress.entry_number, progress.heartbeat):
-            news = heartbeat if heartbeat != progress.heartbeat else None
-            progress.entry_number, progress.heartbeat = seen.entry_number, heartbeat
-            progress.news_at_seconds = now_seconds
-            self._journal.progressed(news)
+            return None
         quiet_seconds = now_seconds - progress.news_at_seconds
-        return judge(Observation(self._number, exit_code, seen.state, quiet_seconds), timers)
+        verdict = judge(Observation(self._number, status, seen.state, quiet_seconds), timers)
+        return None if isinstance(verdict, Wait) else self._conclude(verdict, status, job, timers)
+
+    def _status(self, job: RunningSparkJob) -> JobStatus:
+        try:
+            return job.status()
+        except Unavailable as error:
+            _log.warning("spark_job_not_visible", attempt=self._number, reason=str(error))
+            return JobRunning()  # as its log says, then
+
+    def _note_news(self, entry_number: int, heartbeat: Heartbeat | None, progress: _Progress) -> None:
+        """An earlier attempt may still run and write; that is not progress of this one."""
+        told = heartbeat if heartbeat is not None and heartbeat != progress.heartbeat else None
+        entries = self._session_log.entries(after=progress.entry_number) if entry_number > progress.entry_number else ()
+        writers = {action.attempt for entry in entries for action in entry.actions}
+        if told is not None or self._number in writers:
+            progress.news_at_seconds = self._clock.monotonic_seconds()
+        if told is not None or entry_number > progress.entry_number:
+            progress.entry_number, progress.heartbeat = entry_number, heartbeat or progress.heartbeat
+            self._journal.progressed(told)
 
     def _heartbeat(self) -> Heartbeat | None:
+        """The attempt's own heartbeat; None while there is no readable one."""
         body = self._store.read(self._folder.heartbeat.key)
         if body is None:
             return None
         try:
-            return Heartbeat.parse_durable(body, self._folder.heartbeat.key)
-        except Corrupt as error:
+            heartbeat = Heartbeat.parse_durable(body, self._folder.heartbeat.key)
+        except (Corrupt, Outdated) as error:
             _log.warning("heartbeat_unreadable", session_id=self._folder.session_id, reason=str(error))
             return None
+        return heartbeat if heartbeat.attempt == self._number else None
 
     def _conclude(
-        self, verdict: Ended | Crashed | Stalled | Superseded, running: RunningSparkJob
-    ) -> Succeeded | AttemptFailed:
+        self,
+        verdict: Ended | Gone | Stalled | Superseded,
+        status: JobStatus,
+        job: RunningSparkJob,
+        timers: WatchTimers,
+    ) -> Succeeded | AttemptFailed | AttemptUnreachable:
         match verdict:
             case Ended(end):
                 if isinstance(end, SessionSucceeded):
                     return Succeeded(result=without_completions(end.result))
-                return AttemptFailed(end.error_kind, end.reasons)
-            case Crashed(exit_code):
-                kind = Invalid.__name__ if exit_code == INVALID_EXIT_CODE else "crashed"
-                tail = _last_lines(running.output_tail())
-                return AttemptFailed(
-                    kind, (f"attempt {self._number} exited with code {exit_code} without a word; {tail}",)
-                )
+                return self._failed(end.error_kind, *end.reasons)
+            case Gone(gone):
+                return self._gone(gone)
+            case Stalled() if isinstance(status, OutOfReach):
+                return AttemptUnreachable()
             case Stalled(quiet_seconds, started):
                 self._journal.stalled(self._number, quiet_seconds)
                 what = "made no progress" if started else "did not start"
-                return AttemptFailed("stalled", (f"attempt {self._number} {what} for {quiet_seconds:.0f} seconds",))
+                return self._failed(ErrorKind.STALLED, f"attempt {self._number} {what} for {quiet_seconds:.0f} seconds")
             case Superseded(by_attempt):
+                self._end(job, timers)
                 raise Fenced(
                     f"attempt {self._number} was superseded by attempt {by_attempt}: somebody else launched it"
                 )
             case _:
                 assert_never(verdict)
 
+    def _gone(self, status: JobSucceeded | JobFailed | NoCapacity | JobVanished) -> AttemptFailed:
+        """A job without an end in the log: the reason is from its cluster."""
+        name = f"attempt {self._number}"
+        match status:
+            case JobSucceeded():
+                return self._failed(ErrorKind.CRASHED, f"{name} exited with code 0 without a word")
+            case JobFailed(error_kind, reason):
+                return self._failed(error_kind, f"{name} {reason}")
+            case NoCapacity(reason):
+                return self._failed(ErrorKind.UNAVAILABLE, f"{name} {reason}")
+            case JobVanished(reason):
+                return self._failed(ErrorKind.CRASHED, f"{name} {reason}")
+            case _:
+                assert_never(status)
 
-def stopped_by(order: Order) -> Cancelled | Interrupted | None:
-    """How the session ends if that is the order; None: it goes on."""
+    def _failed(self, error_kind: ErrorKind, *reasons: str) -> AttemptFailed:
+        rounds = self._session_log.load().state.rounds_done
+        return AttemptFailed(error_kind, reasons, any(each.attempt == self._number for each in rounds))
+
+
+def end_job(job: RunningSparkJob, timers: WatchTimers, clock: Clock) -> None:
+    """Requests the end of a job and waits for it; repeats the request if it takes too long."""
+    until_seconds = clock.monotonic_seconds() + timers.exit_seconds
+    pause_seconds = STOP_POLL_SECONDS
+    job.stop()
+    while isinstance(job.status(), JobRunning):
+        if clock.monotonic_seconds() > until_seconds:
+            _log.warning("spark_job_does_not_end", cluster=job.description)
+            return job.stop()
+        clock.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, STOP_POLL_SECONDS_MAX)
+    return None
+
+
+def launch_once(
+    cluster: Cluster, job: SparkJob, cluster_plan: ClusterPlan | None
+) -> tuple[ClusterReference, RunningSparkJob] | AttemptFailed:
+    """Launches an observable job. Raises `Unavailable` if it is unknown whether it was launched."""
+    try:
+        reference = cluster.launch(job, cluster_plan)
+    except Invalid as error:
+        return AttemptFailed(error.kind, reasons_of(error))
+    except Unavailable as error:
+        found = cluster.find(job.name)  # perhaps only the answer was lost
+        if found is None:
+            return AttemptFailed(error.kind, reasons_of(error))
+        reference = found
+    running = cluster.attach(reference)
+    if running is None:
+        raise Unavailable(f"what was just launched as {job.name} cannot be seen")
+    return reference, running
+
+
+def stopped_by(order: SessionCommand) -> Cancelled | Interrupted | None:
+    """The end of the session for a command; None: it continues."""
     match order:
-        case Order.RUN:
+        case SessionCommand.RUN:
             return None
-        case Order.CANCEL:
+        case SessionCommand.CANCEL:
             return Cancelled()
-        case Order.DRAIN:
+        case SessionCommand.STOP:
             return Interrupted()
+        case SessionCommand.LEAVE:
+            return Interrupted(left_running=True)
         case _:
             assert_never(order)
 
 
 def without_completions(result: SessionResult) -> SessionResult:
-    """Completions name every file; they stand in the session's and the table's own logs already."""
+    """Completions name every file; they are in the session's and the table's own logs already."""
     return result.model_copy(update={"completions": ()})
+
+
+def _from_launch(succeeded: Succeeded, seconds: float) -> Succeeded:
+    """With the time measured here; the job itself can only estimate its launch."""
+    return succeeded.model_copy(update={"result": succeeded.result.model_copy(update={"seconds": seconds})})
 
 
 def reasons_of(error: Invalid | Corrupt | Unavailable) -> tuple[str, ...]:
     return error.reasons if isinstance(error, Invalid) else (str(error),)
-
-
-def _last_lines(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()][-OUTPUT_LINES_IN_REASON:]
-    return "its last output: " + " | ".join(lines) if lines else "it wrote nothing"

@@ -1,4 +1,4 @@
-"""What can come of a session, a closed union. How it ended is durable (`SessionEnd`); an interruption is not."""
+"""The outcomes of a session, a closed union. Its end is durable (`SessionEnd`); an interruption is not."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from compactor.document import Document
-from compactor.spec import SessionResult
+from compactor.model.document import Document
+from compactor.model.errors import ErrorKind
+from compactor.planning.spec import SessionResult
 
 
 class Succeeded(Document):
-    """`result` without its completions, which stand in the session's and the table's own logs."""
+    """`result` without its completions, which are in the session's and the table's own logs."""
 
     end: Literal["succeeded"] = "succeeded"
     result: SessionResult
 
 
 class NothingToDo(Document):
-    """No delta above the watermark: nothing was launched."""
+    """No delta above the watermark, and no file to clean of dead rows: nothing was launched."""
 
     end: Literal["nothing_to_do"] = "nothing_to_do"
 
 
 class Failed(Document):
-    """`error_kind` is the class in errors.py, "stalled", "crashed" or "bug". `attempt` 0: none was launched."""
+    """`attempt` 0: none was launched."""
 
     end: Literal["failed"] = "failed"
     attempt: int
-    error_kind: str
+    error_kind: ErrorKind
     reasons: tuple[str, ...]
 
 
@@ -42,7 +43,19 @@ SessionEnd = Annotated[Succeeded | NothingToDo | Failed | Cancelled, Field(discr
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The process that watched it drains: the Spark job was stopped, and whoever comes next goes on."""
+    """The dispatcher stopped watching it: the next one continues.
+
+    left_running  its Spark job may still run, to be attached; False: nothing of it runs
+    """
+
+    left_running: bool = False
 
 
-SessionOutcome = Succeeded | NothingToDo | Failed | Cancelled | Interrupted
+@dataclass(frozen=True)
+class Postponed:
+    """An attempt has failed, or may not be launched now: the next one must not begin before `seconds` have passed."""
+
+    seconds: float
+
+
+SessionOutcome = Succeeded | NothingToDo | Failed | Cancelled | Interrupted | Postponed

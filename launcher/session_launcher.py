@@ -1,79 +1,77 @@
-"""Runs one session on a cluster: plans it, launches it, launches it again where that can help.
+"""Runs one session on a cluster: plans an attempt, launches it, watches it, and decides what follows.
 
-    spec --stats, sizing--> plan.json --> attempt n --> outcome
-                          (written once)     ^   |
-                                             +---+ failed: n + 1, after a pause
+    spec --stats, sizing--> plan of attempt n --> attempt n --> outcome
+              ^                                     ^  |
+              +--- after a pause, by whoever holds it  | failed
+                                                    |
+    an attempt that another dispatcher launched ----+ attached
 
-What is decided is told to a `SessionJournal` before the next step is taken, so that whoever takes a session over knows
-where it stands. The journal raises `Fenced` once somebody has: the Spark job is stopped then, and nothing more is said.
+Every attempt has its own plan, made from the current stream and this cluster's resources; so it runs with the plan's
+memory and cores under any dispatcher. Pauses are not slept here: `Postponed` releases the thread.
+
+Each decision is recorded in a `LaunchJournal` before the next step, so that a dispatcher that takes a session over
+knows its state, and attaches to the running Spark job (see `launcher/attempt.py`). The journal then raises `Fenced`:
+the Spark job is left to the new owner, and nothing more is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from compactor.catalog.log import DurableLog
-from compactor.catalog.paths import SessionFolder
-from compactor.clock import Clock
-from compactor.errors import Corrupt, Invalid
-from compactor.object_store import ObjectStore
-from compactor.session_log import SESSION_LOG, SessionSucceeded
-from compactor.spec import SessionPlan, SessionSpec
+import structlog
+
+from compactor.log.durable_log import DurableLog
+from compactor.model.clock import Clock
+from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, LithifyError, Unavailable
+from compactor.planning.read_progress import Commit
+from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.sessions.session_journal import SessionJournal
+from compactor.sessions.session_log import SESSION_LOG, SessionState, SessionSucceeded
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import SessionFolder
 from launcher.attempt import (
     Attempt,
     AttemptFailed,
+    AttemptUnreachable,
+    JobOutOfReach,
+    LaunchJournal,
     Orders,
-    SessionJournal,
     reasons_of,
     stopped_by,
     without_completions,
 )
-from launcher.clusters import Cluster
-from launcher.outcomes import Cancelled, Failed, Interrupted, NothingToDo, SessionOutcome, Succeeded
+from launcher.clusters import Cluster, RunningSparkJob
+from launcher.outcomes import Failed, Interrupted, NothingToDo, Postponed, SessionOutcome, Succeeded
+from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
+from launcher.session_plan import LackOfMemory, Planner
+from launcher.spark_job import InFlight, JobVanished
 from launcher.watch import WatchTimers
+from launcher.watcher import Watcher, WatcherSettings
 
-NEVER_RETRIED = (Invalid.__name__, Corrupt.__name__)
-"""Another attempt at these can only fail the same way."""
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """
-    max_attempts       attempts that may fail
-    max_launches       attempts in all: those cut short by a dispatcher that went away are no failures, but are bounded
-    retry_seconds      pause before the second attempt, doubled before each further one
-    retry_seconds_max  the longest pause
-    """
-
-    max_attempts: int = 3
-    max_launches: int = 12
-    retry_seconds: float = 5.0
-    retry_seconds_max: float = 120.0
-
-    def pause_seconds(self, failures: int) -> float:
-        """Worked: 5, 10, 20, 40, 80, 120, 120 seconds."""
-        return float(min(self.retry_seconds * 2 ** max(0, failures - 1), self.retry_seconds_max))
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class SessionLauncherSettings:
-    poll_seconds: float = 1.0
+    watcher: WatcherSettings = field(default_factory=WatcherSettings)
     timers: WatchTimers = field(default_factory=WatchTimers)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 @dataclass(frozen=True)
 class SessionTask:
-    """A session to run, and how far earlier holders of its job run got with it.
+    """A session to run, with the state of its earlier attempts.
 
-    attempt   the last one launched, 0: none
-    failures  attempts that failed
+    attempt    the last one launched, 0: none
+    setbacks   their failures
+    in_flight  the last one, if its end is not recorded
     """
 
     spec: SessionSpec
     attempt: int = 0
-    failures: int = 0
+    setbacks: Setbacks = field(default_factory=Setbacks)
+    in_flight: InFlight | None = None
 
 
 class SessionLauncher:
@@ -83,77 +81,190 @@ class SessionLauncher:
         self,
         store: ObjectStore,
         cluster: Cluster,
-        plan: Callable[[SessionSpec], SessionPlan | NothingToDo],
+        plan: Planner,
+        commits: Callable[[SessionSpec], Sequence[Commit]],
         settings: SessionLauncherSettings,
         clock: Clock,
     ) -> None:
+        """`commits`: commits of a session so far."""
         self._store = store
         self._cluster = cluster
         self._plan = plan
+        self._commits = commits
         self._settings = settings
         self._clock = clock
+        self.watcher = Watcher(settings.watcher, clock)
 
-    def run(self, task: SessionTask, journal: SessionJournal, orders: Orders) -> SessionOutcome:
-        """From wherever the session stands to its outcome.
+    def run(self, task: SessionTask, journal: LaunchJournal, orders: Orders) -> SessionOutcome:
+        """Runs the session from its current state through its next attempt.
 
-        Raises `Fenced` where somebody else has the session, and `Unavailable` where the state's store does not answer.
+        Raises `Fenced` if another dispatcher has the session, and `Unavailable` if the state's store does not answer.
         """
         folder = SessionFolder(task.spec.job_run.job_run_id, task.spec.session_id)
-        standing = DurableLog(self._store, folder.log, SESSION_LOG, self._clock).load().state
-        if isinstance(standing.end, SessionSucceeded):  # after whoever launched it went away
-            journal.progressed(None)
-            return Succeeded(result=without_completions(standing.end.result))
-        task = replace(task, attempt=max(task.attempt, standing.attempt))
-        try:
-            plan = self._planned(task.spec, folder)
-        except (Invalid, Corrupt) as error:
-            return Failed(attempt=task.attempt, error_kind=type(error).__name__, reasons=reasons_of(error))
-        if isinstance(plan, NothingToDo):
-            return plan
-        journal.planned(plan)
-        return self._attempts(task, plan, journal, orders)
-
-    def _planned(self, spec: SessionSpec, folder: SessionFolder) -> SessionPlan | NothingToDo:
-        """The plan that stands, or a new one. It is written once: all attempts of a session follow the same plan."""
-        body = self._store.read(folder.plan.key)
-        if body is None:
-            plan = self._plan(spec)
-            if isinstance(plan, NothingToDo) or self._store.put_if_absent(folder.plan.key, plan.render()):
-                return plan
-            body = self._store.read(folder.plan.key)
-        if body is None:
-            raise Corrupt(f"{folder.plan.key} was there and is gone")
-        return SessionPlan.parse_durable(body, folder.plan.key)
-
-    def _attempts(
-        self, task: SessionTask, plan: SessionPlan, journal: SessionJournal, orders: Orders
-    ) -> SessionOutcome:
-        settings, retry = self._settings, self._settings.retry
-        failures, number = task.failures, task.attempt
-        failed = AttemptFailed("crashed", (f"it was launched {task.attempt} times and never came to an end",))
-        while number < retry.max_launches:
-            stopped = stopped_by(orders())
-            if stopped is not None:
-                return stopped
-            number += 1
-            attempt = Attempt(number, plan, self._store, journal, orders, self._clock)
-            outcome = attempt.run(self._cluster, settings.timers, settings.poll_seconds)
-            if not isinstance(outcome, AttemptFailed):
+        log_state = DurableLog(self._store, folder.log, SESSION_LOG, self._clock).load().state
+        task = replace(task, attempt=max(task.attempt, log_state.attempt))
+        last = self._last_attempt(task, folder, log_state, journal, orders)
+        if last is not None:
+            outcome = self._watch(*last, task, folder, journal)
+            if outcome is not None:
                 return outcome
-            failed, failures = outcome, failures + 1
-            if failed.error_kind in NEVER_RETRIED or failures >= retry.max_attempts or number == retry.max_launches:
-                break
-            journal.retried(number + 1, failed.error_kind, failed.reasons)
-            stopped = self._pause(retry.pause_seconds(failures), orders)
-            if stopped is not None:
-                return stopped
-        return Failed(attempt=number, error_kind=failed.error_kind, reasons=failed.reasons)
+        return self._next_attempt(task, folder, log_state, journal, orders)
 
-    def _pause(self, seconds: float, orders: Orders) -> Cancelled | Interrupted | None:
-        until_seconds = self._clock.monotonic_seconds() + seconds
-        while self._clock.monotonic_seconds() < until_seconds:
-            stopped = stopped_by(orders())
-            if stopped is not None:
-                return stopped
-            self._clock.sleep(min(self._settings.poll_seconds, seconds))
-        return None
+    def _next_attempt(
+        self,
+        task: SessionTask,
+        folder: SessionFolder,
+        log_state: SessionState,
+        journal: LaunchJournal,
+        orders: Orders,
+    ) -> SessionOutcome:
+        """For a session without a running attempt."""
+        if isinstance(log_state.end, SessionSucceeded):  # after its dispatcher died
+            journal.progressed(None)
+            return Succeeded(result=without_completions(log_state.end.result))
+        if task.setbacks.unwatched >= self._settings.retry.max_unwatched:
+            reason = (
+                f"it was launched {task.attempt} times, and {task.setbacks.unwatched} times in a row nobody saw the end"
+            )
+            return Failed(attempt=task.attempt, error_kind=ErrorKind.CRASHED, reasons=(reason,))
+        stopped = stopped_by(orders())
+        if stopped is not None:
+            return stopped
+        plan = self._planned(task, folder)
+        if isinstance(plan, AttemptFailed):
+            return self._after(task, task.attempt, plan, journal)
+        return self._launch(plan, task, folder, journal, orders) if isinstance(plan, SessionPlan) else plan
+
+    def _launch(
+        self, plan: SessionPlan, task: SessionTask, folder: SessionFolder, journal: LaunchJournal, orders: Orders
+    ) -> SessionOutcome:
+        number = self._write_plan(plan, folder, task.attempt + 1)
+        journal.planned(number, plan)
+        wait_seconds = journal.wait_seconds(plan)
+        if wait_seconds is not None:
+            return Postponed(wait_seconds)
+        attempt = Attempt(number, plan, self._store, journal, orders, self._clock)
+        job = attempt.launch(self._cluster)
+        if isinstance(job, AttemptFailed):
+            return self._after(task, number, job, journal)
+        return self._watch(attempt, job, task, folder, journal) or Postponed(0)
+
+    def _watch(
+        self, attempt: Attempt, job: RunningSparkJob, task: SessionTask, folder: SessionFolder, journal: LaunchJournal
+    ) -> SessionOutcome | None:
+        """None: the attempt is out of reach and without progress, so another may be launched."""
+        settings = self._settings
+        outcome = attempt.watch(job, self.watcher, settings.timers, is_free=self._cluster.status_is_free)
+        if isinstance(outcome, Interrupted) and outcome.left_running:
+            return outcome
+        if not isinstance(outcome, Succeeded):
+            self._journal_commits(task.spec, folder, attempt.number)
+        match outcome:
+            case AttemptUnreachable():
+                return None
+            case AttemptFailed():
+                return self._after(task, attempt.number, outcome, journal)
+            case _:
+                return outcome
+
+    def _last_attempt(
+        self,
+        task: SessionTask,
+        folder: SessionFolder,
+        log_state: SessionState,
+        journal: LaunchJournal,
+        orders: Orders,
+    ) -> tuple[Attempt, RunningSparkJob] | None:
+        """The last launched attempt, to be watched from here; None: none runs."""
+        if task.in_flight is None:
+            return None
+        number = task.attempt
+        plan = self._read_plan(folder, number)
+        # A later one than in the job-run log: launched by a dispatcher that has lost the claim since.
+        job = self._job_of(task.in_flight, journal) if number == task.in_flight.attempt else JobOutOfReach()
+        if job is None or plan is None:
+            return None
+        has_ended = log_state.end is not None and log_state.attempt == number
+        if isinstance(job.status(), JobVanished) and not has_ended:
+            _log.warning("attempt_vanished", attempt=number, cluster=job.description)
+            self._journal_commits(task.spec, folder, number)
+            return None
+        return Attempt(number, plan, self._store, journal, orders, self._clock), job
+
+    def _job_of(self, in_flight: InFlight, journal: LaunchJournal) -> RunningSparkJob | None:
+        """None: its cluster never launched it."""
+        if in_flight.reference is not None:
+            job = self._cluster.attach(in_flight.reference)
+        elif in_flight.name is None or in_flight.place != self._cluster.place:
+            job = None
+        else:
+            found = self._cluster.find(in_flight.name)
+            if found is None:
+                return None
+            job = self._cluster.attach(found)
+            if job is not None:
+                journal.launched(in_flight.attempt, job.description, found)
+        if job is None:
+            _log.warning("attempt_out_of_reach", attempt=in_flight.attempt, place=in_flight.place)
+            return JobOutOfReach()
+        journal.attached(in_flight.attempt, job.description)
+        return job
+
+    def _planned(self, task: SessionTask, folder: SessionFolder) -> SessionPlan | NothingToDo | Failed | AttemptFailed:
+        """`AttemptFailed`: the lake cannot be read now."""
+        lack = self._lack_of_memory(task, folder)
+        try:
+            return self._plan(task.spec, lack)
+        except (Unavailable, Conflict) as error:
+            return AttemptFailed(error.kind, (str(error),))
+        except (Invalid, Corrupt) as error:
+            if lack is None:
+                return Failed(attempt=task.attempt, error_kind=error.kind, reasons=reasons_of(error))
+            why = f"{lack.attempts} attempts ran out of memory, and no smaller plan will do"
+            return Failed(attempt=task.attempt, error_kind=ErrorKind.OUT_OF_MEMORY, reasons=(why, *reasons_of(error)))
+
+    def _lack_of_memory(self, task: SessionTask, folder: SessionFolder) -> LackOfMemory | None:
+        if not task.setbacks.out_of_memory:
+            return None
+        first = self._read_plan(folder, 1)
+        return LackOfMemory(task.setbacks.out_of_memory, first.hash_bucket_count if first is not None else 1)
+
+    def _read_plan(self, folder: SessionFolder, attempt: int) -> SessionPlan | None:
+        key = folder.plan(attempt).key
+        body = self._store.read(key)
+        return None if body is None else SessionPlan.parse_durable(body, key)
+
+    def _write_plan(self, plan: SessionPlan, folder: SessionFolder, number: int) -> int:
+        """The number of the attempt for the plan: from `number` on, the first one without a plan.
+
+        The dispatcher that planned an attempt may still launch it, with its own plan.
+        """
+        body = plan.render()
+        while not self._store.put_if_absent(folder.plan(number).key, body):
+            if self._store.read(folder.plan(number).key) == body:
+                break
+            number += 1
+        return number
+
+    def _journal_commits(self, spec: SessionSpec, folder: SessionFolder, number: int) -> None:
+        """Logs commits that the attempt may not have logged, because there may be no later attempt to do it.
+
+        Its process has ended, or is about to be superseded, so its log has no other writer.
+        """
+        try:
+            SessionJournal(self._store, folder, number, self._clock).found(self._commits(spec))
+        except LithifyError as error:
+            _log.warning("commits_not_logged", attempt=number, reason=str(error))
+
+    def _after(
+        self, task: SessionTask, number: int, failed: AttemptFailed, journal: LaunchJournal
+    ) -> Failed | Postponed:
+        at_ms = self._clock.now_ms()
+        setbacks = task.setbacks.after(failed.error_kind, at_ms, progressed=failed.progressed)
+        match what_follows(failed.error_kind, setbacks, at_ms, self._settings.retry):
+            case GiveUp(why):
+                reasons = failed.reasons if why is None else (*failed.reasons, why)
+                return Failed(attempt=number, error_kind=failed.error_kind, reasons=reasons)
+            case TryAgain(seconds):
+                journal.retried(number + 1, failed, at_ms)
+                return Postponed(seconds)

@@ -1,40 +1,215 @@
 """Decides how a session will run on a cluster: a `SessionPlan`, or nothing to do.
 
-What a session reads, and the arithmetic, are `compactor/session_planner.py`'s, which `compact()` on one machine uses
-too; decided here is whether there is anything to launch for, and how the prediction compares with what was desired.
+`compactor/planning/session_planner.py`, which `compact()` uses too, reads the input and calculates. This module adds
+the shares of concurrent sessions, and smaller plans after an attempt that ran out of memory.
 """
 
 from __future__ import annotations
 
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.session_input import continued_stream, pending_files
-from compactor.session_planner import plan_session
-from compactor.sizing import Resources
-from compactor.spec import SessionPlan, SessionSpec
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapreplace
+from typing import Protocol
+
+from compactor.catalog.tables import DeltaCatalog
+from compactor.model.names import counted
+from compactor.planning.bundle_plan import SmallSession
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.read_progress import Commit
+from compactor.planning.session_input import commits_of
+from compactor.planning.session_planner import (
+    MeasuredSession,
+    measure_session,
+    pinned_session,
+    plan_measured,
+    plan_sized,
+)
+from compactor.planning.sizing import Resources, SessionSize
+from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.planning.where_to_run import ThisProcess, in_one_task
+from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
 from launcher.outcomes import NothingToDo
 
 
-def plan_for_cluster(spec: SessionSpec, lake: DeltaCatalog, resources: Resources) -> SessionPlan | NothingToDo:
-    """Raises `Invalid`, with every reason, for a session that can never run as it was asked for."""
-    if not has_pending_files(spec, lake):
+@dataclass(frozen=True)
+class LackOfMemory:
+    """The attempts of a session that ran out of memory.
+
+    attempts           their number
+    hash_bucket_count  of the session's first plan
+    """
+
+    attempts: int
+    hash_bucket_count: int
+
+
+Planner = Callable[[SessionSpec, LackOfMemory | None], SessionPlan | NothingToDo]
+
+
+Room = Resources | ClusterRoom
+"""The resources of a session: a share of an existing machine, or a cluster to be chosen."""
+
+
+def plan_for_cluster(
+    spec: SessionSpec, lake: DeltaCatalog, room: Room, lack: LackOfMemory | None = None
+) -> SessionPlan | NothingToDo:
+    """A plan from the current stream, perhaps after rounds of the session's earlier attempts.
+
+    Raises `Invalid`, with every reason, for a session that can never run, or not within the limits of `room`.
+    """
+    pinned = pinned_session(spec, lake)
+    if not pinned.has_work and not session_commits(spec, lake):
         return NothingToDo()
-    plan = plan_session(spec, lake, resources)
-    compared = _against_desired_sla(spec.job_run.desired_sla, plan.expected_sla)
-    return plan.model_copy(update={"arithmetic": (*plan.arithmetic, *compared)})
+    measured = measure_session(spec, lake)
+    plan = _plan(measured, room)
+    return plan if lack is None else _smaller(plan, lack, measured, room, pinned.pending_rows)
 
 
-def has_pending_files(spec: SessionSpec, lake: DeltaCatalog) -> bool:
-    """Whether there is a delta file above the watermark, as the destination stands now."""
-    run = spec.job_run
-    source = lake.table(run.source_table_id)
-    destination = lake.table_like(run.destination_compacted_table_id, source).stream(spec.partition).load()
-    compacted, _ = continued_stream(destination.state, spec)
-    return bool(pending_files(source.stream(spec.partition), spec, compacted))
+def _plan(measured: MeasuredSession, room: Room, share_of_memory: float = 1.0) -> SessionPlan:
+    if isinstance(room, Resources):
+        return plan_measured(measured, room, share_of_memory)
+    run = measured.spec.job_run
+    chosen = choose_cluster(
+        measured.size,
+        room,
+        run.desired_sla,
+        hash_bucket_count=run.hash_bucket_count,
+        rows_per_round=run.max_rows_per_round,
+        share_of_memory=share_of_memory,
+    )
+    plan = plan_sized(measured, chosen.resources, chosen.sizing)
+    return plan.model_copy(update={"cluster": chosen.plan, "arithmetic": (*plan.arithmetic, *chosen.arithmetic)})
 
 
-def _against_desired_sla(desired_seconds: int | None, expected_seconds: float) -> tuple[str, ...]:
-    if desired_seconds is None:
-        return ()
-    if expected_seconds <= desired_seconds:
-        return (f"the expected {expected_seconds:.1f} s are within the desired {desired_seconds} s",)
-    return (f"the expected {expected_seconds:.1f} s are more than the desired {desired_seconds} s on this cluster",)
+BUNDLED_HASH_BUCKETS_MIN = 8
+"""For a bundled session, if its cluster has as many cores: enough for growth, and few files while it is small."""
+
+
+@dataclass(frozen=True)
+class LargeSession:
+    """It needs a Spark job of its own. `why`: the reasons, a sentence each."""
+
+    why: tuple[str, ...]
+
+
+SmallPlanner = Callable[[SessionSpec, DeltaCatalog, Resources], SmallSession | LargeSession | NothingToDo]
+
+
+@dataclass(frozen=True)
+class BundleRoom:
+    """The resources of a bundle. `cluster_plan`: None on an existing machine."""
+
+    resources: Resources
+    cluster_plan: ClusterPlan | None = None
+
+
+def room_for_bundles(room: Room) -> BundleRoom:
+    """If a cluster is launched for it, the cheapest within the limits: small sessions need no more.
+
+    Raises `Invalid` where there is none.
+    """
+    if isinstance(room, Resources):
+        return BundleRoom(room)
+    one_row = SessionSize(
+        index_rows=0, delta_rows=1, delta_bytes=1, sort_values_bytes=0, inherited_hash_bucket_count=None
+    )
+    chosen = choose_cluster(one_row, room, None)
+    return BundleRoom(chosen.resources, chosen.plan)
+
+
+def plan_in_one_task(
+    spec: SessionSpec, lake: DeltaCatalog, resources: Resources
+) -> SmallSession | LargeSession | NothingToDo:
+    """A plan for one task of a Spark job with these resources, if the session is small enough for that.
+
+    Raises `Invalid`, with every reason, for a session that can never run as it was asked for.
+    """
+    measured = measure_session(spec, lake)
+    if not measured.has_work and not session_commits(spec, lake):
+        return NothingToDo()
+    is_far = lake.location.root_uri.startswith("s3://")
+    process = ThisProcess(resources.task_memory_bytes, 1, is_far)
+    task = in_one_task(measured.size, spec.job_run.max_rows_per_round, process, resources.start_seconds)
+    if task.reasons_for_spark:
+        return LargeSession(task.reasons_for_spark)
+    of_a_task = Resources(
+        resources.task_memory_bytes,
+        tasks=1,
+        hash_buckets_min=min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN),
+        start_seconds=0.0,
+        in_process=True,
+    )
+    return SmallSession(plan_measured(measured, of_a_task), 1, task.seconds, task.why)
+
+
+def makespan_seconds(session_seconds: Sequence[float], at_a_time: int) -> float:
+    """Seconds from the launch of the first session to the end of the last: each begins, in this order, when another has
+    ended.
+
+    Worked: 5, 3 and 4 seconds, two at a time, are 7: the third begins after 3.
+    """
+    free_at = [0.0] * at_a_time
+    for seconds in session_seconds:
+        heapreplace(free_at, free_at[0] + seconds)
+    return max(free_at)
+
+
+class PlannedFigures(Protocol):
+    """The figures of a plan in which attempts may differ."""
+
+    @property
+    def hash_bucket_count(self) -> int: ...
+    @property
+    def max_rows_per_round(self) -> int: ...
+    @property
+    def task_memory_bytes(self) -> int: ...
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def cluster(self) -> ClusterPlan | None: ...
+
+
+def plan_changes(before: PlannedFigures, now: PlannedFigures) -> tuple[str, ...]:
+    """The changes of an attempt from the one before, a sentence each."""
+    compared = {
+        "hash buckets": (before.hash_bucket_count, now.hash_bucket_count),
+        "delta rows in a round": (before.max_rows_per_round, now.max_rows_per_round),
+        "bytes of memory for a task": (before.task_memory_bytes, now.task_memory_bytes),
+        "tasks side by side": (before.tasks, now.tasks),
+    }
+    changes = [f"{after:,} {what} instead of {was:,}" for what, (was, after) in compared.items() if was != after]
+    clusters = [_named(each.cluster) for each in (before, now)]
+    changes += [f"{clusters[1]} instead of {clusters[0]}"] if clusters[0] != clusters[1] else []
+    return tuple(changes)
+
+
+def _named(cluster: ClusterPlan | None) -> str:
+    return "no cluster" if cluster is None else f"{cluster.nodes} x {cluster.instance_type}"
+
+
+def session_commits(spec: SessionSpec, lake: DeltaCatalog) -> list[Commit]:
+    """Commits of all attempts so far. If nothing remains, the next attempt records the end of the session."""
+    source = lake.table(spec.job_run.source_table_id)
+    destination = lake.table_like(spec.job_run.destination_compacted_table_id, source).stream(spec.partition)
+    return commits_of(spec, destination)
+
+
+def _smaller(
+    plan: SessionPlan, lack: LackOfMemory, measured: MeasuredSession, room: Room, pending_rows: int
+) -> SessionPlan:
+    """Each attempt without enough memory halves the memory of a task and the rows of a round, and doubles the hash
+    buckets.
+
+    Worked: 8 hash buckets and 10,000,000 rows in one round, after two attempts without enough memory: a quarter of the
+    memory, 32 hash buckets, 4 rounds of 2,500,000 rows. A requested number of hash buckets is kept.
+    """
+    parts = 2**lack.attempts
+    run = plan.spec.job_run
+    asked = {
+        "max_rows_per_round": min(plan.max_rows_per_round, -(-pending_rows // parts) or 1),
+        "hash_bucket_count": run.hash_bucket_count or max(plan.hash_bucket_count, lack.hash_bucket_count * parts),
+    }
+    spec = plan.spec.model_copy(update={"job_run": run.model_copy(update=asked)})
+    smaller = _plan(replace(measured, spec=spec), room, share_of_memory=1 / parts)
+    why = f"{counted(lack.attempts, 'attempt')} ran out of memory: rounds are asked for of 1/{parts} of the rows"
+    return smaller.model_copy(update={"spec": plan.spec, "arithmetic": (why, *smaller.arithmetic)})

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from compactor.sizing import Resources
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS, MIB, driver_settings
+from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS, MIB, driver_settings
+from compactor.planning.sizing import Resources
+from launcher.archive import ENVIRONMENT
 
-GIB = 1024 * MIB
-
-MACHINE_MEMORY_SHARE = 0.75
-"""Of a machine's memory, for all of its sessions together; the rest is the operating system's and the file cache's."""
-
-DRIVER_MEMORY_BYTES_MIN = 512 * MIB
-DRIVER_MEMORY_SHARE = 0.1
-"""Of a session's memory. The JVM schedules and moves shuffle files; rows are held by the Python workers."""
-
-TASK_MEMORY_BYTES_MAX = 8 * GIB
-"""Seed 000 recommends 8 GiB per CPU; more would only make hash buckets larger."""
+EXECUTOR_HEAP_BYTES = 1024 * MIB
+"""Heap of an executor's JVM: it passes small records, and keeps survivors between two passes. The Python workers
+beside it hold the rows; Spark does not count their memory.
+"""
 
 
 def local_spark_conf(resources: Resources, driver_memory_bytes: int, scratch_folder: str) -> dict[str, str]:
-    """For one machine: the driver's JVM, and Python workers beside it.
+    """Settings for one machine: the driver's JVM, and Python workers beside it.
 
     Worked: 2 tasks of 4 GiB and a driver of 1 GiB take 9 GiB of the machine.
     """
@@ -32,13 +26,33 @@ def local_spark_conf(resources: Resources, driver_memory_bytes: int, scratch_fol
     }
 
 
-def share_of_machine(memory_bytes: int, cores: int, sessions: int) -> tuple[Resources, int]:
-    """What one of `sessions` sessions side by side gets of a machine, and its driver's memory in bytes.
-
-    Worked: 32 GiB and 8 cores for 2 sessions are 16 GiB and 4 cores each: a driver of 1.6 GiB, and 4 tasks of 3.6 GiB.
+def standalone_spark_conf(
+    master_url: str,
+    archive: str,
+    resources: Resources,
+    driver_memory_bytes: int,
+    scratch_folder: str,
+    *,
+    executor_cores: int | None,
+    driver_host: str | None,
+) -> dict[str, str]:
+    """Settings for a standalone Spark, with the driver on this machine. Executors use the scratch folders of their
+    workers.
     """
-    session_bytes = memory_bytes // sessions
-    driver_memory_bytes = max(int(session_bytes * DRIVER_MEMORY_SHARE), DRIVER_MEMORY_BYTES_MIN)
-    tasks = max(cores // sessions, 1)
-    task_memory_bytes = max((session_bytes - driver_memory_bytes) // tasks, MIB)
-    return Resources(min(task_memory_bytes, TASK_MEMORY_BYTES_MAX), tasks), driver_memory_bytes
+    conf = {
+        **JOB_SETTINGS,
+        "spark.ui.enabled": "false",
+        "spark.master": master_url,
+        "spark.submit.deployMode": "client",
+        "spark.archives": f"{archive}#{ENVIRONMENT}",
+        "spark.cores.max": str(resources.tasks),
+        "spark.executor.memory": f"{EXECUTOR_HEAP_BYTES // MIB}m",
+        "spark.dynamicAllocation.enabled": "false",
+        **driver_settings(driver_memory_bytes, f'-Djava.io.tmpdir="{scratch_folder}"'),
+        "spark.local.dir": scratch_folder,
+    }
+    if executor_cores is not None:
+        conf["spark.executor.cores"] = str(executor_cores)
+    if driver_host is not None:
+        conf["spark.driver.host"] = driver_host
+    return conf

@@ -15,13 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from compactor import DeltaCatalog
-from compactor.catalog.actions import DataFile, DeletionVector, IndexFile, IndexPointers
-from compactor.catalog.catalog import Table
-from compactor.catalog.paths import IndexFilePath, parse
 from compactor.catalog.snapshot import CompactedStream
-from compactor.schemas import parse_schema
+from compactor.lake import Table
+from compactor.maintenance.verify import verify
+from compactor.model.files import DataFile, DeletionVector, IndexFile, IndexPointers
+from compactor.schemas.text import parse_schema
+from compactor.storage.paths import IndexFilePath, parse
 from compactor.tabular import TabularFile, read_table
-from compactor.verify import verify
 from tests.arrow_types import KEY_TYPES, Raw, plain_digest
 
 TABLE_ID = "ACME.ORDERS.V1"

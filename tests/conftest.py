@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import sys
@@ -11,13 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A slow machine is no failure.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A slow machine is no failure. A failure is shrunk and not explained: to explain it, Hypothesis traces every line while
+# it shrinks, which takes minutes.
+_UNHURRIED = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[each for each in Phase if each != Phase.explain],
+)
+
+# A failure is shown as far as it has been shrunk by then, well before pytest's own limit ends the test without it.
+engine.MAX_SHRINKING_SECONDS = 60
 
 # Examples follow from the test's own text, so that what fails on one machine fails on every other.
 settings.register_profile("ci", _UNHURRIED, derandomize=True)
@@ -26,9 +36,26 @@ settings.register_profile("dev", _UNHURRIED, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The quickest answer first: unit tests, then the other rooms in their own order, what needs Spark last."""
+PYSPARK_SOCKETS = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
+"""PySpark does not close the sockets to Java and those of results; only tests that start a Spark accept this."""
+
+
+EXIT_SECONDS_MAX = 60.0
+"""From pytest's closing line to the end of its process."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In one process, the quickest answer first: unit tests, then the other rooms in their own order, Spark last.
+
+    In two processes, as `make test` starts them, one process runs all tests of a file. Files with tests that start a
+    Spark begin first, because they take longest.
+    """
     items.sort(key=_expected_wait)
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            item.add_marker(PYSPARK_SOCKETS)
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist
+        items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 def _expected_wait(item: pytest.Item) -> int:
@@ -41,8 +68,13 @@ def _expected_wait(item: pytest.Item) -> int:
     return 0
 
 
+def pytest_unconfigure() -> None:
+    """A thread that a test left waiting would keep this process for ever: its stack is shown, and the run fails."""
+    faulthandler.dump_traceback_later(EXIT_SECONDS_MAX, exit=True)
+
+
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command answered."""
 
     exit_code: int
@@ -50,7 +82,7 @@ class Said:
     err: str
 
 
-Command = Callable[..., Said]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -60,28 +92,29 @@ def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
 
     from dispatcher.main import run
 
-    def say(*arguments: str) -> Said:
+    def run_command(*arguments: str) -> CommandResult:
         exit_code = run(arguments, {})
-        return Said(exit_code, *capsys.readouterr())
+        return CommandResult(exit_code, *capsys.readouterr())
 
-    yield say
+    yield run_command
     structlog.reset_defaults()  # it was set up to write where nobody reads any more
     logging.getLogger().handlers.clear()
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on two cores of this machine, made once: a job on it takes a fraction of a second."""
     # Loaded here, because the tests of infra/ share this file and run where none of it is installed.
     from pyspark.sql import SparkSession
 
-    from compactor.java_home import find_java_home
-    from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
+    from compactor.engine.java_home import find_java_home
+    from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS
 
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, Path.home() / ".cache" / "lithify"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("lithify tests").master("local[2]")
-    for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS}.items():
+    local = {"spark.local.dir": str(tmp_path_factory.mktemp("spark"))}
+    for name, value in {**JOB_SETTINGS, **LOCAL_SETTINGS, **local}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cmp_to_key, partial
 
-from compactor.names import PARTITION_STREAM_POSITION, Operation
+from compactor.model.names import PARTITION_STREAM_POSITION, Operation
 
 Row = Mapping[str, object]
 OracleDelta = tuple[int, Operation, Sequence[Sequence[Row]]]

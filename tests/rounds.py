@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from compactor.catalog.actions import DataFile, IndexRehashed, RoundCommitted, RowCounts, Watermark
-from compactor.catalog.paths import CompactedFilePath
+from compactor.catalog.actions import IndexRehashed, RoundCommitted
+from compactor.catalog.snapshot import ReadPoint
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.transaction import CommitOutcome, commit
-from compactor.names import ContentType
-from compactor.schemas import render_schema, unify_schemas
+from compactor.model.counts import RowCounts, Watermark
+from compactor.model.files import DataFile
+from compactor.model.names import ContentType
+from compactor.schemas.text import render_schema
+from compactor.schemas.unify import unify_schemas
+from compactor.storage.paths import CompactedFilePath
 from compactor.tabular import TabularWriter
 
 
@@ -65,15 +69,8 @@ def a_rehash(stream: PartitionStream, commit_id: str) -> IndexRehashed:
     )
 
 
-def read_position(stream: PartitionStream) -> tuple[int | None, str | None]:
-    """What a plan that is made now remembers of the compacted side."""
-    compacted = stream.load().state.compacted
-    return (None, None) if compacted is None else (compacted.index_version, compacted.last_round.commit_id)
-
-
 def commit_now(stream: PartitionStream, action: RoundCommitted | IndexRehashed) -> CommitOutcome:
-    index_version, round_commit_id = read_position(stream)
-    return commit(stream, action, index_version, round_commit_id)
+    return commit(stream, action, ReadPoint.of(stream.load().state))
 
 
 def compact_by_hand(

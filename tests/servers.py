@@ -21,7 +21,6 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from moto.server import ThreadedMotoServer
 
 ACCESS_KEY, SECRET_KEY, REGION = "lithify-tests", "lithify-tests-secret", "us-east-1"
 BUCKET = "lake"
@@ -51,7 +50,13 @@ def aws_environment() -> Iterator[None]:
 
 @contextmanager
 def moto_server() -> Iterator[str]:
-    """The URL of an in-process moto server: S3, SQS, SNS and more, all empty."""
+    """The URL of an in-process moto server: S3, SQS, SNS and more.
+
+    moto keeps what they hold once for the whole process, so a test gives its queues, topics and buckets names that no
+    other test gives: `SystemClock().new_id()`.
+    """
+    from moto.server import ThreadedMotoServer  # the environment of infra/ has none
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -71,6 +76,7 @@ def seaweedfs_server(folder: Path) -> Iterator[str]:
     (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
     command = [
         _weed(),
+        f"-logdir={folder}",  # else it leaves logs where the system keeps temporary files
         "server",
         f"-dir={folder / 'data'}",
         "-ip=127.0.0.1",

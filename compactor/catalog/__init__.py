@@ -1,1 +1,2 @@
-"""The catalog: what tables there are, and all that was ever written into them. FORMAT.md specifies its objects."""
+"""The catalog: tables, their partition streams, and the log of every delta and round. FORMAT.md specifies the
+objects."""

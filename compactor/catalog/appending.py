@@ -1,30 +1,39 @@
-"""What a stream version takes: the rules by which a delta is added, and a stream version created and released. Pure.
+"""The rules for adding and retracting a delta, and for creating and releasing a stream version. Pure.
 
-Every function looks at one snapshot and says what to write, or refuses. The log calls them again on a newer snapshot
-when another writer was faster, so N writers of one stream all come through, each with a position of its own.
+Every function takes one snapshot and returns the actions to write, or raises. If another writer appends first, the log
+calls the function again with the newer snapshot. So N writers of one stream all succeed, each with its own position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
-from compactor.catalog.actions import DeltaAdded, StreamAction, StreamVersionCreated, StreamVersionReleased
+from compactor.catalog.actions import (
+    DeltaAdded,
+    DeltaRetracted,
+    DeltasTaken,
+    StreamAction,
+    StreamVersionCreated,
+    StreamVersionDeprecated,
+    StreamVersionReleased,
+)
 from compactor.catalog.delta_files import DeltaFiles
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
-from compactor.errors import Invalid
-from compactor.names import LifecycleState, Operation
+from compactor.model.errors import Fenced, Invalid
+from compactor.model.names import LifecycleState, Operation, counted
 
 POSITION_MIN, POSITION_MAX = -(2**63) + 2, 2**63 - 1
-"""The two least numbers of 64 bits mean something else where the index is folded (kernels/survivors.py)."""
+"""The two smallest 64-bit numbers are not positions (FORMAT.md): earlier releases used them as marks in memory."""
 
 
 @dataclass(frozen=True)
 class DeltaRequest:
-    """What a writer asks for, but for the rows.
+    """An append without its rows.
 
     position        None: the writer's clock in ms, or the last position + 1 if that is greater
-    delta_id        what tells a repeated append from a new one
+    delta_id        identifies a repeated append
     stream_version  None: the active one
     """
 
@@ -40,21 +49,85 @@ class DeltaRequest:
             raise Invalid("delta_id is empty: leave it out, or give every delta an id of its own")
 
 
-def find_delta(snapshot: StreamSnapshot, request: DeltaRequest) -> DeltaAdded | None:
-    """The delta with the request's id, if it was added before.
+def retract_delta(snapshot: StreamSnapshot, table_id: str, delta_id: str) -> Sequence[StreamAction]:
+    """The action that retracts a delta; none if it is retracted. Raises `Invalid` if a compaction has read it."""
+    for stream in snapshot.sources.values():
+        delta = stream.deltas.find(delta_id)
+        if delta is not None:
+            _refuse_taken(snapshot, stream, table_id, delta)
+            return [
+                DeltaRetracted(stream_version=stream.stream_version, position=delta.position, delta_id=delta.delta_id)
+            ]
+        if stream.retired is not None and stream.retired.refuses(delta_id):
+            raise Invalid(
+                f"delta {delta_id!r} was compacted, and has been retired since: append a delta that deletes its rows"
+            )
+    if not any(delta.delta_id == delta_id for stream in snapshot.sources.values() for delta in stream.retracted):
+        raise Invalid(f"there is no delta {delta_id!r} in this partition stream: lithify table log lists them")
+    return []
 
-    A request that names no stream version is looked for in all: the active one may have changed since the first try.
+
+def _refuse_taken(snapshot: StreamSnapshot, stream: SourceStream, table_id: str, delta: DeltaAdded) -> None:
+    by = [each.compacted_table_id for each in stream.taken if each.position >= delta.position]
+    compacted = snapshot.compacted
+    if compacted is not None and compacted.has_taken(table_id, stream.stream_version, delta.position):
+        by.append(table_id)
+    if by:
+        refuse_compacted(delta.delta_id, by[0])
+
+
+def refuse_compacted(delta_id: str, compacted_table_id: str) -> NoReturn:
+    raise Invalid(
+        f"delta {delta_id!r} cannot be taken back: a compaction into {compacted_table_id} has it, or is about to "
+        "commit it; append a delta that puts its rows right instead"
+    )
+
+
+def take_deltas(
+    snapshot: StreamSnapshot, stream_version: int, positions: Collection[int], compacted_table_id: str
+) -> Sequence[StreamAction]:
+    """The action that records the deltas that a compaction into another table is about to commit; none if they are
+    recorded already.
+
+    Raises `Fenced` if one of the deltas was retracted after it was read.
+    """
+    stream = _named(snapshot, stream_version)
+    if stream.retracted_positions.intersection(positions):
+        raise Fenced(taken_back(stream, positions))
+    taken = {each.compacted_table_id: each.position for each in stream.taken}
+    last = max(positions)
+    if compacted_table_id in taken and taken[compacted_table_id] >= last:
+        return []
+    return [DeltasTaken(stream_version=stream_version, position=last, compacted_table_id=compacted_table_id)]
+
+
+def taken_back(stream: SourceStream, positions: Collection[int]) -> str:
+    ids = ", ".join(repr(delta.delta_id) for delta in stream.retracted if delta.position in positions)
+    return f"{ids} was taken back (lithify table retract) since the session read it: it starts over without"
+
+
+def find_delta(snapshot: StreamSnapshot, request: DeltaRequest) -> DeltaAdded | None:
+    """The delta with the request's id; None if there is none.
+
+    Without a stream version in the request all versions are searched: the active one may have changed meanwhile.
     """
     for stream in snapshot.sources.values():
         if request.stream_version in (None, stream.stream_version):
-            for delta in stream.deltas:
-                if delta.delta_id == request.delta_id:
-                    return delta
+            if any(delta.delta_id == request.delta_id for delta in stream.retracted):
+                raise Invalid(f"delta id {request.delta_id!r} was taken back: give a new delta a new id")
+            delta = stream.deltas.find(request.delta_id)
+            if delta is not None:
+                return delta
+            if stream.retired is not None and stream.retired.refuses(request.delta_id):
+                raise Invalid(
+                    f"delta id {request.delta_id!r} was used before, by a delta that was compacted and has been "
+                    "retired since: if this is the same delta, there is nothing left to do; give a new one a new id"
+                )
     return None
 
 
 def check_same_delta(standing: DeltaAdded, request: DeltaRequest, content_digest: str) -> None:
-    """Raises `Invalid` unless the request repeats the standing delta in everything it says."""
+    """Raises `Invalid` if a field of the request differs from the existing delta."""
     differences = []
     if standing.content_digest != content_digest:
         differences.append("other content")
@@ -70,8 +143,9 @@ def check_same_delta(standing: DeltaAdded, request: DeltaRequest, content_digest
 
 
 def check_request(snapshot: StreamSnapshot, request: DeltaRequest) -> None:
-    """Raises `Invalid` if no delta could be added so. For before the files are written; `add_delta` checks again."""
-    stream = _target(snapshot, request)
+    """Raises `Invalid` if the delta could not be added. Called before its files are written; `add_delta` checks
+    again."""
+    stream = target_of(snapshot, request)
     last = None if stream is None else stream.last_position
     if request.position is not None and last is not None and request.position <= last:
         raise Invalid(
@@ -84,16 +158,16 @@ def check_request(snapshot: StreamSnapshot, request: DeltaRequest) -> None:
 def add_delta(
     snapshot: StreamSnapshot, request: DeltaRequest, delta_files: DeltaFiles, now_ms: int
 ) -> Sequence[StreamAction]:
-    """The actions that add the delta; none if it stands already.
+    """The actions that add the delta; none if it exists already.
 
-    The first delta of a partition stream brings its first stream version along, active, in the same entry.
+    The first delta of a partition stream creates the first stream version, active, in the same entry.
     """
     standing = find_delta(snapshot, request)
     if standing is not None:
         check_same_delta(standing, request, delta_files.content_digest)
         return []
     check_request(snapshot, request)
-    stream = _target(snapshot, request)
+    stream = target_of(snapshot, request)
     created: list[StreamAction] = []
     if stream is None:
         stream = SourceStream(stream_version=1, state=LifecycleState.ACTIVE)
@@ -115,7 +189,7 @@ def add_delta(
 
 
 def create_stream_version(snapshot: StreamSnapshot, state: LifecycleState) -> Sequence[StreamAction]:
-    """The next stream version; `active` makes it the one that writers and compactions take, at once."""
+    """The actions that create the next stream version. If it is `active`, writers and compactions use it at once."""
     if state is LifecycleState.DEPRECATED:
         raise Invalid("a stream version cannot begin as deprecated: create it unreleased or active")
     number = max(snapshot.sources, default=0) + 1
@@ -124,19 +198,51 @@ def create_stream_version(snapshot: StreamSnapshot, state: LifecycleState) -> Se
 
 
 def release_stream_version(snapshot: StreamSnapshot, stream_version: int) -> Sequence[StreamAction]:
-    """Make an unreleased version the active one; nothing to do if it is."""
+    """The actions that make an unreleased version the active one; none if it is active."""
     stream = _named(snapshot, stream_version)
     if stream.state is LifecycleState.DEPRECATED:
         raise Invalid(f"stream version {stream_version} is deprecated and cannot come back: create a new version")
     return [] if stream.state is LifecycleState.ACTIVE else _release(stream_version)
 
 
+def deprecate_stream_version(
+    snapshot: StreamSnapshot, table_id: str, stream_version: int, *, abandon_pending: bool
+) -> Sequence[StreamAction]:
+    """The action that deprecates a version; none if it is deprecated. Raises `Invalid` for the active one if it has
+    rows that are not compacted, unless these are abandoned: no later compaction would read them."""
+    stream = _named(snapshot, stream_version)
+    if stream.state is LifecycleState.DEPRECATED:
+        return []
+    rows = (
+        0 if abandon_pending or stream.state is LifecycleState.UNRELEASED else _pending_rows(snapshot, stream, table_id)
+    )
+    if rows:
+        raise Invalid(
+            f"stream version {stream_version} has {counted(rows, 'row')} that no compaction has, and once it is "
+            "deprecated none will: compact first, or abandon them (--abandon)"
+        )
+    return [StreamVersionDeprecated(stream_version=stream_version)]
+
+
+def _pending_rows(snapshot: StreamSnapshot, stream: SourceStream, table_id: str) -> int:
+    """Rows of deltas that are not compacted, neither into this table nor into any other."""
+    taken = max((each.position for each in stream.taken), default=POSITION_MIN - 1)
+    compacted = snapshot.compacted
+    return sum(
+        file.rows
+        for delta in stream.deltas
+        if delta.position > taken
+        and not (compacted is not None and compacted.has_taken(table_id, stream.stream_version, delta.position))
+        for file in delta.files
+    )
+
+
 def _release(stream_version: int) -> list[StreamAction]:
     return [StreamVersionReleased(stream_version=stream_version)]
 
 
-def _target(snapshot: StreamSnapshot, request: DeltaRequest) -> SourceStream | None:
-    """The stream version that the delta goes to; None where it will be the first."""
+def target_of(snapshot: StreamSnapshot, request: DeltaRequest) -> SourceStream | None:
+    """The stream version that the delta is added to; None if it will be the first."""
     if request.stream_version is not None:
         stream = _named(snapshot, request.stream_version)
         if stream.state is LifecycleState.DEPRECATED:

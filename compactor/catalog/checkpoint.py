@@ -1,36 +1,50 @@
-"""The checkpoint of a partition stream's log: its snapshot as a table, one row per thing it holds.
+"""The checkpoint of a partition stream's log (`log/checkpoints.py`): its snapshot as a small JSON object, and rows.
 
-Every row has one column that is not null, which says what it is:
+    deltas/<stream version>                        grows: a row for each delta, in position order
+    refused_ids/<stream version>/<until, in ms>    replaced: a row for each id of a retired delta
+    compacted                                      replaced by every round and rehash: a row for the compacted stream,
+                                                   and one for each live file
 
-    stream       what the snapshot knows of itself (one row)
-    source       a stream version, without its deltas
+Rows have the columns below; in each row exactly one is not null. The columns of each are the fields of its class
+(`log/columns.py`).
+
+    stream       the snapshot's own fields; by earlier releases only
+    source       a stream version, without its deltas; by earlier releases only
     delta        a delta, with its files
     compacted    the compacted stream, without its files (at most one row)
     file         a live compacted file, its bounds in columns of their own types
-
-The columns of each are the fields of its class (`columns.py`). Deltas are in position order within their stream
-version.
+    refused_id   the digest of a retired delta's id
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import JsonValue
+from pydantic_core import to_json
 
-from compactor.catalog.actions import DataFile, DeltaAdded
-from compactor.catalog.columns import RecordCodec
-from compactor.catalog.log import Checkpoint
-from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
-from compactor.errors import Corrupt
+from compactor.catalog.actions import DeltaAdded
+from compactor.catalog.delta_sequence import DeltaSequence
+from compactor.catalog.retired import RefusedIds, RetiredDeltas
+from compactor.catalog.snapshot import CompactedStream, RetractedDelta, SourceStream, StreamSnapshot, TakenBy
+from compactor.log.checkpoints import Described, GrowingSeries, ReplacedRows, SharedCheckpoint
+from compactor.log.columns import RecordCodec
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt
+from compactor.model.files import DataFile
+from compactor.model.names import LifecycleState
 
 ValueT = TypeVar("ValueT")
 
 _STREAM = RecordCodec(StreamSnapshot, leave_out=("sources", "compacted"))
-_SOURCE = RecordCodec(SourceStream, leave_out=("deltas",))
+_SOURCE = RecordCodec(SourceStream, leave_out=("deltas", "retired", "last_position"))
 _DELTA = RecordCodec(DeltaAdded)
 _COMPACTED = RecordCodec(CompactedStream, leave_out=("files",))
 _FILE = RecordCodec(DataFile)
@@ -42,48 +56,181 @@ SCHEMA = pa.schema(
         "delta": _DELTA.arrow_type,
         "compacted": _COMPACTED.arrow_type,
         "file": _FILE.arrow_type,
+        "refused_id": pa.uint64(),
     }
 )
+_OF_EARLIER_RELEASES = ("stream", "source", "delta", "compacted", "file")
 
 
-def snapshot_to_table(snapshot: StreamSnapshot) -> pa.Table:
-    """Everything that the snapshot holds."""
-    sources = list(snapshot.sources.values())
+class _Retired(Document):
+    """`refused_until_ms`: one time for each series of refused ids."""
+
+    position: int
+    count: int
+    refused_until_ms: tuple[int, ...]
+
+
+class _Source(Document):
+    stream_version: int
+    state: LifecycleState
+    last_position: int | None
+    retracted: tuple[RetractedDelta, ...] = ()
+    taken: tuple[TakenBy, ...] = ()
+    retired: _Retired | None = None
+
+
+class _Head(Document):
+    last_index_version: int
+    sources: tuple[_Source, ...]
+
+
+def describe(snapshot: StreamSnapshot) -> Described:
+    """The snapshot's parts, for a checkpoint."""
+    head = _Head(last_index_version=snapshot.last_index_version, sources=tuple(_sources(snapshot)))
+    return Described(head.model_dump(mode="json"), tuple(_series(snapshot)))
+
+
+def _sources(snapshot: StreamSnapshot) -> Iterator[_Source]:
+    for source in snapshot.sources.values():
+        retired = source.retired
+        yield _Source(
+            stream_version=source.stream_version,
+            state=source.state,
+            last_position=source.last_position,
+            retracted=source.retracted,
+            taken=source.taken,
+            retired=None
+            if retired is None
+            else _Retired(
+                position=retired.position,
+                count=retired.count,
+                refused_until_ms=tuple(ids.until_ms for ids in retired.refused),
+            ),
+        )
+
+
+def _series(snapshot: StreamSnapshot) -> Iterator[GrowingSeries | ReplacedRows]:
+    for version, source in snapshot.sources.items():
+        if source.deltas:
+            first, last = source.deltas[0].position, source.deltas[-1].position
+            yield GrowingSeries(_deltas_of(version), first, last, partial(_delta_rows, source.deltas))
+        for ids in source.retired.refused if source.retired is not None else ():
+            yield ReplacedRows(_refused_of(version, ids.until_ms), str(len(ids)), partial(_refused_rows, ids))
     compacted = snapshot.compacted
-    arrays = {
-        "stream": _STREAM.to_array([snapshot]),
-        "source": _SOURCE.to_array(sources),
-        "delta": _DELTA.to_array([delta for source in sources for delta in source.deltas]),
-        "compacted": _COMPACTED.to_array([] if compacted is None else [compacted]),
-        "file": _FILE.to_array([] if compacted is None else list(compacted.files.values())),
-    }
-    rows = [pa.table({name: array}) for name, array in arrays.items()]
-    return pa.concat_tables(rows, promote_options="default").select(SCHEMA.names)
+    if compacted is not None:
+        rows_version = f"{compacted.index_version} {compacted.last_round.commit_id}"
+        yield ReplacedRows("compacted", rows_version, partial(_compacted_rows, compacted))
+
+
+def _deltas_of(version: int) -> str:
+    return f"deltas/{version}"
+
+
+def _refused_of(version: int, until_ms: int) -> str:
+    return f"refused_ids/{version}/{until_ms}"
+
+
+def _delta_rows(deltas: DeltaSequence, position: int | None) -> pa.Table:
+    return pa.table({"delta": _DELTA.to_array(list(deltas if position is None else deltas.above(position)))})
+
+
+def _refused_rows(ids: RefusedIds) -> pa.Table:
+    return pa.table({"refused_id": ids.array})
+
+
+def _compacted_rows(compacted: CompactedStream) -> pa.Table:
+    files = _FILE.to_array(list(compacted.files.values()))
+    rows = [pa.table({"compacted": _COMPACTED.to_array([compacted])}), pa.table({"file": files})]
+    return pa.concat_tables(rows, promote_options="default")
+
+
+def restore(state: dict[str, JsonValue], rows: Mapping[str, pa.Table]) -> StreamSnapshot:
+    """The snapshot of a description. Raises `Corrupt` or `Outdated` for another kind, and PyArrow's errors."""
+    head = _Head.parse_durable(to_json(state), "a checkpoint")
+    sources = {source.stream_version: _source(source, rows) for source in head.sources}
+    return StreamSnapshot(
+        sources=MappingProxyType(sources),
+        compacted=_compacted(rows["compacted"]) if "compacted" in rows else None,
+        last_index_version=head.last_index_version,
+    )
+
+
+def _source(stored: _Source, rows: Mapping[str, pa.Table]) -> SourceStream:
+    retired = None
+    if stored.retired is not None:
+        refused = tuple(_refused(stored.stream_version, each, rows) for each in stored.retired.refused_until_ms)
+        retired = RetiredDeltas(stored.retired.position, stored.retired.count, refused)
+    deltas = DeltaSequence()
+    table = rows.get(_deltas_of(stored.stream_version))
+    if table is not None:
+        retracted = [each.position for each in stored.retracted]
+        deltas = _deltas(table, None if retired is None else retired.position, retracted)
+    return SourceStream(
+        stream_version=stored.stream_version,
+        state=stored.state,
+        deltas=deltas,
+        retracted=stored.retracted,
+        taken=stored.taken,
+        retired=retired,
+        last_position=stored.last_position,
+    )
+
+
+def _refused(version: int, until_ms: int, rows: Mapping[str, pa.Table]) -> RefusedIds:
+    digests = rows[_refused_of(version, until_ms)].column("refused_id").combine_chunks()
+    return RefusedIds(until_ms, digests.to_numpy().astype("<u8", copy=False).tobytes())
+
+
+def _deltas(table: pa.Table, retired_position: int | None, retracted: Sequence[int]) -> DeltaSequence:
+    """The deltas that are still part of the stream version. Rows of other deltas are filtered out before decoding."""
+    array = table.column("delta").combine_chunks()
+    positions = array.field("position")
+    if retired_position is not None:
+        array = array.filter(pc.greater(positions, retired_position))
+    if retracted:
+        array = array.filter(pc.invert(pc.is_in(array.field("position"), pa.array(retracted, pa.int64()))))
+    return DeltaSequence(_present(_DELTA.to_values(array)))
+
+
+def _compacted(table: pa.Table) -> CompactedStream:
+    files = {file.file_number: file for file in _present(_FILE.to_values(_kind(table, "file")))}
+    given = {"files": MappingProxyType(files)}
+    (compacted,) = _present(_COMPACTED.to_values(_kind(table, "compacted"), given))
+    return compacted
 
 
 def snapshot_from_table(table: pa.Table) -> StreamSnapshot:
-    """The snapshot that was stored. Raises `Corrupt` for a table of another kind, and what PyArrow raises."""
-    if set(table.schema.names) != set(SCHEMA.names):
+    """The snapshot of an earlier release's checkpoint, which is one table. Raises `Corrupt` for a table of another
+    kind, and PyArrow's errors."""
+    if set(table.schema.names) != set(_OF_EARLIER_RELEASES):
         raise Corrupt(f"its columns are {', '.join(table.schema.names)}")
-    arrays = {name: table.column(name).drop_null().combine_chunks() for name in SCHEMA.names}
     deltas: defaultdict[int, list[DeltaAdded]] = defaultdict(list)
-    for delta in _present(_DELTA.to_values(arrays["delta"])):
+    for delta in _present(_DELTA.to_values(_kind(table, "delta"))):
         deltas[delta.stream_version].append(delta)
     sources = {
-        source.stream_version: replace(source, deltas=tuple(deltas.pop(source.stream_version, ())))
-        for source in _present(_SOURCE.to_values(arrays["source"]))
+        source.stream_version: _with_deltas(source, deltas.pop(source.stream_version, []))
+        for source in _present(_SOURCE.to_values(_kind(table, "source")))
     }
-    files = {file.file_number: file for file in _present(_FILE.to_values(arrays["file"]))}
-    compacted = _present(_COMPACTED.to_values(arrays["compacted"], {"files": MappingProxyType(files)}))
-    parts = {"sources": MappingProxyType(sources), "compacted": compacted[0] if compacted else None}
-    streams = _present(_STREAM.to_values(arrays["stream"], parts))
-    if len(streams) != 1 or len(compacted) > 1 or deltas or (files and not compacted):
+    compacted_rows = _kind(table, "compacted")
+    compacted = _compacted(table) if len(compacted_rows) else None
+    parts = {"sources": MappingProxyType(sources), "compacted": compacted}
+    streams = _present(_STREAM.to_values(_kind(table, "stream"), parts))
+    if len(streams) != 1 or len(compacted_rows) > 1 or deltas or (len(_kind(table, "file")) and compacted is None):
         raise Corrupt("its rows are not those of one snapshot")
     return streams[0]
+
+
+def _with_deltas(source: SourceStream, deltas: Sequence[DeltaAdded]) -> SourceStream:
+    used = [delta.position for delta in deltas[-1:]] + [delta.position for delta in source.retracted]
+    return replace(source, deltas=DeltaSequence(deltas), last_position=max(used, default=None))
+
+
+def _kind(table: pa.Table, name: str) -> pa.Array:
+    return table.column(name).drop_null().combine_chunks()
 
 
 def _present(values: list[ValueT | None]) -> list[ValueT]:
     return [value for value in values if value is not None]
 
 
-CHECKPOINT: Checkpoint[StreamSnapshot] = Checkpoint(snapshot_to_table, snapshot_from_table)
+CHECKPOINT: SharedCheckpoint[StreamSnapshot] = SharedCheckpoint(describe, restore, snapshot_from_table)

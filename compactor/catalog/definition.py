@@ -1,27 +1,29 @@
-"""What a table is: its partition keys and its schema, in a small log of its own under the table's folder.
+"""A table's definition: its partition keys, its schema and its properties, in a small log under the table's folder.
 
-A table exists once entry 1 of this log does. Its partition streams have logs of their own (`stream.py`): writers of
-two partitions never meet.
+A table exists as soon as entry 1 of this log exists. Each partition stream has its own log (`stream.py`), so writers of
+two partitions never conflict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, assert_never
 
 import pyarrow as pa
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from compactor.catalog.log import LogFormat
-from compactor.document import Document
-from compactor.errors import Corrupt, Invalid
-from compactor.names import TableId
-from compactor.schemas import parse_schema, render_schema
+from compactor.catalog.properties import NO_PROPERTIES, TableProperties, contradictions
+from compactor.log.durable_log import LogFormat
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, Invalid
+from compactor.model.names import TableId
+from compactor.schemas.text import parse_schema, render_schema
+from compactor.schemas.unify import plain_schema
 
 
 class TableCreated(Document):
-    """`arrow_schema` is an Arrow IPC schema message in base64; None for a table that takes whatever its files hold."""
+    """`arrow_schema` is an Arrow IPC schema message in base64; None for a table that accepts any columns."""
 
     action: Literal["table_created"] = "table_created"
     table_id: str
@@ -29,23 +31,37 @@ class TableCreated(Document):
     arrow_schema: str | None = None
 
 
+class TablePropertiesSet(Document):
+    """`properties`: all properties of the table from this entry on."""
+
+    action: Literal["table_properties_set"] = "table_properties_set"
+    properties: TableProperties
+
+
+TableAction = Annotated[TableCreated | TablePropertiesSet, Field(discriminator="action")]
+
+
 @dataclass(frozen=True)
 class TableDefinition:
     """The fold of a definition log.
 
-    schema  what was declared; files may hold less (missing columns are null) or more (contract 2, "Schemas may grow")
+    schema  the declared schema; files may have fewer columns (the missing ones are null) or more (the schema grows)
     """
 
     table_id: str
     partition_keys: tuple[str, ...]
     schema: pa.Schema | None
+    properties: TableProperties = NO_PROPERTIES
 
-    def as_action(self) -> TableCreated:
+    def as_actions(self) -> Sequence[TableAction]:
         schema = None if self.schema is None else render_schema(self.schema)
-        return TableCreated(table_id=self.table_id, partition_keys=self.partition_keys, arrow_schema=schema)
+        created = TableCreated(table_id=self.table_id, partition_keys=self.partition_keys, arrow_schema=schema)
+        given = self.properties != NO_PROPERTIES
+        return [created, TablePropertiesSet(properties=self.properties)] if given else [created]
 
     def difference_from(self, other: TableDefinition) -> str | None:
-        """What the other definition has that this one has not, for a person; None for equal definitions."""
+        """Describes the difference from another definition in a sentence; None if they are equal. Ignores
+        properties."""
         if self.partition_keys != other.partition_keys:
             return f"the partition keys {list(other.partition_keys)}, not {list(self.partition_keys)}"
         if (self.schema is None) != (other.schema is None):
@@ -55,8 +71,22 @@ class TableDefinition:
         return None
 
 
-def define_table(table_id: str, partition_keys: Sequence[str], schema: pa.Schema | None) -> TableDefinition:
-    """A definition of what a user asked for. Raises `Invalid`, with every reason at once."""
+def set_properties(definition: TableDefinition, properties: TableProperties) -> Sequence[TableAction]:
+    """The action that sets all properties; none if they are unchanged. Raises `Invalid`, with every reason, if the
+    properties contradict each other or the table."""
+    reasons = tuple(contradictions(properties, definition.partition_keys, definition.schema))
+    if reasons:
+        raise Invalid(*reasons)
+    return [] if properties == definition.properties else [TablePropertiesSet(properties=properties)]
+
+
+def define_table(
+    table_id: str,
+    partition_keys: Sequence[str],
+    schema: pa.Schema | None,
+    properties: Mapping[str, object] | None = None,
+) -> TableDefinition:
+    """The definition from a user's arguments. Raises `Invalid`, with every reason at once."""
     reasons: list[str] = []
     try:
         TableId.parse(table_id)
@@ -69,12 +99,32 @@ def define_table(table_id: str, partition_keys: Sequence[str], schema: pa.Schema
         reasons += [f"partition key {key!r} is named twice" for key in _repeated(partition_keys)]
     if schema is not None:
         reasons += [f"column {name!r} is in the schema twice" for name in _repeated(schema.names)]
+    plain = None if schema is None or reasons else plain_schema(schema)
+    declared = NO_PROPERTIES
+    try:
+        declared = declared.changed(properties or {})
+    except Invalid as error:
+        reasons += error.reasons
+    if not isinstance(partition_keys, str):
+        reasons += contradictions(declared, partition_keys, plain)
     if reasons:
         raise Invalid(*reasons)
-    return TableDefinition(table_id, tuple(partition_keys), schema)
+    return TableDefinition(table_id, tuple(partition_keys), plain, declared)
 
 
-def _apply(definition: TableDefinition | None, action: TableCreated) -> TableDefinition:
+def _apply(definition: TableDefinition | None, action: TableAction) -> TableDefinition:
+    match action:
+        case TableCreated():
+            return _create(definition, action)
+        case TablePropertiesSet():
+            if definition is None:
+                raise Corrupt("properties are set before the table is created")
+            return replace(definition, properties=action.properties)
+        case _:
+            assert_never(action)
+
+
+def _create(definition: TableDefinition | None, action: TableCreated) -> TableDefinition:
     if definition is not None:
         raise Corrupt(f"table {action.table_id} is created twice")
     schema = None
@@ -86,8 +136,8 @@ def _apply(definition: TableDefinition | None, action: TableCreated) -> TableDef
     return TableDefinition(action.table_id, action.partition_keys, schema)
 
 
-TABLE_LOG: LogFormat[TableDefinition | None, TableCreated] = LogFormat(
-    name="table", action_type=TypeAdapter(TableCreated), initial=None, apply=_apply
+TABLE_LOG: LogFormat[TableDefinition | None, TableAction] = LogFormat(
+    name="table", action_type=TypeAdapter(TableAction), initial=None, apply=_apply
 )
 
 

@@ -1,12 +1,12 @@
-"""From what a writer gives to the files of a delta: Arrow data is written, existing files are measured where they lie.
+"""Makes the files of a delta from a writer's source: Arrow data is written, existing files are measured in place.
 
-Both end in the same value, `DeltaFiles`, and neither is visible to anybody: a delta is added by its log entry alone.
+Both return `DeltaFiles`, and nothing is visible yet: only the log entry adds the delta.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -14,50 +14,60 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
-from compactor.catalog.actions import DataFile
-from compactor.errors import Invalid
 from compactor.kernels.content_digest import ContentDigest
-from compactor.names import ContentType
-from compactor.object_store import StoreLocation
-from compactor.schemas import unify_schemas
-from compactor.tabular import FileMeasure, TabularFile, TabularWriter, infer_content_type, measure, open_filesystem
-from compactor.tabular.filesystems import reading
+from compactor.model.errors import Corrupt, Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import ContentType
+from compactor.schemas.cast import plain_table
+from compactor.schemas.text import fingerprint_schema
+from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.storage.location import StoreLocation
+from compactor.storage.opening import range_reader
+from compactor.tabular import FileMeasure, TabularFile, TabularWriter, infer_content_type, measure
+from compactor.tabular.filesystems import local_path, reading
+from compactor.tabular.remote_file import open_tail
 
 ROWS_PER_DELTA_FILE = 4_000_000
-"""As many as a compacted file has by default: a file is what a hash bucket task is given."""
+"""The default of a compacted file: a hash task reads whole files."""
 
 ROWS_AT_ONCE = 65_536
-"""Of a streamed source, gathered before they are written: 64 MiB of 1 KiB rows."""
+"""Rows of a streamed source that are collected before they are written: 64 MiB of 1 KiB rows."""
 
 ArrowSource: TypeAlias = pa.Table | pa.RecordBatchReader
 FileList: TypeAlias = list[str | Path]
 DeltaSource: TypeAlias = ArrowSource | Sequence[str | Path]
-"""What `append` takes: Arrow data (also anything with `__arrow_c_stream__`), or files to register in place."""
+"""The source of an append: Arrow data (also any object with `__arrow_c_stream__`), or files to register in place."""
 
 
 @dataclass(frozen=True)
 class DeltaFiles:
-    """The files of one delta, numbered from 1, and the digest of what the writer gave."""
+    """The files of one delta, numbered from 1, and the digest of the writer's source.
+
+    schemas  (file name, columns): one for each file, or one for all
+    """
 
     files: tuple[DataFile, ...]
     content_digest: str
+    schemas: tuple[tuple[str, pa.Schema], ...]
 
 
 @dataclass(frozen=True)
 class DeltaTarget:
-    """Where and how Arrow data becomes files.
+    """The location, format and names of the files to write.
 
-    name_file  the key of file number n
+    name_file  returns the key of file number n
+    private_columns  columns whose bounds are not written to the log
     """
 
     location: StoreLocation
     content_type: ContentType
     rows_per_file: int
     name_file: Callable[[int], str]
+    private_columns: Collection[str] = ()
 
 
 def open_source(source: DeltaSource) -> ArrowSource | FileList:
-    """What the source is: Arrow data, or a list of files. Raises `Invalid` if it is neither."""
+    """The source as Arrow data or a list of files. Raises `Invalid` if it is neither."""
     if isinstance(source, pa.Table | pa.RecordBatchReader):
         return source
     if hasattr(source, "__arrow_c_stream__"):
@@ -71,7 +81,7 @@ def open_source(source: DeltaSource) -> ArrowSource | FileList:
 
 
 def check_schema(schema: pa.Schema, source_name: str, declared: pa.Schema | None, table_id: str) -> None:
-    """Raises `Invalid` if the table could not hold these columns, before anything is written."""
+    """Raises `Invalid` if the table cannot have these columns. Called before anything is written."""
     if not schema.names:
         raise Invalid(f"{source_name} has no columns")
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
@@ -82,7 +92,7 @@ def check_schema(schema: pa.Schema, source_name: str, declared: pa.Schema | None
 
 
 def digest_arrow(source: ArrowSource) -> str:
-    """The content digest that `write_files` would find, without writing anything."""
+    """The content digest that `write_files` would return. Writes nothing."""
     content = ContentDigest(source.schema)
     for _ in _pieces(source, content):
         pass
@@ -92,58 +102,69 @@ def digest_arrow(source: ArrowSource) -> str:
 def write_files(source: ArrowSource, target: DeltaTarget) -> DeltaFiles:
     """Write Arrow data into files of at most `rows_per_file` rows; no rows make one empty file.
 
-    A reader is streamed: no more than one piece of it is in memory. An exception leaves files that nobody refers to.
+    A reader is streamed: at most one piece of it is in memory. An exception leaves unreferenced files.
     """
     content = ContentDigest(source.schema)
     files: list[DataFile] = []
     pieces = _pieces(source, content)
-    ahead: pa.Table | None = next(pieces, source.schema.empty_table())
+    schema = plain_schema(source.schema)
+    ahead: pa.Table | None = next(pieces, schema.empty_table())
     while ahead is not None:
         number = len(files) + 1
         path = target.name_file(number)
         uri = f"{target.location.root_uri.rstrip('/')}/{path}"
-        with TabularWriter.open(target.location, uri, target.content_type, source.schema) as writer:
+        with TabularWriter.open(target.location, uri, target.content_type, schema) as writer:
             room = target.rows_per_file
             while ahead is not None and room > 0:
                 writer.write(ahead.slice(0, room))
                 taken = min(room, ahead.num_rows)
                 room -= taken
                 ahead = ahead.slice(taken) if taken < ahead.num_rows else next(pieces, None)
-            files.append(_data_file(number, path, target.content_type, writer.close()))
-    return DeltaFiles(tuple(files), _arrow_digest(content))
+            files.append(data_file(number, path, target.content_type, writer.close(), target.private_columns))
+    return DeltaFiles(tuple(files), _arrow_digest(content), (("the delta", schema),))
 
 
 def register_files(
-    location: StoreLocation, source: FileList, fallback: ContentType, declared: pa.Schema | None, table_id: str
+    location: StoreLocation,
+    source: FileList,
+    fallback: ContentType,
+    declared: pa.Schema | None,
+    table_id: str,
+    private_columns: Collection[str] = (),
 ) -> DeltaFiles:
-    """Measure files where they lie. Their content type is what their name says, `fallback` where it says nothing.
+    """Measures files in place. Their content type follows from their name, or is `fallback` if the name has none.
 
-    Raises `Invalid` for a file that is missing, broken (both by name) or named twice.
+    Raises `Invalid` for a file that is missing, broken (both with its name) or named twice.
     """
-    uris = [_absolute_uri(each) for each in source]
+    uris = [absolute_uri(each) for each in source]
     if not uris:
         raise Invalid("there are no files to append: the list is empty")
     repeated = sorted({uri for uri in uris if uris.count(uri) > 1})
     if repeated:
         raise Invalid(f"{repeated[0]} is named twice in one delta")
     content = hashlib.sha256()
-    files = []
+    files, schemas = [], []
     for number, uri in enumerate(uris, start=1):
         content_type = _content_type(uri, fallback)
         content.update(f"{uri}\0{content_type}\0{_fingerprint(location, uri)}\0".encode())
         measured = measure(location, TabularFile(uri, content_type), declared)
         check_schema(measured.schema, uri, declared, table_id)
-        files.append(_data_file(number, uri, content_type, measured))
-    return DeltaFiles(tuple(files), f"files:sha256:{content.hexdigest()}")
+        files.append(data_file(number, uri, content_type, measured, private_columns))
+        schemas.append((uri, measured.schema))
+    return DeltaFiles(tuple(files), f"files:sha256:{content.hexdigest()}", tuple(schemas))
 
 
 def _pieces(source: ArrowSource, content: ContentDigest) -> Iterator[pa.Table]:
-    """The source's rows in pieces that are worth a write, digested on the way. None of them is empty."""
+    """The source's rows in pieces of limited size, without view types. Each piece is added to the digest; no piece is
+    empty."""
     if isinstance(source, pa.Table):
-        content.add(source)
-        if source.num_rows:
-            yield source
-        return
+        held = source.schema
+        if plain_schema(held) is held:
+            content.add(source)
+            if source.num_rows:
+                yield source
+            return
+        source = source.to_reader(max_chunksize=ROWS_AT_ONCE)
     gathered: list[pa.RecordBatch] = []
     rows = 0
     for batch in source:
@@ -152,12 +173,12 @@ def _pieces(source: ArrowSource, content: ContentDigest) -> Iterator[pa.Table]:
         gathered.append(batch)
         rows += batch.num_rows
         if rows >= ROWS_AT_ONCE:
-            piece = pa.Table.from_batches(gathered)
+            piece = plain_table(pa.Table.from_batches(gathered))
             gathered, rows = [], 0
             content.add(piece)
             yield piece
     if gathered:
-        piece = pa.Table.from_batches(gathered)
+        piece = plain_table(pa.Table.from_batches(gathered))
         content.add(piece)
         yield piece
 
@@ -166,18 +187,25 @@ def _arrow_digest(content: ContentDigest) -> str:
     return f"arrow:sha256:{content.hexdigest()}"
 
 
-def _data_file(number: int, path: str, content_type: ContentType, measured: FileMeasure) -> DataFile:
+def data_file(
+    number: int, path: str, content_type: ContentType, measured: FileMeasure, private_columns: Collection[str]
+) -> DataFile:
+    """The file's record in the log. It contains no values of private columns."""
     return DataFile(
         file_number=number,
         path=path,
         content_type=content_type,
         rows=measured.rows,
         size_bytes=measured.size_bytes,
-        columns=dict(measured.columns),
+        columns={name: stats for name, stats in measured.columns.items() if name not in private_columns},
+        footer=measured.footer,
+        row_groups=measured.row_groups,
+        schema_fingerprint=None if content_type.is_text else fingerprint_schema(measured.schema),
     )
 
 
-def _absolute_uri(source: str | Path) -> str:
+def absolute_uri(source: str | Path) -> str:
+    """A URI unchanged; a local path as a URI."""
     text = str(source)
     return text if "://" in text else f"file://{Path(text).resolve()}"
 
@@ -190,11 +218,18 @@ def _content_type(uri: str, fallback: ContentType) -> ContentType:
 
 
 def _fingerprint(location: StoreLocation, uri: str) -> str:
-    """What changes when somebody writes the file again: its size and time."""
-    filesystem, path = open_filesystem(location, uri)
+    """Size and time of the file, which change when it is written again."""
+    path = local_path(uri)
+    if path is None:
+        # Discard the cached size and time: the object may have been replaced.
+        try:
+            tail = open_tail(range_reader(location), uri, again=True)
+        except Corrupt as error:
+            raise Invalid(f"{uri} does not exist: give the URI or path of a data file") from error
+        return f"{tail.size_bytes} {tail.modified_at_ms * 1_000_000}"
     with reading(uri, "a data file"):
-        found = filesystem.get_file_info(path)
+        found = fs.LocalFileSystem().get_file_info(path)
     if found.type != fs.FileType.File:
-        reason = "is a folder" if found.type == fs.FileType.Directory else "is not there"
+        reason = "is a folder" if found.type == fs.FileType.Directory else "does not exist"
         raise Invalid(f"{uri} {reason}: give the URI or path of a data file")
     return f"{found.size} {found.mtime_ns}"

@@ -1,8 +1,8 @@
-"""The fold of a partition stream's log: what the stream is at one entry. Pure: values in, a value out.
+"""The fold of a partition stream's log: the stream's state at one entry. Pure: values in, a value out.
 
-One log holds both sides of a partition stream: the *source side* (deltas per stream version, appended by writers)
-and the *compacted side* (the files and the index that the last committed round left). A table that is compacted into
-another table has deltas and no compacted side; the other table has a compacted side and, usually, no deltas.
+One log has both sides of a partition stream: the *source side* (deltas per stream version, appended by writers) and
+the *compacted side* (files and index as of the last committed round). A table that is compacted into another table has
+deltas and no compacted side; the other table has a compacted side and, usually, no deltas.
 """
 
 from __future__ import annotations
@@ -13,43 +13,71 @@ from types import MappingProxyType
 from typing import assert_never
 
 from compactor.catalog.actions import (
-    DataFile,
-    DeletionVector,
     DeltaAdded,
-    IndexFile,
+    DeltaRetracted,
+    DeltasRetired,
+    DeltasTaken,
     IndexRehashed,
     RoundCommitted,
-    SortKey,
     StreamAction,
     StreamVersionCreated,
+    StreamVersionDeprecated,
     StreamVersionReleased,
-    Watermark,
 )
-from compactor.errors import Corrupt
-from compactor.names import LifecycleState
+from compactor.catalog.delta_sequence import DeltaSequence
+from compactor.catalog.retired import RetiredDeltas
+from compactor.model.counts import SortKey, Watermark
+from compactor.model.errors import Corrupt
+from compactor.model.files import DataFile, DeletionVector, IndexFile
+from compactor.model.names import LifecycleState
+
+
+@dataclass(frozen=True)
+class RetractedDelta:
+    """A retracted delta."""
+
+    delta_id: str
+    position: int
+
+
+@dataclass(frozen=True)
+class TakenBy:
+    """The last position of a stream version that a compaction into another table has, or is about to commit."""
+
+    compacted_table_id: str
+    position: int
 
 
 @dataclass(frozen=True)
 class SourceStream:
-    """One stream version's deltas, in position order."""
+    """One stream version: its deltas in position order, its retracted deltas, and how far other tables have read it.
+
+    deltas         without retracted and retired ones
+    retired        None: no delta was retired
+    last_position  the last position ever used, also by a retracted or retired delta; None: no position was used
+    """
 
     stream_version: int
     state: LifecycleState
-    deltas: tuple[DeltaAdded, ...] = ()
+    deltas: DeltaSequence = field(default_factory=DeltaSequence)
+    retracted: tuple[RetractedDelta, ...] = ()
+    taken: tuple[TakenBy, ...] = ()
+    retired: RetiredDeltas | None = None
+    last_position: int | None = None
 
     @property
-    def last_position(self) -> int | None:
-        return self.deltas[-1].position if self.deltas else None
+    def retracted_positions(self) -> frozenset[int]:
+        return frozenset(delta.position for delta in self.retracted)
 
 
 @dataclass(frozen=True)
 class CompactedStream:
-    """What the last committed round left, and what the next one starts from.
+    """The compacted stream after the last committed round. The next round starts from it.
 
     files             live compacted files by file number
-    deletion_vectors  which rows of them are dead, by file number
+    deletion_vectors  their dead rows, by file number
     next_file_number  above every file number ever used in this compacted stream version
-    last_round        the completion that the next round reads
+    last_round        the last round's completion
     """
 
     stream_version: int
@@ -72,11 +100,18 @@ class CompactedStream:
         """Live rows."""
         return sum(file.rows for file in self.files.values()) - sum(vector.rows for vector in self.deletion_vectors)
 
-    def has_more_dead_rows_than(self, max_dead_row_share: float) -> bool:
-        """Whether a file's share of dead rows is above a bound."""
-        return any(
-            vector.rows > max_dead_row_share * self.files[vector.file_number].rows for vector in self.deletion_vectors
+    def files_with_more_dead_rows_than(self, max_dead_row_share: float) -> tuple[DeletionVector, ...]:
+        """The deletion vectors of files whose share of dead rows is above a bound."""
+        return tuple(
+            vector
+            for vector in self.deletion_vectors
+            if vector.rows > max_dead_row_share * self.files[vector.file_number].rows
         )
+
+    def has_taken(self, table_id: str, stream_version: int, position: int) -> bool:
+        """Whether the delta at a position of a source stream is compacted, completely or in part."""
+        is_source = (self.source_table_id, self.source_stream_version) == (table_id, stream_version)
+        return is_source and position <= self.processed.position
 
     @property
     def bytes_at_rest(self) -> int:
@@ -98,19 +133,54 @@ class StreamSnapshot:
         return max(versions, key=lambda stream: stream.stream_version, default=None)
 
 
+@dataclass(frozen=True)
+class ReadPoint:
+    """The version of a stream's compacted side, which every round and rehash changes. None: nothing is compacted
+    yet."""
+
+    index_version: int | None
+    round_commit_id: str | None
+
+    @classmethod
+    def of(cls, snapshot: StreamSnapshot) -> ReadPoint:
+        compacted = snapshot.compacted
+        return cls(None, None) if compacted is None else cls(compacted.index_version, compacted.last_round.commit_id)
+
+    def __str__(self) -> str:
+        if self.round_commit_id is None:
+            return "no compacted round"
+        return f"index version {self.index_version} of round {self.round_commit_id}"
+
+
 def apply(snapshot: StreamSnapshot, action: StreamAction) -> StreamSnapshot:
-    """The snapshot after one more action. Raises `Corrupt` where the action cannot follow: the log was not ours."""
+    """The snapshot after one more action. Raises `Corrupt` if the action cannot follow: the log is damaged."""
     match action:
-        case StreamVersionCreated():
-            return _create_stream_version(snapshot, action)
-        case StreamVersionReleased():
-            return _release_stream_version(snapshot, action)
-        case DeltaAdded():
-            return _add_delta(snapshot, action)
         case RoundCommitted():
             return _commit_round(snapshot, action)
         case IndexRehashed():
             return _replace_index(snapshot, action)
+        case StreamVersionCreated():
+            return _create_stream_version(snapshot, action)
+        case StreamVersionReleased():
+            return _release_stream_version(snapshot, action)
+        case StreamVersionDeprecated():
+            return _deprecate_stream_version(snapshot, action)
+        case _:
+            return _apply_to_deltas(snapshot, action)
+
+
+def _apply_to_deltas(
+    snapshot: StreamSnapshot, action: DeltaAdded | DeltaRetracted | DeltasTaken | DeltasRetired
+) -> StreamSnapshot:
+    match action:
+        case DeltaAdded():
+            return _add_delta(snapshot, action)
+        case DeltaRetracted():
+            return _retract_delta(snapshot, action)
+        case DeltasTaken():
+            return _take_deltas(snapshot, action)
+        case DeltasRetired():
+            return _retire_deltas(snapshot, action)
         case _:
             assert_never(action)
 
@@ -135,6 +205,14 @@ def _release_stream_version(snapshot: StreamSnapshot, action: StreamVersionRelea
     return replace(snapshot, sources=MappingProxyType(sources))
 
 
+def _deprecate_stream_version(snapshot: StreamSnapshot, action: StreamVersionDeprecated) -> StreamSnapshot:
+    stream = snapshot.sources.get(action.stream_version)
+    if stream is None:
+        raise Corrupt(f"stream version {action.stream_version} is deprecated but was never created")
+    changed = replace(stream, state=LifecycleState.DEPRECATED)
+    return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: changed}))
+
+
 def _add_delta(snapshot: StreamSnapshot, action: DeltaAdded) -> StreamSnapshot:
     stream = snapshot.sources.get(action.stream_version)
     if stream is None:
@@ -143,8 +221,41 @@ def _add_delta(snapshot: StreamSnapshot, action: DeltaAdded) -> StreamSnapshot:
         )
     if stream.last_position is not None and action.position <= stream.last_position:
         raise Corrupt(f"delta {action.delta_id!r} at {action.position} is not above position {stream.last_position}")
-    grown = replace(stream, deltas=(*stream.deltas, action))
+    grown = replace(stream, deltas=stream.deltas.added(action), last_position=action.position)
     return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: grown}))
+
+
+def _retract_delta(snapshot: StreamSnapshot, action: DeltaRetracted) -> StreamSnapshot:
+    stream = snapshot.sources.get(action.stream_version)
+    kept = stream.deltas.without(action.position) if stream else DeltaSequence()
+    if stream is None or len(kept) == len(stream.deltas):
+        raise Corrupt(f"delta {action.delta_id!r} at {action.position} is retracted, but does not exist")
+    retracted = (*stream.retracted, RetractedDelta(action.delta_id, action.position))
+    changed = replace(stream, deltas=kept, retracted=retracted)
+    return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: changed}))
+
+
+def _take_deltas(snapshot: StreamSnapshot, action: DeltasTaken) -> StreamSnapshot:
+    stream = snapshot.sources.get(action.stream_version)
+    if stream is None:
+        raise Corrupt(f"{action.compacted_table_id} takes stream version {action.stream_version}, which does not exist")
+    others = tuple(each for each in stream.taken if each.compacted_table_id != action.compacted_table_id)
+    changed = replace(stream, taken=(*others, TakenBy(action.compacted_table_id, action.position)))
+    return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: changed}))
+
+
+def _retire_deltas(snapshot: StreamSnapshot, action: DeltasRetired) -> StreamSnapshot:
+    stream = snapshot.sources.get(action.stream_version)
+    if stream is None:
+        raise Corrupt(f"deltas of stream version {action.stream_version} are retired, which does not exist")
+    if stream.last_position is None or action.position > stream.last_position:
+        raise Corrupt(f"deltas up to {action.position} are retired, beyond the last position {stream.last_position}")
+    leaving, staying = stream.deltas.split(action.position)
+    retired = (stream.retired or RetiredDeltas(action.position)).with_more(
+        action.position, (delta.delta_id for delta in leaving), action.ids_refused_until_ms, action.at_ms
+    )
+    changed = replace(stream, deltas=staying, retired=retired)
+    return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: changed}))
 
 
 def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSnapshot:
@@ -155,7 +266,7 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
     next_file_number = before.next_file_number if before is not None and continues else 1
     for number in action.files_removed:
         if files.pop(number, None) is None:
-            raise Corrupt(f"round {action.commit_id} removes compacted file {number}, which is not there")
+            raise Corrupt(f"round {action.commit_id} removes compacted file {number}, which does not exist")
         vectors.pop(number, None)
     for file in action.files_added:
         if file.file_number < next_file_number:
@@ -163,7 +274,7 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
         files[file.file_number] = file
     for vector in action.deletion_vectors:
         if vector.file_number not in files:
-            raise Corrupt(f"round {action.commit_id} has dead rows in file {vector.file_number}, which is not there")
+            raise Corrupt(f"round {action.commit_id} has dead rows in file {vector.file_number}, which does not exist")
         vectors[vector.file_number] = vector
     highest = max((file.file_number for file in action.files_added), default=next_file_number - 1)
     compacted = CompactedStream(
@@ -189,7 +300,7 @@ def _replace_index(snapshot: StreamSnapshot, action: IndexRehashed) -> StreamSna
     before = snapshot.compacted
     if before is None or before.index_version != action.from_index_version:
         raise Corrupt(
-            f"rehash {action.commit_id} replaces index version {action.from_index_version}, which is not there"
+            f"rehash {action.commit_id} replaces index version {action.from_index_version}, which does not exist"
         )
     compacted = replace(
         before,

@@ -1,4 +1,4 @@
-"""One partition stream: its log, and where its data lies. The catalog hands these out."""
+"""One partition stream: its log, and the location of its data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pydantic import TypeAdapter
 
 from compactor.catalog.actions import StreamAction
 from compactor.catalog.checkpoint import CHECKPOINT
-from compactor.catalog.log import DurableLog, LogFormat, LogState
-from compactor.catalog.paths import StreamFolder
+from compactor.catalog.news import NewsHints
 from compactor.catalog.snapshot import StreamSnapshot, apply
-from compactor.clock import Clock
-from compactor.names import render_partition
-from compactor.object_store import ObjectStore, StoreLocation
+from compactor.log.durable_log import DurableLog, LogFormat, LogState
+from compactor.model.clock import Clock
+from compactor.model.names import render_partition
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import StreamFolder
 
 STREAM_LOG: LogFormat[StreamSnapshot, StreamAction] = LogFormat(
     name="stream",
@@ -21,6 +23,7 @@ STREAM_LOG: LogFormat[StreamSnapshot, StreamAction] = LogFormat(
     initial=StreamSnapshot(),
     apply=apply,
     checkpoint=CHECKPOINT,
+    keeps_entries=False,
 )
 
 StreamLog = DurableLog[StreamSnapshot, StreamAction]
@@ -28,18 +31,23 @@ StreamLog = DurableLog[StreamSnapshot, StreamAction]
 
 @dataclass(frozen=True)
 class PartitionStream:
-    """A partition stream of a table. It need not exist yet: it does once its log has an entry.
+    """A partition stream of a table. It exists once its log has an entry.
 
-    folder  builds the names of the stream's data files and index files (`paths.py`)
+    folder  builds the names of the stream's data files and index files (`storage/paths.py`)
+    news    the stream's hints; None: the table has no hints
     """
 
     location: StoreLocation
     folder: StreamFolder
     log: StreamLog
+    news: NewsHints | None = None
 
     @classmethod
-    def open(cls, store: ObjectStore, folder: StreamFolder, clock: Clock) -> PartitionStream:
-        return cls(store.location, folder, DurableLog(store, folder.log, STREAM_LOG, clock))
+    def open(cls, store: ObjectStore, folder: StreamFolder, clock: Clock, *, hints: bool = False) -> PartitionStream:
+        """`hints`: whether the table has the property `news_hints`. Writers of a stream must pass it."""
+        news = NewsHints(store, folder) if hints else None
+        before_entry = None if news is None else news.before_entry
+        return cls(store.location, folder, DurableLog(store, folder.log, STREAM_LOG, clock, before_entry), news)
 
     @property
     def table_id(self) -> str:

@@ -1,25 +1,27 @@
-"""Makes a round or a rehash durable, if the compacted side of the stream is still where its plan read it.
+"""Commits a round or a rehash, if the compacted side of the stream is unchanged since its plan read it. Commits are
+fenced here.
 
-Deltas that writers appended in the meantime never matter. Another committed round or rehash does: then the outcome is
-`Conflicted`, and nothing is written. After any answer but `Committed` nothing is deleted either: files that no entry
-refers to are for garbage collection, which knows when nobody can still be waiting for an answer.
+Deltas that writers appended in the meantime are no conflict. If another round or rehash was committed, the outcome is
+`Conflicted`, and nothing is written. Nothing is deleted after any outcome: garbage collection deletes unreferenced
+files later, when no writer can still be waiting for the outcome of a commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from compactor.catalog.actions import IndexRehashed, RoundCommitted, StreamAction
-from compactor.catalog.log import LogState
-from compactor.catalog.snapshot import StreamSnapshot
+from compactor.catalog.appending import taken_back
+from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
+from compactor.log.durable_log import LogState
 
 
 @dataclass(frozen=True)
 class Committed:
-    """The action stands as entry `entry_number`; `snapshot` is the stream at that entry."""
+    """The action is entry `entry_number`; `snapshot` is the stream at that entry."""
 
     entry_number: int
     snapshot: StreamSnapshot
@@ -27,7 +29,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Conflicted:
-    """The compacted side is no longer where the plan read it. `entry_number` is the entry at which this was seen."""
+    """The compacted side has changed since the plan read it. `entry_number` is the last entry that was read."""
 
     reason: str
     entry_number: int
@@ -39,43 +41,53 @@ CommitOutcome: TypeAlias = Committed | Conflicted
 def commit(
     stream: PartitionStream,
     action: RoundCommitted | IndexRehashed,
-    read_index_version: int | None,
-    read_round_commit_id: str | None,
+    read_point: ReadPoint,
+    read_positions: Collection[int] = (),
 ) -> CommitOutcome:
-    """Append the action, unless the stream moved on. May be called again with the same action after any failure.
+    """Appends the action, unless the compacted side has changed. May be called again with the same action after any
+    failure.
 
-    read_*  the compacted side that the plan read; both None where there was none
+    read_point      the compacted side that the plan read
+    read_positions  positions of the deltas that the plan read, if they are in this stream: none may be retracted since
 
-    An action whose commit id is already in the log is `Committed`: its first answer was lost. Raises `Unavailable`
-    where the outcome is unknown, which another call settles.
+    An action whose commit id is already in the log is `Committed`: its first answer was lost. Raises `Unavailable` if
+    the outcome is unknown; another call settles it.
     """
 
     def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
-        return [action] if _position(log_state.state) == (read_index_version, read_round_commit_id) else []
+        if ReadPoint.of(log_state.state) != read_point:
+            return []
+        return [] if _taken_back(log_state.state, action, read_positions) else [action]
 
-    appended = stream.log.append(decide)
+    # The plan has read the log. If the log has grown since, the entry's number is taken and the log is read again.
+    read = stream.log.newest
+    appended = stream.log.append(decide, read if read.entry_number else None)
     if appended.entry is not None:
         return Committed(appended.after.entry_number, appended.after.state)
-    standing = _find(stream, action.commit_id, appended.after.entry_number, read_round_commit_id)
+    standing = _find(stream, action.commit_id, appended.after.entry_number, read_point.round_commit_id)
     if standing is not None:
         return Committed(standing, stream.load(as_of=standing).state)
-    index_version, round_commit_id = _position(appended.after.state)
+    retracted = _taken_back(appended.after.state, action, read_positions)
+    if retracted is not None:
+        return Conflicted(retracted, appended.after.entry_number)
     return Conflicted(
-        f"the plan read index version {read_index_version} of round {read_round_commit_id}; "
-        f"the stream is at index version {index_version} of round {round_commit_id}",
+        f"the plan read {read_point}; the stream is at {ReadPoint.of(appended.after.state)}",
         appended.after.entry_number,
     )
 
 
-def _position(snapshot: StreamSnapshot) -> tuple[int | None, str | None]:
-    """Where the compacted side is: every round and every rehash moves it."""
-    if snapshot.compacted is None:
-        return None, None
-    return snapshot.compacted.index_version, snapshot.compacted.last_round.commit_id
+def _taken_back(
+    snapshot: StreamSnapshot, action: RoundCommitted | IndexRehashed, positions: Collection[int]
+) -> str | None:
+    """Names the deltas that the round read and that were retracted since, in a sentence; None: there are none."""
+    source = snapshot.sources.get(action.source_stream_version) if isinstance(action, RoundCommitted) else None
+    if source is None or not source.retracted_positions.intersection(positions):
+        return None
+    return taken_back(source, positions)
 
 
 def _find(stream: PartitionStream, commit_id: str, newest: int, read_round_commit_id: str | None) -> int | None:
-    """The entry that holds this commit, looked for from the newest back to the round that its plan read."""
+    """The entry of this commit, searched from the newest back to the round that its plan read."""
     for number in range(newest, 0, -1):
         commit_ids = {
             action.commit_id

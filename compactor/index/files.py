@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.catalog.actions import IndexFile, IndexPointers
-from compactor.catalog.paths import IndexFilePath, IndexPointersPath, StreamFolder
-from compactor.errors import Corrupt
 from compactor.index.layout import (
+    DIGEST_BYTES,
     POINTER_SCHEMA,
     VOID_FILE_NUMBER,
     IndexRows,
@@ -21,20 +20,29 @@ from compactor.index.layout import (
     no_rows,
     to_record_batch,
 )
+from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
+from compactor.index.remote_search import RunPlace, expected_rows
 from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import hash_buckets
+from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import SortColumn
-from compactor.object_store import StoreLocation
-from compactor.tabular.filesystems import open_filesystem, reading, writing
-from compactor.tabular.writer import OutputFile
+from compactor.model.errors import Corrupt
+from compactor.model.files import IndexFile, IndexPointers
+from compactor.model.names import counted
+from compactor.storage.location import StoreLocation
+from compactor.storage.opening import range_reader
+from compactor.storage.paths import IndexFilePath, IndexPointersPath, StreamFolder
+from compactor.storage.ranges import RangeReader, Span
+from compactor.tabular.filesystems import local_path, reading, writing
+from compactor.tabular.output_file import OutputFile
 
 _DIGESTS_SAMPLED = 64
-"""Enough to tell two buckets apart for certain, too few to read a file for them."""
+"""Enough to distinguish two buckets with certainty, few enough to not read a whole file."""
 
 
 @dataclass(frozen=True)
 class IndexTarget:
-    """Where an index version is written, by one attempt only."""
+    """The location of an index version that one attempt of a round writes. Tasks add their own attempts."""
 
     stream: StreamFolder
     index_version: int
@@ -48,12 +56,13 @@ def write_bucket(
     hash_bucket: int,
     rows: IndexRows,
     sort_columns: Sequence[SortColumn],
+    task_attempt: str,
 ) -> tuple[IndexFile, ...]:
-    """Writes a bucket's rows, already sorted by digest, into as many files as they need; none for no rows."""
+    """Writes a bucket's rows, already sorted by digest, into as many files as needed; none for no rows."""
     written = []
     for part, start in enumerate(range(0, len(rows), target.rows_per_file)):
         piece = rows.slice(start, min(start + target.rows_per_file, len(rows)))
-        path = IndexFilePath(target.stream, target.index_version, target.commit_id, hash_bucket, part).key
+        path = IndexFilePath(target.stream, target.index_version, target.commit_id, hash_bucket, part, task_attempt).key
         size_bytes = _write_file(location, f"{location.root_uri}/{path}", to_record_batch(piece, sort_columns))
         written.append(
             IndexFile(
@@ -74,38 +83,84 @@ def write_pointers(
     file: IndexFile,
     file_numbers: npt.NDArray[np.int32],
     row_indices: npt.NDArray[np.int64],
+    task_attempt: str,
 ) -> IndexFile:
-    """Writes pointers that hold in place of a file's own, one for each of its rows; the file with them."""
+    """Writes pointers that replace a file's own, one for each of its rows; returns the file with them."""
     path = IndexPointersPath(
-        target.stream, target.index_version, target.commit_id, file.hash_bucket, file.run, file.part
+        target.stream, target.index_version, target.commit_id, file.hash_bucket, file.run, file.part, task_attempt
     ).key
     pointers = pa.record_batch([pa.array(file_numbers), pa.array(row_indices)], schema=POINTER_SCHEMA)
     size_bytes = _write_file(location, f"{location.root_uri}/{path}", pointers)
     return file.model_copy(update={"pointers": IndexPointers(path=path, size_bytes=size_bytes)})
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What will be asked of a bucket's index first. Of files on an object store only that is fetched, and what is asked
+    later when it is; files on this machine are mapped.
+
+    words         digests that will be searched, in digest order; None: none
+    file_numbers  whether all file numbers will be read
+    everything    whether all columns will be read
+    kept_bytes    of remote files that this process keeps, for who asks again
+    """
+
+    words: Words | None = None
+    file_numbers: bool = False
+    everything: bool = True
+    kept_bytes: int = KEPT_BYTES_MAX
+
+
+ALL = Asked()
+
+
 def open_bucket(
-    location: StoreLocation, files: Sequence[IndexFile], hash_bucket_count: int | None = None
+    location: StoreLocation,
+    files: Sequence[IndexFile],
+    hash_bucket_count: int | None = None,
+    asked: Asked = ALL,
+    reader: RangeReader | None = None,
 ) -> list[IndexSegment]:
     """One bucket's index files, opened; newest run first. `files` are the bucket's, in any order.
 
-    hash_bucket_count  of the index; with it, a file of another bucket is noticed, by a sample of its digests
+    hash_bucket_count  of the index, to detect a file of another bucket by a sample of its digests
+    reader             of remote files; None: this process's, if the location is remote
 
-    Raises `Corrupt` naming the file that is not what the log says.
+    Raises `Corrupt` naming the file that differs from the log's statement.
     """
+    in_order = sorted(files, key=lambda file: (-file.run, file.part))
+    places = _places(in_order)
+    if reader is None and location.is_remote:
+        reader = range_reader(location)
+    opened = [
+        _Opened.of(location.root_uri, file, place, asked, reader) for file, place in zip(in_order, places, strict=True)
+    ]
     segments = []
-    for file in sorted(files, key=lambda file: (-file.run, file.part)):
-        segment = _open_file(location, file)
-        if hash_bucket_count is not None:
-            _refuse_other_bucket(segment, f"{location.root_uri}/{file.path}", file.hash_bucket, hash_bucket_count)
+    for file, each in zip(in_order, opened, strict=True):
+        segment = each.segment()
+        if hash_bucket_count is not None and asked.everything:
+            _refuse_other_bucket(segment.raw_digests, f"{location.root_uri}/{file.path}", file, hash_bucket_count)
+        elif hash_bucket_count is not None and asked.words is not None:
+            found = segment.first_digests(_DIGESTS_SAMPLED, asked.words)
+            _refuse_other_bucket(found, f"{location.root_uri}/{file.path}", file, hash_bucket_count)
         segments.append(segment)
     return segments
 
 
-def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int64]]:
-    """At least one piece, newest first, as one: sorted by digest, of each digest the newest row.
+def _places(files: Sequence[IndexFile]) -> list[RunPlace]:
+    """Of files in order, each in its run."""
+    run_rows: dict[int, int] = defaultdict(int)
+    before = []
+    for file in files:
+        before.append(run_rows[file.run])
+        run_rows[file.run] += file.rows
+    return [RunPlace(rows_before, run_rows[file.run]) for rows_before, file in zip(before, files, strict=True)]
 
-    Returns the rows, and where each was in the pieces laid one after the other.
+
+def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int64]]:
+    """Merges pieces, newest first and at least one: sorted by digest, the newest row of each digest.
+
+    Returns the rows, and the position of each in the concatenated pieces.
     """
     rows = IndexRows.concatenate(pieces)
     if sum(len(piece) > 0 for piece in pieces) <= 1:
@@ -123,7 +178,7 @@ def read_bucket(
     sort_columns: Sequence[SortColumn],
     hash_bucket_count: int | None = None,
 ) -> IndexRows:
-    """What one bucket's index says, all runs together: live rows and tombstones, sorted by digest."""
+    """The index entries of one bucket, over all runs: live rows and tombstones, sorted by digest."""
     segments = open_bucket(location, files, hash_bucket_count)
     if not segments:
         return no_rows(sort_columns)
@@ -134,44 +189,110 @@ def read_bucket(
 
 
 def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch) -> int:
-    filesystem, path = open_filesystem(location, uri)
     with writing(uri, "primary key index"):
-        output = OutputFile.open(filesystem, path)
+        output = OutputFile.open(location, uri)
         try:
             with pa.ipc.new_file(output.stream, batch.schema) as writer:
                 writer.write_batch(batch)
-        except BaseException:
+            return output.finish()
+        except BaseException:  # also for an interrupt: no upload and no temporary file may remain
             output.discard()
             raise
-        return output.finish()
 
 
-def _open_file(location: StoreLocation, file: IndexFile) -> IndexSegment:
-    pointers = None if file.pointers is None else _read_batch(location, file.pointers.path, file.rows)
-    batch = _read_batch(location, file.path, file.rows)
-    return IndexSegment(file, f"{location.root_uri}/{file.path}", batch, pointers)
+@dataclass(frozen=True)
+class _Opened:
+    """An index file whose first pages are on their way."""
+
+    file: IndexFile
+    uri: str
+    pointers_uri: str | None
+    place: RunPlace
+    pages: tuple[PagedFile, PagedFile] | None
+    first: tuple[list[Span], list[Span]]
+
+    @classmethod
+    def of(cls, root_uri: str, file: IndexFile, place: RunPlace, asked: Asked, reader: RangeReader | None) -> _Opened:
+        uri = f"{root_uri}/{file.path}"
+        pointers_uri = None if file.pointers is None else f"{root_uri}/{file.pointers.path}"
+        if reader is None:
+            return cls(file, uri, pointers_uri, place, None, ([], []))
+        own = _KEPT.open(reader, uri, file.size_bytes, asked.kept_bytes)
+        placed = own
+        if file.pointers is not None and pointers_uri is not None:
+            placed = _KEPT.open(reader, pointers_uri, file.pointers.size_bytes, asked.kept_bytes)
+        first = _first_spans(file, place, asked, own_pointers=placed is own)
+        own.begin(first[0])
+        if placed is not own:
+            placed.begin(first[1])
+        return cls(file, uri, pointers_uri, place, (own, placed), first)
+
+    def segment(self) -> IndexSegment:
+        own, placed = self.pages or (None, None)
+        if own is not None and placed is not None:
+            own.need(self.first[0])
+            placed.need(self.first[1])
+        pointers = None
+        if self.pointers_uri is not None:
+            pointers = _read_batch(self.pointers_uri, self.file.rows, placed)
+        batch = _read_batch(self.uri, self.file.rows, own)
+        return IndexSegment(self.file, self.uri, batch, pointers, self.pages, self.place)
 
 
-def _read_batch(location: StoreLocation, path: str, rows: int) -> pa.RecordBatch:
-    uri = f"{location.root_uri}/{path}"
-    filesystem, place = open_filesystem(location, uri)
+_KEPT = KeptFiles()
+"""Of this process. A forked one goes on with what it was given, and never sees what another one reads."""
+
+_ENDS_BYTES = 8 * 1024
+"""What an Arrow IPC file has before and after its columns, with room to spare."""
+
+
+def _first_spans(
+    file: IndexFile, place: RunPlace, asked: Asked, *, own_pointers: bool
+) -> tuple[list[Span], list[Span]]:
+    """What to fetch of a file, and of what has its pointers, before it is known where exactly its columns lie."""
+    size, rows = file.size_bytes, file.rows
+    if asked.everything:
+        return [Span(0, size)], [] if file.pointers is None else [Span(0, file.pointers.size_bytes)]
+    own = _ends(size)
+    if asked.words is not None:
+        expected = expected_rows(asked.words, place, rows)
+        own += [_around(DIGEST_BYTES * low, DIGEST_BYTES * high, size) for low, high in expected]
+    placed = [] if file.pointers is None else _ends(file.pointers.size_bytes)
+    if asked.file_numbers and own_pointers:
+        own.append(_around(DIGEST_BYTES * rows, (DIGEST_BYTES + 4) * rows, size))
+    elif asked.file_numbers and file.pointers is not None:
+        placed.append(_around(0, 4 * rows, file.pointers.size_bytes))
+    return own, placed
+
+
+def _ends(size_bytes: int) -> list[Span]:
+    return [Span(0, min(_ENDS_BYTES, size_bytes)), Span(max(size_bytes - _ENDS_BYTES, 0), size_bytes)]
+
+
+def _around(start: int, end: int, size_bytes: int) -> Span:
+    """Bytes of the columns that lie `start` after the first one begins, which is somewhere in the first kilobytes."""
+    return Span(min(start, size_bytes), min(end + _HEAD_BYTES_MAX, size_bytes))
+
+
+_HEAD_BYTES_MAX = 2 * 1024
+
+
+def _read_batch(uri: str, rows: int, pages: PagedFile | None) -> pa.RecordBatch:
     with reading(uri, "primary key index"):
-        if uri.startswith("file://"):
-            source = pa.memory_map(place)
-        else:
-            with filesystem.open_input_stream(place) as stream:
-                source = pa.BufferReader(stream.read())
+        source = pa.memory_map(local_path(uri)) if pages is None else pa.BufferReader(pages.buffer)
         try:
             batch = pa.ipc.open_file(source).get_batch(0)
+            # Columns shorter than the batch's length would be read beyond their end.
+            batch.validate()
         except (pa.ArrowException, OSError) as error:
             raise Corrupt(f"{uri} cannot be read as primary key index: {error}") from error
     if batch.num_rows != rows:
-        raise Corrupt(f"{uri} holds {batch.num_rows} rows, but the log says {rows}")
+        raise Corrupt(f"{uri} holds {counted(batch.num_rows, 'row')}, but the log says {rows}")
     return batch
 
 
-def _refuse_other_bucket(segment: IndexSegment, uri: str, hash_bucket: int, hash_bucket_count: int) -> None:
-    step = max(1, len(segment.raw_digests) // _DIGESTS_SAMPLED)
-    sample = segment.raw_digests[::step].view(">u4").astype(np.uint32)
-    if (hash_buckets(sample, hash_bucket_count) != hash_bucket).any():
-        raise Corrupt(f"{uri} holds digests of other hash buckets than {hash_bucket}")
+def _refuse_other_bucket(raw_digests: Words, uri: str, file: IndexFile, hash_bucket_count: int) -> None:
+    step = max(1, len(raw_digests) // _DIGESTS_SAMPLED)
+    sample = raw_digests[::step].view(">u4").astype(np.uint32)
+    if (hash_buckets(sample, hash_bucket_count) != file.hash_bucket).any():
+        raise Corrupt(f"{uri} holds digests of other hash buckets than {file.hash_bucket}")

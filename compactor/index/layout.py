@@ -1,4 +1,4 @@
-"""What a row of the primary key index is, in memory and in an index file.
+"""The row layout of the primary key index, in memory and in an index file.
 
     digest       20 bytes  SHA-1 of the framed key, most significant byte first
     file_number   4 bytes  the compacted file that holds the key's row; 0: the key is deleted (a tombstone);
@@ -7,27 +7,31 @@
     sort:<name>   0 to 32  one column per custom sort key, in its own Arrow type
 
 A bucket's index is one run or more. A run's rows are sorted by digest, each digest once, and cut into files at
-`rows_per_primary_key_index_file`. Each file holds one record batch, uncompressed: its digests lie in one stretch of
-bytes, so a key is found by range reads. The newest run that has a digest says what is true of its key.
+`rows_per_primary_key_index_file`. Each file holds one record batch, uncompressed: its digests are contiguous bytes, so
+a key is found by range reads. The newest run that has a digest is valid for its key.
 
-Where many rows of a file have moved, its two pointer columns are written anew, into a file that replaces them.
+If many rows of a file have moved, its two pointer columns are replaced by those of a new file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.catalog.actions import IndexFile
-from compactor.errors import Corrupt
+from compactor.index.remote_search import RemoteSearch, RunPlace, expected_rows
 from compactor.kernels.digest import DIGEST_ENCODING
+from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import SortColumn, decode_sort_values, encode_sort_values, encoded_width
-from compactor.kernels.survivors import NOT_DELETED, VOID
+from compactor.kernels.survivors import ERASED, LIVE, TOMBSTONE
+from compactor.model.errors import Corrupt
+from compactor.model.files import IndexFile
+from compactor.storage.ranges import Span
 
 INDEX_FORMAT = 1
 DIGEST_BYTES = 20
@@ -54,11 +58,15 @@ class IndexRows:
     def __len__(self) -> int:
         return len(self.words)
 
-    @property
-    def tombstone_positions(self) -> npt.NDArray[np.int64]:
-        """The stream position at which each key was deleted; NOT_DELETED where its row is live; VOID."""
-        live_or_void = np.where(self.file_numbers == VOID_FILE_NUMBER, np.int64(VOID), np.int64(NOT_DELETED))
-        return np.where(self.file_numbers == TOMBSTONE_FILE_NUMBER, self.row_indices, live_or_void)
+    def outcomes(self) -> npt.NDArray[np.uint8]:
+        """The outcome of each key: LIVE, TOMBSTONE or ERASED. Raises `Corrupt` for an invalid file number."""
+        outcomes = np.full(len(self), LIVE, np.uint8)
+        others = np.flatnonzero(self.file_numbers <= TOMBSTONE_FILE_NUMBER)
+        numbers = self.file_numbers[others]
+        if (numbers < VOID_FILE_NUMBER).any():
+            raise Corrupt(f"the primary key index names compacted file {numbers.min()}")
+        outcomes[others] = np.where(numbers == VOID_FILE_NUMBER, ERASED, TOMBSTONE)
+        return outcomes
 
     def slice(self, start: int, end: int) -> IndexRows:
         return IndexRows(
@@ -128,30 +136,123 @@ def to_record_batch(rows: IndexRows, sort_columns: Sequence[SortColumn]) -> pa.R
     return pa.record_batch(arrays, schema=index_schema(sort_columns))
 
 
-class IndexSegment:
-    """One index file, opened: its columns as they lie there, read only where they are touched.
+class Pages(Protocol):
+    """Brings bytes of a file into the memory that an Arrow batch of it refers to."""
 
-    pointers  what holds in place of the file's own pointers; None: they hold
+    @property
+    def buffer(self) -> pa.Buffer: ...
+
+    def need(self, spans: Sequence[Span]) -> None: ...
+
+
+class IndexSegment:
+    """One open index file: its mapped columns, of which only accessed parts are read.
+
+    pointers  replacements of the file's own pointers; None: its own are valid
+    pages     of a remote file and of its pointers: they fetch what is read; None: all of it is there
     """
 
-    def __init__(self, file: IndexFile, where: str, batch: pa.RecordBatch, pointers: pa.RecordBatch | None) -> None:
+    def __init__(
+        self,
+        file: IndexFile,
+        where: str,
+        batch: pa.RecordBatch,
+        pointers: pa.RecordBatch | None,
+        pages: tuple[Pages, Pages] | None = None,
+        place: RunPlace | None = None,
+    ) -> None:
         written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
         if written_with != str(DIGEST_ENCODING):
             raise Corrupt(f"{where} has digest encoding {written_with}; this release reads encoding {DIGEST_ENCODING}")
         digests = batch.column("digest")
         self.file = file
-        self.raw_digests: Words = np.frombuffer(digests.buffers()[1], np.uint32, count=5 * batch.num_rows).reshape(
-            -1, 5
-        )
-        placed = batch if pointers is None else pointers
-        self.file_numbers: npt.NDArray[np.int32] = placed.column("file_number").to_numpy()
-        self.row_indices: npt.NDArray[np.int64] = placed.column("row_index").to_numpy()
+        self._raw: Words = np.frombuffer(digests.buffers()[1], np.uint32, count=5 * batch.num_rows).reshape(-1, 5)
+        self._placed = batch if pointers is None else pointers
         self._batch = batch
+        self._pages = pages
+        self._place = place or RunPlace(0, batch.num_rows)
+
+    @property
+    def raw_digests(self) -> Words:
+        """All digests, as they lie in the file."""
+        self._need(0, self._batch.column("digest"))
+        return self._raw
+
+    @property
+    def file_numbers(self) -> npt.NDArray[np.int32]:
+        """Of all rows."""
+        numbers: npt.NDArray[np.int32] = self._column(1, "file_number", None).to_numpy()
+        return numbers
+
+    @property
+    def row_indices(self) -> npt.NDArray[np.int64]:
+        """Of all rows."""
+        indices: npt.NDArray[np.int64] = self._column(1, "row_index", None).to_numpy()
+        return indices
+
+    def row_indices_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Of the rows at ascending positions."""
+        indices: npt.NDArray[np.int64] = self._column(1, "row_index", positions).to_numpy()
+        return indices.take(positions)
+
+    def row_indices_where(self, find: Callable[[], npt.NDArray[np.bool_]]) -> npt.NDArray[np.int64]:
+        """Of all rows; of a remote file where `find` does not say so, 0, which is a row of every file."""
+        if self._pages is None:
+            return self.row_indices
+        positions = np.flatnonzero(find())
+        indices = np.zeros(len(self._raw), np.int64)
+        indices[positions] = self.row_indices_at(positions)
+        return indices
+
+    def find(self, words: Words) -> npt.NDArray[np.int64]:
+        """Where each distinct digest of `words`, which are in digest order, lies: positions, ascending."""
+        if self._pages is None:
+            return find_digests(self._raw, words)
+        search = RemoteSearch(self._raw, words, self._place, self._need_digests)
+        return search.positions()
+
+    def first_digests(self, count: int, words: Words) -> Words:
+        """All digests; of a remote file, only the first ones that `find` will look at for these words."""
+        if self._pages is None:
+            return self._raw
+        expected = [(low, min(high, low + count)) for low, high in expected_rows(words, self._place, len(self._raw))]
+        self._need_digests(expected[:1])
+        return self._raw[slice(*expected[0])] if expected else self._raw[:0]
+
+    def _need_digests(self, rows: Sequence[tuple[int, int]]) -> None:
+        if self._pages is not None:
+            start = self._batch.column("digest").buffers()[1].address - self._pages[0].buffer.address
+            self._pages[0].need([Span(start + DIGEST_BYTES * low, start + DIGEST_BYTES * high) for low, high in rows])
+
+    def _column(self, which: int, name: str, positions: npt.NDArray[np.int64] | None) -> pa.Array:
+        """A column of the file (0), or of what has its pointers (1), which can be touched at these positions."""
+        column = (self._batch if which == 0 else self._placed).column(name)
+        self._need(which, column, positions)
+        return column
+
+    def _need(self, which: int, column: pa.Array, positions: npt.NDArray[np.int64] | None = None) -> None:
+        if self._pages is None:
+            return
+        pages = self._pages[which]
+        spans: list[Span] = []
+        for number, buffer in enumerate(column.buffers()):
+            if buffer is None:
+                continue
+            start = buffer.address - pages.buffer.address
+            width = 1 if number == 0 else _bit_width(column.type)
+            if positions is None or width is None:
+                spans.append(Span(start, start + buffer.size))
+            else:
+                spans += _spans_at(start, width, positions)
+        pages.need(spans)
 
     def rows(self, sort_columns: Sequence[SortColumn], positions: npt.NDArray[np.int64] | None = None) -> IndexRows:
-        """All rows, or those at ascending positions. Sort values that were written narrower than now widen."""
-        arrays = [self._batch.column(SORT_COLUMN_PREFIX + column.name) for column in sort_columns]
-        raw, file_numbers, row_indices = self.raw_digests, self.file_numbers, self.row_indices
+        """All rows, or those at ascending positions. Sort values of narrower types are widened."""
+        arrays = [self._column(0, SORT_COLUMN_PREFIX + column.name, positions) for column in sort_columns]
+        self._need(0, self._batch.column("digest"), positions)
+        raw = self._raw
+        file_numbers = self._column(1, "file_number", positions).to_numpy()
+        row_indices = self._column(1, "row_index", positions).to_numpy()
         if positions is not None:
             raw = raw.take(positions, axis=0)
             file_numbers, row_indices = file_numbers.take(positions), row_indices.take(positions)
@@ -166,7 +267,30 @@ class IndexSegment:
 
 
 def _widen(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """A column that has held nothing but nulls so far was written with a type of its own: no value says which."""
+    """A column of nulls only was written with a placeholder type, because its type was unknown."""
     if array.null_count == len(array):
         return pa.nulls(len(array), arrow_type)
     return array.cast(arrow_type)
+
+
+def _bit_width(arrow_type: pa.DataType) -> int | None:
+    """Of a value; None where values have no one width."""
+    try:
+        return int(arrow_type.bit_width)
+    except ValueError:
+        return None
+
+
+def _spans_at(start: int, bit_width: int, positions: npt.NDArray[np.int64]) -> list[Span]:
+    """Where values lie in a column's buffer: of each stretch of `_STRETCH_BYTES` that has one, from the first of them
+    to the last."""
+    if not len(positions):
+        return []
+    firsts = start + positions * bit_width // 8
+    ends = start + ((positions + 1) * bit_width + 7) // 8
+    begins = np.flatnonzero(np.diff(firsts // _STRETCH_BYTES, prepend=-1))
+    lasts = np.append(begins[1:], len(positions)) - 1
+    return [Span(low, high) for low, high in zip(firsts[begins].tolist(), ends[lasts].tolist(), strict=True)]
+
+
+_STRETCH_BYTES = 16 * 1024

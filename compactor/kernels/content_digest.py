@@ -1,8 +1,8 @@
-"""A digest of everything in a stream of Arrow tables: schema, rows, order. Not of how the rows were cut into chunks.
+"""A digest of everything in a stream of Arrow tables: schema, rows, order. It does not depend on chunk borders.
 
-Tells a repeated append from another one under the same delta id. What Arrow leaves open must not show: chunk borders,
-slice offsets, what lies under a null, a validity bitmap that says all is valid, the order of a dictionary. So each
-leaf of the schema has hashes of its own, fed with only what a value means, and they are put together at the end.
+It tells a repeated append from another append with the same delta id. Equal values must have equal digests: chunk
+borders, slice offsets, bytes under a null, a validity bitmap without nulls and the order of a dictionary have no
+effect. So each leaf of the schema has its own hashes of values only; they are combined at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from compactor.errors import Invalid
+from compactor.model.arrow_types import stored_values, value_type
+from compactor.model.errors import Invalid
 
 
 class ContentDigest:
@@ -99,10 +100,7 @@ class _Column:
 
 def _plain(arrow_type: pa.DataType) -> pa.DataType:
     """The type of the values as they are after `_decoded`."""
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return _plain(arrow_type.storage_type)
-    if types.is_dictionary(arrow_type) or types.is_run_end_encoded(arrow_type):
-        return _plain(arrow_type.value_type)
+    arrow_type = value_type(arrow_type)
     if types.is_map(arrow_type):
         entry = pa.struct([("key", arrow_type.key_type), ("value", arrow_type.item_type)])
         return pa.list_(entry)
@@ -113,13 +111,8 @@ def _plain(arrow_type: pa.DataType) -> pa.DataType:
 
 def _decoded(values: pa.Array) -> pa.Array:
     """The values themselves, behind extension types, dictionaries, runs and maps."""
-    if isinstance(values, pa.ExtensionArray):
-        return _decoded(values.storage)
-    if types.is_dictionary(values.type):
-        return _decoded(values.dictionary_decode())
-    if types.is_run_end_encoded(values.type):
-        return _decoded(pc.run_end_decode(values))
-    # Maps become lists of pairs; views become what `drop_null` knows.
+    values = stored_values(values)
+    # Maps become lists of pairs; views become types that `drop_null` supports.
     plain = _plain(values.type)
     return values if plain == values.type else values.cast(plain)
 

@@ -1,4 +1,4 @@
-"""Copies bytes between arrays by the C library, which does it faster than a loop does."""
+"""Copies bytes between arrays by the C library, which is faster than a loop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from numba.extending import intrinsic
 
 @intrinsic
 def copy_bytes(_, target, _target_start, source, _source_start, _count):  # type: ignore[no-untyped-def]
-    """Copies source[source_start:source_start + count] to target[target_start:]; uint8 arrays that do not overlap.
+    """Copies source[source_start:source_start + count] to target[target_start:].
 
-    Nothing checks the bounds.
+    Precondition: both are C-contiguous uint8 arrays of one dimension that do not overlap, 0 <= count,
+    0 <= source_start <= len(source) - count, 0 <= target_start <= len(target) - count. It is not checked, not even by
+    numba's bounds checks.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]

@@ -1,7 +1,8 @@
-"""Rows moved into digest order: by their top bits into parts that a processor's cache holds, then each part within it.
+"""Sorts rows by digest: first by their top bits into parts that fit a processor's cache, then each part within the
+cache.
 
-To sort only places would be less to move; but whoever then reads rows in that order jumps about in memory. All that is
-known of a row moves together, in two passes that read or write in long strokes, and what follows reads straight on.
+Sorting only places would move less data, but reading rows in that order would be random access. All columns of a row
+move together, in two passes of sequential reads or writes, so that later passes read sequentially.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.errors import Invalid
 from compactor.kernels.copy_bytes import copy_bytes
 from compactor.kernels.sha1 import Words
+from compactor.model.errors import Invalid
 
 _ROWS_PER_PART = 8 * 1024
 _PART_BITS_MAX = 8
@@ -47,15 +48,19 @@ def sort_by_digest(
 ) -> SortedRows:
     """Rows that lie in pieces, one after the other, in digest order.
 
-    The lists are emptied piece by piece, so that the rows' old home is given back as they move.
-    Any input sorts right; input whose top bits are not uniform (never SHA-1's) only sorts slower.
+    The lists are emptied piece by piece, which releases the old memory as rows move.
+    Any input is sorted correctly; input whose top bits are not uniform (SHA-1's always are) sorts slower.
 
     words        pieces of (rows, 5)
     row_indices  pieces of unsigned (rows,), which may differ in width
     sort_values  pieces of uint8 (rows, width)
 
+    Precondition, which is checked: the lists' pieces have the same rows, and all sort values that width.
     Raises `Invalid` for more rows than an int32 counts.
     """
+    for piece, indices, values in zip(words, row_indices, sort_values, strict=True):
+        if piece.shape != (len(piece), 5) or len(indices) != len(piece) or values.shape != (len(piece), width):
+            raise ValueError(f"{len(piece)} digests, but {len(indices)} row indices and sort values {values.shape}")
     rows = sum(len(piece) for piece in words)
     if rows > _ROWS_MAX:
         raise Invalid(f"a round has {rows} rows in one hash bucket, {_ROWS_MAX} at most: ask for more hash buckets")
@@ -72,12 +77,12 @@ def sort_by_digest(
         np.empty((rows, width), np.uint8),
     )
     cursor, first = bounds[:-1].copy(), 0
-    home = (moved.words, moved.places, moved.row_indices, moved.sort_values)
+    targets = (moved.words, moved.places, moved.row_indices, moved.sort_values)
     while words:
         piece, indices, values = words.pop(0), row_indices.pop(0).astype(index_type, copy=False), sort_values.pop(0)
-        _scatter(piece, indices, values, first, part_bits, cursor, *home)
+        _scatter(piece, indices, values, first, part_bits, cursor, *targets)
         first += len(piece)
-    _sort_parts(bounds, part_bits, *home)
+    _sort_parts(bounds, part_bits, *targets)
     return moved
 
 
@@ -102,6 +107,7 @@ def _count(words, part_bits, counts):  # type: ignore[no-untyped-def]
 def _scatter(  # type: ignore[no-untyped-def]
     words, indices, values, first, part_bits, cursor, out_words, out_places, out_indices, out_values
 ):
+    """Precondition: `cursor` has a number for each part, and the rows that follow it are as many as `_count` found."""
     width, from_values, to_values = np.int64(values.shape[1]), values.reshape(-1), out_values.reshape(-1)
     for row in range(words.shape[0]):
         part = _part(words[row, 0], part_bits)
@@ -115,7 +121,7 @@ def _scatter(  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _later(words, left, right):  # type: ignore[no-untyped-def]
+def _sorts_after(words, left, right):  # type: ignore[no-untyped-def]
     """Whether row `left` sorts after row `right`, given that their first two words are equal."""
     for word in range(2, 5):
         if words[left, word] != words[right, word]:
@@ -125,7 +131,11 @@ def _later(words, left, right):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def _order_part(words, part_bits, slot_bits, starts, cursor, heads, order):  # type: ignore[no-untyped-def]
-    """The stable order of a part's rows: a scatter by the bits that follow the part's, and insertion into tiny runs."""
+    """The stable order of a part's rows: a scatter by the bits that follow the part's, and insertion into tiny runs.
+
+    Precondition: 1 <= slot_bits, len(starts) > 2^slot_bits, len(cursor) >= 2^slot_bits, and `heads` and `order` have
+    room for all rows, which fit an int32.
+    """
     slots, shift = 1 << slot_bits, np.uint64(64 - slot_bits)
     starts[: slots + 1] = 0
     for row in range(words.shape[0]):
@@ -136,12 +146,12 @@ def _order_part(words, part_bits, slot_bits, starts, cursor, heads, order):  # t
         cursor[slot] = starts[slot]
     for row in range(words.shape[0]):
         head = (np.uint64(words[row, 0]) << np.uint64(32)) | np.uint64(words[row, 1])
-        home = np.int64((head << np.uint64(part_bits)) >> shift)
-        at = cursor[home]
-        cursor[home] = at + 1
+        slot_start = np.int64((head << np.uint64(part_bits)) >> shift)
+        at = cursor[slot_start]
+        cursor[slot_start] = at + 1
         # Strictly later rows move up, equal ones stay before: stable.
-        while at > starts[home] and (
-            heads[at - 1] > head or (heads[at - 1] == head and _later(words, order[at - 1], row))
+        while at > starts[slot_start] and (
+            heads[at - 1] > head or (heads[at - 1] == head and _sorts_after(words, order[at - 1], row))
         ):
             heads[at] = heads[at - 1]
             order[at] = order[at - 1]

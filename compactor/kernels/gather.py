@@ -1,4 +1,4 @@
-"""Gathers what is known of the keys that a round leaves, in one pass over rows that lie in digest order."""
+"""Gathers the columns of the keys that remain after a round, in one pass over rows in digest order."""
 
 from __future__ import annotations
 
@@ -50,17 +50,30 @@ class DeltaRows:
     ordinals: Int32s
 
 
-def gather_rows(holders: Int64s, remembered: LocatedRows, arriving: DeltaRows) -> LocatedRows:
-    """The rows `holders` of two sets laid one after the other: below len(remembered.words) the first's."""
-    keys = len(holders)
+def gather_rows(winning_rows: Int64s, remembered: LocatedRows, arriving: DeltaRows) -> LocatedRows:
+    """The rows `winning_rows` of two sets laid one after the other: below len(remembered.words) the first's.
+
+    Precondition: 0 <= holder < len(remembered.words) + len(arriving.words), and 0 <= arriving.files <
+    len(arriving.ordinals), as `find_survivors` and `files_of_places` leave them. Checked: the lengths of the arrays of
+    each set, and that sort values are of one width.
+    """
+    keys = len(winning_rows)
+    _check_lengths("remembered", len(remembered.words), remembered.ordinals, remembered.row_indices)
+    _check_lengths("arriving", len(arriving.words), arriving.files, arriving.row_indices)
+    width = arriving.sort_values.shape[1]
+    for kind, rows in (("remembered", remembered), ("arriving", arriving)):
+        if rows.sort_values.shape != (len(rows.words), width):
+            raise ValueError(
+                f"{len(rows.words)} {kind} rows have sort values {rows.sort_values.shape}, not {width} wide"
+            )
     gathered = LocatedRows(
         np.empty((keys, 5), np.uint32),
         np.empty(keys, np.int32),
         np.empty(keys, np.int64),
-        np.empty((keys, arriving.sort_values.shape[1]), np.uint8),
+        np.empty((keys, width), np.uint8),
     )
     _gather(
-        holders,
+        winning_rows,
         remembered.words,
         remembered.ordinals,
         remembered.row_indices,
@@ -78,10 +91,15 @@ def gather_rows(holders: Int64s, remembered: LocatedRows, arriving: DeltaRows) -
     return gathered
 
 
+def _check_lengths(kind: str, rows: int, *columns: npt.NDArray[np.generic]) -> None:
+    if any(len(column) != rows for column in columns):
+        raise ValueError(f"{rows} {kind} rows have columns of {[len(column) for column in columns]}")
+
+
 # Arrays are named one by one: out of a tuple, or handed to another function, numba would count references for each row.
 @nb.njit(cache=True, nogil=True)
 def _gather(  # type: ignore[no-untyped-def]
-    holders,
+    winning_rows,
     old_words,
     old_ordinals,
     old_row_indices,
@@ -98,8 +116,8 @@ def _gather(  # type: ignore[no-untyped-def]
 ):
     known, width = old_ordinals.size, np.int64(sort.shape[1])
     to, old_from, new_from = sort.reshape(-1), old_sort.reshape(-1), new_sort.reshape(-1)
-    for key in range(holders.size):
-        row = holders[key]
+    for key in range(winning_rows.size):
+        row = winning_rows[key]
         if row < known:
             for word in range(5):
                 words[key, word] = old_words[row, word]

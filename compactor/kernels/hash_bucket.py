@@ -10,9 +10,14 @@ from compactor.kernels.sha1 import Words
 
 
 def hash_buckets(words: Words, hash_bucket_count: int) -> npt.NDArray[np.uint32]:
-    """`int.from_bytes(digest, "big") % hash_bucket_count` for every row. uint32 (rows,)."""
+    """`int.from_bytes(digest, "big") % hash_bucket_count` for every row. uint32 (rows,).
+
+    Precondition, which is checked: 1 <= hash_bucket_count < 2^32.
+    """
+    if not 1 <= hash_bucket_count < _HASH_BUCKET_COUNT_END:
+        raise ValueError(f"{hash_bucket_count} hash buckets")
     buckets = np.empty(len(words), np.uint32)
-    if hash_bucket_count < _FEW:
+    if hash_bucket_count < _ONE_DIVISION_BELOW:
         weights = [2 ** (32 * (4 - word)) % hash_bucket_count for word in range(5)]
         _weighted_modulo(words, np.array(weights, np.uint64), np.uint64(hash_bucket_count), buckets)
     else:
@@ -26,15 +31,20 @@ def group_by_bucket(
     """Rows grouped by bucket, in their old order within one.
 
     Returns order (rows,) and bounds (hash_bucket_count + 1,): bucket b's rows are order[bounds[b]:bounds[b + 1]].
+    Precondition, which is checked: every bucket < hash_bucket_count.
     """
+    counts = np.bincount(buckets, minlength=hash_bucket_count)
+    if len(counts) != hash_bucket_count:
+        raise ValueError(f"a row is in hash bucket {len(counts) - 1} of {hash_bucket_count}")
     bounds = np.zeros(hash_bucket_count + 1, np.int64)
-    np.cumsum(np.bincount(buckets, minlength=hash_bucket_count), out=bounds[1:])
+    np.cumsum(counts, out=bounds[1:])
     order = np.empty(len(buckets), np.int64)
     _scatter(buckets, bounds[:-1].copy(), order)
     return order, bounds
 
 
-_FEW = 2**29
+_HASH_BUCKET_COUNT_END = 2**32
+_ONE_DIVISION_BELOW = 2**29
 """Below this, a sum of five words, each times a remainder, fits 64 bits: one division a row instead of five."""
 
 

@@ -1,8 +1,9 @@
-"""Values of a Parquet column chunk as its pages hold them: found, taken in another order, compared, coded anew.
+"""Finds, reorders, compares and re-encodes the values of a Parquet column chunk in their page encoding.
 
-A *value* here is its PLAIN encoding, uninterpreted: of one width, or a little-endian uint32 length and so many bytes.
-What these loops are given was read from a file, so each checks its bounds; -1 says that the bytes are damaged.
-Levels and dictionary codes lie in Parquet's hybrid of runs and bit-packed groups of eight.
+A *value* here is its PLAIN encoding, uninterpreted: of one width, or a little-endian uint32 length followed by that
+many bytes. Numba checks no index here. `unpack_codes` and `find_byte_arrays` take bytes from files and check them
+themselves. All others state their preconditions. `make test-bounds` runs the tests with numba's checks on. Levels and
+dictionary codes lie in Parquet's hybrid of runs and bit-packed groups of eight.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ LENGTH_BYTES = 4
 
 
 def unpack_codes(page: Bytes, start: int, bit_width: int, codes: Codes) -> bool:
-    """Fills `codes` from page[start:]. False where the page ends before that."""
-    return bool(_unpack(page, start, bit_width, codes) >= 0)
+    """Fills `codes` from page[start:]. False if the page ends too early.
+
+    Precondition: 0 <= start <= len(page), 0 <= bit_width <= 32. The bytes of the page may be anything.
+    """
+    return bool(_unpack(page, start, bit_width, codes))
 
 
 def pack_codes(codes: Codes, bit_width: int, page: Bytes, start: int) -> int:
-    """Writes codes to page[start:]; where they end there. `packed_bytes_max` says how much room they need."""
+    """Writes codes to page[start:]; returns their end.
+
+    Precondition: every code < 2**bit_width, 0 <= bit_width <= 32, and
+    start + packed_bytes_max(len(codes), bit_width) <= len(page).
+    """
     return int(_pack(codes, bit_width, page, start))
 
 
@@ -36,9 +44,10 @@ def packed_bytes_max(count: int, bit_width: int) -> int:
 
 
 def take_codes(codes: Codes, places: Int64s, used: npt.NDArray[np.bool_]) -> Codes:
-    """The codes at `places`. Marks in `used`, by code, which they are.
+    """The codes at `places`. Sets `used[code]` for each of them.
 
-    Nothing checks bounds: codes are compared with their dictionary, and rows with their file, when they are read.
+    Precondition: 0 <= place < len(codes), every code < len(used): codes are compared with their dictionary, and rows
+    with their file, when they are read.
     """
     taken = np.empty(len(places), np.uint32)
     _take_codes(codes, places, used, taken)
@@ -46,19 +55,28 @@ def take_codes(codes: Codes, places: Int64s, used: npt.NDArray[np.bool_]) -> Cod
 
 
 def find_byte_arrays(values: Bytes, starts: Int64s) -> bool:
-    """Finds where each of len(starts) - 1 values starts, from starts[0] on, and the last one ends. False: damaged."""
-    return bool(_find_byte_arrays(values, starts) >= 0)
+    """Finds the start of each of len(starts) - 1 values, beginning at starts[0], and the end of the last one. False:
+    damaged.
+
+    Precondition: len(starts) >= 1, 0 <= starts[0] <= len(values). The values may be anything.
+    """
+    return bool(_find_byte_arrays(values, starts))
 
 
 def take_byte_arrays(values: Bytes, starts: Int64s, ends: Int64s, places: Int64s, page: Bytes, start: int) -> int:
-    """Writes the values at `places`, one after the other, to page[start:]; where they end there."""
+    """Writes the values at `places`, one after the other, to page[start:]; returns their end.
+
+    Precondition: 0 <= place < len(starts) == len(ends), 0 <= starts[v] <= ends[v] <= len(values) as `find_byte_arrays`
+    leaves them, and page[start:] has room for all of them. Copied by memcpy, which numba's bounds checks do not cover.
+    """
     return int(_take_byte_arrays(values, starts, ends, places, page, start))
 
 
 def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple[int, int]:
-    """Which of the values, at least one, is the least and which the greatest: value v is values[starts[v]:ends[v]].
+    """The positions of the least and the greatest of one or more values: value v is values[starts[v]:ends[v]].
 
     They are compared as unsigned bytes, from the first to the last.
+    Precondition: len(starts) == len(ends) >= 1, 0 <= starts[v] <= ends[v] <= len(values).
     flipped  0; or 128, which compares big-endian numbers of one width in two's complement
     """
     low, high = _extremes(values, starts, ends, flipped)
@@ -84,12 +102,12 @@ def _find_byte_arrays(values, starts):  # type: ignore[no-untyped-def]
     start, end = starts[0], np.int64(values.size)
     for value in range(starts.size - 1):
         if start + LENGTH_BYTES > end:
-            return -1
+            return False
         start += LENGTH_BYTES + _length(values, start)
         if start > end:
-            return -1
+            return False
         starts[value + 1] = start
-    return start
+    return True
 
 
 @nb.njit(cache=True, nogil=True)
@@ -115,7 +133,7 @@ def _prefix(values, start, end, flipped):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def _is_less(values, start, end, other_start, other_end):  # type: ignore[no-untyped-def]
-    """Of values whose first eight bytes are the same."""
+    """Compares values whose first eight bytes are equal."""
     common = min(end - start, other_end - other_start)
     for place in range(common):
         one, other = values[start + place], values[other_start + place]
@@ -143,7 +161,7 @@ def _extremes(values, starts, ends, flipped):  # type: ignore[no-untyped-def]
 
 @nb.njit(inline="always")
 def _varint(page, position):  # type: ignore[no-untyped-def]
-    """A header, and where it ends; -1 for where, if it does not."""
+    """A header, its end, and whether it is valid: it ends within the page and within the permitted number of bytes."""
     header, shift = np.uint64(0), np.uint64(0)
     while position < page.size and shift <= np.uint64(35):
         byte = page[position]
@@ -151,8 +169,8 @@ def _varint(page, position):  # type: ignore[no-untyped-def]
         header |= np.uint64(byte & 0x7F) << shift
         shift += np.uint64(7)
         if byte < 0x80:
-            return header, position
-    return header, -1
+            return header, position, True
+    return header, position, False
 
 
 @nb.njit(inline="always")
@@ -176,20 +194,20 @@ def _unpack(page, position, bit_width, codes):  # type: ignore[no-untyped-def]
     end, filled = page.size, 0
     value_bytes = (bit_width + 7) // 8
     while filled < codes.size:
-        header, position = _varint(page, position)
+        header, position, is_whole = _varint(page, position)
         count = min(np.int64(header >> np.uint64(1)), np.int64(codes.size))
-        if position < 0 or count == 0:
-            return -1
+        if not is_whole or count == 0:
+            return False
         if header & np.uint64(1):
             # Groups of eight; the last one may reach beyond the codes, and be cut off by the page's end.
             packed = min(count * 8, codes.size - filled)
             if position + (packed * bit_width + 7) // 8 > end:
-                return -1
+                return False
             position = _unpack_groups(page, position, bit_width, codes[filled : filled + packed])
             filled += packed
             continue
         if position + value_bytes > end:
-            return -1
+            return False
         value = np.uint32(0)
         for place in range(value_bytes):
             value |= np.uint32(page[position + place]) << np.uint32(8 * place)
@@ -197,7 +215,7 @@ def _unpack(page, position, bit_width, codes):  # type: ignore[no-untyped-def]
         repeated = min(count, codes.size - filled)
         codes[filled : filled + repeated] = value
         filled += repeated
-    return position
+    return True
 
 
 @nb.njit(inline="always")
@@ -212,7 +230,7 @@ def _put_varint(number, page, position):  # type: ignore[no-untyped-def]
 
 @nb.njit(inline="always")
 def _is_run(codes, first):  # type: ignore[no-untyped-def]
-    """Whether eight codes from here on are the same."""
+    """Whether the next eight codes are equal."""
     if first + 8 > codes.size:
         return False
     same = True

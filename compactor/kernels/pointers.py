@@ -1,4 +1,4 @@
-"""Places of rows: their rank among the surviving rows of their file, from which the compacted row pointer follows.
+"""Ranks of rows among the surviving rows of their file, from which the compacted row pointers are computed.
 
 A compacted table's rows are ordered by materialize task, source file, dedupe task (seed 000, end of the illustration).
 A dedupe task knows the ranks of its own survivors within each file; the counts of all tasks give the offsets.
@@ -10,22 +10,26 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.errors import Corrupt
+from compactor.model.errors import Corrupt
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _GUESS_BITS = 14
-"""A table of so many first guesses takes 64 KiB."""
+"""A table of first guesses with that many bits takes 64 KiB."""
 
 
 class RanksWithinFiles:
-    """Of rows that survive: the rank of each among the survivors of its file. First all are added, then any are asked.
+    """Ranks of surviving rows among the survivors of their file. All rows are added before any rank is read.
 
-    A place is where a row stands when all are laid out file after file: file f's have [file_bounds[f],
-    file_bounds[f + 1]). A bit for every place: even of millions of rows they fit a processor's cache.
+    A place is a row's position in the concatenation of all files: file f's rows have [file_bounds[f], file_bounds[f +
+    1]). There is one bit per place, so that millions of rows fit a processor's cache.
 
     places, files  int32 (rows,): of every row, whether it survives or not
+
+    Precondition: 0 <= place < file_bounds[-1], each once, and `files` are their files, as `sort_by_digest` and
+    `files_of_places` leave them; 0 <= row < len(places) where a row is counted.
     """
 
     def __init__(self, places: Int32s, files: Int32s, file_bounds: Int64s) -> None:
@@ -36,44 +40,60 @@ class RanksWithinFiles:
         self._before: Int64s | None = None
         self._first = np.empty(len(file_bounds) - 1, np.int64)
 
-    def add(self, rows: Int64s) -> None:
-        """Rows that survive, in any order; a negative number is none."""
-        _mark(rows, self._places, self._marks)
+    def add(self, rows: Int64s, counted: Bools) -> None:
+        """Adds surviving rows, each once, in any order, where `counted`; other elements of `rows` are not read."""
+        _check_counted(rows, counted)
+        _mark(rows, counted, self._places, self._marks)
 
-    def of(self, rows: Int64s) -> Int32s:
-        """Ranks of rows that were added; 0 for what is none. int32 (rows,)."""
+    def of(self, rows: Int64s, counted: Bools) -> Int32s:
+        """Ranks of rows that were added, where `counted`; elsewhere 0. int32 (rows,)."""
+        _check_counted(rows, counted)
         if self._before is None:
             self._before = np.zeros(len(self._marks), np.int64)
             _sum_up(self._marks, self._before, self._file_bounds, self._first)
         ranks = np.empty(len(rows), np.int32)
-        _rank(rows, self._places, self._files, self._marks, self._before, self._first, ranks)
+        _rank(rows, counted, self._places, self._files, self._marks, self._before, self._first, ranks)
         return ranks
 
 
+def _check_counted(rows: Int64s, counted: Bools) -> None:
+    if len(rows) != len(counted):
+        raise ValueError(f"{len(rows)} rows, but {len(counted)} marks")
+
+
 def ranks_within_files(files: Int32s, row_indices: Int64s, rows_of_files: Int64s) -> Int32s:
-    """Of rows, each once: the rank of each by row index among those of the same file. int32 (rows,).
+    """The rank of each row, by row index, among the rows of the same file. int32 (rows,).
 
     One file after the other, with a bit for each of its rows: those of a file of four million fit a processor's cache.
 
-    rows_of_files  by file: how many rows it has. Raises `Corrupt` for a row beyond them.
+    rows_of_files  by file: how many rows it has. Raises `Corrupt` for a row beyond them, and for one that occurs twice.
+
+    Precondition, which is checked: 0 <= file < len(rows_of_files), and a file for each row.
     """
-    bounds = np.concatenate(([0], np.cumsum(np.bincount(files, minlength=len(rows_of_files)))))
+    counts = np.bincount(files, minlength=len(rows_of_files))
+    if len(counts) != len(rows_of_files) or len(files) != len(row_indices):
+        raise ValueError(f"{len(row_indices)} rows of {len(rows_of_files)} files, but {len(files)} of {len(counts)}")
+    bounds = np.concatenate(([0], np.cumsum(counts)))
     grouped = np.empty(len(files), np.int64)
     if not _group_by_file(files, row_indices, rows_of_files, bounds[:-1].copy(), grouped):
         raise Corrupt("the primary key index points beyond the end of a compacted file")
     marks = np.zeros((int(rows_of_files.max(initial=0)) >> 6) + 1, np.uint64)
-    _rank_by_file(bounds, grouped, marks, np.empty(len(marks), np.int64))
+    if not _rank_by_file(bounds, grouped, marks, np.empty(len(marks), np.int64)):
+        raise Corrupt("the primary key index points twice at one row of a compacted file")
     ranks = np.empty(len(files), np.int32)
     _ungroup(files, bounds[:-1].copy(), grouped, ranks)
     return ranks
 
 
 def files_of_places(places: Int32s, file_bounds: Int64s) -> Int32s:
-    """Which file each place is of. int32 (places,)."""
+    """Which file each place is of. int32 (places,).
+
+    Precondition: file_bounds ascend from 0, 0 <= place < file_bounds[-1].
+    """
     files = np.empty(len(places), np.int32)
     if not len(places):
         return files
-    # A first guess by a place's leading bits; what is left to look at are the files that begin within one stride.
+    # The first guess is by a place's leading bits; then only files that begin within one stride are compared.
     shift = max(int(file_bounds[-1]).bit_length() - _GUESS_BITS, 0)
     strides = np.arange((int(file_bounds[-1]) >> shift) + 1) << shift
     guesses = np.searchsorted(file_bounds, strides, side="right").astype(np.int32) - 1
@@ -84,12 +104,19 @@ def files_of_places(places: Int32s, file_bounds: Int64s) -> Int32s:
 def compacted_pointers(
     files: Int32s, ranks: Int32s, first_places: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
 ) -> tuple[Int32s, Int64s]:
-    """Where rows come to lie, as (file numbers, row indices), (rows,) each.
+    """The output locations of rows, as (file numbers, row indices), (rows,) each.
 
     files, ranks        (rows,): the source file of each row, and the row's rank in it
     first_places        by source file: the place of rank 0 among all rows that its materialize task writes, from 0
     first_file_numbers  by source file: number of the first file that this task writes
+
+    Precondition: 0 <= file < len(first_places). Checked: the lengths, and that a file holds a row or more.
     """
+    if len(files) != len(ranks) or len(first_places) != len(first_file_numbers) or rows_per_compacted_file < 1:
+        raise ValueError(
+            f"{len(files)} rows with {len(ranks)} ranks, {len(first_places)} files with {len(first_file_numbers)} "
+            f"numbers, {rows_per_compacted_file} rows a file"
+        )
     file_numbers, row_indices = np.empty(len(files), np.int32), np.empty(len(files), np.int64)
     _point(files, ranks, first_places, first_file_numbers, rows_per_compacted_file, file_numbers, row_indices)
     return file_numbers, row_indices
@@ -111,9 +138,9 @@ def _survivors_before(place, marks, before):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _mark(rows, places, marks):  # type: ignore[no-untyped-def]
+def _mark(rows, counted, places, marks):  # type: ignore[no-untyped-def]
     for survivor in range(rows.size):
-        if rows[survivor] >= 0:
+        if counted[survivor]:
             place = places[rows[survivor]]
             marks[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
 
@@ -127,10 +154,12 @@ def _sum_up(marks, before, file_bounds, first):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _rank(rows, places, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
+def _rank(rows, counted, places, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
     for survivor in range(rows.size):
-        row = rows[survivor]
-        ranks[survivor] = _survivors_before(places[row], marks, before) - first[files[row]] if row >= 0 else 0
+        ranks[survivor] = 0
+        if counted[survivor]:
+            row = rows[survivor]
+            ranks[survivor] = _survivors_before(places[row], marks, before) - first[files[row]]
 
 
 @nb.njit(cache=True, nogil=True)
@@ -166,7 +195,7 @@ def _group_by_file(files, row_indices, rows_of_files, cursor, grouped):  # type:
 
 @nb.njit(cache=True, nogil=True)
 def _rank_by_file(bounds, grouped, marks, before):  # type: ignore[no-untyped-def]
-    """Puts ranks in place of the row indices."""
+    """Puts ranks in place of the row indices. False if a row occurs twice, because it would share its rank."""
     for file in range(bounds.size - 1):
         words = np.int64(0)
         for place in range(bounds[file], bounds[file + 1]):
@@ -177,9 +206,12 @@ def _rank_by_file(bounds, grouped, marks, before):  # type: ignore[no-untyped-de
         for word in range(words):
             before[word] = total
             total += _count_ones(marks[word])
+        if total != bounds[file + 1] - bounds[file]:
+            return False
         for place in range(bounds[file], bounds[file + 1]):
             grouped[place] = _survivors_before(grouped[place], marks, before)
         marks[:words] = 0
+    return True
 
 
 @nb.njit(cache=True, nogil=True)

@@ -11,14 +11,13 @@ import numpy.typing as npt
 
 from compactor.kernels.sha1 import Words
 
-ABSENT = -1
-
 
 def find_digests(raw: Words, words: Words) -> npt.NDArray[np.int64]:
-    """Where in a sorted run each distinct digest of `words` lies, which are in digest order.
+    """The positions in a sorted run of the distinct digests of `words`, which are in digest order.
 
-    Returns (positions in the run) of those that are there, ascending. Cost: about log2 of the run's rows per digest at
-    the worst, less the denser the digests are.
+    Returns the positions of those that exist, ascending. Cost: at most about log2 of the run's rows per digest, less if
+    the digests are denser. Precondition: both have five columns. Digests of a damaged run that are not sorted are not
+    found, or not all.
     """
     found = np.empty(len(words), np.int64)
     return found[: _find(raw, words, found)]

@@ -1,7 +1,7 @@
-"""SHA-1 of many messages (FIPS 180-4), with the processor's own instructions for it where there are any.
+"""SHA-1 of many messages (FIPS 180-4), with the processor's SHA instructions where it has them.
 
-Both ways of adding a block are here: `add_block_by_instructions` takes a third of the time, `add_block_plainly` runs
-anywhere, and is what the other is tested against.
+There are two implementations: `add_block_with_instructions` takes a third of the time, `add_block_portably` runs
+anywhere and is the reference in tests.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def sha1(messages: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Wor
     """The digests of messages laid end to end: message m is messages[offsets[m]:offsets[m + 1]].
 
     Returns words of shape (messages, 5), the most significant word first.
+    Precondition: len(offsets) >= 1, 0 <= offsets[0], offsets never go back, offsets[-1] <= len(messages), and a message
+    has less than 2^60 bytes. `digest.py` lays messages out so.
     """
     words = np.empty((len(offsets) - 1, 5), np.uint32)
     _sha1(messages, offsets, words)
@@ -47,7 +49,7 @@ def _mix(a, chosen, e, constant, scheduled):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def add_block_plainly(state, block):  # type: ignore[no-untyped-def]
+def add_block_portably(state, block):  # type: ignore[no-untyped-def]
     """Adds a block, uint8 (64,), to the state, uint32 (5,) (section 6.1.2)."""
     schedule = np.empty(80, np.uint32)
     for t in range(16):
@@ -77,7 +79,7 @@ def add_block_plainly(state, block):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def add_block_by_instructions(_, state, block):  # type: ignore[no-untyped-def]
+def add_block_with_instructions(_, state, block):  # type: ignore[no-untyped-def]
     """The same, four rounds an instruction. Only where `HAS_INSTRUCTIONS`."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
@@ -133,7 +135,7 @@ def _emit_block(builder: ir.IRBuilder, state: ir.Value, block: ir.Value) -> None
     builder.store(builder.extract_element(e, ir.Constant(_WORD, 3)), last_word)
 
 
-_add_block = add_block_by_instructions if HAS_INSTRUCTIONS else add_block_plainly
+_add_block = add_block_with_instructions if HAS_INSTRUCTIONS else add_block_portably
 
 
 _LANES, _BLOCK_BYTES = 16, 64
@@ -161,8 +163,8 @@ def _fill_block(messages, start, length, number, blocks, at):  # type: ignore[no
 
 @nb.njit(cache=True, nogil=True)
 def _sha1(messages, offsets, words):  # type: ignore[no-untyped-def]
-    # Several messages side by side: a block's bytes have long been stored when they are read as vectors. Read at once,
-    # they would not be forwarded, and each block would wait for its stores, twice as long as it takes to add it.
+    # Several messages are processed side by side, so that a block's bytes are stored well before they are read as
+    # vectors. Read immediately, they could not be forwarded, and each block would wait for its stores.
     blocks, states = np.empty(_LANES * _BLOCK_BYTES, np.uint8), np.empty((_LANES, 5), np.uint32)
     for first in range(0, offsets.size - 1, _LANES):
         lanes = min(offsets.size - 1 - first, _LANES)

@@ -1,4 +1,4 @@
-"""Sort key values as bytes whose plain comparison is the order of contract 2: the greater sorts later, and so wins.
+"""Sort key values as bytes whose comparison has the order of the sort keys: the greater sorts later and wins.
 
 Each column becomes one presence byte (0 for null and NaN, which lose to any value) and its value, most significant byte
 first, turned so that bytes compare as values do; a descending column's value bytes are inverted. The encoding is
@@ -47,7 +47,12 @@ def encoded_width(columns: Sequence[SortColumn]) -> int:
 
 
 def encode_sort_values(columns: Sequence[SortColumn], values: Sequence[pa.Array], rows: int) -> Bytes:
-    """The sort values of every row, uint8 (rows, encoded_width). `values` in the columns' order and types."""
+    """The sort values of every row, uint8 (rows, encoded_width). `values` in the columns' order and types.
+
+    Precondition, which is checked: each has `rows` rows. This is NumPy, which checks its indices.
+    """
+    if any(len(array) != rows for array in values):
+        raise ValueError(f"sort columns of {[len(array) for array in values]} rows, not of {rows}")
     encoded = np.zeros((rows, encoded_width(columns)), np.uint8)
     start = 0
     for column, array in zip(columns, values, strict=True):

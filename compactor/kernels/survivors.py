@@ -1,10 +1,10 @@
-"""Which row of every primary key survives (contract 2), in one pass over rows in digest order.
+"""Decides which row of every primary key survives, in one pass over rows in digest order.
 
-The rows of a key are met in the order (stream position, file number, row index): first what the index remembers of it,
-a live compacted row or a tombstone, then the round's rows. A row takes over unless its sort values are smaller than
-the holder's. So each key's outcome is a fold over its rows, and folding them in one round or in many is the same.
+The rows of a key are read in the order (stream position, file number, row index): first the key's index entry, a live
+compacted row or a tombstone, then the round's rows. A row replaces the winning row unless its sort values are smaller.
+So each key's outcome is a fold over its rows, and folding in one round or in many has the same result.
 
-A delete row without sort values ends all that came before it, and whatever comes after it wins. A tombstone that is
+A delete row without sort values beats every earlier row and loses to every later one. A tombstone that is
 older than its retention, measured in stream positions from the row at hand, no longer counts.
 """
 
@@ -19,30 +19,29 @@ import numpy.typing as npt
 from compactor.kernels.sha1 import Words
 
 UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES = 0, 1, 2
-"""What a row does. The last: a delete whose file lacks the custom sort key columns."""
+"""Operations of rows. The last one is a delete whose file lacks the custom sort key columns."""
 
 FORGOTTEN, LIVE, TOMBSTONE, ERASED = 0, 1, 2, 3
-"""What becomes of a key: nothing is left of it, a row survives, the index remembers that it was deleted, or the index
-must say that whatever an older run says of the key is void."""
-
-NOT_DELETED, VOID = -(2**63), -(2**63) + 1
-"""In place of a tombstone's position: the key's row is live; nothing is known of the key (a mark over an older run).
-Positions may be negative, so the catalog takes none of these two."""
+"""Outcomes of a key: no entry is left, a row survives, the index has a tombstone, or the index voids the entries of the
+key in older runs.
+"""
 
 KEEP_FOR_EVER = -1
 
 
 @dataclass(frozen=True)
 class RememberedKeys:
-    """What the index holds of one hash bucket, sorted by digest, digests unique.
+    """The index entries of one hash bucket, sorted by digest, digests unique.
 
     words                (keys, 5)
     sort_values          uint8 (keys, width): order-preserving bytes, see sort_values.py; width 0: by position alone
-    tombstone_positions  int64 (keys,): where the key was deleted; NOT_DELETED where its row is live; VOID
+    outcomes             uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
+    tombstone_positions  int64 (keys,): of a TOMBSTONE, the stream position of its delete; of others not read
     """
 
     words: Words
     sort_values: npt.NDArray[np.uint8]
+    outcomes: npt.NDArray[np.uint8]
     tombstone_positions: npt.NDArray[np.int64]
 
 
@@ -69,13 +68,13 @@ class ArrivingRows:
 class Survivors:
     """One entry per key that is not forgotten, in digest order.
 
-    holders            int64 (keys,): that remembered key, or len(remembered) + that arriving row; ascending in each
+    winning_rows       int64 (keys,): that remembered key, or len(remembered) + that arriving row; ascending in each
     outcomes           uint8 (keys,): LIVE, TOMBSTONE or ERASED
     rows_deduplicated  rows (live remembered or arriving) that lost to another row
     rows_deleted       arriving delete rows that won
     """
 
-    holders: npt.NDArray[np.int64]
+    winning_rows: npt.NDArray[np.int64]
     outcomes: npt.NDArray[np.uint8]
     rows_deduplicated: int
     rows_deleted: int
@@ -93,13 +92,18 @@ def find_survivors(
     horizon              the last stream position of the round: tombstones older than the retention are forgotten
     tombstone_retention  in stream positions; KEEP_FOR_EVER: tombstones never age
     keep_marks           older runs of the index may hold remembered keys that are now forgotten: mark those ERASED
+
+    Precondition: 0 <= arriving.files < len(arriving.operations), as `files_of_places` leaves them. Checked: the lengths
+    of the arrays, and that sort values are of one width.
     """
+    _check(remembered, arriving)
     keys_max = len(remembered.words) + len(arriving.words)
-    holders = np.empty(keys_max, np.int64)
+    winning_rows = np.empty(keys_max, np.int64)
     outcomes = np.empty(keys_max, np.uint8)
     keys, deduplicated, deleted = _fold(
         remembered.words,
         remembered.sort_values,
+        remembered.outcomes,
         remembered.tombstone_positions,
         arriving.words,
         arriving.files,
@@ -109,10 +113,20 @@ def find_survivors(
         np.int64(horizon),
         np.int64(tombstone_retention),
         keep_marks,
-        holders,
+        winning_rows,
         outcomes,
     )
-    return Survivors(holders[:keys], outcomes[:keys], int(deduplicated), int(deleted))
+    return Survivors(winning_rows[:keys], outcomes[:keys], int(deduplicated), int(deleted))
+
+
+def _check(remembered: RememberedKeys, arriving: ArrivingRows) -> None:
+    keys, rows, width = len(remembered.words), len(arriving.words), arriving.sort_values.shape[1]
+    if len(remembered.outcomes) != keys or len(remembered.tombstone_positions) != keys or len(arriving.files) != rows:
+        raise ValueError(f"the columns of {keys} remembered keys and {rows} arriving rows have other lengths")
+    if remembered.sort_values.shape != (keys, width) or arriving.sort_values.shape != (rows, width):
+        raise ValueError(f"sort values {remembered.sort_values.shape} and {arriving.sort_values.shape}")
+    if len(arriving.operations) != len(arriving.positions):
+        raise ValueError(f"{len(arriving.operations)} files have operations, {len(arriving.positions)} positions")
 
 
 @nb.njit(cache=True, nogil=True)
@@ -126,39 +140,39 @@ def _compare(left, left_row, right, right_row):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _outlived(tombstone_position, position, retention):  # type: ignore[no-untyped-def]
-    if tombstone_position <= VOID or retention < 0:
+def _is_expired(outcome, tombstone_position, position, retention):  # type: ignore[no-untyped-def]
+    if outcome != TOMBSTONE or retention < 0:
         return False
     # A position is never before a tombstone's; their distance may need all of 64 bits.
     return np.uint64(position) - np.uint64(tombstone_position) > np.uint64(retention)
 
 
 @nb.njit(cache=True, nogil=True)
-def _takes_over(row, holder, old_sort, sort, files, operations):  # type: ignore[no-untyped-def]
-    """Whether an arriving row takes a key over from its holder, of which a tombstone's age is not considered."""
+def _replaces(row, winning_row, old_sort, sort, files, operations):  # type: ignore[no-untyped-def]
+    """Whether an arriving row replaces the winning row of its key. A tombstone's age is not considered here."""
     remembered = old_sort.shape[0]
     if sort.shape[1] == 0 or operations[files[row]] == DELETE_WITHOUT_SORT_VALUES:
         return True
-    if holder < remembered:
-        return _compare(sort, row, old_sort, holder) >= 0
-    if operations[files[holder - remembered]] == DELETE_WITHOUT_SORT_VALUES:
+    if winning_row < remembered:
+        return _compare(sort, row, old_sort, winning_row) >= 0
+    if operations[files[winning_row - remembered]] == DELETE_WITHOUT_SORT_VALUES:
         return True
-    return _compare(sort, row, sort, holder - remembered) >= 0
+    return _compare(sort, row, sort, winning_row - remembered) >= 0
 
 
 @nb.njit(cache=True, nogil=True)
 def _outcome_of(operation, by_position_alone):  # type: ignore[no-untyped-def]
-    """What becomes of a key that an arriving row holds in the end."""
+    """The outcome of a key whose winning row is an arriving one."""
     if operation == UPSERT:
         return LIVE
-    # Any row to come is later than this delete, and so beats it without being told: nothing need be remembered.
+    # Every later row beats this delete anyway, so no tombstone is needed.
     return FORGOTTEN if by_position_alone or operation == DELETE_WITHOUT_SORT_VALUES else TOMBSTONE
 
 
 @nb.njit(cache=True, nogil=True)
 def _outcome_at(horizon, outcome, tombstone_position, retention, leaves_mark):  # type: ignore[no-untyped-def]
-    """The outcome once the round is over: a tombstone may outlive its retention, a forgotten key may leave a mark."""
-    if outcome == TOMBSTONE and _outlived(tombstone_position, horizon, retention):
+    """The outcome at the end of the round: a tombstone may have expired, a forgotten key may leave a mark."""
+    if _is_expired(outcome, tombstone_position, horizon, retention):
         outcome = FORGOTTEN
     return ERASED if outcome == FORGOTTEN and leaves_mark else outcome
 
@@ -167,6 +181,7 @@ def _outcome_at(horizon, outcome, tombstone_position, retention, leaves_mark):  
 def _fold(  # type: ignore[no-untyped-def]
     old_words,
     old_sort,
+    old_outcomes,
     old_tombstones,
     words,
     files,
@@ -176,7 +191,7 @@ def _fold(  # type: ignore[no-untyped-def]
     horizon,
     retention,
     keep_marks,
-    holders,
+    winning_rows,
     outcomes,
 ):
     remembered, arriving = old_words.shape[0], words.shape[0]
@@ -186,15 +201,14 @@ def _fold(  # type: ignore[no-untyped-def]
         comparison = -1 if new == arriving else 1
         if old < remembered and new < arriving:
             comparison = _compare(old_words, old, words, new)
-        entry = holder = np.int64(-1)
-        tombstone_position = np.int64(NOT_DELETED)
+        has_winner, winning_row, tombstone_position = False, np.int64(0), np.int64(0)
         outcome, rows_of_key, first = FORGOTTEN, 0, new
-        if comparison <= 0:
-            entry, tombstone_position = np.int64(old), old_tombstones[old]
-            if tombstone_position != VOID:
-                holder = entry
-                outcome = LIVE if tombstone_position == NOT_DELETED else TOMBSTONE
-            rows_of_key += tombstone_position == NOT_DELETED
+        entry, is_remembered = np.int64(old), comparison <= 0
+        if is_remembered:
+            if old_outcomes[old] != ERASED:
+                has_winner, winning_row, outcome = True, entry, int(old_outcomes[old])
+            tombstone_position = old_tombstones[old]
+            rows_of_key += outcome == LIVE
             old += 1
         if comparison >= 0:
             first = new
@@ -202,17 +216,17 @@ def _fold(  # type: ignore[no-untyped-def]
                 row, file = new, files[new]
                 new += 1
                 rows_of_key += 1
-                outlives = _outlived(tombstone_position, positions[file], retention)
-                if holder < 0 or outlives or _takes_over(row, holder, old_sort, sort, files, operations):
-                    holder = np.int64(remembered + row)
+                is_expired = _is_expired(outcome, tombstone_position, positions[file], retention)
+                if not has_winner or is_expired or _replaces(row, winning_row, old_sort, sort, files, operations):
+                    has_winner, winning_row = True, np.int64(remembered + row)
                     outcome = _outcome_of(operations[file], sort.shape[1] == 0)
-                    tombstone_position = positions[file] if outcome == TOMBSTONE else np.int64(NOT_DELETED)
-        won_by_delete = holder >= remembered and operations[files[holder - remembered]] != UPSERT
-        deleted += won_by_delete
-        deduplicated += rows_of_key - (won_by_delete or outcome == LIVE)
-        outcome = _outcome_at(horizon, outcome, tombstone_position, retention, keep_marks and entry >= 0)
+                    tombstone_position = positions[file]
+        delete_won = has_winner and winning_row >= remembered and operations[files[winning_row - remembered]] != UPSERT
+        deleted += delete_won
+        deduplicated += rows_of_key - (delete_won or outcome == LIVE)
+        outcome = _outcome_at(horizon, outcome, tombstone_position, retention, keep_marks and is_remembered)
         if outcome != FORGOTTEN:
-            holders[keys] = entry if outcome == ERASED else holder
+            winning_rows[keys] = entry if outcome == ERASED else winning_row
             outcomes[keys] = outcome
             keys += 1
     return keys, deduplicated, deleted

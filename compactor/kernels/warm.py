@@ -1,10 +1,10 @@
-"""Compiles the kernels for the types that the steps give them, or loads them where that was done before.
+"""Compiles the kernels for the types that the steps use, or loads them from numba's cache.
 
     python -m compactor.kernels.warm
 
 numba compiles a function when it is first called, for seconds, and keeps the result beside the source or in the user's
 cache, for this processor and this source. `make install` calls this once; and the workers' daemon does before it forks
-workers, so that none of them compiles, or even loads, for itself.
+workers, so that no worker compiles or loads them again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compactor.kernels.digest import digest_keys
 from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
-from compactor.kernels.live_rows import LiveRows, count_live, live_pointers
+from compactor.kernels.live_rows import LiveFiles, LiveRows, count_live, live_pointers
 from compactor.kernels.parquet_values import (
     LENGTH_BYTES,
     extremes,
@@ -51,37 +51,36 @@ def warm_kernels() -> None:
     in_order = sort_by_digest([words.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
     bounds = np.array([0, _ROWS])
     files = files_of_places(in_order.places, bounds)
-    ranks = RanksWithinFiles(in_order.places, files, bounds)
-    ranks.add(numbers)
-    ranks_in_files = ranks.of(numbers)
+    ranks, counted = RanksWithinFiles(in_order.places, files, bounds), np.ones(_ROWS, np.bool_)
+    ranks.add(numbers, counted)
+    ranks_in_files = ranks.of(numbers, counted)
     ranks_within_files(files, np.arange(len(files)), np.array([_ROWS]))
     compacted_pointers(files, ranks_in_files, np.zeros(1, np.int64), np.ones(1, np.int64), _ROWS)
-    survivors = find_survivors(
-        RememberedKeys(in_order.words, in_order.sort_values, numbers),
-        ArrivingRows(in_order.words, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64)),
-        horizon=0,
-    )
+    arrived = ArrivingRows(in_order.words, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64))
     ordinals = np.zeros(1, np.int32)
     arriving = DeltaRows(in_order.words, files, in_order.row_indices, in_order.sort_values, ordinals)
     for indices_of_remembered in (numbers, read_only):
+        outcomes = counted.view(np.uint8)
+        known = RememberedKeys(in_order.words, in_order.sort_values, outcomes, indices_of_remembered)
+        survivors = find_survivors(known, arrived, horizon=0)
         remembered = LocatedRows(in_order.words, files, indices_of_remembered, in_order.sort_values)
-        gather_rows(survivors.holders, remembered, arriving)
+        gather_rows(survivors.winning_rows, remembered, arriving)
     _warm_index_kernels(in_order.words)
     _warm_parquet_kernels(numbers)
 
 
 def _warm_index_kernels(words: Words) -> None:
-    """What reads index files as they lie there."""
+    """Kernels that read index files in their stored form."""
     raw = np.frombuffer(words.byteswap().tobytes(), np.uint32).reshape(-1, 5)
     find_digests(raw, words)
-    live = LiveRows.of(np.array([-1, 0, -1]), np.array([_ROWS]), {0: np.array([1])})
+    live = LiveRows.of(LiveFiles.of(np.array([1], np.int32)), np.array([_ROWS]), {0: np.array([1])})
     file_numbers, row_indices = _read_only(np.ones(_ROWS, np.int32)), _read_only(np.arange(_ROWS))
     count_live(live, file_numbers, row_indices, np.zeros(1, np.int64))
     live_pointers(live, file_numbers, row_indices, np.ones(1, np.bool_))
 
 
 def _warm_parquet_kernels(places: npt.NDArray[np.int64]) -> None:
-    """What passes row groups on: pages lie in Arrow's memory, values in ours."""
+    """Kernels that copy row groups: pages are in Arrow's memory, values in ours."""
     codes, page = np.zeros(_ROWS, np.uint32), np.empty(packed_bytes_max(_ROWS, 1), np.uint8)
     end = pack_codes(codes, 1, page, 0)
     for as_decompressed_or_as_read in (page[:end].copy(), _read_only(page[:end].copy())):
@@ -96,7 +95,7 @@ def _warm_parquet_kernels(places: npt.NDArray[np.int64]) -> None:
 
 
 def _read_only(array: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
-    """As an array is that lies in a file or in Arrow's memory: for numba another type."""
+    """A read-only array, as in a mapped file or in Arrow's memory: numba compiles it as another type."""
     array.flags.writeable = False
     return array
 

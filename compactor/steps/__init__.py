@@ -5,6 +5,6 @@
     materialize   reads source files, writes the surviving rows into compacted files
     rehash        moves index rows to another bucket count
 
-What crosses the network per row is a pointer record; rows cross only from the source file to the compacted file,
-inside one materialize task.
+Per row, only a pointer record crosses the network; rows are copied from the source file to the compacted file within
+one materialize task.
 """

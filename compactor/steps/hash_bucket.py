@@ -9,20 +9,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.clock import SystemClock
-from compactor.errors import Corrupt
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.sha1 import Words
 from compactor.kernels.sort_values import SortColumn, encode_sort_values, encoded_width
-from compactor.names import PARTITION_STREAM_POSITION
-from compactor.planning import DeltaSource, RoundPlan
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Corrupt
+from compactor.model.names import PARTITION_STREAM_POSITION, counted
+from compactor.planning.round_plan import DeltaSource, RoundPlan
+from compactor.planning.sizing import ahead_bytes, rows_per_hash_task
 from compactor.steps.memory import peak_memory_bytes
-from compactor.tabular import read_batches
+from compactor.storage.location import StoreLocation
+from compactor.tabular import each_begun, read_batches
+from compactor.task_progress import ProgressAddress, RowCounter
+
+FILES_AHEAD = 4
+"""Files on an object store that are asked for before they are read, as far as there is room."""
 
 ROWS_PER_PIECE = 16 * 1024
-"""Of a bucket's rows on their way through Spark's shuffle: half a megabyte, which the JVM copies within its caches."""
+"""Rows of a bucket per record in Spark's shuffle: half a megabyte, which the JVM copies within its caches."""
 
 _ROWS_PER_UINT32 = 1 << 32
 
@@ -35,7 +41,7 @@ class HashedRows:
     words                 (rows, 5), file after file
     row_indices           uint32 (rows,), or uint64 where a file has more rows: rows in their file, ascending
     sort_values           uint8 (rows, width), encoded
-    seconds               what the task took, in equal parts over what it yields
+    seconds               the time of the task, in equal parts over its records
     """
 
     ordinals: npt.NDArray[np.int32]
@@ -47,61 +53,171 @@ class HashedRows:
     peak_memory_bytes: int
 
 
-def hash_files(plan: RoundPlan, files: Sequence[DeltaSource]) -> Iterator[tuple[int, HashedRows]]:
-    """One hash bucket task: yields (hash bucket, rows) for every bucket that has any, in pieces that keep their order.
+@dataclass(frozen=True)
+class HashStep:
+    """The arguments that all hash bucket tasks of a round share.
 
-    `files` are consecutive.
+    schema  of the stream: types for the columns of text files
     """
-    clock = SystemClock()
-    started = clock.monotonic_seconds()
-    starts = np.concatenate(([0], np.cumsum([file.rows for file in files])))
-    words = np.empty((int(starts[-1]), 5), np.uint32)
-    sort_values = np.empty((len(words), encoded_width(plan.sort_columns)), np.uint8)
-    for file, start in zip(files, starts.tolist(), strict=False):
-        _read_keys(plan, file, words[start : start + file.rows], sort_values[start : start + file.rows])
-    index_type = np.uint32 if max(file.rows for file in files) < _ROWS_PER_UINT32 else np.uint64
-    order, bounds = group_by_bucket(hash_buckets(words, plan.hash_bucket_count), plan.hash_bucket_count)
-    pieces = [
-        (bucket, slice(start, min(start + ROWS_PER_PIECE, int(bounds[bucket + 1]))))
-        for bucket in np.flatnonzero(np.diff(bounds)).tolist()
-        for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_PIECE)
-    ]
-    seconds_each = (clock.monotonic_seconds() - started) / max(len(pieces), 1)
-    peak = peak_memory_bytes()
-    for bucket, places in pieces:
-        rows = order[places]
-        row_counts = np.diff(np.searchsorted(rows, starts))
-        row_indices = rows - np.repeat(starts[:-1], row_counts)
-        present = np.flatnonzero(row_counts)
-        yield (
-            bucket,
-            HashedRows(
-                ordinals=np.array([files[int(place)].ordinal for place in present], np.int32),
-                row_counts=row_counts[present],
-                words=words.take(rows, axis=0),
-                row_indices=row_indices.astype(index_type),
-                sort_values=sort_values.take(rows, axis=0),
-                seconds=seconds_each,
-                peak_memory_bytes=peak,
-            ),
+
+    location: StoreLocation
+    key_columns: tuple[str, ...]
+    sort_columns: tuple[SortColumn, ...]
+    hash_bucket_count: int
+    schema: pa.Schema
+    own_parquet_pages: bool
+    task_memory_bytes: int
+    progress: ProgressAddress | None
+
+    @classmethod
+    def of(cls, plan: RoundPlan) -> HashStep:
+        return cls(
+            location=plan.location,
+            key_columns=plan.key_columns,
+            sort_columns=plan.sort_columns,
+            hash_bucket_count=plan.hash_bucket_count,
+            schema=plan.output.schema,
+            own_parquet_pages=plan.output.own_parquet_pages,
+            task_memory_bytes=plan.task_memory_bytes,
+            progress=plan.progress,
         )
 
 
-def _read_keys(plan: RoundPlan, file: DeltaSource, words: Words, sort_values: npt.NDArray[np.uint8]) -> None:
-    """Fills in digests and encoded sort values of a file's rows, in file order."""
-    read = [*plan.key_columns, *(column.name for column in plan.sort_columns if column.name not in plan.key_columns)]
-    start = 0
-    for batch in read_batches(plan.location, file.file, read, plan.output.schema):
-        rows = slice(start, start + batch.num_rows)
-        start += batch.num_rows
-        if start > file.rows:
-            continue  # There is no room for them; once all are counted, the file is refused.
-        keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in plan.key_columns]
-        words[rows] = digest_keys(keys, batch.num_rows)
-        values = [_sort_column(column, batch, file) for column in plan.sort_columns]
-        sort_values[rows] = encode_sort_values(plan.sort_columns, values, batch.num_rows)
-    if start != file.rows:
-        raise Corrupt(f"{file.file.uri} holds {start} rows, but the log says {file.rows}")
+def hash_files(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[tuple[int, HashedRows]]:
+    """One hash bucket task: yields (hash bucket, rows) for every bucket that has any, in pieces that keep their order.
+
+    `files` are consecutive. At most as many rows as fit the memory are held at a time.
+    """
+    clock = SystemClock()
+    started = clock.monotonic_seconds()
+    for held in _read(step, files):
+        order, bounds = group_by_bucket(hash_buckets(held.words, step.hash_bucket_count), step.hash_bucket_count)
+        pieces = [
+            (bucket, slice(start, min(start + ROWS_PER_PIECE, int(bounds[bucket + 1]))))
+            for bucket in np.flatnonzero(np.diff(bounds)).tolist()
+            for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_PIECE)
+        ]
+        seconds_each = (clock.monotonic_seconds() - started) / max(len(pieces), 1)
+        peak = peak_memory_bytes()
+        for bucket, places in pieces:
+            yield bucket, held.take(order[places], seconds_each, peak)
+        started = clock.monotonic_seconds()
+
+
+@dataclass(frozen=True)
+class _HeldRows:
+    """Consecutive rows of consecutive files that are held in memory.
+
+    ordinals    int32 (files,)
+    starts      int64 (files + 1,): file f's rows are [starts[f], starts[f + 1])
+    first_rows  int64 (files,): the row index of the file's first row here
+    index_type  of row indices
+    """
+
+    words: Words
+    sort_values: npt.NDArray[np.uint8]
+    ordinals: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]
+    first_rows: npt.NDArray[np.int64]
+    index_type: type[np.unsignedinteger]
+
+    def take(self, rows: npt.NDArray[np.int64], seconds: float, peak: int) -> HashedRows:
+        """Some of the rows; `rows` ascend."""
+        row_counts = np.diff(np.searchsorted(rows, self.starts))
+        row_indices = rows + np.repeat(self.first_rows - self.starts[:-1], row_counts)
+        present = np.flatnonzero(row_counts)
+        return HashedRows(
+            ordinals=self.ordinals[present],
+            row_counts=row_counts[present],
+            words=self.words.take(rows, axis=0),
+            row_indices=row_indices.astype(self.index_type),
+            sort_values=self.sort_values.take(rows, axis=0),
+            seconds=seconds,
+            peak_memory_bytes=peak,
+        )
+
+
+class _Room:
+    """Collects rows until its memory is full."""
+
+    def __init__(self, rows: int, width: int, index_type: type[np.unsignedinteger]) -> None:
+        self._words = np.empty((rows, 5), np.uint32)
+        self._sort_values = np.empty((rows, width), np.uint8)
+        self._index_type = index_type
+        self._parts: list[tuple[int, int, int]] = []
+        self.filled = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._words) - self.filled
+
+    def begin(self, ordinal: int, first_row: int) -> None:
+        """The next rows are of this file, starting at this row."""
+        self._parts.append((ordinal, self.filled, first_row))
+
+    def put(self, words: Words, sort_values: npt.NDArray[np.uint8]) -> None:
+        rows = slice(self.filled, self.filled + len(words))
+        self._words[rows], self._sort_values[rows] = words, sort_values
+        self.filled = rows.stop
+
+    def take_out(self) -> _HeldRows:
+        """The held rows; the next rows overwrite them."""
+        ordinals, starts, first_rows = (np.array(numbers, np.int64) for numbers in zip(*self._parts, strict=True))
+        held = _HeldRows(
+            self._words[: self.filled],
+            self._sort_values[: self.filled],
+            ordinals.astype(np.int32),
+            np.append(starts, self.filled),
+            first_rows,
+            self._index_type,
+        )
+        self._parts, self.filled = [], 0
+        return held
+
+
+def _read(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[_HeldRows]:
+    """The files' digests and encoded sort values, in file order, in portions that fit the memory."""
+    width = encoded_width(step.sort_columns)
+    rows = min(sum(file.rows for file in files), rows_per_hash_task(step.task_memory_bytes, width))
+    index_type = np.uint32 if max(file.rows for file in files) < _ROWS_PER_UINT32 else np.uint64
+    room = _Room(rows, width, index_type)
+    counter = RowCounter(step.progress)
+    names = [file.file for file in files]
+    ahead = each_begun(step.location, names, _columns_to_read(step), FILES_AHEAD, ahead_bytes(step.task_memory_bytes))
+    for file, _ in zip(files, ahead, strict=True):
+        first_row = 0
+        room.begin(file.ordinal, 0)
+        for words, sort_values in _read_keys(step, file):
+            counter.add(len(words))
+            start = 0
+            while start < len(words):
+                if not room.left:
+                    yield room.take_out()
+                    room.begin(file.ordinal, first_row)
+                end = min(start + room.left, len(words))
+                room.put(words[start:end], sort_values[start:end])
+                first_row += end - start
+                start = end
+    if room.filled:
+        yield room.take_out()
+
+
+def _read_keys(step: HashStep, file: DeltaSource) -> Iterator[tuple[Words, npt.NDArray[np.uint8]]]:
+    """Digests and encoded sort values of a file's rows, in file order."""
+    rows = 0
+    for batch in read_batches(step.location, file.file, _columns_to_read(step), step.schema, step.own_parquet_pages):
+        rows += batch.num_rows
+        if rows > file.rows:
+            continue  # More rows than the log states: they are only counted, and the file is refused.
+        keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in step.key_columns]
+        values = [_sort_column(column, batch, file) for column in step.sort_columns]
+        yield digest_keys(keys, batch.num_rows), encode_sort_values(step.sort_columns, values, batch.num_rows)
+    if rows != file.rows:
+        raise Corrupt(f"{file.file.uri} holds {counted(rows, 'row')}, but the log says {file.rows}")
+
+
+def _columns_to_read(step: HashStep) -> list[str]:
+    return [*step.key_columns, *(column.name for column in step.sort_columns if column.name not in step.key_columns)]
 
 
 def _sort_column(column: SortColumn, batch: pa.RecordBatch, file: DeltaSource) -> pa.Array:

@@ -3,235 +3,283 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.catalog.actions import DataFile
-from compactor.catalog.paths import CompactedFilePath
-from compactor.errors import Corrupt
-from compactor.names import ContentType
-from compactor.planning import CompactedSource, RoundPlan, SourceFile
-from compactor.schemas import conform
-from compactor.steps.finish import RowsOfFiles
-from compactor.steps.layout import MaterializeLayout
-from compactor.steps.memory import peak_memory_bytes
+from compactor.model.arrow_types import value_type
+from compactor.model.errors import Corrupt, Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import ContentType, counted
+from compactor.planning.round_plan import CompactedSource, SourceFile
+from compactor.planning.sizing import DECODED_MEMORY_SHARE, ahead_bytes
+from compactor.schemas.cast import conform
+from compactor.steps.index_update import BucketForWriter, RowsOfFiles
+from compactor.steps.output_files import FileCutter, Finishing, OutputTarget, WriteStep
+from compactor.steps.placement import MaterializeTask
 from compactor.tabular import (
-    FileMeasure,
+    ParquetRows,
     RowGroup,
-    TabularWriter,
+    TabularFile,
     dictionary_columns_of,
+    each_begun,
     open_rows,
+    read_batches,
     read_table,
+    with_constants,
     written_here,
 )
-from compactor.tabular.writer import PIECE_BYTES_MAX, PIECE_ROWS_MAX
+from compactor.tabular.sinks import PIECE_BYTES_MAX, PIECE_ROWS_MAX
+from compactor.task_progress import RowCounter
+
+SOURCES_AHEAD = 4
+"""Sources on an object store that are asked for before they are read, as far as there is room."""
 
 _ROWS_PER_TAKE = 1_000_000
+_DECODED_BYTES_PER_BYTE = 16
+"""Upper estimate of a file's decoded bytes per stored byte. A file that might exceed the memory is measured while it is
+read.
+"""
 
 ROW_GROUP_BYTES_MIN = 4 * 1024 * 1024
-"""At rest, of the rows that a source keeps, for them to be a row group of their own; fewer are gathered, and encoded by
-Arrow. Otherwise thousands of small deltas would become a file of thousands of row groups."""
-
-
-@dataclass(frozen=True)
-class MaterializedFiles:
-    """What one materialize task wrote."""
-
-    files: tuple[DataFile, ...]
-    peak_memory_bytes: int
+"""The least stored bytes of a source's surviving rows for a row group of their own; fewer are collected and encoded by
+Arrow. Otherwise thousands of small deltas would become a file of thousands of row groups.
+"""
 
 
 def materialize(
-    plan: RoundPlan, layout: MaterializeLayout, blocks_of_tasks: Mapping[int, Sequence[RowsOfFiles]]
-) -> Iterator[MaterializedFiles]:
-    """Materialize tasks, one after the other. What one wrote is brought to the disk while the next one writes."""
-    with ThreadPoolExecutor(1) as finishing:
-        written = [_write(plan, layout, task, blocks_of_tasks[task], finishing) for task in sorted(blocks_of_tasks)]
-        for task, unfinished in zip(sorted(blocks_of_tasks), written, strict=True):
+    step: WriteStep, tasks: Sequence[MaterializeTask], bucket_outputs: Sequence[BucketForWriter], task_attempt: str
+) -> Iterator[tuple[DataFile, ...]]:
+    """Materialize tasks, one after the other: yields the files of each.
+
+    The files of one task are fsynced while the next one writes.
+    """
+    by_bucket = sorted(bucket_outputs, key=lambda each: each.hash_bucket)
+    with Finishing(step.location, step.task_memory_bytes) as finishing:
+        target = OutputTarget(step, task_attempt, finishing, RowCounter(step.progress))
+        sources = [source.file for task in tasks for source in task.sources]
+        ahead = each_begun(step.location, sources, None, SOURCES_AHEAD, ahead_bytes(step.task_memory_bytes))
+        written = [
+            _write(target, ahead, task, [each.rows[task.number] for each in by_bucket if task.number in each.rows])
+            for task in tasks
+        ]
+        for task, unfinished in zip(tasks, written, strict=True):
             files = tuple(file.result() for file in unfinished)
-            rows, due = sum(file.rows for file in files), layout.rows_of_tasks[task]
-            if rows != due:
-                raise Corrupt(f"materialize task {task} wrote {rows} rows, but {due} rows survive")
-            yield MaterializedFiles(files, peak_memory_bytes())
+            rows = sum(file.rows for file in files)
+            if rows != task.rows:
+                raise Corrupt(f"materialize task {task.number} wrote {rows} rows, but {task.rows} rows survive")
+            yield files
 
 
 def _write(
-    plan: RoundPlan, layout: MaterializeLayout, task: int, blocks: Sequence[RowsOfFiles], finishing: ThreadPoolExecutor
+    target: OutputTarget, ahead: Iterator[TabularFile], task: MaterializeTask, rows_of_buckets: Sequence[RowsOfFiles]
 ) -> Sequence[Future[DataFile]]:
-    """One task's sources' rows, in the order (source file, dedupe task), in files of bounded rows."""
-    wanted = _row_indices_by_source(blocks)
-    sources = [file for file in plan.sources if file.ordinal in wanted]
-    dictionary_columns = _dictionary_columns(plan, sources)
-    passes_on = any(_is_large(plan, source, len(wanted[source.ordinal])) for source in sources)
-    with _FileCutter(plan, int(layout.first_file_numbers[task]), dictionary_columns, passes_on, finishing) as cutter:
-        for source in sources:
-            if not _pass_on(plan, source, wanted[source.ordinal], cutter):
-                for rows in _surviving_rows(plan, source, wanted[source.ordinal]):
+    """Writes the rows of one task's sources, in the order (source file, dedupe task), in files of bounded rows."""
+    step = target.step
+    rows_by_source = _row_indices_by_source(rows_of_buckets)
+    dictionary_columns = _dictionary_columns(step, task.sources)
+    copies_row_groups = any(_is_large(step, source, len(rows_by_source[source.ordinal])) for source in task.sources)
+    with FileCutter(target, task.first_file_number, dictionary_columns, copies_row_groups) as cutter:
+        for source in task.sources:
+            next(ahead)
+            if not _copy_row_groups(step, source, rows_by_source[source.ordinal], cutter):
+                for rows in _surviving_rows(target, source, rows_by_source[source.ordinal]):
                     cutter.write(rows)
     return cutter.files
 
 
-def _row_indices_by_source(blocks: Sequence[RowsOfFiles]) -> dict[int, npt.NDArray[np.int64]]:
+def _row_indices_by_source(rows_of_buckets: Sequence[RowsOfFiles]) -> dict[int, npt.NDArray[np.int64]]:
     pieces: dict[int, list[npt.NDArray[np.int64]]] = defaultdict(list)
-    for block in sorted(blocks, key=lambda block: block.hash_bucket):
-        ends = np.cumsum(block.row_counts)
-        for ordinal, start, end in zip(block.ordinals, ends - block.row_counts, ends, strict=True):
-            pieces[int(ordinal)].append(block.row_indices[start:end])
+    for rows in rows_of_buckets:
+        ends = np.cumsum(rows.row_counts)
+        for ordinal, start, end in zip(rows.ordinals, ends - rows.row_counts, ends, strict=True):
+            pieces[int(ordinal)].append(rows.row_indices[start:end])
     return {ordinal: np.concatenate(parts) for ordinal, parts in pieces.items()}
 
 
-def _pass_on(plan: RoundPlan, source: SourceFile, row_indices: npt.NDArray[np.int64], cutter: _FileCutter) -> bool:
-    """Writes a source's rows as row groups without decoding them; False: they cannot be, and nothing is written."""
-    if not _is_large(plan, source, len(row_indices)):
+def _copy_row_groups(
+    step: WriteStep, source: SourceFile, row_indices: npt.NDArray[np.int64], cutter: FileCutter
+) -> bool:
+    """Writes a source's rows as row groups without decoding them; False: that is impossible, and nothing is written."""
+    if not _is_large(step, source, len(row_indices)):
         return False
     with ExitStack() as opened:
         with _reading(source):
-            rows = opened.enter_context(open_rows(plan.location, source.file, plan.output.schema))
+            rows = opened.enter_context(open_rows(step.location, source.file, _schemas(step)))
         if rows is None or rows.row_count != source.rows:
             return False
-        start = 0
-        while start < len(row_indices):
-            left = len(row_indices) - start
-            # Row groups of one size, rather than large ones and a rest.
-            groups = max(-(-left // PIECE_ROWS_MAX), -(-left * rows.bytes_per_row // PIECE_BYTES_MAX))
-            count = min(-(-left // groups), cutter.room)
-            with _reading(source):
-                group = rows.take(row_indices[start : start + count], again=count < left)
+        constants = _constants(step) if rows.schema is step.output.schema else {}
+        groups = _row_groups(step, cutter.room, row_indices, rows.bytes_per_row)
+        for group, indices in zip(_read_row_groups(step, source, rows, groups), groups, strict=False):
             if group is None:
                 return False
-            cutter.write_row_group(group)
-            start += count
+            cutter.write_row_group(with_constants(group, constants), source, indices)
     return True
 
 
-def _is_large(plan: RoundPlan, source: SourceFile, rows: int) -> bool:
-    """Whether so many rows of a source are enough for a row group."""
-    are_parquet = plan.output.content_type is source.file.content_type is ContentType.PARQUET
-    return are_parquet and source.size_bytes * rows >= ROW_GROUP_BYTES_MIN * source.rows
+def _schemas(step: WriteStep) -> tuple[pa.Schema, ...]:
+    """Of files whose row groups can be passed on: those of the output, and for open files the ones that lack only the
+    partition's values. No column may be checked then, since nothing is decoded."""
+    output = step.output
+    if output.open_partition is None:
+        return (output.schema,)
+    are_checked = any(key in output.schema.names for key, _ in output.open_partition)
+    return (output.file_schema,) if are_checked else (output.schema, output.file_schema)
 
 
-def _surviving_rows(plan: RoundPlan, source: SourceFile, row_indices: npt.NDArray[np.int64]) -> Iterator[pa.Table]:
-    with _reading(source):
-        table = read_table(plan.location, source.file, schema=plan.output.schema)
-    if table.num_rows != source.rows:
-        raise Corrupt(f"{source.file.uri} holds {table.num_rows} rows, but the log says {source.rows}")
-    table = conform(table, plan.output.schema).combine_chunks()
+def _constants(step: WriteStep) -> dict[str, str]:
+    return dict(step.output.open_partition or ())
+
+
+def _conformed(step: WriteStep, source: SourceFile, table: pa.Table) -> pa.Table:
+    """In the schema of the rows: without the partition's values that an open file has beyond, and, for an open file,
+    without columns of type null. Raises `Invalid`, with the file, for values that are lost in it."""
+    left_out = {key for key, _ in step.output.index.stream.partition}
+    if step.output.open_partition is not None:
+        left_out |= {field.name for field in table.schema if pa.types.is_null(value_type(field.type))}
+    left_out = left_out.difference(step.output.schema.names).intersection(table.schema.names)
+    if left_out:
+        table = table.drop_columns(sorted(left_out))
+    try:
+        return conform(table, step.output.schema)
+    except Invalid as error:
+        raise Invalid(*(f"{source.file.uri}: {reason}" for reason in error.reasons)) from error
+
+
+def _row_groups(
+    step: WriteStep, room: int, row_indices: npt.NDArray[np.int64], bytes_per_row: int
+) -> list[npt.NDArray[np.int64]]:
+    """The rows of each row group. Groups are of equal size rather than large ones and a rest, and within one file.
+
+    room  rows that fit the file which is being written
+    """
+    groups = []
+    start = 0
+    while start < len(row_indices):
+        left = len(row_indices) - start
+        count = max(-(-left // PIECE_ROWS_MAX), -(-left * bytes_per_row // _piece_bytes(step)))
+        rows = min(-(-left // count), room)
+        groups.append(row_indices[start : start + rows])
+        start += rows
+        room = room - rows or step.output.rows_per_compacted_file
+    return groups
+
+
+def _read_row_groups(
+    step: WriteStep, source: SourceFile, rows: ParquetRows, groups: Sequence[npt.NDArray[np.int64]]
+) -> Iterator[RowGroup | None]:
+    """Reads the row groups; None if the file cannot be copied without decoding. A file that is too large for the memory
+    is read several times, for as many row groups as fit, a column at a time.
+    """
+    room = _decoded_bytes_max(step)
+    if rows.row_count * rows.bytes_per_row <= room:
+        for number, group in enumerate(groups, 1):
+            with _reading(source):
+                row_group = rows.take(group, keep_decoded=number < len(groups))
+            yield row_group
+        return
+    at_once = max(room // 2 // _piece_bytes(step), 1)
+    for first in range(0, len(groups), at_once):
+        with _reading(source):
+            found = rows.take_groups(groups[first : first + at_once])
+        if found is None:
+            yield None
+            return
+        yield from found
+
+
+def _is_large(step: WriteStep, source: SourceFile, rows: int) -> bool:
+    """Whether this many rows of a source suffice for a row group."""
+    are_parquet = step.output.content_type is source.file.content_type is ContentType.PARQUET
+    return (
+        step.output.own_parquet_pages and are_parquet and source.size_bytes * rows >= ROW_GROUP_BYTES_MIN * source.rows
+    )
+
+
+def _decoded_bytes_max(step: WriteStep) -> int:
+    return int(step.task_memory_bytes * DECODED_MEMORY_SHARE)
+
+
+def _piece_bytes(step: WriteStep) -> int:
+    """Bytes of a row group, which is held in its old and its new form."""
+    return max(min(PIECE_BYTES_MAX, _decoded_bytes_max(step) // 2), 1)
+
+
+def _surviving_rows(target: OutputTarget, source: SourceFile, row_indices: npt.NDArray[np.int64]) -> Iterator[pa.Table]:
+    step = target.step
+    table, rows_per_part = _decoded(step, source)
+    if table is None:
+        yield from _rows_in_parts(target, source, row_indices, rows_per_part)
+        return
+    _check_rows(source, table.num_rows)
+    table = _conformed(step, source, table).combine_chunks()
     in_file_order = len(row_indices) == table.num_rows and bool((np.diff(row_indices) == 1).all())
     for start in range(0, len(row_indices), _ROWS_PER_TAKE):
         piece = row_indices[start : start + _ROWS_PER_TAKE]
         yield table.slice(start, len(piece)) if in_file_order else table.take(pa.array(piece))
 
 
-def _dictionary_columns(plan: RoundPlan, sources: Sequence[SourceFile]) -> tuple[str, ...] | None:
-    """Which Parquet columns get dictionaries: those that have them in the largest source, where it is Parquet."""
+def _decoded(step: WriteStep, source: SourceFile) -> tuple[pa.Table | None, int]:
+    """The whole file if it fits the memory, else the number of its rows that fit."""
+    room = _decoded_bytes_max(step)
+    with _reading(source):
+        if source.size_bytes * _DECODED_BYTES_PER_BYTE <= room:
+            return read_table(step.location, source.file, schema=step.output.schema), 0
+        batches: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in _batches(step, source):
+            batches.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if size > room:
+                # Half of the memory is for the rows as they were read, half for them in order.
+                return None, max(rows * room // (2 * size), 1)
+        return pa.Table.from_batches(batches) if batches else read_table(step.location, source.file), 0
+
+
+def _batches(step: WriteStep, source: SourceFile) -> Iterator[pa.RecordBatch]:
+    return read_batches(step.location, source.file, None, step.output.schema, step.output.own_parquet_pages)
+
+
+def _rows_in_parts(
+    target: OutputTarget, source: SourceFile, row_indices: npt.NDArray[np.int64], rows_per_part: int
+) -> Iterator[pa.Table]:
+    """The rows of a file that does not fit the memory: it is read once for every part of them."""
+    step = target.step
+    for start in range(0, len(row_indices), rows_per_part):
+        part = row_indices[start : start + rows_per_part]
+        order = np.argsort(part, kind="stable")
+        ascending = part[order]
+        found, rows = [], 0
+        with _reading(source):
+            for batch in _batches(step, source):
+                here = slice(*np.searchsorted(ascending, [rows, rows + batch.num_rows]))
+                found.append(pa.Table.from_batches([batch]).take(pa.array(ascending[here] - rows)))
+                rows += batch.num_rows
+                target.done.add(batch.num_rows)
+        _check_rows(source, rows)
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        yield _conformed(step, source, pa.concat_tables(found)).combine_chunks().take(pa.array(places))
+
+
+def _check_rows(source: SourceFile, rows: int) -> None:
+    if rows != source.rows:
+        raise Corrupt(f"{source.file.uri} holds {counted(rows, 'row')}, but the log says {source.rows}")
+
+
+def _dictionary_columns(step: WriteStep, sources: Sequence[SourceFile]) -> tuple[str, ...] | None:
+    """The Parquet columns that get dictionaries: those that have one in the largest source, if that is Parquet."""
     largest = max(sources, key=lambda source: source.size_bytes)
-    if plan.output.content_type is not ContentType.PARQUET or largest.file.content_type is not ContentType.PARQUET:
+    if step.output.content_type is not ContentType.PARQUET or largest.file.content_type is not ContentType.PARQUET:
         return None
     with _reading(largest):
-        return dictionary_columns_of(plan.location, largest.file)
+        return dictionary_columns_of(step.location, largest.file)
 
 
 def _reading(source: SourceFile) -> AbstractContextManager[None]:
-    """A delta file that cannot be read is bad input; a compacted file was written here, and is damaged."""
+    """A delta file that cannot be read is bad input; a compacted file was written by Lithify, so it is damaged."""
     return written_here() if isinstance(source, CompactedSource) else nullcontext()
-
-
-class _FileCutter:
-    """Writes tables one after the other into files of at most `rows_per_compacted_file` rows.
-
-    files  what was written; the last of them is perhaps not finished yet
-    """
-
-    def __init__(
-        self,
-        plan: RoundPlan,
-        first_file_number: int,
-        dictionary_columns: Sequence[str] | None,
-        takes_row_groups: bool,
-        finishing: ThreadPoolExecutor,
-    ) -> None:
-        self.files: list[Future[DataFile]] = []
-        self._finishing = finishing
-        self._plan = plan
-        self._file_number = first_file_number
-        self._dictionary_columns = dictionary_columns
-        self._takes_row_groups = takes_row_groups
-        self._writer: TabularWriter | None = None
-        self._room = 0
-
-    def __enter__(self) -> _FileCutter:
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if self._writer is not None and error is not None:
-            self._writer.abort()
-        elif self._writer is not None:
-            self._finish_file(self._writer)
-
-    @property
-    def room(self) -> int:
-        """Rows that the file still takes; of a full one there is no such file."""
-        return self._room if self._writer is not None else self._plan.output.rows_per_compacted_file
-
-    def write(self, table: pa.Table) -> None:
-        start = 0
-        while start < table.num_rows:
-            taken = min(self.room, table.num_rows - start)
-            self._file().write(table.slice(start, taken))
-            self._fill(taken)
-            start += taken
-
-    def write_row_group(self, group: RowGroup) -> None:
-        """Not more rows than there is room for."""
-        self._file().write_row_group(group)
-        self._fill(group.rows)
-
-    def _file(self) -> TabularWriter:
-        if self._writer is None:
-            self._writer = self._open_file()
-        return self._writer
-
-    def _fill(self, rows: int) -> None:
-        self._room -= rows
-        if self._writer is not None and not self._room:
-            self._finish_file(self._writer)
-
-    def _open_file(self) -> TabularWriter:
-        output = self._plan.output
-        self._room = output.rows_per_compacted_file
-        uri = f"{self._plan.location.root_uri}/{_path(self._plan, self._file_number)}"
-        location, columns = self._plan.location, self._dictionary_columns
-        return TabularWriter.open(location, uri, output.content_type, output.schema, columns, self._takes_row_groups)
-
-    def _finish_file(self, writer: TabularWriter) -> None:
-        if self.files:
-            # One at a time: a disk that is slower than we are must not be left behind.
-            self.files[-1].result()
-        self.files.append(self._finishing.submit(_finished, self._plan, self._file_number, writer))
-        self._writer = None
-        self._file_number += 1
-
-
-def _finished(plan: RoundPlan, file_number: int, writer: TabularWriter) -> DataFile:
-    measure: FileMeasure = writer.close()
-    return DataFile(
-        file_number=file_number,
-        path=_path(plan, file_number),
-        content_type=plan.output.content_type,
-        rows=measure.rows,
-        size_bytes=measure.size_bytes,
-        columns=dict(measure.columns),
-    )
-
-
-def _path(plan: RoundPlan, file_number: int) -> str:
-    output = plan.output
-    return CompactedFilePath(
-        output.index.stream, output.compacted_stream_version, plan.commit_id, file_number, output.content_type
-    ).key

@@ -1,4 +1,4 @@
-"""What a step's Python worker has held at most, for the round's completion."""
+"""The peak memory of a step's Python worker, for the round's completion."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _BYTES_PER_KIBIBYTE = 1024
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident size of this process so far. A reused worker reports what an earlier task of it needed."""
+    """The largest resident size of this process so far. A reused worker includes the peak of its earlier tasks."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_PER_KIBIBYTE

@@ -1,55 +1,66 @@
-"""The rehash step (seed 000, "Primary key index rehashing"): index rows to another bucket count, by digest modulo.
+"""The rehash step (seed 000, "Primary key index rehashing"): moves index rows to another bucket count, by digest
+modulo.
 
-No data file is read: a digest knows its bucket, and its row does not move.
+No data file is read: the bucket follows from the digest, and rows do not move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from compactor.catalog.actions import IndexFile
 from compactor.index.files import IndexTarget, read_bucket, write_bucket
 from compactor.index.layout import IndexRows
 from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.sort_values import SortColumn
-from compactor.object_store import StoreLocation
+from compactor.model.clock import SystemClock
+from compactor.model.files import IndexFile
+from compactor.planning.round_plan import RehashPlan
+from compactor.steps.task_attempt import new_task_attempt
+from compactor.storage.location import StoreLocation
 
 
 @dataclass(frozen=True)
-class RehashPlan:
-    """What a rehash reads and writes. Travels to every task.
-
-    keys                    live rows and tombstones of the stream: what the new index must hold
-    from_hash_bucket_count  of the index as it is
-    """
+class RehashStep:
+    """The arguments that all tasks of a rehash share: see `RehashPlan`."""
 
     location: StoreLocation
-    index_files: tuple[IndexFile, ...]
     sort_columns: tuple[SortColumn, ...]
-    from_index_version: int
     from_hash_bucket_count: int
-    keys: int
     hash_bucket_count: int
     target: IndexTarget
 
+    @classmethod
+    def of(cls, plan: RehashPlan) -> RehashStep:
+        return cls(plan.location, plan.sort_columns, plan.from_hash_bucket_count, plan.hash_bucket_count, plan.target)
 
-def split_bucket(plan: RehashPlan, hash_bucket: int) -> Iterator[tuple[int, IndexRows]]:
+
+def old_buckets(plan: RehashPlan) -> list[tuple[IndexFile, ...]]:
+    """The index files of each old hash bucket that has any."""
+    files: dict[int, list[IndexFile]] = defaultdict(list)
+    for file in plan.index_files:
+        files[file.hash_bucket].append(file)
+    return [tuple(files[bucket]) for bucket in sorted(files)]
+
+
+def split_bucket(step: RehashStep, files: Sequence[IndexFile]) -> Iterator[tuple[int, IndexRows]]:
     """Reads one old bucket; yields (new hash bucket, its rows) for every new bucket that gets any."""
-    files = [file for file in plan.index_files if file.hash_bucket == hash_bucket]
-    rows = read_bucket(plan.location, files, plan.sort_columns, plan.from_hash_bucket_count)
-    order, bounds = group_by_bucket(hash_buckets(rows.words, plan.hash_bucket_count), plan.hash_bucket_count)
+    rows = read_bucket(step.location, files, step.sort_columns, step.from_hash_bucket_count)
+    order, bounds = group_by_bucket(hash_buckets(rows.words, step.hash_bucket_count), step.hash_bucket_count)
     for bucket in np.flatnonzero(np.diff(bounds)):
         yield int(bucket), rows.take(order[bounds[bucket] : bounds[bucket + 1]])
 
 
-def join_bucket(plan: RehashPlan, hash_bucket: int, blocks: Sequence[IndexRows]) -> tuple[IndexFile, ...]:
+def join_bucket(step: RehashStep, hash_bucket: int, blocks: Iterable[IndexRows]) -> tuple[IndexFile, ...]:
     """Writes one new bucket from the rows that the old ones gave it."""
-    if not blocks:
+    pieces = list(blocks)
+    if not pieces:
         return ()
-    rows = IndexRows.concatenate(blocks)
+    rows = IndexRows.concatenate(pieces)
     rows = rows.take(digest_order(rows.words))
-    return write_bucket(plan.location, plan.target, hash_bucket, rows, plan.sort_columns)
+    task_attempt = new_task_attempt(SystemClock())
+    return write_bucket(step.location, step.target, hash_bucket, rows, step.sort_columns, task_attempt)

@@ -1,44 +1,61 @@
-"""Data files, whatever their format and wherever they lie: the only room that reads and writes them.
+"""Data files of every format, on local disks and S3: the only package that reads and writes them.
 
 Roles, one module each:
 
-`filesystems`  opens PyArrow's filesystem for a URI, and translates its errors into ours, once
-`files`        the public verbs on one file: read its schema, its rows whole or by batches, measure it
-`formats`      what a format must be able to do; `parquet`, `ipc`, `orc` and `text` each know one family
-`row_groups`   row groups of Parquet that pass from file to file undecoded; by way of `column_chunks` and `thrift`
-`number_columns`  numbers read from Parquet's pages, which is how most keys are read; by way of `column_chunks` too
-`bounds`       what is known of a column's values, in a form that the log can hold
-`writer`       one output file: nobody sees it before it is whole
+`filesystems`  tells files on this machine from objects on S3, and translates PyArrow's errors into Lithify's, once
+`remote_file`  an object on S3 as Arrow reads it
+`files`        the public functions on one file: read its schema, its rows whole or in batches, measure it
+`formats`      the protocol of a format; `parquet`, `ipc`, `orc` and `text` implement it
+`parquet_pages`  the subset of Parquet that Lithify reads and writes itself: numbers, and row groups copied undecoded
+`bounds`       null counts and bounds of columns, in a form that the log can store
+`writer`       one output file, which is invisible until it is whole
 
-Everything here takes a `StoreLocation` and a URI, both plain values that travel to Spark executors. A file's rows are
-read in file order, always: a row's index in its file is part of its identity.
+All functions take a `StoreLocation` and a URI, both plain values that are sent to Spark executors. A file's rows are
+always read in file order: a row's index in its file is part of its identity.
 """
 
 from __future__ import annotations
 
-from compactor.tabular.files import infer_content_type, measure, read_batches, read_row, read_schema, read_table
-from compactor.tabular.filesystems import open_filesystem, written_here
-from compactor.tabular.formats import FileMeasure, TabularFile
-from compactor.tabular.parquet import dictionary_columns_of
-from compactor.tabular.row_groups import ParquetRows, RowGroup, open_rows
+from compactor.tabular.files import (
+    begin_ends,
+    each_begun,
+    infer_content_type,
+    measure,
+    read_batches,
+    read_outline,
+    read_row,
+    read_schema,
+    read_table,
+)
+from compactor.tabular.filesystems import written_here
+from compactor.tabular.formats import FileMeasure, FileOutline, TabularFile
+from compactor.tabular.parquet import dictionary_columns_of, read_matching
+from compactor.tabular.parquet_pages.read_back import check_row_group
+from compactor.tabular.parquet_pages.row_groups import ParquetRows, RowGroup, open_rows, with_constants
 from compactor.tabular.stored_types import stored_schema
 from compactor.tabular.writer import TabularWriter
 
 __all__ = [
     "FileMeasure",
+    "FileOutline",
     "ParquetRows",
     "RowGroup",
     "TabularFile",
     "TabularWriter",
+    "begin_ends",
+    "check_row_group",
     "dictionary_columns_of",
+    "each_begun",
     "infer_content_type",
     "measure",
-    "open_filesystem",
     "open_rows",
     "read_batches",
+    "read_matching",
+    "read_outline",
     "read_row",
     "read_schema",
     "read_table",
     "stored_schema",
+    "with_constants",
     "written_here",
 ]

@@ -1,8 +1,8 @@
-"""What is known of a column's values: null counts and bounds, in a form that the log can hold.
+"""Statistics of a column's values: null counts and bounds, in a form that the log can store.
 
-A bound is written only where it is exact. Integers, finite floats, booleans and short text stand for themselves;
-dates, times and timestamps are ISO 8601 (a timestamp with a zone in UTC, with a `Z`), decimals their digits. NaN is
-not covered by the bounds of a float column; nested columns, bytes and durations have no bounds.
+Only exact bounds are stored. Integers, finite floats, booleans and short text are stored as they are; dates, times and
+timestamps as ISO 8601 (a timestamp with a zone in UTC, with a `Z`), decimals as their digits. The bounds of a float
+column do not cover NaN; nested columns, bytes and durations have no bounds.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compactor.catalog.actions import ColumnStats, Scalar
+from compactor.model.files import ColumnStats, Scalar
 
 TEXT_BOUND_BYTES_MAX = 63
-"""Longer text is no bound: some writers cut statistics at 64 bytes without saying so, and the log stays small."""
+"""Longer text is not stored: some writers truncate statistics at 64 bytes without a note, and the log stays small."""
 
 _PARQUET_UNITS: Mapping[str, str] = MappingProxyType({"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"})
 
@@ -31,7 +31,7 @@ _PARQUET_UNITS: Mapping[str, str] = MappingProxyType({"milliseconds": "ms", "mic
 
 
 def parquet_column_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, ColumnStats]:
-    """Of each top-level column that is not nested, from the statistics of its column chunks."""
+    """Statistics of each top-level column that is not nested, from those of its column chunks."""
     positions = {metadata.schema.column(position).path: position for position in range(metadata.num_columns)}
     row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     found = {}
@@ -43,8 +43,8 @@ def parquet_column_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[s
     return found
 
 
-def _merged(kind: pa.DataType, chunks: Iterable[pq.ColumnChunkMetaData]) -> ColumnStats:
-    """Nothing is said of the column where one of its chunks says nothing."""
+def _merged(arrow_type: pa.DataType, chunks: Iterable[pq.ColumnChunkMetaData]) -> ColumnStats:
+    """The column has no statistics if one of its chunks has none."""
     nulls: int | None = 0
     lows: list[_Bound] | None = []
     highs: list[_Bound] | None = []
@@ -55,8 +55,8 @@ def _merged(kind: pa.DataType, chunks: Iterable[pq.ColumnChunkMetaData]) -> Colu
         if null_count is not None and null_count == chunk.num_values:
             continue
         bounded = stats if stats is not None and stats.has_min_max else None
-        low = _parquet_bound(bounded, "min", kind) if bounded is not None else None
-        high = _parquet_bound(bounded, "max", kind) if bounded is not None else None
+        low = _parquet_bound(bounded, "min", arrow_type) if bounded is not None else None
+        high = _parquet_bound(bounded, "max", arrow_type) if bounded is not None else None
         lows = None if lows is None or low is None else [*lows, low]
         highs = None if highs is None or high is None else [*highs, high]
     return ColumnStats(
@@ -68,21 +68,21 @@ def _merged(kind: pa.DataType, chunks: Iterable[pq.ColumnChunkMetaData]) -> Colu
 
 @dataclass(frozen=True)
 class _Bound:
-    """A bound as the log holds it, and what orders it among others of its column."""
+    """A bound as the log stores it, with the value to compare it by."""
 
     rank: Scalar | Decimal | bytes
     value: Scalar
 
 
-def _parquet_bound(stats: pq.Statistics, end: str, kind: pa.DataType) -> _Bound | None:
-    """One end ("min" or "max") of a chunk's values, by what Parquet says its numbers and bytes mean."""
+def _parquet_bound(stats: pq.Statistics, end: str, arrow_type: pa.DataType) -> _Bound | None:
+    """One bound ("min" or "max") of a chunk's values, by its logical type in Parquet."""
     logical = json.loads(stats.logical_type.to_json()) if stats.logical_type is not None else {}
     meaning = logical.get("Type", "None")
     raw = getattr(stats, f"{end}_raw")
     if meaning in ("None", "Int"):
         value = getattr(stats, end)
-        # Durations are integers to Parquet, and bytes have no meaning.
-        return None if pa.types.is_duration(kind) or isinstance(value, bytes) else _plain_bound(value)
+        # Parquet stores durations as integers; bytes have no order that readers agree on.
+        return None if pa.types.is_duration(arrow_type) or isinstance(value, bytes) else _plain_bound(value)
     if meaning == "String":
         return _text_bound(raw)
     if meaning == "Float16":
@@ -132,11 +132,11 @@ def _decimal_bound(value: Decimal) -> _Bound:
     return _Bound(value, f"{value:f}")
 
 
-def _temporal_bound(raw: int, physical: pa.DataType, kind: pa.DataType) -> _Bound | None:
-    """ISO 8601 by PyArrow, which knows nanoseconds; years of other than four digits have no bound."""
-    scalar = pa.scalar(raw, physical).cast(kind)
+def _temporal_bound(raw: int, physical: pa.DataType, arrow_type: pa.DataType) -> _Bound | None:
+    """ISO 8601, rendered by PyArrow because of nanoseconds; years without exactly four digits have no bound."""
+    scalar = pa.scalar(raw, physical).cast(arrow_type)
     text = scalar.cast(pa.string()).as_py().replace(" ", "T")
-    if not pa.types.is_time(kind) and (len(text) < 5 or text[4] != "-" or not text[:4].isdigit()):
+    if not pa.types.is_time(arrow_type) and (len(text) < 5 or text[4] != "-" or not text[:4].isdigit()):
         return None
     return _Bound(raw, text)
 
@@ -145,7 +145,7 @@ def _temporal_bound(raw: int, physical: pa.DataType, kind: pa.DataType) -> _Boun
 
 
 class RunningStats:
-    """Null counts, and bounds of the types whose extremes PyArrow finds at memory speed, over rows as they pass."""
+    """Null counts, and bounds of the types for which they are cheap, of all rows that were added."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -177,18 +177,20 @@ class RunningStats:
         }
 
 
-def _is_cheap(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind)) or bool(
-        pa.types.is_timestamp(kind)
-    )
+def _is_cheap(arrow_type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(arrow_type) or pa.types.is_boolean(arrow_type) or pa.types.is_date(arrow_type)
+    ) or bool(pa.types.is_timestamp(arrow_type))
 
 
 def _arrow_bound(scalar: pa.Scalar) -> _Bound | None:
-    kind = scalar.type
-    if pa.types.is_timestamp(kind):
-        return _temporal_bound(scalar.value, pa.int64(), pa.timestamp(kind.unit, None if kind.tz is None else "UTC"))
-    if pa.types.is_date64(kind):
+    arrow_type = scalar.type
+    if pa.types.is_timestamp(arrow_type):
+        return _temporal_bound(
+            scalar.value, pa.int64(), pa.timestamp(arrow_type.unit, None if arrow_type.tz is None else "UTC")
+        )
+    if pa.types.is_date64(arrow_type):
         return _temporal_bound(scalar.value // 86_400_000, pa.int32(), pa.date32())
-    if pa.types.is_date(kind):
+    if pa.types.is_date(arrow_type):
         return _temporal_bound(scalar.value, pa.int32(), pa.date32())
     return _plain_bound(scalar.as_py())

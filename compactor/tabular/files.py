@@ -1,25 +1,31 @@
-"""The verbs on one data file: what it holds, its rows, its measure.
+"""The functions on one data file: its schema, its rows, its measure. String and binary views are read as plain types.
 
-Errors, for every verb: `Invalid` names a file whose bytes are not what its content type says, `Corrupt` one that is
-not there, `Unavailable` one whose place does not answer.
+Errors of every function: `Invalid` for a file whose bytes do not match its content type, `Corrupt` for a missing one,
+`Unavailable` for one whose service or disk does not answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import pyarrow as pa
 
-from compactor.errors import Invalid
-from compactor.names import ContentType
-from compactor.object_store import StoreLocation
-from compactor.schemas import refuse_repeated_columns
-from compactor.tabular.filesystems import open_filesystem, reading
-from compactor.tabular.formats import FileMeasure, Source, TabularFile, TabularFormat
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType
+from compactor.schemas.cast import plain_table
+from compactor.schemas.unify import plain_schema, refuse_repeated_columns
+from compactor.storage.location import StoreLocation
+from compactor.storage.ranges import AHEAD_BYTES_MAX, REQUEST_BYTES_MAX, RangeReader, Span
+from compactor.tabular.filesystems import reading
+from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, TabularFormat
 from compactor.tabular.ipc import Ipc
 from compactor.tabular.orc import Orc
-from compactor.tabular.parquet import Parquet
+from compactor.tabular.parquet import Parquet, begin_parquet
+from compactor.tabular.remote_file import open_tail
 from compactor.tabular.text import Csv, JsonLines
 
 _SUFFIXES: Mapping[str, ContentType] = MappingProxyType(
@@ -52,20 +58,28 @@ _FORMATS: Mapping[ContentType, TabularFormat] = MappingProxyType(
 
 
 def infer_content_type(uri: str) -> ContentType:
-    """The content type that a file's name promises; text may be gzipped (`.csv.gz`). Raises `Invalid` otherwise."""
+    """The content type by a file's suffix; text may be gzipped (`.csv.gz`). Raises `Invalid` for an unknown suffix."""
     name = uri.rsplit("/", 1)[-1].lower()
     stem = name.removesuffix(".gz")
     content_type = _SUFFIXES.get(stem.rpartition(".")[2]) if "." in stem else None
     if content_type is None or (stem != name and not content_type.is_text):
         known = ", ".join(f".{suffix}" for suffix in _SUFFIXES)
-        raise Invalid(f"the content type of {uri} cannot be told from its name ({known}; text also .gz): state it")
+        raise Invalid(f"the content type of {uri} cannot be inferred from its name ({known}; text also .gz): state it")
     return content_type
 
 
 def read_schema(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> pa.Schema:
-    """The columns of a file, from its footer or header. Text is read once, whole, for the types of its values."""
+    """The columns of a file, from its footer or header. Text is read whole once, to infer the types of its values."""
     with reading(file.uri, file.content_type):
-        return _checked(file, _format(file).read_schema(_source(location, file), schema))
+        return plain_schema(_checked(file, _format(file).read_schema(_source(location, file), schema)))
+
+
+def read_outline(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> FileOutline:
+    """The columns of a file and their widths, from its footer; of text only the first block is read."""
+    with reading(file.uri, file.content_type):
+        outline = _format(file).outline(_source(location, file), schema)
+        _checked(file, outline.schema)
+        return replace(outline, schema=plain_schema(outline.schema))
 
 
 def read_table(
@@ -74,13 +88,13 @@ def read_table(
     columns: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
 ) -> pa.Table:
-    """All rows in file order. Columns that the file lacks are left out: the caller knows what they should be.
+    """All rows in file order. Columns that the file lacks are left out; the caller adds them.
 
-    schema  types for the columns of a text file (CSV, TSV, JSON), where those that it does not name are inferred, and
-            of an ORC file, where a column may hold another type in the place of its own
+    schema  types for the columns of a text file (CSV, TSV, JSON); columns without one are inferred; and types
+            for an ORC file, which may store a column with another type
     """
     with reading(file.uri, file.content_type):
-        return _format(file).read_table(_source(location, file), columns, schema)
+        return plain_table(_format(file).read_table(_source(location, file), columns, schema))
 
 
 def read_batches(
@@ -88,17 +102,71 @@ def read_batches(
     file: TabularFile,
     columns: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
+    own_pages: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """All rows in file order, a bounded number of bytes at a time where the format allows it. See `read_table`."""
+    """All rows in file order, a bounded number of bytes at a time if the format allows it. See `read_table`.
+
+    own_pages  False: Arrow reads all pages of Parquet
+    """
+    is_for_arrow = file.content_type is ContentType.PARQUET and not own_pages
+    reader: TabularFormat = Parquet(own_pages=False) if is_for_arrow else _format(file)
     with reading(file.uri, file.content_type):
-        yield from _format(file).read_batches(_source(location, file), columns, schema)
+        for batch in reader.read_batches(_source(location, file), columns, schema):
+            held = batch.schema
+            if plain_schema(held) is held:
+                yield batch
+            else:
+                yield from plain_table(pa.Table.from_batches([batch])).to_batches()
+
+
+def each_begun(
+    location: StoreLocation,
+    files: Sequence[TabularFile],
+    columns: Sequence[str] | None,
+    ahead: int,
+    room_bytes: int = AHEAD_BYTES_MAX,
+) -> Iterator[TabularFile]:
+    """Yields the files in order. While a remote file is read, the next `ahead` files are prefetched: their ends, and of
+    the columns (None: all) as much as there is room for."""
+    begun: list[Future[None] | None] = []
+    for place, file in enumerate(files):
+        while len(files) > 1 and len(begun) < min(place + 1 + ahead, len(files)):
+            begun.append(_begin_soon(_source(location, files[len(begun)]), columns, room_bytes))
+        under_way = begun[place] if begun else None
+        if under_way is not None:
+            under_way.exception()  # the read will raise the error, if there was one
+        yield file
+
+
+def begin_ends(location: StoreLocation, files: Sequence[TabularFile]) -> None:
+    """Prefetches the ends of remote files, which have their footers, without waiting."""
+    for file in files:
+        _begin_soon(_source(location, file), [], AHEAD_BYTES_MAX)
+
+
+def _begin_soon(source: Source, columns: Sequence[str] | None, room_bytes: int) -> Future[None] | None:
+    if source.reader is None:
+        return None
+    source.reader.give_room(room_bytes)
+    return source.reader.soon(partial(_begin, source, source.reader, columns))
+
+
+def _begin(source: Source, reader: RangeReader, columns: Sequence[str] | None) -> None:
+    file = source.file
+    tail = open_tail(reader, file.uri, file.size_bytes)
+    if tail.size_bytes == len(tail.data):
+        return
+    if file.content_type is ContentType.PARQUET:
+        begin_parquet(source, columns)
+    else:
+        reader.begin(file.uri, [Span(0, min(tail.size_bytes, REQUEST_BYTES_MAX))])
 
 
 def read_row(location: StoreLocation, file: TabularFile, row_index: int, schema: pa.Schema | None = None) -> pa.Table:
-    """One row as a table of one row. Of Parquet only the footer and one row group are read, of others all before it."""
+    """A table of one row. In Parquet only the footer and one row group are read, in other formats all earlier rows."""
     if file.content_type is ContentType.PARQUET:
         with reading(file.uri, file.content_type):
-            return Parquet().read_row(_source(location, file), row_index)
+            return plain_table(Parquet().read_row(_source(location, file), row_index))
     for batch in read_batches(location, file, schema=schema):
         if row_index < batch.num_rows:
             return pa.Table.from_batches([batch.slice(row_index, 1)])
@@ -107,11 +175,11 @@ def read_row(location: StoreLocation, file: TabularFile, row_index: int, schema:
 
 
 def measure(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> FileMeasure:
-    """Rows, bytes, schema and column bounds, from the footer where there is one; the rows of text are counted."""
+    """Rows, bytes, schema and column bounds, from the footer if there is one; the rows of text are counted."""
     with reading(file.uri, file.content_type):
         measured = _format(file).measure(_source(location, file), schema)
     _checked(file, measured.schema)
-    return measured
+    return replace(measured, schema=plain_schema(measured.schema))
 
 
 def _format(file: TabularFile) -> TabularFormat:
@@ -119,8 +187,7 @@ def _format(file: TabularFile) -> TabularFormat:
 
 
 def _source(location: StoreLocation, file: TabularFile) -> Source:
-    filesystem, path = open_filesystem(location, file.uri)
-    return Source(file, filesystem, path)
+    return Source.of(location, file)
 
 
 def _checked(file: TabularFile, schema: pa.Schema) -> pa.Schema:

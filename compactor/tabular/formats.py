@@ -1,4 +1,4 @@
-"""The values that say what a data file is and what was found in it, and what a format must be able to do."""
+"""The values that describe a data file, and the protocol of a format."""
 
 from __future__ import annotations
 
@@ -9,54 +9,92 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import fs
 
-from compactor.catalog.actions import ColumnStats
-from compactor.names import ContentType
-from compactor.schemas import refuse_repeated_columns
+from compactor.model.files import ColumnStats, FooterRange, RowGroupSize
+from compactor.model.names import ContentType
+from compactor.schemas.unify import refuse_repeated_columns
+from compactor.storage.location import StoreLocation
+from compactor.storage.opening import range_reader
+from compactor.storage.ranges import RangeReader
+from compactor.tabular.filesystems import local_path
+from compactor.tabular.remote_file import RemoteFile
 
 
 @dataclass(frozen=True)
 class TabularFile:
-    """What to read: `s3://bucket/key` or `file:///path`, and the format of its bytes."""
+    """A file to read: its URI, `s3://bucket/key` or `file:///path`, and its format.
+
+    size_bytes  from the log; a remote file of another size is `Corrupt`. None: not known
+    """
 
     uri: str
     content_type: ContentType
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class FileMeasure:
-    """What is known of a file without its rows.
+    """A file's size, schema and statistics.
 
-    columns  by top-level column name; a column of which nothing is known may be absent
+    columns  by top-level column name; a column without statistics may be absent
+    footer, row_groups  of Parquet
     """
 
     rows: int
     size_bytes: int
     schema: pa.Schema
     columns: Mapping[str, ColumnStats] = field(default_factory=dict)
+    footer: FooterRange | None = None
+    row_groups: tuple[RowGroupSize, ...] = ()
+
+
+@dataclass(frozen=True)
+class FileOutline:
+    """The schema and column widths of a file, from its footer or its first block.
+
+    row_bytes  average decoded bytes by top-level column; columns of unknown width are absent
+    whole      False: of text without declared types, the types are those of the first block, and later rows may differ
+    """
+
+    schema: pa.Schema
+    row_bytes: Mapping[str, float]
+    whole: bool = True
 
 
 @dataclass(frozen=True)
 class Source:
-    """An existing file, on the filesystem that holds it. Lives within one process."""
+    """An existing file: on this machine, at `path`, or remote, read by `reader`. Not sent to other processes."""
 
     file: TabularFile
-    filesystem: fs.FileSystem
     path: str
+    reader: RangeReader | None = None
+
+    @classmethod
+    def of(cls, location: StoreLocation, file: TabularFile) -> Source:
+        """Raises `Invalid` for a URI of another scheme than `s3://` and `file://`."""
+        path = local_path(file.uri)
+        return cls(file, file.uri, range_reader(location)) if path is None else cls(file, path)
 
     def open(self) -> pa.NativeFile:
         """The bytes, with random access."""
-        return self.filesystem.open_input_file(self.path)
+        remote = self.open_remote()
+        if remote is None:
+            return fs.LocalFileSystem().open_input_file(self.path)
+        return pa.PythonFile(remote, mode="r")
+
+    def open_remote(self) -> RemoteFile | None:
+        """The file object of a remote file, for readers that request ranges themselves; None: the file is local."""
+        return None if self.reader is None else RemoteFile(self.reader, self.file.uri, self.file.size_bytes)
 
     @property
     def is_remote(self) -> bool:
-        return not isinstance(self.filesystem, fs.LocalFileSystem)
+        return self.reader is not None
 
 
 class TabularFormat(Protocol):
-    """One format. PyArrow's errors pass through; `files` translates them.
+    """One format. It raises PyArrow's errors; `files` translates them.
 
-    columns  top-level columns wanted, in the order wanted; those that the file lacks are left out. None: all
-    schema   for text, which has no types of its own: what its columns are; other formats do not look at it
+    columns  the top-level columns to read, in the order to return; those that the file lacks are left out. None: all
+    schema   the column types of text, which has none itself; other formats but ORC ignore it
     """
 
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema: ...
@@ -69,9 +107,12 @@ class TabularFormat(Protocol):
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure: ...
 
+    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
+        """The outline. Reads only a footer or a first block, whatever the file's size."""
+
 
 def wanted_columns(source: Source, schema: pa.Schema, columns: Sequence[str] | None) -> list[str]:
-    """Which of the columns asked for the file has, in the order asked. Raises `Invalid` if names are not unique."""
+    """The requested columns that the file has, in the requested order. Raises `Invalid` if names are not unique."""
     refuse_repeated_columns(source.file.uri, schema)
     if columns is None:
         return list(schema.names)

@@ -1,4 +1,4 @@
-"""A local file that goes to the disk while it is being written, so that little is left to wait for at its end."""
+"""A local file whose write-back to disk begins while it is written, so that the final fsync is short."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable
 
 FLUSH_BYTES = 8 * 1024 * 1024
-"""So many are written at a time, and then sent to the disk."""
+"""After so many bytes their write-back begins."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """The system's call of that name, which Linux alone has."""
+    """The system call of that name, which only Linux has."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "sync_file_range"):
         return None
@@ -25,9 +25,10 @@ _sync_file_range = _find_sync_file_range()
 
 
 class GrowingFile:
-    """What `pa.PythonFile` writes to. One descriptor throughout: the system tells each of a failed write once.
+    """The file object behind a `pa.PythonFile`. It keeps one descriptor, because the system reports a failed write-back
+    once per descriptor. Writes after `close_descriptor` are ignored.
 
-    Raises `OSError`, from `flush_to_disk` also for what failed on the disk before.
+    Raises `OSError`; `flush_to_disk` also for earlier write-backs that failed.
     """
 
     def __init__(self, path: str) -> None:
@@ -38,39 +39,39 @@ class GrowingFile:
     def write(self, data: bytes | memoryview) -> int:
         rest = memoryview(data).cast("B")
         size = len(rest)
-        while rest:
+        while rest and self._descriptor >= 0:
             count = os.write(self._descriptor, rest[:FLUSH_BYTES])
             rest = rest[count:]
             self._size += count
             if self._size >= self._sent + FLUSH_BYTES:
-                self._send()
+                self._begin_write_back()
         return size
 
     def tell(self) -> int:
         return self._size
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Does nothing: nothing is buffered here."""
 
     def close(self) -> None:
-        """The end of what is written; the descriptor is needed until all of it is on the disk."""
+        """Ends the writing; the descriptor stays open until all data is on the disk."""
         self.closed = True
 
     def flush_to_disk(self) -> None:
-        """All that was written is on the disk when this returns; nothing more will be written."""
+        """Fsyncs all written data and closes the descriptor."""
         try:
             os.fsync(self._descriptor)
         finally:
-            self.let_go()
+            self.close_descriptor()
 
-    def let_go(self) -> None:
-        """Close the descriptor, if that has not been done."""
+    def close_descriptor(self) -> None:
+        """Does nothing if it is closed already."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _send(self) -> None:
-        """Have the system begin to write what it was given. It waits for nothing, and promises nothing."""
+    def _begin_write_back(self) -> None:
+        """Asks the system to begin the write-back. It does not wait, and guarantees nothing."""
         if _sync_file_range is not None:
             _sync_file_range(self._descriptor, self._sent, self._size - self._sent, _SYNC_FILE_RANGE_WRITE)
         self._sent = self._size

@@ -1,7 +1,7 @@
-"""Arrow IPC in both its forms (file and stream, told apart by their first bytes) and the older Feather V1.
+"""Arrow IPC in both forms (file and stream, recognised by their first bytes), and the older Feather V1.
 
-Local files are mapped, not read: their columns come without a copy. Every batch is validated whole, because a wrong
-offset in a file would otherwise be followed into somebody else's memory.
+Local files are mapped, not read: their columns are not copied. Every batch is fully validated, because a wrong offset
+in a file would otherwise lead to reads outside of its memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 from pyarrow import feather, ipc
 
-from compactor.tabular.formats import FileMeasure, Source, wanted_columns
+from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
@@ -47,8 +47,11 @@ class Ipc:
             for batch in _batches(reader):
                 yield batch.select(wanted)
 
+    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
+        return FileOutline(self.read_schema(source, schema), {})
+
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
-        """The file form counts its rows in the headers of its batches; the stream form has to be read."""
+        """The file form has row counts in its batch headers; the stream form must be read."""
         del schema
         with _open(source) as opened:
             reader = _reader(source, opened, None)
@@ -67,7 +70,7 @@ def _open(source: Source) -> Iterator[pa.NativeFile]:
 
 
 def _reader(source: Source, opened: pa.NativeFile, columns: Sequence[str] | None) -> _Reader:
-    """Positioned at the first batch; of the file's columns only those asked for are read."""
+    """Positioned at the first batch; reads only the requested columns."""
     magic = opened.read(len(_FILE_MAGIC))
     opened.seek(0)
     if magic.startswith(_FEATHER_V1_MAGIC):

@@ -1,4 +1,4 @@
-"""ORC: read by stripe, measured by its footer."""
+"""ORC: read by stripe, measured from its footer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TypeVar
 import pyarrow as pa
 from pyarrow import orc
 
-from compactor.schemas import cast_array, cast_column, unify_types
-from compactor.tabular.formats import FileMeasure, Source, wanted_columns
+from compactor.schemas.cast import cast_array, cast_column
+from compactor.schemas.unify import unify_types
+from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
 from compactor.tabular.stored_types import stored_in_orc
 
 RowsT = TypeVar("RowsT", pa.Table, pa.RecordBatch)
@@ -37,10 +38,13 @@ class Orc:
     ) -> Iterator[pa.RecordBatch]:
         with _open(source) as file:
             wanted = wanted_columns(source, file.schema, columns)
-            # Asked for no column at all, the reader forgets how many rows there are.
+            # Without any column the reader loses the number of rows.
             needed = wanted or file.schema.names[:1]
             for stripe in range(file.nstripes):
                 yield _as_written(file.read_stripe(stripe, columns=needed).select(wanted), schema)
+
+    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
+        return FileOutline(self.read_schema(source, schema), {})
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema
@@ -55,23 +59,24 @@ def _open(source: Source) -> Iterator[orc.ORCFile]:
 
 
 def _as_written(rows: RowsT, schema: pa.Schema | None) -> RowsT:
-    """The rows with the types that `schema` names where ORC holds another in their place: it has no unsigned integers,
-    no bytes of a fixed size, and only one unit of timestamps. A type that widens to the schema's is left as it is.
-    """
+    """The rows with the types of `schema` where ORC stores another type in their place: it has no unsigned integers, no
+    fixed-size bytes, and only one unit of timestamps. A type that widens to the schema's is kept."""
     if schema is None:
         return rows
     columns = []
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        place = schema.get_field_index(name)
-        kind = column.type if place < 0 else schema.field(place).type
-        stands_in = stored_in_orc(kind) is not None and unify_types(kind, column.type) != kind
-        columns.append(_cast(column, kind) if stands_in else column)
+        position = schema.get_field_index(name)
+        arrow_type = column.type if position < 0 else schema.field(position).type
+        stands_in = stored_in_orc(arrow_type) is not None and unify_types(arrow_type, column.type) != arrow_type
+        columns.append(_cast(column, arrow_type) if stands_in else column)
     return type(rows).from_arrays(columns, names=rows.schema.names) if columns else rows
 
 
-def _cast(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Where a value does not fit, the column stays as it is: whoever needs the type says so, with both files' names."""
+def _cast(column: pa.Array | pa.ChunkedArray, arrow_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """If a value does not fit, the column keeps its type; the caller that needs the type raises, naming both files."""
     try:
-        return cast_column(column, kind) if isinstance(column, pa.ChunkedArray) else cast_array(column, kind)
+        return (
+            cast_column(column, arrow_type) if isinstance(column, pa.ChunkedArray) else cast_array(column, arrow_type)
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return column

@@ -1,27 +1,35 @@
-"""Parquet: read by row group, written with bounded row groups, measured by its footer."""
+"""Parquet: read by row group, written with bounded row groups, measured from its footer."""
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow import fs
 
-from compactor.names import ContentType
-from compactor.object_store import StoreLocation
-from compactor.schemas import cast_column
+from compactor.model.files import FooterRange, RowGroupSize
+from compactor.model.names import ContentType
+from compactor.schemas.cast import cast_column
+from compactor.storage.location import StoreLocation
 from compactor.tabular.bounds import parquet_column_stats
-from compactor.tabular.column_chunks import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
-from compactor.tabular.filesystems import open_filesystem, reading
-from compactor.tabular.formats import FileMeasure, Source, TabularFile, wanted_columns
-from compactor.tabular.number_columns import read_numbers
+from compactor.tabular.filesystems import reading
+from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, wanted_columns
+from compactor.tabular.parquet_pages.arrow_files import OpenParquet, arrow_schema_of, open_parquet, spans_of_columns
+from compactor.tabular.parquet_pages.numbers import read_numbers
+from compactor.tabular.parquet_pages.page_format import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""What one batch should take in memory: 64 Ki rows of 256 bytes, or 16 Ki rows of 1 KiB."""
+"""Memory of one batch: 64 Ki rows of 256 bytes, or 16 Ki rows of 1 KiB."""
+
+_MAGIC_BYTES = 4
+_TAIL_BYTES = 8
+"""After the footer: its length, and Parquet's magic bytes."""
 
 BATCH_ROWS_MAX = 128 * 1024
 BATCH_ROWS_MIN = 256
@@ -30,11 +38,12 @@ _PLAIN_WIDTHS: Mapping[str, float] = MappingProxyType(
     {"BOOLEAN": 1 / 8, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 )
 
-_ARROW_SCHEMA_KEY = b"ARROW:schema"
-
 
 class Parquet:
-    """See `TabularFormat`."""
+    """See `TabularFormat`. `own_pages`: whether Lithify decodes the pages of numbers that it supports."""
+
+    def __init__(self, own_pages: bool = True) -> None:
+        self._own_pages = own_pages
 
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
         del schema
@@ -42,54 +51,146 @@ class Parquet:
             return arrow_schema_of(parquet)
 
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
-        with _open(source) as parquet:
+        with open_parquet(source) as file:
+            parquet = file.parquet
             arrow_schema = arrow_schema_of(parquet)
             wanted = wanted_columns(source, arrow_schema, columns)
-            return _as_written(parquet.read(columns=wanted).select(wanted), arrow_schema)
+            file.hold(range(parquet.num_row_groups), wanted)
+            table = parquet.read(columns=wanted)
+            _check_rows(table.num_rows, parquet.metadata.num_rows)
+            return _as_written(table.select(wanted), arrow_schema)
 
     def read_batches(
         self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None
     ) -> Iterator[pa.RecordBatch]:
         del schema
-        with source.open() as opened, open_parquet(source, opened) as parquet:
-            arrow_schema = arrow_schema_of(parquet)
-            wanted = wanted_columns(source, arrow_schema, columns)
-            # One row group at a time: asked for several, the reader holds the bytes of all of them until the end.
-            for row_group in range(parquet.num_row_groups):
-                for batch in _batches(source, parquet, opened, row_group, wanted):
-                    yield from _as_written(pa.Table.from_batches([batch]).select(wanted), arrow_schema).to_batches()
+        with open_parquet(source) as file:
+            yield from self.batches_of(source, file, range(file.parquet.num_row_groups), columns)
+
+    def batches_of(
+        self, source: Source, file: OpenParquet, row_groups: Sequence[int], columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of some row groups."""
+        parquet = file.parquet
+        arrow_schema = arrow_schema_of(parquet)
+        wanted = wanted_columns(source, arrow_schema, columns)
+        # One row group at a time: of several at once the reader keeps all bytes until the end.
+        for place, row_group in enumerate(row_groups):
+            rows = 0
+            file.hold([row_group], wanted)
+            file.begin(row_groups[place + 1 : place + 2], wanted)
+            for batch in self._batches(parquet, file.opened, row_group, wanted):
+                rows += batch.num_rows
+                yield from _as_written(pa.Table.from_batches([batch]).select(wanted), arrow_schema).to_batches()
+            _check_rows(rows, parquet.metadata.row_group(row_group).num_rows)
+
+    def _batches(
+        self, parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        rows = _batch_rows(parquet.metadata.row_group(row_group))
+        numbers = read_numbers(parquet, opened, row_group, columns) if self._own_pages else None
+        if numbers is None:
+            yield from parquet.iter_batches(batch_size=rows, row_groups=[row_group], columns=columns)
+        else:
+            yield from (numbers.slice(start, rows) for start in range(0, numbers.num_rows, rows))
 
     def read_row(self, source: Source, row_index: int) -> pa.Table:
-        """One row, as a table; of the file only its footer and the row's row group are read."""
-        with _open(source) as parquet:
+        """One row, as a table; only the footer and the row's row group are read."""
+        with open_parquet(source) as file:
+            parquet = file.parquet
             for row_group in range(parquet.num_row_groups):
                 rows = parquet.metadata.row_group(row_group).num_rows
                 if row_index < rows:
+                    file.hold([row_group], None)
                     table = parquet.read_row_group(row_group).slice(row_index, 1)
                     return _as_written(table, arrow_schema_of(parquet))
                 row_index -= rows
         return arrow_schema_of(parquet).empty_table()
 
+    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
+        del schema
+        with _open(source) as parquet:
+            return FileOutline(arrow_schema_of(parquet), _row_bytes(parquet.metadata))
+
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         del schema
-        with source.open() as opened, pq.ParquetFile(opened) as parquet:
-            return parquet_measure(parquet.metadata, arrow_schema_of(parquet), opened.size())
+        with open_parquet(source) as file:
+            return parquet_measure(file.parquet.metadata, arrow_schema_of(file.parquet), file.opened.size())
+
+
+def begin_parquet(source: Source, columns: Sequence[str] | None) -> None:
+    """Prefetches these columns of a remote file, one row group after the other, while there is room."""
+    with open_parquet(source) as file:
+        if file.remote is None or source.reader is None:
+            return
+        for group in range(file.parquet.num_row_groups):
+            spans = spans_of_columns(file.parquet.metadata, file.remote.size_bytes, [group], columns)
+            if not source.reader.begin(source.file.uri, spans):
+                return
+
+
+def read_matching(
+    location: StoreLocation, file: TabularFile, columns: Sequence[str], row_filter: pc.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file without the row groups that the filter excludes by the bounds in the footer. The
+    caller filters the rows."""
+    source = Source.of(location, file)
+    with reading(file.uri, file.content_type), open_parquet(source) as opened:
+        if opened.remote is None:
+            fragment = ds.ParquetFileFormat().make_fragment(source.path, fs.LocalFileSystem())
+        else:
+            fragment = ds.ParquetFileFormat().make_fragment(opened.opened)
+        present = [name for name in columns if name in fragment.physical_schema.names]
+        # If the file lacks a column of the filter, its row groups cannot be excluded.
+        with suppress(pa.ArrowInvalid):
+            fragment = fragment.subset(row_filter)
+        if opened.remote is None:
+            yield from fragment.to_batches(columns=present)
+        else:
+            yield from Parquet().batches_of(source, opened, [group.id for group in fragment.row_groups], present)
+
+
+def _check_rows(rows: int, expected_rows: int) -> None:
+    """Arrow skips pages of unknown types without an error, and a damaged page may look like one."""
+    if rows != expected_rows:
+        raise pa.ArrowInvalid(f"its pages hold {rows} rows, but its footer says {expected_rows}")
 
 
 def parquet_measure(metadata: pq.FileMetaData, schema: pa.Schema, size_bytes: int) -> FileMeasure:
     """A file's measure from its footer."""
-    return FileMeasure(metadata.num_rows, size_bytes, schema, parquet_column_stats(metadata, schema))
+    footer_bytes = _footer_bytes(metadata)
+    return FileMeasure(
+        metadata.num_rows,
+        size_bytes,
+        schema,
+        parquet_column_stats(metadata, schema),
+        FooterRange(offset=size_bytes - _TAIL_BYTES - footer_bytes, size_bytes=footer_bytes),
+        tuple(map(_row_group_size, (metadata.row_group(number) for number in range(metadata.num_row_groups)))),
+    )
+
+
+def _footer_bytes(metadata: pq.FileMetaData) -> int:
+    """The size of the footer. Arrow does not know it for a footer that it has just written."""
+    if metadata.serialized_size:
+        return int(metadata.serialized_size)
+    sink = pa.BufferOutputStream()
+    metadata.write_metadata_file(sink)
+    return int(sink.getvalue().size) - _MAGIC_BYTES - _TAIL_BYTES
+
+
+def _row_group_size(row_group: pq.RowGroupMetaData) -> RowGroupSize:
+    chunks = (row_group.column(position) for position in range(row_group.num_columns))
+    return RowGroupSize(rows=row_group.num_rows, size_bytes=sum(chunk.total_compressed_size for chunk in chunks))
 
 
 def dictionary_columns_of(location: StoreLocation, file: TabularFile) -> tuple[str, ...] | None:
-    """Leaf columns (dotted paths) that dictionaries made smaller in this file; None where the file is not Parquet.
+    """Leaf columns (dotted paths) that dictionaries made smaller in this file; None if the file is not Parquet.
 
-    A writer that is told them does not build dictionaries only to drop them when they have outgrown their page.
+    With this list a writer does not build dictionaries that it drops when they outgrow their page.
     """
     if file.content_type is not ContentType.PARQUET:
         return None
-    filesystem, path = open_filesystem(location, file.uri)
-    with reading(file.uri, file.content_type), _open(Source(file, filesystem, path)) as parquet:
+    with reading(file.uri, file.content_type), _open(Source.of(location, file)) as parquet:
         metadata = parquet.metadata
     row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return tuple(
@@ -104,10 +205,10 @@ def dictionary_columns_of(location: StoreLocation, file: TabularFile) -> tuple[s
 def _dictionary_pays(chunks: Sequence[pq.ColumnChunkMetaData], fixed_length: int) -> bool:
     """Whether one column's dictionary-encoded chunks are much smaller than plain ones would be.
 
-    The metadata does not say that a writer gave a dictionary up: the encodings list PLAIN in either case, because the
-    dictionary's own page is plain. Sizes tell, before compression. Where values have one width, or where the least and
-    the greatest text tell their usual length, plain chunks can be computed. Where they cannot, it is known that a
-    dictionary page holds 1 MiB and that an index into it has 18 bits at most; more than that are plain values.
+    The metadata does not show that a writer dropped a dictionary: the encodings list PLAIN in either case, because the
+    dictionary's own page is plain. So sizes before compression are compared. The size of plain chunks is computed from
+    the width of the values, or from the usual length of text by its minimum and maximum. Without either: a dictionary
+    page has at most 1 MiB and an index into it at most 18 bits, so larger chunks contain plain values.
     """
     encoded_bytes = plain_bytes = index_bytes_max = 0
     for chunk in chunks:
@@ -123,7 +224,7 @@ def _dictionary_pays(chunks: Sequence[pq.ColumnChunkMetaData], fixed_length: int
 
 
 def _plain_width(chunk: pq.ColumnChunkMetaData, stats: pq.Statistics | None, fixed_length: int) -> float:
-    """Bytes of one plain value; for text and bytes a guess from the two values that the statistics hold."""
+    """Bytes of one plain value; for text and bytes an estimate from the minimum and maximum in the statistics."""
     if chunk.physical_type != "BYTE_ARRAY":
         return _PLAIN_WIDTHS.get(chunk.physical_type, fixed_length)
     if stats is None or not stats.has_min_max:
@@ -131,28 +232,21 @@ def _plain_width(chunk: pq.ColumnChunkMetaData, stats: pq.Statistics | None, fix
     return 4 + (len(stats.min_raw) + len(stats.max_raw)) / 2
 
 
-def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
-    """The types that the file was written from.
-
-    The Arrow schema beside Parquet's own is followed by the reader, but not for all types: seconds come back as
-    milliseconds, date64 as date32, and dictionaries of anything but text without their dictionary.
-    """
-    read = parquet.schema_arrow
-    encoded = (parquet.metadata.metadata or {}).get(_ARROW_SCHEMA_KEY)
-    if encoded is None:
-        return read
-    written = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(encoded)))
-    if written.names != read.names:
-        return read
-    fields = [read.field(position).with_type(_wide(field.type)) for position, field in enumerate(written)]
-    return pa.schema(fields, metadata=read.metadata)
-
-
-def _wide(kind: pa.DataType) -> pa.DataType:
-    """A dictionary's indices as wide as `stored_types` makes them: one file may have more values than 8 bits count."""
-    if not pa.types.is_dictionary(kind) or kind.index_type.bit_width >= 32:
-        return kind
-    return pa.dictionary(pa.int32(), kind.value_type, ordered=kind.ordered)
+def _row_bytes(metadata: pq.FileMetaData) -> dict[str, float]:
+    """Decoded bytes of a row by top-level column, from the first row group; text in dictionaries is as wide as the two
+    values that the statistics hold."""
+    widths: dict[str, float] = {}
+    rows = metadata.row_group(0).num_rows if metadata.num_row_groups else 0
+    for position in range(metadata.num_columns if rows else 0):
+        chunk = metadata.row_group(0).column(position)
+        leaf = metadata.schema.column(position)
+        stats = chunk.statistics if chunk.is_stats_set else None
+        width = chunk.num_values * _plain_width(chunk, stats, leaf.length)
+        if math.isinf(width) or (chunk.physical_type == "BYTE_ARRAY" and not chunk.has_dictionary_page):
+            width = chunk.total_uncompressed_size
+        name = leaf.path.split(".", 1)[0]
+        widths[name] = widths.get(name, 0.0) + width / rows
+    return widths
 
 
 def _as_written(table: pa.Table, arrow_schema: pa.Schema) -> pa.Table:
@@ -165,43 +259,8 @@ def _as_written(table: pa.Table, arrow_schema: pa.Schema) -> pa.Table:
 
 @contextmanager
 def _open(source: Source) -> Iterator[pq.ParquetFile]:
-    with source.open() as opened, open_parquet(source, opened) as parquet:
-        yield parquet
-
-
-def open_parquet(source: Source, opened: pa.NativeFile) -> pq.ParquetFile:
-    """An open file as Parquet."""
-    return pq.ParquetFile(opened, pre_buffer=source.is_remote)
-
-
-def parquet_writer(
-    stream: pa.NativeFile,
-    schema: pa.Schema,
-    dictionary_columns: Sequence[str] | None,
-    footers: list[pq.FileMetaData] | None = None,
-) -> pq.ParquetWriter:
-    """Writes Parquet as all of Lithify's files are written. Its footer is added to `footers` when it is closed."""
-    return pq.ParquetWriter(
-        stream,
-        schema,
-        compression="snappy",
-        write_statistics=True,
-        store_schema=True,
-        use_dictionary=True if dictionary_columns is None else list(dictionary_columns),
-        metadata_collector=footers,
-    )
-
-
-def _batches(
-    source: Source, parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    rows = _batch_rows(parquet.metadata.row_group(row_group))
-    # Of a remote file Arrow asks for all columns at once.
-    numbers = None if source.is_remote else read_numbers(parquet, opened, row_group, columns)
-    if numbers is None:
-        yield from parquet.iter_batches(batch_size=rows, row_groups=[row_group], columns=columns)
-    else:
-        yield from (numbers.slice(start, rows) for start in range(0, numbers.num_rows, rows))
+    with open_parquet(source) as file:
+        yield file.parquet
 
 
 def _batch_rows(row_group: pq.RowGroupMetaData) -> int:

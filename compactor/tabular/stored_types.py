@@ -1,8 +1,8 @@
-"""Which type a format gives back for a type it is given, and which types it cannot hold at all.
+"""The type that each format stores for an Arrow type, and the types that it cannot store.
 
-A writer brings its rows to the stored types first, so that what a file's schema says is what a reader finds, and a
-value that would not survive is refused before the file is finished. Parquet and Arrow IPC give every type back,
-Parquet because the Arrow schema is written beside its own.
+A writer first casts its rows to the stored types, so that a reader finds the types of the file's schema, and a value
+that does not fit is refused before the file is finished. Parquet and Arrow IPC store every type unchanged except string
+and binary views, which are plain text and bytes everywhere; Parquet because the Arrow schema is stored beside its own.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from compactor.errors import Invalid
-from compactor.names import ContentType
+from compactor.model.arrow_types import value_type, wide_dictionary
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType
+from compactor.schemas.unify import LIST_MAKERS, plain_type
 
 _StoredType = Callable[[pa.DataType], pa.DataType | None]
 
 
 def stored_schema(schema: pa.Schema, content_type: ContentType) -> pa.Schema:
-    """The schema that a file of `content_type` holds for rows of `schema`.
+    """The schema of a file of `content_type` for rows of `schema`.
 
-    A column of type null is left out where the format cannot hold one: a missing column is null. Raises `Invalid` for
+    A column of type null is left out if the format cannot store one: a missing column is null. Raises `Invalid` for
     types without a stored form, and for JSON lines, which PyArrow does not write.
     """
     stored = _STORED_TYPES.get(content_type)
@@ -30,23 +32,23 @@ def stored_schema(schema: pa.Schema, content_type: ContentType) -> pa.Schema:
     for field in schema:
         if content_type is ContentType.ORC and pa.types.is_null(field.type):
             continue
-        kind = stored(field.type)
-        if kind is None:
+        arrow_type = stored(plain_type(field.type))
+        if arrow_type is None:
             instead = "feather" if content_type is ContentType.PARQUET else "parquet or feather"
             raise Invalid(
                 f"a {content_type} file cannot hold column {field.name!r} of type {field.type}: choose {instead}"
             )
-        fields.append(field.with_type(kind))
+        fields.append(field.with_type(arrow_type))
     return pa.schema(fields, metadata=schema.metadata)
 
 
 def _nested(
-    kind: pa.DataType, stored: _StoredType, make: Callable[[list[pa.Field]], pa.DataType]
+    arrow_type: pa.DataType, stored: _StoredType, make: Callable[[list[pa.Field]], pa.DataType]
 ) -> pa.DataType | None:
-    """A nested type, made again from its children as they are stored."""
+    """A nested type, rebuilt from the stored types of its children."""
     children = []
-    for position in range(kind.num_fields):
-        child = kind.field(position)
+    for position in range(arrow_type.num_fields):
+        child = arrow_type.field(position)
         child_kind = stored(child.type)
         if child_kind is None:
             return None
@@ -54,72 +56,59 @@ def _nested(
     return make(children)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_list_view(kind))
+def _is_list(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow_type) or pa.types.is_list_view(arrow_type))
 
 
-def _is_large_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind))
+def _is_large_list(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_large_list(arrow_type) or pa.types.is_large_list_view(arrow_type))
 
 
 # ------------------------------------------------------------------------------------- Parquet and Arrow IPC
 
 
-def _wide_dictionary(kind: pa.DataType) -> pa.DataType:
-    """Indices of at least 32 bits: rows of several files with a dictionary each may need more values than 8 bits count.
-
-    PyArrow writes such a Parquet file, and then cannot read it.
-    """
-    index = kind.index_type if kind.index_type.bit_width >= 32 else pa.int32()
-    return pa.dictionary(index, kind.value_type, ordered=kind.ordered)
-
-
-def _in_arrow(kind: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_dictionary(kind):
-        return _wide_dictionary(kind)
-    if pa.types.is_nested(kind) and not pa.types.is_union(kind) and not pa.types.is_run_end_encoded(kind):
-        return _nested_like(kind, _in_arrow)
-    return kind
+def _in_arrow(arrow_type: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_dictionary(arrow_type):
+        return wide_dictionary(arrow_type)
+    if (
+        pa.types.is_nested(arrow_type)
+        and not pa.types.is_union(arrow_type)
+        and not pa.types.is_run_end_encoded(arrow_type)
+    ):
+        return _nested_like(arrow_type, _in_arrow)
+    return arrow_type
 
 
-def _in_parquet(kind: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_dictionary(kind):
-        return _wide_dictionary(kind)
-    if pa.types.is_run_end_encoded(kind):
-        return _in_parquet(kind.value_type)
-    if pa.types.is_union(kind) or kind == pa.month_day_nano_interval():
+def _in_parquet(arrow_type: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_dictionary(arrow_type):
+        return wide_dictionary(arrow_type)
+    if pa.types.is_run_end_encoded(arrow_type):
+        return _in_parquet(arrow_type.value_type)
+    if pa.types.is_union(arrow_type) or arrow_type == pa.month_day_nano_interval():
         return None
-    if pa.types.is_struct(kind) and kind.num_fields == 0:
+    if pa.types.is_struct(arrow_type) and arrow_type.num_fields == 0:
         return None
-    if pa.types.is_nested(kind):
-        return _nested_like(kind, _in_parquet)
-    return kind
+    if pa.types.is_nested(arrow_type):
+        return _nested_like(arrow_type, _in_parquet)
+    return arrow_type
 
 
-def _nested_like(kind: pa.DataType, stored: _StoredType) -> pa.DataType | None:
-    if pa.types.is_struct(kind):
-        return _nested(kind, stored, pa.struct)
-    if pa.types.is_map(kind):
-        key, item = stored(kind.key_type), stored(kind.item_type)
+def _nested_like(arrow_type: pa.DataType, stored: _StoredType) -> pa.DataType | None:
+    if pa.types.is_struct(arrow_type):
+        return _nested(arrow_type, stored, pa.struct)
+    if pa.types.is_map(arrow_type):
+        key, item = stored(arrow_type.key_type), stored(arrow_type.item_type)
         if key is None or item is None:
             return None
-        fields = kind.key_field.with_type(key), kind.item_field.with_type(item)
-        return pa.map_(*fields, keys_sorted=kind.keys_sorted)
-    if pa.types.is_fixed_size_list(kind):
-        return _nested(kind, stored, lambda children: pa.list_(children[0], kind.list_size))
-    for is_one, make in _LIST_MAKERS:
-        if is_one(kind):
-            item = _nested(kind, stored, pa.struct)
+        fields = arrow_type.key_field.with_type(key), arrow_type.item_field.with_type(item)
+        return pa.map_(*fields, keys_sorted=arrow_type.keys_sorted)
+    if pa.types.is_fixed_size_list(arrow_type):
+        return _nested(arrow_type, stored, lambda children: pa.list_(children[0], arrow_type.list_size))
+    for is_one, make in LIST_MAKERS:
+        if is_one(arrow_type):
+            item = _nested(arrow_type, stored, pa.struct)
             return None if item is None else make(item.field(0))
     return None
-
-
-_LIST_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Field], pa.DataType]], ...] = (
-    (pa.types.is_list, pa.list_),
-    (pa.types.is_large_list, pa.large_list),
-    (pa.types.is_list_view, pa.list_view),
-    (pa.types.is_large_list_view, pa.large_list_view),
-)
 
 
 # ------------------------------------------------------------------------------------------------------- ORC
@@ -131,9 +120,7 @@ _ORC_PLAIN = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
     pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
     pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
     pa.date64(): pa.date32(),
 }
 _ORC_SAME = frozenset(
@@ -152,61 +139,54 @@ _ORC_SAME = frozenset(
 )
 
 
-def stored_in_orc(kind: pa.DataType) -> pa.DataType | None:
-    """What ORC holds in a type's place; None: it cannot hold it.
+def stored_in_orc(arrow_type: pa.DataType) -> pa.DataType | None:
+    """The type that ORC stores; None: it cannot store it.
 
     Signed integers, one kind of text, bytes and list, timestamps in nanoseconds (UTC where they have a zone).
     """
-    kind = _unwrapped(kind)
-    if kind in _ORC_SAME:
-        return kind
-    if kind in _ORC_PLAIN:
-        return _ORC_PLAIN[kind]
-    if pa.types.is_fixed_size_binary(kind):
+    arrow_type = value_type(arrow_type)
+    if arrow_type in _ORC_SAME:
+        return arrow_type
+    if arrow_type in _ORC_PLAIN:
+        return _ORC_PLAIN[arrow_type]
+    if pa.types.is_fixed_size_binary(arrow_type):
         return pa.binary()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("ns", None if kind.tz is None else "UTC")
-    if pa.types.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
-    return _nested_in_orc(kind)
+    if pa.types.is_timestamp(arrow_type):
+        return pa.timestamp("ns", None if arrow_type.tz is None else "UTC")
+    if pa.types.is_decimal(arrow_type):
+        return pa.decimal128(arrow_type.precision, arrow_type.scale) if arrow_type.precision <= 38 else None
+    return _nested_in_orc(arrow_type)
 
 
-def _nested_in_orc(kind: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_struct(kind) and kind.num_fields > 0:
-        return _nested(kind, stored_in_orc, pa.struct)
-    if pa.types.is_map(kind):
-        key, item = stored_in_orc(kind.key_type), stored_in_orc(kind.item_type)
+def _nested_in_orc(arrow_type: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_struct(arrow_type) and arrow_type.num_fields > 0:
+        return _nested(arrow_type, stored_in_orc, pa.struct)
+    if pa.types.is_map(arrow_type):
+        key, item = stored_in_orc(arrow_type.key_type), stored_in_orc(arrow_type.item_type)
         return None if key is None or item is None else pa.map_(key, item)
-    if _is_list(kind) or _is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _nested(kind, stored_in_orc, lambda children: pa.list_(children[0]))
+    if _is_list(arrow_type) or _is_large_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type):
+        return _nested(arrow_type, stored_in_orc, lambda children: pa.list_(children[0]))
     return None
-
-
-def _unwrapped(kind: pa.DataType) -> pa.DataType:
-    """Without dictionary, run ends or extension type."""
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _unwrapped(kind.value_type)
-    if isinstance(kind, pa.BaseExtensionType):
-        return _unwrapped(kind.storage_type)
-    return kind
 
 
 # ------------------------------------------------------------------------------------------------------ text
 
 
-def _in_text(kind: pa.DataType) -> pa.DataType | None:
-    """Anything with a text that reads back; never nested values, nor bytes, which need not be text."""
-    kind = _unwrapped(kind)
-    if kind == pa.string_view():
-        return pa.string()
-    if pa.types.is_float16(kind):
+def _in_text(arrow_type: pa.DataType) -> pa.DataType | None:
+    """Types whose text form can be read back; not nested types, and not bytes, which need not be text."""
+    arrow_type = value_type(arrow_type)
+    if pa.types.is_float16(arrow_type):
         return pa.float32()
-    bytes_like = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    if (bytes_like and not pa.types.is_decimal(kind)) or kind == pa.binary_view():
+    bytes_like = (
+        pa.types.is_binary(arrow_type)
+        or pa.types.is_large_binary(arrow_type)
+        or pa.types.is_fixed_size_binary(arrow_type)
+    )
+    if bytes_like and not pa.types.is_decimal(arrow_type):
         return None
-    if pa.types.is_nested(kind) or kind == pa.month_day_nano_interval():
+    if pa.types.is_nested(arrow_type) or arrow_type == pa.month_day_nano_interval():
         return None
-    return kind
+    return arrow_type
 
 
 _STORED_TYPES: dict[ContentType, _StoredType] = {

@@ -1,8 +1,8 @@
-"""CSV, TSV and JSON lines: text, plain or gzipped, whose types are declared by the caller or found in all its rows.
+"""CSV, TSV and JSON lines: text, plain or gzipped, whose types are declared by the caller or inferred from all rows.
 
-An inferred type is the same wherever the file is cut: it is the first of PyArrow's inference order that every value
-of the column fits, not only those of the first block. In CSV an empty field is null and `""` is empty text; a header
-row is required.
+An inferred type does not depend on blocks: it is the first of PyArrow's inference order that fits every value of the
+column, not only those of the first block. In CSV an empty field is null and `""` is empty text; a header row is
+required.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import pyarrow as pa
 from pyarrow import csv
 from pyarrow import json as arrow_json
 
-from compactor.errors import Invalid
-from compactor.schemas import cast_column, refuse_repeated_columns, unify_types
-from compactor.tabular.formats import FileMeasure, Source, wanted_columns
+from compactor.model.arrow_types import decoded_type
+from compactor.model.errors import Invalid
+from compactor.schemas.cast import cast_column
+from compactor.schemas.unify import refuse_repeated_columns, unify_types
+from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
 
 BLOCK_BYTES = 8 * 1024 * 1024
-"""What is parsed at a time, and so the longest row that can be read."""
+"""Bytes parsed at a time, which is also the longest row that can be read."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @contextmanager
 def open_text(source: Source) -> Iterator[pa.NativeFile]:
-    """The text itself: gzip is recognised by its first bytes, whatever the file is called."""
+    """The text, uncompressed: gzip is recognised by its first bytes, not by the file's name."""
     with source.open() as opened:
         magic = opened.read(len(_GZIP_MAGIC))
         opened.seek(0)
@@ -72,9 +75,9 @@ class Csv:
         header = self._header(source)
         wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
-        # Asked for no column at all, the parser would return all of them.
+        # Without any requested column the parser would return all of them.
         options = _convert_options(
-            {name: _csv_type(kind) for name, kind in declared.items()}, wanted or header.names[:1]
+            {name: _csv_type(arrow_type) for name, arrow_type in declared.items()}, wanted or header.names[:1]
         )
         with open_text(source) as text:
             table = csv.read_csv(
@@ -88,7 +91,7 @@ class Csv:
         header = self._header(source)
         wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
-        parsed = {name: _csv_type(kind) for name, kind in declared.items()}
+        parsed = {name: _csv_type(arrow_type) for name, arrow_type in declared.items()}
         if not all(name in parsed for name in wanted):
             parsed = dict(zip(header.names, self._infer(source, header, declared)[0], strict=True))
         options = _convert_options(parsed, wanted or header.names[:1])
@@ -99,8 +102,21 @@ class Csv:
         header = self._header(source)
         declared = _declared(header, schema)
         kinds, rows = self._infer(source, header, declared)
-        fields = [(name, declared.get(name, kind)) for name, kind in zip(header.names, kinds, strict=True)]
+        fields = [(name, declared.get(name, arrow_type)) for name, arrow_type in zip(header.names, kinds, strict=True)]
         return FileMeasure(rows, _size_bytes(source), pa.schema(fields))
+
+    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
+        header = self._header(source)
+        declared = _declared(header, schema)
+        kinds = {field.name: declared.get(field.name, field.type) for field in header}
+        # A column of one block may not fit its declared type: the session reports that after reading the whole file.
+        block = self._first_block(source, header)
+        whole = len(declared) == len(header) or _fits_one_block(source)
+        return FileOutline(pa.schema(list(kinds.items())), _row_bytes(block), whole)
+
+    def _first_block(self, source: Source, header: pa.Schema) -> pa.RecordBatch | None:
+        options = _convert_options(dict(zip(header.names, header.types, strict=True)), None)
+        return next(self._parsed_batches(source, header, options), None)
 
     def _header(self, source: Source) -> pa.Schema:
         """The column names, with the types of the first block."""
@@ -114,7 +130,7 @@ class Csv:
             return reader.schema
 
     def _parse_options(self, header: pa.Schema) -> csv.ParseOptions:
-        """Of a single column, an empty line is a null; otherwise it is no row."""
+        """In a file of one column an empty line is a null; otherwise it is not a row."""
         several = len(header.names) > 1
         return csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=several)
 
@@ -132,10 +148,11 @@ class Csv:
     def _infer(
         self, source: Source, first: pa.Schema, declared: Mapping[str, pa.DataType]
     ) -> tuple[list[pa.DataType], int]:
-        """The type of each column as parsed, and the row count. A column that misfits is tried with the next type.
+        """The type of each column as parsed, and the row count. If a value does not fit a column's type, the next type
+        is tried.
 
-        `first` has the types to begin with. One pass over the file where those of the first block are typical; at
-        most one more for each column and type.
+        `first` has the types to begin with. It takes one pass over the file if the types of the first block fit, and
+        at most one more for each column and type.
         """
         kinds = [_csv_type(declared.get(field.name, field.type)) for field in first]
         while True:
@@ -150,6 +167,20 @@ class Csv:
                 kinds[position] = _CSV_INFERENCE_ORDER[_CSV_INFERENCE_ORDER.index(kinds[position]) + 1]
 
 
+def _row_bytes(rows: pa.RecordBatch | pa.Table | None) -> dict[str, float]:
+    """Average bytes of a row, by column."""
+    if rows is None or not rows.num_rows:
+        return {}
+    return {name: rows.column(name).nbytes / rows.num_rows for name in rows.schema.names}
+
+
+def _fits_one_block(source: Source) -> bool:
+    """Whether the file has one block only; for gzipped text this is not known."""
+    with source.open() as opened:
+        is_gzip = bool(opened.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC)
+        return not is_gzip and int(opened.size()) <= BLOCK_BYTES
+
+
 def _convert_options(parsed: Mapping[str, pa.DataType], columns: Sequence[str] | None) -> csv.ConvertOptions:
     return csv.ConvertOptions(
         column_types=dict(parsed),
@@ -160,19 +191,18 @@ def _convert_options(parsed: Mapping[str, pa.DataType], columns: Sequence[str] |
     )
 
 
-def _csv_type(kind: pa.DataType) -> pa.DataType:
-    """What to parse, where PyArrow's CSV parser does not make `kind` itself."""
-    if pa.types.is_dictionary(kind):
-        return _csv_type(kind.value_type)
-    if pa.types.is_float16(kind):
+def _csv_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type to parse as, if PyArrow's CSV parser does not support `arrow_type`."""
+    arrow_type = decoded_type(arrow_type)
+    if pa.types.is_float16(arrow_type):
         return pa.float32()
-    if kind == pa.string_view() or (pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind)):
+    if arrow_type == pa.string_view() or (pa.types.is_decimal(arrow_type) and not pa.types.is_decimal128(arrow_type)):
         return pa.string()
-    return kind
+    return arrow_type
 
 
 def _declared(present: pa.Schema, schema: pa.Schema | None) -> dict[str, pa.DataType]:
-    """The declared types of the columns that are there."""
+    """The declared types of the columns that the file has."""
     if schema is None:
         return {}
     return {field.name: field.type for field in schema if field.name in present.names}
@@ -186,14 +216,15 @@ def _as_declared(table: pa.Table, declared: Mapping[str, pa.DataType]) -> pa.Tab
 
 
 def _size_bytes(source: Source) -> int:
-    return int(source.filesystem.get_file_info(source.path).size)
+    with source.open() as opened:
+        return int(opened.size())
 
 
 # ------------------------------------------------------------------------------------------------- JSON lines
 
 
 class JsonLines:
-    """One JSON object a line. See `TabularFormat`; every declared column is there, null where no line has it."""
+    """One JSON object per line. See `TabularFormat`; every declared column is returned, null if no line has it."""
 
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
         return self.measure(source, schema).schema
@@ -203,7 +234,7 @@ class JsonLines:
         wanted = wanted_columns(source, inferred, columns)
         needed = _needed(inferred, wanted)
         tables = [needed.empty_table(), *_json_tables(source, needed)]
-        # Without columns, tables would lose their rows when they are joined.
+        # Without columns, tables would lose their row count when they are concatenated.
         return _as_declared(pa.concat_tables(tables).select(wanted), _types(schema))
 
     def read_batches(
@@ -214,6 +245,13 @@ class JsonLines:
         for table in _json_tables(source, _needed(inferred, wanted)):
             for batch in _as_declared(table, _types(schema)).to_batches():
                 yield batch.select(wanted)
+
+    def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
+        """The outline of the first block. Later lines may have further columns."""
+        inferred, _ = _infer_json(source, schema, blocks_max=1)
+        fields = [field.with_type(_types(schema).get(field.name, field.type)) for field in inferred]
+        block = next(_json_tables(source, _needed(inferred, inferred.names)), None)
+        return FileOutline(pa.schema(fields), _row_bytes(block), _fits_one_block(source))
 
     def measure(self, source: Source, schema: pa.Schema | None) -> FileMeasure:
         inferred, rows = _infer_json(source, schema)
@@ -226,12 +264,12 @@ def _types(schema: pa.Schema | None) -> dict[str, pa.DataType]:
     return {} if schema is None else {field.name: field.type for field in schema}
 
 
-def _infer_json(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, int]:
-    """The schema that every line parses with, and the row count."""
-    parsed = pa.schema([(name, _json_type(name, kind)) for name, kind in _types(schema).items()])
+def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None = None) -> tuple[pa.Schema, int]:
+    """The schema that fits every line, and the row count; only of the first `blocks_max` blocks, if given."""
+    parsed = pa.schema([(name, _json_type(name, arrow_type)) for name, arrow_type in _types(schema).items()])
     kinds = dict(zip(parsed.names, parsed.types, strict=True))
     rows = 0
-    for lines in _blocks_of_lines(source):
+    for lines in islice(_blocks_of_lines(source), blocks_max):
         table = arrow_json.read_json(
             pa.BufferReader(lines),
             read_options=_json_read_options(lines),
@@ -248,7 +286,7 @@ def _infer_json(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, in
 
 
 def _needed(inferred: pa.Schema, wanted: Sequence[str]) -> pa.Schema:
-    """What to parse. Asked for no column at all, the parser would forget how many lines there are."""
+    """The columns to parse. Without any the parser would lose the number of lines."""
     return pa.schema([inferred.field(name) for name in wanted] or [pa.field("", pa.null())])
 
 
@@ -265,7 +303,7 @@ def _json_read_options(lines: bytes) -> arrow_json.ReadOptions:
 
 
 def _blocks_of_lines(source: Source) -> Iterator[bytes]:
-    """The text in pieces of whole lines; JSON has no newline inside a value. Blank pieces are left out."""
+    """The text in pieces of whole lines; a JSON value contains no newline. Blank pieces are left out."""
     rest = io.BytesIO()
     with open_text(source) as text:
         while piece := text.read(BLOCK_BYTES):
@@ -283,10 +321,10 @@ def _blocks_of_lines(source: Source) -> Iterator[bytes]:
 
 
 def _promote_json(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """As PyArrow's parser promotes within a block: a whole number beside others, a date beside other text."""
+    """Promotes as PyArrow's parser does within a block: whole numbers to others, dates to text."""
     if {first, second} == {pa.int64(), pa.float64()}:
         return pa.float64()
-    if pa.string() in (first, second) and any(pa.types.is_timestamp(kind) for kind in (first, second)):
+    if pa.string() in (first, second) and any(pa.types.is_timestamp(arrow_type) for arrow_type in (first, second)):
         return pa.string()
     if pa.types.is_list(first) and pa.types.is_list(second):
         item = _promote_json(first.value_type, second.value_type)
@@ -294,28 +332,31 @@ def _promote_json(first: pa.DataType, second: pa.DataType) -> pa.DataType | None
     if pa.types.is_struct(first) and pa.types.is_struct(second):
         members = {field.name: field.type for field in first}
         for field in second:
-            kind = _promote_json(members.get(field.name, pa.null()), field.type)
-            if kind is None:
+            arrow_type = _promote_json(members.get(field.name, pa.null()), field.type)
+            if arrow_type is None:
                 return None
-            members[field.name] = kind
+            members[field.name] = arrow_type
         return pa.struct(list(members.items()))
     return unify_types(first, second)
 
 
-def _json_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """What to parse, where PyArrow's JSON parser does not make `kind` itself. `name` is for the error."""
-    if pa.types.is_dictionary(kind):
-        return _json_type(name, kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _json_type(name, field.type)) for field in kind])
-    if pa.types.is_nested(kind) and hasattr(kind, "value_type"):
-        return pa.list_(_json_type(name, kind.value_type))
-    if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or pa.types.is_fixed_size_binary(kind):
-        raise Invalid(f"column {name!r} is declared as {kind}, which JSON lines cannot hold")
+def _json_type(name: str, arrow_type: pa.DataType) -> pa.DataType:
+    """The type to parse as, if PyArrow's JSON parser does not support `arrow_type`. `name` is for the error."""
+    arrow_type = decoded_type(arrow_type)
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([(field.name, _json_type(name, field.type)) for field in arrow_type])
+    if pa.types.is_nested(arrow_type) and hasattr(arrow_type, "value_type"):
+        return pa.list_(_json_type(name, arrow_type.value_type))
+    if (
+        pa.types.is_nested(arrow_type)
+        or isinstance(arrow_type, pa.BaseExtensionType)
+        or pa.types.is_fixed_size_binary(arrow_type)
+    ):
+        raise Invalid(f"column {name!r} is declared as {arrow_type}, which JSON lines cannot store")
     for is_one, parsed in _JSON_PARSES:
-        if is_one(kind):
+        if is_one(arrow_type):
             return parsed
-    return kind
+    return arrow_type
 
 
 _JSON_PARSES: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (

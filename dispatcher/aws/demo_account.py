@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import boto3
 from botocore.config import Config
 
-from compactor.aws.failures import translated
-from compactor.events import Event
+from compactor.events.relay import Event
+from compactor.storage.aws.failures import translated
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -12,33 +15,79 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from compactor.aws.failures import translated
-from compactor.errors import Invalid
-from dispatcher.queue import REASONS_ATTRIBUTE, QueueMessage
+from compactor.model.clock import Clock, SystemClock
+from compactor.model.endpoints import checked_endpoint
+from compactor.model.errors import Denied, Invalid
+from compactor.storage.aws.failures import translated
+from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, MessageAttribute, QueueMessage
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
-    from mypy_boto3_sqs.type_defs import MessageTypeDef
+    from mypy_boto3_sqs.literals import QueueAttributeNameType
+    from mypy_boto3_sqs.type_defs import (
+        MessageAttributeValueOutputTypeDef,
+        MessageAttributeValueTypeDef,
+        MessageTypeDef,
+        SendMessageRequestTypeDef,
+    )
 
-REASONS_BYTES_MAX = 8_192
-MESSAGE_BYTES_MAX = 262_144
-"""Of a body with its attributes, as every SQS queue takes it; reasons give way to the body."""
+MESSAGE_BYTES_MAX = 1_048_576
+"""Of a body with its attributes, where the queue itself allows no less: SQS's own limit."""
+
+ATTRIBUTES_MAX = 10
+DELAY_SECONDS_MAX = 900
+REASONS_BYTES_MIN = 200
+"""That attributes leave to the reasons."""
+
+_REGION_OF_STAND_INS = "us-east-1"
+_REGION = "[a-z]{2,3}(?:-[a-z]+)+-[0-9]+"
+_REGION_IN_HOST = re.compile(
+    rf"(?:^|\.)(?:sqs(?:-fips)?\.(?P<region>{_REGION})\.|(?P<legacy>{_REGION})\.queue\.amazonaws\.)"
+)
+
+_GROUP_ID = re.compile("[!-~]{1,128}")
 
 _VOID_RECEIPT = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"})
 
 
 @dataclass(frozen=True)
-class _DeadLetters:
+class _QueueFacts:
+    """What does not change while a queue is used. `message_bytes_max`: that it takes."""
+
     url: str
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+
+    @property
+    def is_fifo(self) -> bool:
+        return self.url.endswith(".fifo")
+
+
+@dataclass(frozen=True)
+class _DeadLetters:
+    facts: _QueueFacts
     deliveries_max: int | None
 
 
-class SqsQueue:
-    """A `Queue`. Threads may share one: boto3's clients are safe for that."""
+@dataclass(frozen=True)
+class _Fifo:
+    """message: the same for copies of which one is enough. `group` None: its own."""
 
-    def __init__(self, client: SQSClient, url: str, dead_letters: _DeadLetters | None) -> None:
+    message: str
+    group: str | None
+
+
+class SqsQueue:
+    """A `Queue`, standard or FIFO. Threads may share one: boto3's clients are safe for that.
+
+    On a FIFO queue a message that is sent without a group is a group of its own: it holds up no other.
+    """
+
+    def __init__(self, client: SQSClient, facts: _QueueFacts, dead_letters: _DeadLetters | None, clock: Clock) -> None:
         self._client = client
-        self._url = url
+        self._reopen: Callable[[], SQSClient] | None = None
+        self._clock = clock
+        self._facts = facts
+        self._url = facts.url
         self._dead_letters = dead_letters
 
     @classmethod
@@ -50,12 +99,30 @@ class SqsQueue:
         endpoint_url: str | None = None,
         region: str | None = None,
     ) -> SqsQueue:
-        """Raises `Invalid` if there is no such queue, or if one of the two may not be used."""
+        """The region, where none is given, is the one that the URL names, else the environment's.
+
+        Raises `Invalid` if there is no such queue, or if one of the two may not be used.
+        """
         if urlsplit(url).scheme not in ("http", "https"):
             raise Invalid(f"{url!r} is no queue URL: write https://sqs.region.amazonaws.com/account/name")
         config = Config(retries={"mode": "standard", "total_max_attempts": 5}, connect_timeout=5, read_timeout=30)
-        client = boto3.client("sqs", region_name=region, endpoint_url=endpoint_url, config=config)
-        return cls(client, url, _find_dead_letters(client, url, dead_letter_queue_url))
+        session = boto3.session.Session()
+        found = region or region_of(url) or session.region_name
+        if found is None and endpoint_url is not None:
+            found = _REGION_OF_STAND_INS
+        if found is None:
+            raise Invalid(f"{url} names no AWS region: give --region, or set AWS_REGION")
+
+        def open_client() -> SQSClient:
+            endpoint = checked_endpoint(endpoint_url)
+            with translated(f"queue {url} cannot be reached"):
+                return boto3.session.Session().client("sqs", region_name=found, endpoint_url=endpoint, config=config)
+
+        client = open_client()
+        facts, policy = _look_at(client, url, f"queue {url} cannot be used")
+        queue = cls(client, facts, _find_dead_letters(client, url, policy, dead_letter_queue_url), SystemClock())
+        queue._reopen = open_client
+        return queue
 
     @property
     def name(self) -> str:
@@ -66,14 +133,22 @@ class SqsQueue:
         return self._dead_letters.deliveries_max if self._dead_letters is not None else None
 
     def receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
+        try:
+            return self._receive(messages_max, wait_seconds, visibility_seconds)
+        except Denied:
+            if self._reopen is not None:  # boto3 reads a file of credentials once: the next try has those of then
+                self._client = self._reopen()
+            raise
+
+    def _receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
         with translated(f"queue {self._url} cannot be read"):
             answer = self._client.receive_message(
                 QueueUrl=self._url,
                 MaxNumberOfMessages=messages_max,
                 WaitTimeSeconds=wait_seconds,
                 VisibilityTimeout=visibility_seconds,
-                MessageSystemAttributeNames=["ApproximateReceiveCount"],
-                MessageAttributeNames=[REASONS_ATTRIBUTE],
+                MessageSystemAttributeNames=["ApproximateReceiveCount", "SentTimestamp", "MessageGroupId"],
+                MessageAttributeNames=["All"],
             )
         return [_message(message) for message in answer.get("Messages", [])]
 
@@ -94,72 +169,186 @@ class SqsQueue:
                 _pass_void_receipt(error)
 
     def dead_letter(self, message: QueueMessage, reasons: Sequence[str]) -> None:
-        url = self._dead_letter_url()
-        room_bytes = MESSAGE_BYTES_MAX - len(message.body.encode()) - len(REASONS_ATTRIBUTE) - len("String")
-        text = render_reasons(reasons, max(min(room_bytes, REASONS_BYTES_MAX), 0))
-        with translated(f"dead-letter queue {url} takes no message"):
-            self._client.send_message(
-                QueueUrl=url,
-                MessageBody=message.body,
-                MessageAttributes={REASONS_ATTRIBUTE: {"DataType": "String", "StringValue": text}} if text else {},
-            )
+        facts = self._dead_letter_facts()
+        attributes = _attributes_of_dead_letter(message, reasons, facts.message_bytes_max)
+        # A FIFO queue keeps one of two copies that come within five minutes of each other.
+        fifo = _Fifo(message.message_id, message.group)
+        self._send(facts, message.body, attributes, fifo)
 
-    def send(self, body: str) -> str:
-        with translated(f"queue {self._url} takes no message"):
-            return self._client.send_message(QueueUrl=self._url, MessageBody=body)["MessageId"]
+    def send(
+        self,
+        body: str,
+        attributes: Mapping[str, MessageAttribute] = MappingProxyType({}),
+        group: str | None = None,
+    ) -> str:
+        group_id = _group_id(group) if group is not None else None
+        return self._send(self._facts, body, attributes, _Fifo(self._clock.new_id(), group_id))
+
+    def send_again(self, message: QueueMessage, delay_seconds: int) -> None:
+        attributes = _attributes_of_copy(message)
+        delay_seconds = min(delay_seconds, DELAY_SECONDS_MAX)
+        fifo = _Fifo(self._clock.new_id(), message.group)
+        self._send(self._facts, message.body, attributes, fifo, delay_seconds=delay_seconds)
+
+    def messages_left(self) -> int:
+        return self._count(
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesDelayed",
+            "ApproximateNumberOfMessagesNotVisible",
+        )
+
+    def messages_visible(self) -> int:
+        return self._count("ApproximateNumberOfMessages")
+
+    def _count(self, *names: QueueAttributeNameType) -> int:
+        with translated(f"queue {self._url} cannot be counted"):
+            answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
+        return sum(int(number) for number in answer.get("Attributes", {}).values())
 
     def dead_letters(self) -> SqsQueue:
-        return SqsQueue(self._client, self._dead_letter_url(), None)
+        return SqsQueue(self._client, self._dead_letter_facts(), None, self._clock)
 
-    def _dead_letter_url(self) -> str:
+    def _send(
+        self,
+        to: _QueueFacts,
+        body: str,
+        attributes: Mapping[str, MessageAttribute],
+        fifo: _Fifo,
+        *,
+        delay_seconds: int | None = None,
+    ) -> str:
+        request: SendMessageRequestTypeDef = {"QueueUrl": to.url, "MessageBody": body}
+        if attributes:
+            request["MessageAttributes"] = {name: _rendered(each) for name, each in attributes.items()}
+        if to.is_fifo:  # which knows no delay of a single message
+            request["MessageGroupId"] = fifo.group or fifo.message
+            request["MessageDeduplicationId"] = fifo.message
+        elif delay_seconds is not None:
+            request["DelaySeconds"] = delay_seconds
+        with translated(f"queue {to.url} takes no message"):
+            return self._client.send_message(**request)["MessageId"]
+
+    def _dead_letter_facts(self) -> _QueueFacts:
         if self._dead_letters is None:
             raise Invalid(f"queue {self._url} has no dead-letter queue: give it a redrive policy, or name one")
-        return self._dead_letters.url
+        return self._dead_letters.facts
+
+
+def _group_id(group: str) -> str:
+    """As SQS takes it: at most 128 characters, letters, digits and punctuation of ASCII; others by their digest."""
+    if _GROUP_ID.fullmatch(group):
+        return group
+    return hashlib.sha256(group.encode()).hexdigest()
+
+
+def _attributes_of_copy(message: QueueMessage) -> dict[str, MessageAttribute]:
+    """A sender's attributes give way to ours, the last by name first."""
+    own = {ORIGIN_ATTRIBUTE: MessageAttribute("String", message.origin.render().decode())}
+    others = sorted((name, each) for name, each in message.attributes.items() if name not in own)
+    return {**own, **dict(others[: ATTRIBUTES_MAX - len(own)])}
+
+
+def _attributes_of_dead_letter(
+    message: QueueMessage, reasons: Sequence[str], message_bytes_max: int
+) -> dict[str, MessageAttribute]:
+    """The origin and the sender's attributes as far as they fit beside the body and a first word of the reasons; what
+    did not fit is one reason more. The reasons get the room that is left."""
+    kept: dict[str, MessageAttribute] = {}
+    left_out = []
+    room = message_bytes_max - len(message.body.encode())
+    for name, attribute in _attributes_of_copy(message).items():
+        size_bytes = _size_bytes(name, attribute)
+        if name == REASONS_ATTRIBUTE:
+            continue
+        if len(kept) + 1 < ATTRIBUTES_MAX and size_bytes + REASONS_BYTES_MIN <= room:
+            kept[name] = attribute
+            room -= size_bytes
+        else:
+            left_out.append(name)
+    left_out += [name for name in message.attributes if name not in kept and name not in (*left_out, REASONS_ATTRIBUTE)]
+    if left_out:
+        reasons = [*reasons, f"the message's attributes {', '.join(left_out)} have no room on this copy"]
+    text = render_reasons(reasons, room - len(REASONS_ATTRIBUTE) - len("String"))
+    return {**kept, REASONS_ATTRIBUTE: MessageAttribute("String", text)} if text else kept
+
+
+def _size_bytes(name: str, attribute: MessageAttribute) -> int:
+    value = attribute.value if isinstance(attribute.value, bytes) else attribute.value.encode()
+    return len(name.encode()) + len(attribute.data_type.encode()) + len(value)
+
+
+def _rendered(attribute: MessageAttribute) -> MessageAttributeValueTypeDef:
+    if isinstance(attribute.value, bytes):
+        return {"DataType": attribute.data_type, "BinaryValue": attribute.value}
+    return {"DataType": attribute.data_type, "StringValue": attribute.value}
+
+
+def region_of(queue_url: str) -> str | None:
+    """The region in the URL of a queue on AWS, by any of its names: public, FIPS, dual-stack, VPC endpoint, legacy."""
+    host = urlsplit(queue_url).hostname or ""
+    found = _REGION_IN_HOST.search(host)
+    return (found["region"] or found["legacy"]) if found is not None else None
 
 
 def render_reasons(reasons: Sequence[str], bytes_max: int) -> str:
-    """A JSON list in ASCII of as many reasons as fit, each cut if it must be; empty if not even one fits."""
+    """A JSON list in ASCII of as many reasons as fit, the last one cut if it must be; empty if not even one fits."""
     kept: list[str] = []
+    room = bytes_max - len("[]")
     for reason in reasons:
-        room = bytes_max - len(json.dumps([*kept, ""]))
+        size_bytes = len(json.dumps(reason)) + len(", ")
+        if size_bytes <= room:
+            kept.append(reason)
+            room -= size_bytes
+            continue
         # A character takes at most 12 bytes as JSON in ASCII: a pair of \\uXXXX.
-        whole = len(json.dumps(reason)) - 2 <= room
-        cut = reason if whole else reason[: max(room // 12 - 4, 0)] + " ..."
-        if room < 60 and not whole:
-            break
-        kept.append(cut)
-        if not whole:
-            break
+        if room >= 60:
+            kept.append(reason[: room // 12 - 4] + " ...")
+        break
     return json.dumps(kept) if kept else ""
 
 
-def _find_dead_letters(client: SQSClient, url: str, given_url: str | None) -> _DeadLetters | None:
-    with translated(f"queue {url} cannot be used"):
-        answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
-    text = answer.get("Attributes", {}).get("RedrivePolicy")
-    policy = json.loads(text) if text else {}
+def _look_at(client: SQSClient, url: str, what: str) -> tuple[_QueueFacts, Mapping[str, str]]:
+    """What a queue says of itself, and its redrive policy."""
+    with translated(what):
+        answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["MaximumMessageSize", "RedrivePolicy"])
+    attributes = answer.get("Attributes", {})
+    message_bytes_max = int(attributes.get("MaximumMessageSize", MESSAGE_BYTES_MAX))
+    return _QueueFacts(url, message_bytes_max), json.loads(attributes.get("RedrivePolicy") or "{}")
+
+
+def _find_dead_letters(
+    client: SQSClient, url: str, policy: Mapping[str, str], given_url: str | None
+) -> _DeadLetters | None:
     deliveries_max = int(policy["maxReceiveCount"]) if "maxReceiveCount" in policy else None
+    what = f"the dead-letter queue of {url} cannot be used"
     if given_url is not None:
-        with translated(f"dead-letter queue {given_url} cannot be used"):
-            client.get_queue_attributes(QueueUrl=given_url, AttributeNames=["QueueArn"])
-        return _DeadLetters(given_url, deliveries_max)
-    if "deadLetterTargetArn" not in policy:
+        found, what = given_url, f"dead-letter queue {given_url} cannot be used"
+    elif "deadLetterTargetArn" in policy:
+        account, name = policy["deadLetterTargetArn"].split(":")[-2:]
+        with translated(what):
+            found = client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"]
+    else:
         return None
-    account, name = policy["deadLetterTargetArn"].split(":")[-2:]
-    with translated(f"the dead-letter queue of {url} cannot be used"):
-        found = client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"]
-    return _DeadLetters(found, deliveries_max)
+    return _DeadLetters(_look_at(client, found, what)[0], deliveries_max)
 
 
 def _message(message: MessageTypeDef) -> QueueMessage:
-    attribute = message.get("MessageAttributes", {}).get(REASONS_ATTRIBUTE)
+    of_system = message.get("Attributes", {})
     return QueueMessage(
         message_id=message.get("MessageId", ""),
         receipt=message.get("ReceiptHandle", ""),
         body=message.get("Body", ""),
-        delivery_count=int(message.get("Attributes", {}).get("ApproximateReceiveCount", "1")),
-        reasons=attribute.get("StringValue") if attribute is not None else None,
+        delivery_count=int(of_system.get("ApproximateReceiveCount", "1")),
+        sent_at_ms=int(of_system.get("SentTimestamp", "0")),
+        attributes=MappingProxyType(
+            {name: _attribute(each) for name, each in message.get("MessageAttributes", {}).items()}
+        ),
+        group=of_system.get("MessageGroupId"),
     )
+
+
+def _attribute(value: MessageAttributeValueOutputTypeDef) -> MessageAttribute:
+    return MessageAttribute(value["DataType"], value.get("BinaryValue") or value.get("StringValue", ""))
 
 
 def _pass_void_receipt(error: ClientError) -> None:

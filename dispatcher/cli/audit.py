@@ -1,4 +1,4 @@
-"""`lithify table lookup`, `lithify table verify` and `lithify rehash`: what the primary key index is good for."""
+"""`lithify table lookup`, `lithify table verify` and `lithify rehash`: verbs that use the primary key index."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from compactor.catalog.catalog import DeltaCatalog, PartitionStream
-from compactor.clock import SystemClock
-from compactor.errors import Corrupt, Invalid
-from compactor.names import render_partition
-from compactor.schemas import parse_schema
-from compactor.verify import verify
+from compactor.catalog.tables import PartitionStream
+from compactor.lake import DeltaCatalog
+from compactor.log_context import be_verbose
+from compactor.maintenance.verify import verify
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Corrupt, Invalid
+from compactor.publishing.publication import differences, lags, publishers_of
+from compactor.schemas.text import parse_schema
 from dispatcher.cli.options import (
     LakeOption,
     Output,
@@ -20,12 +22,37 @@ from dispatcher.cli.options import (
     RegionOption,
     S3EndpointOption,
     TableArgument,
+    VerboseOption,
 )
-from dispatcher.cli.output import answer, answer_json, console, parse_partition, rows_table
+from dispatcher.cli.output import answer_json, answer_records, page_width, parse_partition
+from dispatcher.cli.table_places import open_lake, parse_key, partitions_of
+from dispatcher.layout import FAILED, PARTITION, Column, count_text, data_columns, problem_style, sentence_lines
 
 KeyOption = Annotated[
     list[str], typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="A key column's value; once for each.")
 ]
+
+
+_AUDIT_COLUMNS = (
+    Column("stream"),
+    Column("rows", show=count_text),
+    Column("tombstones", show=count_text),
+    Column("index_runs", show=count_text),
+    Column("problems", show=lambda found: str(len(found)) if isinstance(found, list) else "-", style=problem_style),
+)
+_PUBLISHED_COLUMNS = (
+    Column("format"),
+    Column("version", show=lambda value: "-" if value is None else str(value)),
+    Column("files", show=count_text),
+    Column("behind", "files behind", count_text),
+    Column("problems", show=lambda found: str(len(found)) if isinstance(found, list) else "-", style=problem_style),
+)
+_REHASH_COLUMNS = (
+    PARTITION,
+    Column("from", "hash buckets before", count_text),
+    Column("to", "hash buckets after", count_text),
+    Column("index_bytes", show=count_text),
+)
 
 
 def lookup(
@@ -38,40 +65,86 @@ def lookup(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the compacted row of one primary key, found by the index."""
-    opened = DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region).table(table)
-    wanted = parse_partition(partition)
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    wanted = opened.stream(parse_partition(partition)).partition
+    partitions_of(opened, partition)
     row = opened.lookup(wanted, _parse_key(opened.stream(wanted), key))
     if output is Output.JSON:
         answer_json({"row": row})
-    elif row is None:
-        console().print("There is no such row.")
-    else:
-        console().print(rows_table(tuple(row), [list(row.values())]))
+        return
+    found = {"rows": [row] if row is not None else []}
+    answer_records(output, found, "rows", data_columns(row or ()), none="There is no such row.")
 
 
 def verify_table(
     table: TableArgument,
     lake: LakeOption,
     partition: PartitionOption = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Compare what other engines read with the logs instead.")
+    ] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Audit keys and pointers: every live row has exactly one pointer, and it is true. Exit code 1 if not."""
-    reports = [verify(stream) for stream in _streams(lake, s3_endpoint_url, region, table, partition)]
-    if output is Output.JSON:
-        answer_json({"streams": [report.model_dump(mode="json") for report in reports]})
-    else:
-        out = console()
-        columns = ("stream", "rows", "tombstones", "index runs", "problems")
-        out.print(
-            rows_table(columns, ((r.stream, r.rows, r.tombstones, r.index_runs, len(r.problems)) for r in reports))
-        )
-        for report in reports:
-            for problem in report.problems:
-                out.print(f"{report.stream}: {problem}", markup=False)
-    if any(report.problems for report in reports):
+    if published:
+        _verify_published(table, lake, partition, s3_endpoint_url, region, output)
+        return
+    reports = [(stream, verify(stream)) for stream in _streams(lake, s3_endpoint_url, region, table, partition)]
+    answer_records(
+        output,
+        {"streams": [{"partition": stream.partition, **report.model_dump(mode="json")} for stream, report in reports]},
+        "streams",
+        _AUDIT_COLUMNS,
+        none="There is no partition stream here yet.",
+        after=[
+            line
+            for stream, report in reports
+            for problem in report.problems
+            for line in sentence_lines(f"{stream}: {problem}", page_width(), FAILED)
+        ],
+    )
+    if any(report.problems for _, report in reports):
         raise Corrupt("the index and the files disagree: restore the files, or compact into another destination table")
+
+
+def _verify_published(
+    table: str,
+    lake: str,
+    partition: list[str] | None,
+    s3_endpoint_url: str | None,
+    region: str | None,
+    output: Output,
+) -> None:
+    if partition:
+        raise Invalid("--published compares the whole table: leave --partition out")
+    catalog = open_lake(lake, s3_endpoint_url, region)
+    opened, clock = catalog.table(table), SystemClock()
+    if not opened.properties.publish:
+        raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` begins it")
+    streams = [opened.stream(each) for each in opened.partitions()]
+    found: list[dict[str, object]] = []
+    problems: list[str] = []
+    for publisher in publishers_of(catalog.store, opened, clock):
+        state, differing = publisher.state(), list(differences(publisher, streams))
+        behind = sum(lag.behind for lag in lags(publisher, streams, clock))
+        figures = {"format": publisher.format, "version": state.version, "files": len(state.files), "behind": behind}
+        found.append({**figures, "problems": differing})
+        problems += differing
+    answer_records(
+        output,
+        {"table_id": table, "published": found},
+        "published",
+        _PUBLISHED_COLUMNS,
+        none="Nothing is published.",
+        after=[line for problem in problems for line in sentence_lines(problem, page_width(), FAILED)],
+    )
+    if problems:
+        raise Corrupt(
+            f"what other engines read of {table} is not what its logs say: delete the published metadata, and publish "
+            "the table again"
+        )
 
 
 def rehash(
@@ -83,10 +156,13 @@ def rehash(
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
+    verbose: VerboseOption = False,
 ) -> None:
     """Move a table's primary key index to another hash bucket count. No data file is read or written."""
-    from compactor.job_run import rehash_here  # Spark is loaded only by the verbs that run it
+    from compactor.local_job_run import rehash_here  # only verbs that run Spark load it
 
+    if verbose:
+        be_verbose()
     catalog = DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region)
     moved = []
     for stream in _streams(lake, s3_endpoint_url, region, table, partition):
@@ -97,44 +173,32 @@ def rehash(
             rehash_here(catalog, stream, hash_bucket_count, SystemClock())
         moved.append(
             {
-                "partition": render_partition(stream.partition),
+                "partition": stream.partition,
                 "from": compacted.hash_bucket_count,
                 "to": hash_bucket_count,
                 "index_bytes": sum(file.bytes_at_rest for file in compacted.index_files),
             }
         )
-    verb = "would move" if dry_run else "moved"
-    lines = [f"{each['partition']}: {verb} {each['from']} -> {each['to']} hash buckets" for each in moved]
-    answer(output, {"dry_run": dry_run, "streams": moved}, lines or ["Nothing to do: every index has that count."])
+    answer_records(
+        output,
+        {"dry_run": dry_run, "streams": moved},
+        "streams",
+        _REHASH_COLUMNS,
+        none="Nothing to do: every index has that count.",
+        before=["Nothing was moved. Without --dry-run this would be:"] if dry_run and moved else [],
+    )
 
 
 def _streams(
     lake: str, s3_endpoint_url: str | None, region: str | None, table: str, partition: list[str] | None
 ) -> list[PartitionStream]:
-    opened = DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region).table(table)
-    return [opened.stream(each) for each in ([parse_partition(partition)] if partition else opened.partitions())]
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    return [opened.stream(each) for each in partitions_of(opened, partition)]
 
 
 def _parse_key(stream: PartitionStream, pairs: list[str]) -> dict[str, object]:
     """Key values from text, by the types of the compacted columns."""
-    import pyarrow as pa
-
     compacted = stream.load().state.compacted
     if compacted is None:
         raise Invalid(f"{stream} has no index yet: compact it first")
-    schema = parse_schema(compacted.last_round.compacted_schema)
-    key: dict[str, object] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or name not in compacted.primary_keys:
-            raise Invalid(f"--key {pair!r}: write COLUMN=VALUE with a column of {', '.join(compacted.primary_keys)}")
-        if name in key:
-            raise Invalid(f"--key names {name!r} twice: a row has one value of each key column")
-        arrow_type = schema.field(name).type
-        if pa.types.is_dictionary(arrow_type):
-            arrow_type = arrow_type.value_type
-        try:
-            key[name] = pa.scalar(text).cast(arrow_type).as_py()
-        except pa.ArrowException as error:
-            raise Invalid(f"--key {pair!r}: {text!r} is no {arrow_type}") from error
-    return key
+    return parse_key(pairs, compacted.primary_keys, parse_schema(compacted.last_round.compacted_schema))

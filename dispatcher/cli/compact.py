@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from compactor import DeltaCatalog, compact
-from compactor.api import DEFAULT_SORT_KEYS
-from compactor.errors import Invalid
-from compactor.names import ContentType, SortOrder, render_partition
-from compactor.spec import ROWS_PER_COMPACTED_FILE, ROWS_PER_PRIMARY_KEY_INDEX_FILE, JobRunResult
+from compactor.log_context import be_verbose
+from compactor.model.errors import Invalid, LithifyError
+from compactor.model.names import ContentType, SortOrder
+from compactor.planning.spec import (
+    ROWS_PER_COMPACTED_FILE,
+    ROWS_PER_PRIMARY_KEY_INDEX_FILE,
+    JobRunResult,
+    SessionResult,
+)
+from compactor.sessions.session_journal import rows_arrived
 from dispatcher.cli.options import (
     LakeOption,
     Output,
@@ -19,51 +26,112 @@ from dispatcher.cli.options import (
     RegionOption,
     S3EndpointOption,
     TableArgument,
+    VerboseOption,
 )
-from dispatcher.cli.output import answer_json, console, parse_partition, rows_table
+from dispatcher.cli.output import answer_records, parse_partition, write_lines
+from dispatcher.cli.plan import NOTHING_TO_DO
+from dispatcher.cli.progress import ProgressScreen
+from dispatcher.clients import dependencies_of
+from dispatcher.layout import PARTITION, Column, count_text, seconds_text
+
+_COLUMNS = (
+    PARTITION,
+    Column("rounds", show=count_text, for_people=False),
+    Column("rows_before", "before", count_text),
+    Column("delta_rows", "delta", count_text),
+    Column("rows_out", "after", count_text),
+    Column("rows_deduplicated", "deduplicated", count_text),
+    Column("rows_deleted", "deleted", count_text),
+    Column("seconds", show=seconds_text),
+    Column("expected_sla", "expected", seconds_text),
+)
 
 
 def compact_table(
+    context: typer.Context,
     table: TableArgument,
     lake: LakeOption,
-    primary_key: Annotated[list[str], typer.Option("--primary-key", "-k", help="A key column; once for each.")],
+    primary_key: Annotated[
+        list[str] | None,
+        typer.Option("--primary-key", "-k", help="A key column; once for each. Left out: the table's own."),
+    ] = None,
     sort_key: Annotated[
         list[str] | None,
-        typer.Option("--sort-key", help="column or column:descending; once for each.", metavar="COLUMN[:ORDER]"),
+        typer.Option(
+            "--sort-key",
+            help="column or column:descending; once for each. Left out: the table's own.",
+            metavar="COLUMN[:ORDER]",
+        ),
     ] = None,
-    destination: Annotated[str | None, typer.Option(help="Where compacted rows go; left out: the same table.")] = None,
+    destination: Annotated[
+        str | None, typer.Option(help="Where compacted rows go; left out: where the table says, or the same table.")
+    ] = None,
     partition: PartitionOption = None,
     hash_bucket_count: Annotated[int | None, typer.Option(min=1)] = None,
-    rows_per_compacted_file: Annotated[int, typer.Option(min=1)] = ROWS_PER_COMPACTED_FILE,
+    rows_per_compacted_file: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Left out: the table's own, or {ROWS_PER_COMPACTED_FILE:,}."),
+    ] = None,
     rows_per_primary_key_index_file: Annotated[int, typer.Option(min=1)] = ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     max_rows_per_round: Annotated[int | None, typer.Option(min=1)] = None,
     max_dead_row_share: Annotated[
         float, typer.Option(help="Files with at most this share of dead rows are not rewritten.")
     ] = 0.0,
-    content_type: Annotated[ContentType, typer.Option(help="Of compacted files.")] = ContentType.PARQUET,
+    content_type: Annotated[
+        ContentType | None, typer.Option(help="Of compacted files; left out: the table's own, or parquet.")
+    ] = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
+    verbose: VerboseOption = False,
 ) -> None:
     """Compact a table now, in this process, on this machine's cores."""
-    result = compact(
-        table,
-        set(primary_key),
-        sort_keys=[parse_sort_key(text) for text in sort_key] if sort_key else DEFAULT_SORT_KEYS,
-        delta_catalog_client=DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region),
-        destination_compacted_table_id=destination,
-        rows_per_primary_key_index_file=rows_per_primary_key_index_file,
-        rows_per_compacted_file=rows_per_compacted_file,
-        hash_bucket_count=hash_bucket_count,
-        compacted_file_content_type=content_type.value,
-        partitions=[parse_partition(partition)] if partition else None,
-        max_rows_per_round=max_rows_per_round,
-        max_dead_row_share=max_dead_row_share,
-    )
-    if output is Output.JSON:
-        answer_json(result.model_dump(mode="json", exclude={"sessions": {"__all__": {"completions"}}}))
-    else:
-        _show(result)
+    if verbose:
+        be_verbose()
+    try:
+        with ProgressScreen(Console(stderr=True, highlight=False), dependencies_of(context).clock) as screen:
+            result = compact(
+                table,
+                set(primary_key) if primary_key else None,
+                sort_keys=[parse_sort_key(text) for text in sort_key] if sort_key else None,
+                delta_catalog_client=DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region),
+                destination_compacted_table_id=destination,
+                rows_per_primary_key_index_file=rows_per_primary_key_index_file,
+                rows_per_compacted_file=rows_per_compacted_file,
+                hash_bucket_count=hash_bucket_count,
+                compacted_file_content_type=content_type and content_type.value,
+                partitions=[parse_partition(partition)] if partition else None,
+                max_rows_per_round=max_rows_per_round,
+                max_dead_row_share=max_dead_row_share,
+                progress=screen,
+            )
+    except LithifyError as error:
+        if isinstance(error.result, JobRunResult) and (error.result.sessions or output is not Output.TEXT):
+            _show(output, error.result)
+        raise
+    _show(output, result)
+
+
+def _show(output: Output, result: JobRunResult) -> None:
+    value: dict[str, object] = {
+        "job_run_id": result.job_run_id,
+        "sessions": [_figures(session) for session in result.sessions],
+        "failures": [failure.model_dump(mode="json") for failure in result.failures],
+    }
+    if output is Output.TEXT and not result.failures and not any(session.rounds for session in result.sessions):
+        write_lines([NOTHING_TO_DO])
+        return
+    answer_records(output, value, "sessions", _COLUMNS, none=NOTHING_TO_DO)
+
+
+def _figures(session: SessionResult) -> dict[str, object]:
+    """Without completions, which name every file; the delta's rows separate from earlier ones."""
+    delta_rows = sum(rows_arrived(completion) for completion in session.completions)
+    return {
+        **session.model_dump(mode="json", exclude={"completions"}),
+        "rows_before": session.rows_in - delta_rows,
+        "delta_rows": delta_rows,
+    }
 
 
 def parse_sort_key(text: str) -> tuple[str, str]:
@@ -74,25 +142,3 @@ def parse_sort_key(text: str) -> tuple[str, str]:
     if order not in list(SortOrder):
         raise Invalid(f"--sort-key {text!r}: the order is {order!r}; write :ascending or :descending")
     return column, order
-
-
-def _show(result: JobRunResult) -> None:
-    out = console()
-    if not any(session.rounds for session in result.sessions):
-        out.print("Nothing to do: no delta above the watermark.")
-        return
-    columns = ("partition", "rounds", "rows in", "rows out", "deduplicated", "deleted", "seconds", "expected s")
-    rows = (
-        (
-            render_partition(session.partition),
-            session.rounds,
-            session.rows_in,
-            session.rows_out,
-            session.rows_deduplicated,
-            session.rows_deleted,
-            session.seconds,
-            session.expected_sla,
-        )
-        for session in result.sessions
-    )
-    out.print(rows_table(columns, rows))

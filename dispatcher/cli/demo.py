@@ -1,4 +1,4 @@
-"""`lithify demo`: the whole way on this machine, from instructions on a queue to compacted tables."""
+"""`lithify demo`: all of Lithify on this machine, from instructions on a queue to compacted tables."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compactor.errors import Unavailable
 from compactor.log_context import configure_logging
+from compactor.model.errors import Unavailable
+from compactor.model.exit_codes import EXIT_INTERRUPTED
 from dispatcher.cli.options import Output, OutputOption
-from dispatcher.cli.output import answer_json
-from dispatcher.cli.tools import Tools, tools_of
-from dispatcher.demo.board import Board
-from dispatcher.demo.place import make_place
-from dispatcher.demo.play import JOB_RUNS, Play
-from dispatcher.demo.report import figures_of, look_further, paper_table, sessions_table
+from dispatcher.cli.output import answer, as_text, flush
+from dispatcher.clients import CommandDependencies, dependencies_of
+from dispatcher.demo.checks import Check, check_orders, check_paper
+from dispatcher.demo.environment import DemoEnvironment, demo_environment, make_dispatcher
+from dispatcher.demo.folder import make_folder
+from dispatcher.demo.follow_up import FollowUp, make_follow_up
+from dispatcher.demo.progress import DemoProgress
+from dispatcher.demo.report import next_commands, paper_table, sessions_table
+from dispatcher.demo.scenario import JOB_RUNS, Scenario
 from dispatcher.demo.screen import Screen
-from dispatcher.demo.stage import Stage, make_dispatcher, set_stage
 from dispatcher.demo.stand_ins import AWS_VARIABLES
-from dispatcher.demo.verdict import judge_orders, judge_paper
-from dispatcher.records import JobRunRecords
-from dispatcher.status import JobRunView, view_job_run
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.layout import FAILED, SUCCEEDED, Line, printable
+from dispatcher.operations.status import JobRunView, view_job_run
 
 LINE_CHARACTERS = 160
-"""Where there is no terminal whose width would say."""
+"""The width of the output without a terminal."""
 
 
 def demo(
@@ -35,79 +38,107 @@ def demo(
         Path | None, typer.Option(help="A new or empty folder for everything; left out: .lithify-demo/<number>.")
     ] = None,
     s3: Annotated[bool, typer.Option("--s3", help="Put the lake on an S3 server on this machine.")] = False,
-    scale_factor: Annotated[float, typer.Option(min=0.001, help="Of TPC-H: 0.1 are 150,000 orders.")] = 0.1,
+    scale_factor: Annotated[float, typer.Option(min=0.001, help="TPC-H's scale factor: 0.1 is 150,000 orders.")] = 0.1,
     max_sessions: Annotated[
-        int | None, typer.Option(min=1, help="Side by side; left out: one a core, 4 at most.")
+        int | None, typer.Option(min=1, help="Sessions at a time; left out: one per core, at most 4.")
     ] = None,
+    keep_serving: Annotated[
+        bool, typer.Option("--keep-serving", help="Leave the queue and the topic up until Ctrl-C, to try.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Compact two tables here, with stand-ins for SQS, SNS and S3: the paper's example, and TPC-H's orders.
 
-    Needs nothing that is not on this machine, and leaves one folder. Exit code 1 if any row is not as it must be.
+    Needs no network, and leaves one folder. Exit code 1 if any row is wrong.
     """
-    tools = tools_of(context)
-    place = make_place(folder)
-    stops = tools.stops_when_asked()
-    out = _console(to_stderr=output is Output.JSON)
-    with place.log.open("w", encoding="utf-8") as log:
+    dependencies = dependencies_of(context)
+    demo_folder = make_folder(folder)
+    stops = dependencies.stops_when_asked()
+    out = _console(to_stderr=output is not Output.TEXT)
+    with demo_folder.log.open("w", encoding="utf-8") as log:
         configure_logging(as_json=False, stream=log)
-        tools.stand_in_for_aws(AWS_VARIABLES)
-        with set_stage(tools, place, on_s3=s3) as stage:
-            started_at_seconds = tools.clock.monotonic_seconds()
-            board = Board()
-            with Screen(out, board, tools.clock) as screen:
-                screen.say(f"the queue and the topic are at {stage.endpoint_url}; all files are in {place.shown}")
-                play = Play(stage, screen, board, scale_factor)
-                ended = play.run(make_dispatcher(tools, stage, max_sessions), stops)
+        dependencies.stand_in_for_aws(AWS_VARIABLES)
+        with demo_environment(dependencies, demo_folder, on_s3=s3) as environment:
+            started_at_seconds = dependencies.clock.monotonic_seconds()
+            progress = DemoProgress()
+            with Screen(out, progress, dependencies.clock) as screen:
+                queue_url, path = environment.endpoint_url, demo_folder.shown
+                screen.show_step(f"the queue and the topic are at {queue_url}; all files are in {path}")
+                scenario = Scenario(environment, screen, progress, scale_factor)
+                ended = scenario.run(make_dispatcher(dependencies, environment, max_sessions), stops)
             if not ended:
-                out.print(f"Stopped before its end. What was done until then is in {place.shown}.", markup=False)
-                raise typer.Exit(1)
-            views = _views(tools, stage)
-            answer = _report(tools, stage, play, views, tools.clock.monotonic_seconds() - started_at_seconds, out)
-    if output is Output.JSON:
-        answer_json(answer)
+                out.print(f"Stopped before its end. What was done until then is in {demo_folder.shown}.")
+                raise typer.Exit(EXIT_INTERRUPTED)
+            views = _views(dependencies, environment)
+            seconds = dependencies.clock.monotonic_seconds() - started_at_seconds
+            report = _report(dependencies, environment, scenario, views, seconds, out)
+            follow_up = make_follow_up(dependencies.program, environment, scenario.deltas) if keep_serving else None
+            if follow_up is not None:
+                report["follow_up"] = {"environment": follow_up.variables, "commands": follow_up.commands}
+            if output is not Output.TEXT:
+                answer(output, report, ())
+                flush()
+            if follow_up is not None:
+                _serve(dependencies, follow_up, out)
 
 
-def _views(tools: Tools, stage: Stage) -> list[JobRunView]:
-    """What the records say of both job runs. Raises `Unavailable`, with the reasons, if one did not succeed."""
-    records = JobRunRecords(stage.state, tools.clock)
-    views = [view_job_run(records, job_run_id, tools.clock) for job_run_id in JOB_RUNS]
+def _serve(dependencies: CommandDependencies, follow_up: FollowUp, out: Console) -> None:
+    """Serves until Ctrl-C or SIGTERM. The scenario's own stop event is set already."""
+    stops = dependencies.stops_when_asked()
+    out.print("\nThe queue and the topic stay up. In another terminal, from this folder:\n")
+    for command in follow_up.commands:
+        out.print(f"  {command}", soft_wrap=True)
+    out.print("\nCtrl-C here ends them.")
+    stops.wait()
+
+
+def _views(dependencies: CommandDependencies, environment: DemoEnvironment) -> list[JobRunView]:
+    """The recorded views of both job runs. Raises `Unavailable`, with the reasons, if one did not succeed."""
+    records = JobRunStore(environment.state, dependencies.clock)
+    views = [view_job_run(records, job_run_id, dependencies.clock) for job_run_id in JOB_RUNS]
     failed = [
         f"{view.job_run_id} {view.status}: {'; '.join(view.reasons)}" for view in views if view.status != "succeeded"
     ]
     if failed:
-        raise Unavailable(f"{'; '.join(failed)} (see {stage.place.shown_path(stage.place.log)})")
+        raise Unavailable(f"{'; '.join(failed)} (see {environment.folder.shown_path(environment.folder.log)})")
     return views
 
 
 def _report(
-    tools: Tools, stage: Stage, play: Play, views: Sequence[JobRunView], seconds: float, out: Console
+    dependencies: CommandDependencies,
+    environment: DemoEnvironment,
+    scenario: Scenario,
+    views: Sequence[JobRunView],
+    seconds: float,
+    out: Console,
 ) -> dict[str, object]:
-    """Shows it, and answers the same for JSON. Exits with 1 if any row is not as it must be."""
-    verdicts = [judge_paper(stage.lake), judge_orders(stage.lake, play.deltas)]
-    look = look_further(tools.program, stage, play.deltas)
-    out.print(sessions_table(figures_of(views)))
-    out.print(paper_table(stage.lake))
-    for verdict in verdicts:
-        out.print(
-            f"[{'green' if verdict.holds else 'bold red'}]{'right' if verdict.holds else 'WRONG'}[/]  {verdict.claim}"
-        )
-    out.print(f"\n{seconds:.0f} s in all. To look further:\n", markup=False)
-    for line in (*look.before, *look.commands):
-        out.print(f"  {line}", markup=False, soft_wrap=True)
-    out.print(f"\nLogs: {stage.place.shown}/dispatcher.log, {stage.place.shown}/spark/logs/", markup=False)
-    if not all(verdict.holds for verdict in verdicts):
+    """Shows the report and returns it for JSON. Exits with 1 if any row is wrong."""
+    checks = [check_paper(environment.lake), check_orders(environment.lake, scenario.deltas)]
+    commands = next_commands(dependencies.program, environment, scenario.deltas)
+    width = out.width if out.is_terminal else None
+    shown = (*sessions_table(views, width), (), *paper_table(environment.lake, width), (), *map(_check_line, checks))
+    out.print(as_text(shown, width), soft_wrap=True)
+    out.print(f"\n{seconds:.0f} s in all. To look further:\n")
+    for line in (*commands.setup, *commands.commands):
+        out.print(f"  {line}", soft_wrap=True)
+    out.print(f"\nLogs: {environment.folder.shown}/dispatcher.log, {environment.folder.shown}/spark/logs/")
+    if not all(check.holds for check in checks):
         raise typer.Exit(1)
     return {
-        "folder": str(stage.place.folder),
+        "folder": str(environment.folder.path),
         "seconds": seconds,
         "job_runs": [view.model_dump(mode="json") for view in views],
-        "checks": [{"claim": verdict.claim, "holds": verdict.holds} for verdict in verdicts],
-        "before": look.before,
-        "commands": look.commands,
+        "checks": [{"claim": check.claim, "holds": check.holds} for check in checks],
+        "before": commands.setup,
+        "commands": commands.commands,
     }
 
 
+def _check_line(check: Check) -> Line:
+    right = ("right", SUCCEEDED) if check.holds else ("WRONG", FAILED)
+    return right, (f"  {printable(check.claim)}", "")
+
+
 def _console(*, to_stderr: bool) -> Console:
-    out = Console(stderr=to_stderr, highlight=False)
-    return out if out.is_terminal else Console(stderr=to_stderr, highlight=False, width=LINE_CHARACTERS)
+    out = Console(stderr=to_stderr, highlight=False, markup=False)
+    return out if out.is_terminal else Console(stderr=to_stderr, highlight=False, markup=False, width=LINE_CHARACTERS)

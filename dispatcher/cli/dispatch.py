@@ -1,148 +1,212 @@
-"""`lithify dispatch`: the service. `lithify redrive`: what it gave up, once more."""
+"""`lithify dispatch`: the service. Its options are the fields of `ServiceOptions`, in dispatcher/service_options.py."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from inspect import Parameter, Signature
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
+import structlog
 import typer
 
-from compactor.object_store import parse_location
-from dispatcher.assembly import DispatcherSettings, Outside, build_dispatcher
-from dispatcher.cli.options import (
-    DeadLettersOption,
-    EndpointOption,
-    Output,
-    OutputOption,
-    QueueOption,
-    RegionOption,
-    S3EndpointOption,
-    StateOption,
-)
+from compactor.model.errors import Invalid, Unavailable
+from compactor.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from compactor.model.names import counted
+from compactor.storage.object_store import ObjectStore
+from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
+from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer
-from dispatcher.cli.tools import QueueAddress, tools_of
-from dispatcher.foreman import ForemanSettings
-from dispatcher.intake import IntakeSettings
-from dispatcher.queue import Queue, QueueMessage
-from dispatcher.receiver import ReceiverSettings
-from dispatcher.service import ServiceSettings
-from dispatcher.sinks import TopicSinks
-from launcher.session_launcher import RetryPolicy, SessionLauncherSettings
-from launcher.spark_conf import GIB, MACHINE_MEMORY_SHARE, share_of_machine
-from launcher.watch import WatchTimers
+from dispatcher.clients import CommandDependencies, Stops, dependencies_of
+from dispatcher.intake.queue import Queue
+from dispatcher.operations.first_contact import FirstContact
+from dispatcher.operations.health import HealthFile
+from dispatcher.operations.http_server import probes_over_http
+from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings
+from dispatcher.service_options import OptionErrors, OptionField, ServiceOptions, option_fields, read_options
+from dispatcher.settings import (
+    Clusters,
+    admission,
+    check_limits,
+    connections,
+    dispatcher_settings,
+    dispatcher_task,
+    http_address,
+    queue_address,
+    session_clusters,
+)
+from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, ending
 
-REDRIVE_VISIBILITY_SECONDS = 60
+_log = structlog.get_logger(__name__)
+
+_METAVARS: dict[type, str] = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
+_ADMISSION = {"lake", "s3_endpoint_url", "topic_arn", "allow_lake", "allow_topic"}
 
 
-def dispatch(
-    context: typer.Context,
-    queue_url: QueueOption,
-    state: StateOption,
-    dead_letter_queue_url: DeadLettersOption = None,
-    topic_arn: Annotated[
-        str | None, typer.Option(help="The SNS topic for events, unless an instruction names one.")
-    ] = None,
-    lake: Annotated[str | None, typer.Option(help="For documents that name no delta_catalog.")] = None,
-    endpoint_url: EndpointOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
-    work_folder: Annotated[Path, typer.Option(help="For Spark's output and scratch files.")] = Path(".lithify"),
-    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions at a time, over all job runs.")] = 1,
-    max_job_runs: Annotated[int, typer.Option(min=1, help="Job runs taken on at a time.")] = 8,
-    cores: Annotated[int | None, typer.Option(min=1, help="For all sessions; left out: all of the machine.")] = None,
-    memory_gib: Annotated[float | None, typer.Option(min=1.0, help="For all sessions; left out: 3/4 of it.")] = None,
-    drain_seconds: Annotated[float, typer.Option(min=0, help="For running sessions after SIGTERM.")] = 60.0,
-    claim_seconds: Annotated[float, typer.Option(min=0.5, help="Silence after which others take over.")] = 300.0,
-    sweep_seconds: Annotated[float, typer.Option(min=0, help="Between two looks for work left behind.")] = 60.0,
-    start_seconds: Annotated[float, typer.Option(min=1, help="For a Spark job to start.")] = 600.0,
-    stall_seconds: Annotated[float, typer.Option(min=1, help="Without progress, before a session is retried.")] = 900.0,
-    max_attempts: Annotated[int, typer.Option(min=1, help="Attempts of a session that may fail.")] = 3,
-    wait_seconds: Annotated[int, typer.Option(min=0, max=20, help="Of one long poll of the queue.")] = 10,
-    poll_seconds: Annotated[float, typer.Option(min=0.01, help="Between two looks at what runs.")] = 1.0,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Run job runs from a queue, until SIGTERM or SIGINT. Log lines go to stderr."""
-    tools = tools_of(context)
-    address = QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, region)
-    resources, driver_memory_bytes = share_of_machine(
-        int(memory_gib * GIB) if memory_gib is not None else int(tools.memory_bytes * MACHINE_MEMORY_SHARE),
-        cores or tools.cores,
-        max_sessions,
+def dispatch(context: typer.Context, output: Output, **given: str | Sequence[str] | bool | None) -> None:
+    """Run job runs from a queue, until SIGTERM or SIGINT. Log lines go to stderr.
+
+    Each option may also come from a variable: LITHIFY_QUEUE_URL for --queue-url, and so on.
+    """
+    dependencies = dependencies_of(context)
+    options, errors = read_options(given, dependencies.variables)
+    sns_regions = dependencies.clients.sns_regions()
+    task = _task(dependencies, options, errors)
+    if given.get("task_token"):
+        _log.warning("task_token_on_command_line", instead="LITHIFY_TASK_TOKEN or --task-token-file")
+    with ending(task, dependencies.owner) as noted:
+        state, clusters = _checked_places(dependencies, options, sns_regions, errors)
+        settings = dispatcher_settings(options, sns_regions)
+        stops = dependencies.stops_when_asked()
+
+        def connect(queue: Queue) -> ExternalServices:
+            return replace(connections(dependencies, options, queue, state, clusters), task=task)
+
+        run_elsewhere = clusters.listing is not None
+        stops_jobs = options.drain_jobs.stops_them(run_elsewhere=run_elsewhere, process_id=os.getpid())
+        left, spark_jobs_left = _serve(dependencies, options, settings, connect, stops, stops_jobs=stops_jobs)
+        noted.left = left
+        noted.reason = EndOfTask.IDLE if options.until_idle and not stops.is_set() else EndOfTask.STOPPED
+    answer(
+        output,
+        {"stopped": True, "owner": dependencies.owner, "left": list(left), "spark_jobs_left": spark_jobs_left},
+        [f"The dispatcher has stopped; {_in_flight(spark_jobs_left)}.", *left],
     )
-    sinks = TopicSinks(topic_arn, lambda arn: tools.clients.topic(arn, endpoint_url))
-    outside = Outside(
-        queue=tools.clients.queue(address),
-        state=tools.store(state, s3_endpoint_url, region),
-        cluster=tools.clients.local_cluster(resources, driver_memory_bytes, work_folder.absolute()),
-        open_lake=tools.lake,
-        sink_for=sinks.of,
-        owner=tools.owner,
-        clock=tools.clock,
-    )
-    default_lake = parse_location(lake, endpoint_url=s3_endpoint_url, region=region) if lake is not None else None
-    settings = DispatcherSettings(
-        intake=IntakeSettings(default_lake=default_lake, s3_endpoint_url=s3_endpoint_url, s3_region=region),
-        foreman=ForemanSettings(
-            max_sessions=max_sessions,
-            max_job_runs=max_job_runs,
-            claim_seconds=claim_seconds,
-            sweep_seconds=sweep_seconds,
-            tick_seconds=poll_seconds,
-        ),
-        receiver=ReceiverSettings(wait_seconds=wait_seconds, idle_seconds=poll_seconds),
-        launcher=SessionLauncherSettings(
-            poll_seconds=poll_seconds,
-            timers=WatchTimers(start_seconds=start_seconds, stall_seconds=stall_seconds),
-            retry=RetryPolicy(max_attempts=max_attempts),
-        ),
-        service=ServiceSettings(drain_seconds=drain_seconds, until_idle=until_idle),
-    )
-    build_dispatcher(outside, settings).run(tools.stops_when_asked())
-    answer(output, {"stopped": True, "owner": tools.owner}, ["The dispatcher has stopped; nothing is left in flight."])
+    if stops.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if left:
+        raise typer.Exit(EXIT_FAILED)
 
 
-def redrive(
-    context: typer.Context,
-    queue_url: QueueOption,
-    dead_letter_queue_url: DeadLettersOption = None,
-    endpoint_url: EndpointOption = None,
-    region: RegionOption = None,
-    messages_max: Annotated[int, typer.Option("--max", min=1, help="Messages to move at most.")] = 1_000,
-    list_only: Annotated[bool, typer.Option("--list", help="Show them with their reasons; move nothing.")] = False,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Send the dead-letter queue's documents again, as new messages, after what kept them from working was mended."""
-    tools = tools_of(context)
-    queue = tools.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, region))
-    moved = _move(queue, messages_max, list_only=list_only)
-    verb = "lie on the dead-letter queue" if list_only else "were sent again"
-    lines = [f"{each['message_id']}: {each['reasons'] or 'no reasons were given'}" for each in moved]
-    answer(output, {"moved": not list_only, "messages": moved}, [*lines, f"{len(moved)} messages {verb}."])
+def _serve(
+    dependencies: CommandDependencies,
+    options: ServiceOptions,
+    settings: DispatcherSettings,
+    connect: Callable[[Queue], ExternalServices],
+    stops: Stops,
+    *,
+    stops_jobs: bool,
+) -> tuple[tuple[str, ...], int]:
+    """Runs until it is stopped or no work is left; returns the remaining work, and the number of Spark jobs."""
+    first_contact = _first_contact(dependencies, settings.service, stops)
+    nothing_done = (NOT_EVERYTHING_DONE,) if options.until_idle else ()
+    with probes_over_http(http_address(options), first_contact) as probes:
+        queue = first_contact.wait_for("queue", lambda: dependencies.clients.queue(queue_address(options)))
+        dispatcher = _build(first_contact, connect(queue), settings) if queue is not None else None
+        if dispatcher is None:
+            return nothing_done, 0
+        probes.observe(dispatcher.observed)
+        left = dispatcher.run(stops, lambda: stops.interrupted or stops_jobs)
+        return left, dispatcher.spark_jobs_left
 
 
-def _move(queue: Queue, messages_max: int, *, list_only: bool) -> list[dict[str, str | None]]:
-    """Each is sent before it is deleted: a crash in between sends it twice, and loses none."""
-    dead_letters = queue.dead_letters()
-    seen: dict[str, dict[str, str | None]] = {}
-    listed: list[QueueMessage] = []
-    while len(seen) < messages_max:
-        left = min(10, messages_max - len(seen))
-        messages = [
-            message
-            for message in dead_letters.receive(left, 1, REDRIVE_VISIBILITY_SECONDS)
-            if message.message_id not in seen
+def _task(dependencies: CommandDependencies, options: ServiceOptions, errors: OptionErrors) -> DispatcherTask | None:
+    """Created first, so that its workflow gets violations of the other options."""
+    try:
+        return dispatcher_task(dependencies, options)
+    except Invalid as error:
+        errors.add("task_token", *error.reasons)
+        return None
+
+
+def _signature() -> Signature:
+    """The command's signature for typer: one option per field of `ServiceOptions`. Values stay text: `read_options`
+    parses them, so that all violations are reported together.
+    """
+    keyword = Parameter.KEYWORD_ONLY
+    return Signature(
+        [
+            Parameter("context", keyword, annotation=typer.Context),
+            *(Parameter(each.name, keyword, annotation=_annotation(each), default=None) for each in option_fields()),
+            Parameter("output", keyword, annotation=OutputOption, default=Output.TEXT),
         ]
-        if not messages:
-            break
-        for message in messages:
-            told: dict[str, str | None] = {"message_id": message.message_id, "reasons": message.reasons}
-            if not list_only:
-                told["sent_as"] = queue.send(message.body)
-                dead_letters.delete(message)
-            else:
-                listed.append(message)
-            seen[message.message_id] = told
-    for message in listed:
-        dead_letters.set_visibility(message, 0)
-    return list(seen.values())
+    )
+
+
+def _annotation(of: OptionField) -> object:
+    if of.value_type is bool:
+        return Annotated[bool | None, typer.Option(of.flag, help=of.help_text(), show_default=False)]
+    metavar = _METAVARS.get(of.value_type) or "|".join(of.choices)
+    option = typer.Option(of.flag, help=of.help_text(), metavar=metavar, show_default=False)
+    return Annotated[list[str] | None, option] if of.is_repeatable else Annotated[str | None, option]
+
+
+dispatch.__signature__ = _signature()  # type: ignore[attr-defined]
+dispatch.__annotations__ = {name: each.annotation for name, each in _signature().parameters.items()}
+
+
+def _in_flight(spark_jobs_left: int) -> str:
+    if not spark_jobs_left:
+        return "nothing is left in flight"
+    return f"{counted(spark_jobs_left, 'Spark job')} may run on, for the next dispatcher to attach to"
+
+
+def _first_contact(
+    dependencies: CommandDependencies, settings: ServiceSettings, stops: threading.Event
+) -> FirstContact:
+    health = HealthFile(settings.health_file, dependencies.owner, settings.health_seconds, dependencies.clock)
+    return FirstContact(health, settings.health_seconds, stops, dependencies.clock)
+
+
+def _build(first_contact: FirstContact, parts: ExternalServices, settings: DispatcherSettings) -> Dispatcher | None:
+    """None: stopped before the state's service answered. For a folder there is no waiting."""
+    if parts.state.location.root_uri.startswith("s3://"):
+        return first_contact.wait_for("state", lambda: build_dispatcher(parts, settings))
+    return build_dispatcher(parts, settings)
+
+
+def _checked_places(
+    dependencies: CommandDependencies,
+    options: ServiceOptions,
+    sns_regions: Mapping[str, frozenset[str]],
+    errors: OptionErrors,
+) -> tuple[ObjectStore, Clusters]:
+    """The state and the clusters. Raises one `Invalid` with all violations of single options, and of the locations
+    that they name.
+    """
+    checks: tuple[tuple[set[str], Callable[[], None]], ...] = (
+        (_ADMISSION, lambda: admission(options, sns_regions).check()),
+        (set(), lambda: check_limits(options)),  # a limit that was refused counts as not given
+        ({"work_folder"}, lambda: _check_work_folder(options.work_folder)),
+        ({"topic_arn", "endpoint_url"}, lambda: _check_topic(dependencies, options)),
+    )
+    reasons = list(errors.reasons)
+    for names, check in checks:
+        if errors.names.isdisjoint(names):
+            try:
+                check()
+            except Invalid as error:
+                reasons += error.reasons
+    if errors.names.isdisjoint({"state", "lake", "s3_endpoint_url"}):
+        state = dependencies.store(options.state, options.s3_endpoint_url, options.region)
+        try:
+            clusters = session_clusters(dependencies, options, state.location)
+        except Invalid as error:
+            reasons += error.reasons
+        if not reasons:
+            return state, clusters
+    raise Invalid(*dict.fromkeys(reasons))
+
+
+def _check_work_folder(work_folder: Path) -> None:
+    """Raises `Invalid` for a folder that is not writable: no Spark job could run there."""
+    try:
+        work_folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=work_folder) as probe:
+            probe.write(b"?")
+    except OSError as error:
+        raise Invalid(f"--work-folder {work_folder} cannot be written to: {error.strerror}") from error
+
+
+def _check_topic(dependencies: CommandDependencies, options: ServiceOptions) -> None:
+    """Raises `Invalid` for a topic that does not exist. If its service does not answer now, events wait for it."""
+    if options.topic_arn is None:
+        return
+    try:
+        dependencies.clients.check_topic(options.topic_arn, options.endpoint_url)
+    except Unavailable as error:
+        _log.warning("topic_not_checked", reason=str(error))

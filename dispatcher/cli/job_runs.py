@@ -1,25 +1,22 @@
-"""`lithify submit`, `plan`, `status`, `watch`, `cancel`: job runs, before, while and after they run."""
+"""`lithify submit`, `status`, `cancel`, `retry`: job runs, before, while and after they run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
 
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.catalog.log import LogState
-from compactor.errors import Invalid
-from compactor.names import render_partition
-from compactor.object_store import open_store, parse_location
-from compactor.session_planner import pin_sessions
-from compactor.spec import SessionPlan
+from compactor.log.durable_log import LogState
+from compactor.model.errors import Invalid
+from compactor.model.names import render_partition
+from dispatcher.cli.documents import read_document, valid_instruction
+from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.options import (
     DocumentArgument,
     EndpointOption,
+    JobRunArgument,
+    KnownStateOption,
     Output,
     OutputOption,
     QueueOption,
@@ -27,140 +24,139 @@ from dispatcher.cli.options import (
     S3EndpointOption,
     StateOption,
 )
-from dispatcher.cli.output import answer, answer_json, console, read_document, rows_table, time_text
-from dispatcher.cli.tools import QueueAddress, tools_of
-from dispatcher.instruction import InstructionDocument, Violations, job_run_spec, parse_instruction
-from dispatcher.job_runs import CancelRequested, JobRunAction, JobRunState
-from dispatcher.lake_checks import check_against_lake
-from dispatcher.records import JobRunRecords
-from dispatcher.status import JobRunView, SessionView, view_all, view_job_run
-from launcher.outcomes import NothingToDo
-from launcher.session_plan import plan_for_cluster
-from launcher.spark_conf import MACHINE_MEMORY_SHARE, share_of_machine
+from dispatcher.cli.output import answer, answer_records, page_width
+from dispatcher.cli.table_places import check_place
+from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
+from dispatcher.intake.intake import preview_job_run_id
+from dispatcher.intake.retry import Retry, begin_retry, plan_retry
+from dispatcher.job_runs.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.layout import FAILED, STATUS, Column, seconds_text, sentence_lines, time_text
+from dispatcher.operations.status import OPEN, UNREADABLE, view_all, view_job_run
 
-JobRunArgument = Annotated[str, typer.Argument(help="The job run's id.", metavar="JOB_RUN_ID")]
+_JOB_RUN_COLUMNS = (
+    Column("job_run_id", "job run"),
+    Column("table"),
+    STATUS,
+    Column("accepted_at_ms", "accepted (UTC)", time_text),
+    Column("seconds", show=seconds_text),
+    Column("owner", for_people=False),
+)
+
+ENDED_SHOWN = 1_000
+"""Job runs that have ended and that `status` shows, unless it is told otherwise."""
+
+_END_TEXTS = {
+    JobRunStatus.SUCCEEDED: "has succeeded",
+    JobRunStatus.FAILED: "has failed",
+    JobRunStatus.CANCELLED: "was cancelled",
+    JobRunStatus.REJECTED: "was rejected",
+}
 
 
 def submit(
     context: typer.Context,
     file: DocumentArgument,
     queue_url: QueueOption,
+    state: KnownStateOption = None,
     endpoint_url: EndpointOption = None,
+    s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate the document and send nothing.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Validate an instruction document and put it on the queue."""
-    tools = tools_of(context)
+    """Validate an instruction document and put it on the queue, and say what will come of it.
+
+    With --state, a document that would be refused for its job_run_id is not sent.
+    """
+    dependencies = dependencies_of(context)
     body = read_document(file)
-    document = _valid(body)
+    document = valid_instruction(body)
+    records = (
+        JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+        if state is not None
+        else None
+    )
+    preview = preview_job_run_id(document, records)
+    told = {"outlook": preview} if preview is not None else {}
     if dry_run:
-        answer(output, {"valid": True, "sent": False}, ["The document is valid. Nothing was sent."])
+        lines = ["The document is valid. Nothing was sent.", *([preview] if preview is not None else [])]
+        answer(output, {"valid": True, "sent": False, **told}, lines)
         return
-    message_id = tools.clients.queue(QueueAddress(queue_url, None, endpoint_url, region)).send(body)
+    message_id = dependencies.clients.queue(QueueAddress(queue_url, None, endpoint_url, region)).send(
+        body, group=document.source_table_id
+    )
     job_run_id = document.job_run_id or message_id
     answer(
         output,
-        {"valid": True, "sent": True, "message_id": message_id, "job_run_id": job_run_id},
-        [f"Sent. The job run will be called {job_run_id}", f"  lithify watch {job_run_id}"],
+        {"valid": True, "sent": True, "message_id": message_id, "job_run_id": job_run_id, **told},
+        [
+            "Sent." if preview is not None else f"Sent. The job run will be called {job_run_id}",
+            *([preview] if preview is not None else []),
+            f"  lithify watch {job_run_id}{f' --message-id {message_id}' if job_run_id != message_id else ''}",
+        ],
     )
-
-
-def plan(
-    context: typer.Context,
-    file: DocumentArgument,
-    lake: Annotated[str | None, typer.Option(help="For a document that names no delta_catalog.")] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions that share the machine.")] = 1,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Show what a document would do, with the arithmetic. Writes nothing."""
-    tools = tools_of(context)
-    document = _valid(read_document(file))
-    uri = document.delta_catalog or lake
-    if uri is None:
-        raise Invalid("delta_catalog is missing: name the lake's root URI in the document, or give --lake")
-    location = parse_location(uri, endpoint_url=s3_endpoint_url, region=region)
-    catalog = DeltaCatalog(open_store(location), tools.clock)
-    spec = job_run_spec(document, document.job_run_id or "dry-run", location)
-    reasons = check_against_lake(spec, catalog)
-    if reasons:
-        raise Invalid(*reasons)
-    resources, _ = share_of_machine(int(tools.memory_bytes * MACHINE_MEMORY_SHARE), tools.cores, max_sessions)
-    plans = {
-        render_partition(pinned.spec.partition): plan_for_cluster(pinned.spec, catalog, resources)
-        for pinned in pin_sessions(spec, catalog)
-    }
-    sessions = [_plan_answer(partition, planned) for partition, planned in plans.items()]
-    answer(output, {"table": spec.source_table_id, "sessions": sessions}, _plan_lines(plans))
 
 
 def status(
     context: typer.Context,
     state: StateOption,
     job_run_id: Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="Left out: all of them.")] = None,
+    last: Annotated[
+        int, typer.Option("--last", min=0, help="Of those that have ended, about so many, the latest.")
+    ] = ENDED_SHOWN,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show job runs, or one with its sessions."""
-    tools = tools_of(context)
-    records = JobRunRecords(tools.store(state, s3_endpoint_url, region), tools.clock)
+    dependencies = dependencies_of(context)
+    records = _recorded(dependencies, state, s3_endpoint_url, region)
     if job_run_id is not None:
-        view = view_job_run(records, job_run_id, tools.clock)
-        _show(output, view.model_dump(mode="json"), _render_job_run(view))
+        view = view_job_run(records, job_run_id, dependencies.clock)
+        answer(output, view.model_dump(mode="json"), job_run_lines(view, page_width()))
         return
-    views = view_all(records, tools.clock)
-    table = rows_table(
-        ("job run", "table", "status", "accepted (UTC)", "seconds", "owner"),
-        (
-            (view.job_run_id, view.table, view.status, time_text(view.accepted_at_ms), view.seconds, view.owner)
+    views, pauses = view_all(records, dependencies.clock, last), records.pauses.all()
+    is_cut = 0 < last <= sum(view.status not in OPEN for view in views)
+    answer_records(
+        output,
+        {
+            "job_runs": [view.model_dump(mode="json", exclude={"sessions"}) for view in views],
+            "paused": [pause.model_dump(mode="json") for pause in pauses],
+        },
+        "job_runs",
+        _JOB_RUN_COLUMNS,
+        none="There is no job run here yet.",
+        before=[f"Paused since {time_text(pause.at_ms)} UTC: {pause.scope} ({pause.reason})" for pause in pauses],
+        after=[
+            line
             for view in views
-        ),
+            if view.status == UNREADABLE
+            for reason in view.reasons
+            for line in sentence_lines(f"{view.job_run_id}: {reason}", page_width(), FAILED)
+        ]
+        + [
+            line
+            for view in views
+            if view.waits_for is not None
+            for line in sentence_lines(f"{view.job_run_id} waits for {view.waits_for}", page_width())
+        ]
+        + ["There may be older ones: `lithify history` shows all that have ended."] * is_cut,
     )
-    _show(output, {"job_runs": [view.model_dump(mode="json", exclude={"sessions"}) for view in views]}, table)
-
-
-def watch(
-    context: typer.Context,
-    job_run_id: JobRunArgument,
-    state: StateOption,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
-    poll_seconds: Annotated[float, typer.Option(min=0.05)] = 1.0,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Follow a job run until it ends. Exit code 1 if it did not succeed."""
-    tools = tools_of(context)
-    records = JobRunRecords(tools.store(state, s3_endpoint_url, region), tools.clock)
-    stops = tools.stops_when_asked()
-    view = view_job_run(records, job_run_id, tools.clock)
-    if output is Output.TEXT:
-        with Live(_render_job_run(view), console=console(), refresh_per_second=4) as live:
-            while _runs(view) and not stops.wait(poll_seconds):
-                view = view_job_run(records, job_run_id, tools.clock)
-                live.update(_render_job_run(view))
-    else:
-        while _runs(view) and not stops.wait(poll_seconds):
-            view = view_job_run(records, job_run_id, tools.clock)
-        answer_json(view.model_dump(mode="json"))
-    if view.status != "succeeded":
-        raise typer.Exit(1)
 
 
 def cancel(
     context: typer.Context,
     job_run_id: JobRunArgument,
     state: StateOption,
-    reason: Annotated[str, typer.Option(help="Kept in the job run's log and told in its event.")] = "cancelled by hand",
+    reason: Annotated[str, typer.Option(help="Recorded in the job run's log and in its event.")] = "cancelled by hand",
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Ask for a job run to be cancelled. Whoever runs it stops its Spark jobs; what was committed stays committed."""
-    tools = tools_of(context)
-    records = JobRunRecords(tools.store(state, s3_endpoint_url, region), tools.clock)
+    dependencies = dependencies_of(context)
+    records = _recorded(dependencies, state, s3_endpoint_url, region)
     before = records.state(job_run_id)
     if before.accepted is None:
         raise Invalid(f"there is no job run {job_run_id!r} here that could be cancelled")
@@ -171,77 +167,51 @@ def cancel(
 
     after = records.log(job_run_id).append(decide).after.state
     if not after.status.is_open:
-        raise Invalid(f"job run {job_run_id} is {after.status} already")
+        raise Invalid(f"job run {job_run_id} is over: it {_END_TEXTS[after.status]}")
     answer(output, {"job_run_id": job_run_id, "cancel_requested": True}, [f"{job_run_id} will be cancelled."])
 
 
-# ------------------------------------------------------------------------------------------------------- parts
+def retry(
+    context: typer.Context,
+    job_run_id: JobRunArgument,
+    state: StateOption,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and start nothing.")] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Run a job run again that failed or was cancelled, as a new one. What it has committed stays committed."""
+    dependencies = dependencies_of(context)
+    records = _recorded(dependencies, state, s3_endpoint_url, region)
+    again = plan_retry(records, dependencies.lake, job_run_id)
+    if not dry_run:
+        again = begin_retry(records, again)
+    partitions = [pin.partition for pin in again.accepted.sessions]
+    value = {
+        "job_run_id": again.job_run_id,
+        "predecessor": job_run_id,
+        "started": not dry_run and not again.stands,
+        "partitions": partitions,
+    }
+    answer(output, value, _retry_lines(again, job_run_id, dry_run=dry_run))
 
 
-def _valid(body: str) -> InstructionDocument:
-    document = parse_instruction(body)
-    if isinstance(document, Violations):
-        raise Invalid(*document.reasons)
-    return document
+def _recorded(
+    dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
+) -> JobRunStore:
+    """The job runs of a state that exists."""
+    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    check_place(records.store, "state")
+    return records
 
 
-def _runs(view: JobRunView) -> bool:
-    return view.status in ("waiting", "running")
-
-
-def _show(output: Output, value: dict[str, object], rendered: RenderableType) -> None:
-    if output is Output.JSON:
-        answer_json(value)
+def _retry_lines(again: Retry, job_run_id: str, *, dry_run: bool) -> Iterator[str]:
+    if again.stands:
+        yield f"{job_run_id} runs again already, as {again.job_run_id}."
     else:
-        console().print(rendered)
-
-
-def _render_job_run(view: JobRunView) -> RenderableType:
-    head = f"{view.job_run_id}  {view.table or '-'}  {view.status}  {view.seconds:,.1f} s"
-    if view.cancel_requested and _runs(view):
-        head += "  (to be cancelled)"
-    sessions = rows_table(
-        ("session", "partition", "status", "attempt", "progress", "expected s", "left s", "rows in", "rows out"),
-        (_session_row(session) for session in view.sessions),
-    )
-    reasons = [Text(f"  {reason}") for reason in view.reasons]
-    return Group(Text(head), *([sessions] if view.sessions else []), *reasons)
-
-
-def _session_row(session: SessionView) -> Sequence[object]:
-    result = getattr(session.end, "result", None)
-    return (
-        session.session_id,
-        render_partition(session.partition),
-        session.status,
-        session.attempt,
-        _progress(session),
-        session.expected_sla,
-        session.eta_seconds,
-        result.rows_in if result is not None else None,
-        result.rows_out if result is not None else None,
-    )
-
-
-def _progress(session: SessionView) -> str:
-    beat = session.heartbeat
-    if beat is None:
-        return f"{session.rounds_done} rounds"
-    return f"round {beat.round_number}/{beat.rounds} {beat.step} {beat.tasks_done}/{beat.tasks}"
-
-
-def _plan_answer(partition: str, planned: SessionPlan | NothingToDo) -> dict[str, object]:
-    if isinstance(planned, NothingToDo):
-        return {"partition": partition, "nothing_to_do": True}
-    return {"partition": partition, "nothing_to_do": False, **planned.model_dump(mode="json", exclude={"spec"})}
-
-
-def _plan_lines(plans: dict[str, SessionPlan | NothingToDo]) -> Iterable[str]:
-    if not plans:
-        yield "The table has no partition stream: there is nothing to do."
-    for partition, planned in plans.items():
-        yield partition
-        if isinstance(planned, NothingToDo):
-            yield "  nothing to do: no delta above the watermark"
-        else:
-            yield from (f"  {sentence}" for sentence in planned.arithmetic)
+        yield f"{job_run_id} {'would run' if dry_run else 'runs'} again as {again.job_run_id}:"
+        yield from (f"  {render_partition(pin.partition)}" for pin in again.accepted.sessions)
+        if not again.accepted.sessions:
+            yield "  no partition has anything left to do"
+    if not dry_run:
+        yield f"  lithify watch {again.job_run_id}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,12 +12,18 @@ import typer
 class Output(StrEnum):
     TEXT = "text"
     JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How the answer is written.")]
 LakeOption = Annotated[str, typer.Option("--lake", help="The lake: s3://bucket/prefix, file:///path or a path.")]
 StateOption = Annotated[
     str, typer.Option("--state", help="Where job runs are recorded: s3://bucket/prefix, file:///path or a path.")
+]
+KnownStateOption = Annotated[
+    str | None,
+    typer.Option("--state", help="Where job runs are recorded: to say what became of this id before."),
 ]
 QueueOption = Annotated[str, typer.Option("--queue-url", help="The SQS queue of instruction documents.")]
 DeadLettersOption = Annotated[
@@ -30,11 +37,22 @@ S3EndpointOption = Annotated[
     str | None, typer.Option("--s3-endpoint-url", help="Of the S3 service, where it is not AWS's own.")
 ]
 RegionOption = Annotated[str | None, typer.Option("--region", help="The AWS region.")]
+
+
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Spark's stack of every task that fails.")]
 TableArgument = Annotated[str, typer.Argument(help="OWNER.NAME.Vn, for example ACME.ORDERS.V1.", metavar="TABLE")]
 PartitionOption = Annotated[
     list[str] | None,
     typer.Option("--partition", "-p", help="key=value; once for each partition key.", metavar="KEY=VALUE"),
 ]
+BundleSessionsOption = Annotated[
+    int, typer.Option(min=1, help="Small sessions of a job run that share a Spark job, at most; 1: none do.")
+]
+BundleSecondsOption = Annotated[float, typer.Option(min=1, help="That such a Spark job may take, by prediction.")]
+CoresOption = Annotated[int | None, typer.Option(min=1, help="For all sessions; left out: all of the machine.")]
+MemoryOption = Annotated[float | None, typer.Option(min=1.0, help="GiB, for all sessions; left out: 3/4 of it.")]
+WorkFolderOption = Annotated[Path, typer.Option(help="For Spark's output and scratch files.")]
+JobRunArgument = Annotated[str, typer.Argument(help="The job run's id.", metavar="JOB_RUN_ID")]
 DocumentArgument = Annotated[
     str, typer.Argument(help="A file with the instruction document, or - for standard input.", metavar="FILE")
 ]

@@ -1,63 +1,203 @@
-"""How commands answer: a table or a few lines for people, JSON for programs. Answers go to stdout, logs to stderr."""
+"""Output of commands: text for people, JSON, JSON lines or CSV for programs. Answers go to stdout, logs to stderr.
+
+    answer(output, value, lines)              one thing: JSON of `value`, or `lines`
+    answer_records(output, value, key, ...)   many of a kind, under `value[key]`: a table, or a line each
+
+A partition is an object of its values by key in JSON and JSON lines, and `key=value` in CSV and in text.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 
 from pydantic_core import to_json
+from rich.color import ColorSystem
 from rich.console import Console
-from rich.table import Table
+from rich.style import Style
+from rich.text import Text
 
-from compactor.errors import Invalid
+from compactor.model.errors import Invalid, Unavailable
 from dispatcher.cli.options import Output
+from dispatcher.layout import (
+    FAILED,
+    PARTITION,
+    Column,
+    Line,
+    Record,
+    data_text,
+    printable,
+    sentence_lines,
+    table_lines,
+)
 
-Answer = Mapping[str, object] | Sequence[object]
+Lines = Iterable[str | Line]
+
+
+def answer(output: Output, value: Record, lines: Lines) -> None:
+    """Writes one value, in any form. A text among the lines is a sentence, or a command: it is wrapped between
+    words only.
+    """
+    match output:
+        case Output.JSON:
+            answer_json(value)
+        case Output.JSONL:
+            _write([data_text(value) + "\n"])
+        case Output.CSV:
+            _write_csv([PARTITION if key == PARTITION.key else Column(key) for key in value], [value])
+        case Output.TEXT:
+            write_lines(lines)
+
+
+def answer_records(
+    output: Output,
+    value: Record,
+    key: str,
+    columns: Sequence[Column],
+    *,
+    none: str,
+    before: Lines = (),
+    after: Lines = (),
+    note: str | None = None,
+) -> None:
+    """Writes many records of a kind.
+
+    value   the complete answer, for JSON
+    key     where in it the records are: mappings, which have the columns' keys and maybe more
+    none    the text if there is no record
+    before  the text above the table
+    after   the text below it
+    note    an important note: below the text, on stderr for JSON lines and CSV. JSON's `value` has it
+    """
+    records = value[key]
+    if not isinstance(records, Iterable):
+        raise TypeError(f"{key} holds no records")
+    match output:
+        case Output.JSON:
+            answer_json(value)
+        case Output.JSONL:
+            _write(data_text(record) + "\n" for record in records)
+        case Output.CSV:
+            _write_csv(columns, records)
+        case Output.TEXT:
+            kept = list(records)
+            table = table_lines(columns, kept, page_width()) if kept else [none] if none else ()
+            write_lines((*before, *table, *after, *([note] if note is not None else [])))
+            return
+    if note is not None and output is not Output.JSON:
+        print_error(note)
 
 
 def answer_json(value: object) -> None:
-    """One JSON value, and a line's end."""
+    """Writes one JSON value, and a newline."""
     text = to_json(value, indent=2, bytes_mode="base64", inf_nan_mode="strings", fallback=str)
-    sys.stdout.write(text.decode() + "\n")
+    _write([text.decode(), "\n"])
+
+
+def write_lines(lines: Lines) -> None:
+    """Writes to stdout: with colours on a terminal that has them, without wrapping if there is no terminal."""
+    ink, width = _ink(), page_width()
+    _write(f"{ink.render(line)}\n" for line in _laid_out(lines, width))
+
+
+def page_width() -> int | None:
+    """Characters per line of stdout; None without a terminal, where nothing is wrapped."""
+    return Console().width if sys.stdout.isatty() else None
 
 
 def console() -> Console:
-    """For stdout. Wraps nothing where there is no terminal, so that lines can be searched."""
-    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    """The console for live displays on stdout. Without a terminal nothing is wrapped, so that lines can be searched."""
+    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
 
 
-def answer(output: Output, value: Answer, lines: Iterable[str]) -> None:
-    """The same answer in either form."""
-    if output is Output.JSON:
-        answer_json(value)
-        return
-    out = console()
+def as_text(lines: Lines, width: int | None) -> Text:
+    """The same, for a live display of rich."""
+    return Text("\n").join(Text.assemble(*line) for line in _laid_out(lines, width))
+
+
+def print_error(sentence: str) -> None:
+    """Writes to stderr, with a red first word on a terminal."""
+    name = _Ink(_color_system(Console(stderr=True))).render((("lithify:", FAILED),))
+    sys.stderr.write(f"{name} {printable(sentence)}\n")
+
+
+def flush() -> None:
+    """Ends an answer. Raises as `_written` does."""
+    with _written():
+        sys.stdout.flush()
+
+
+def _write(texts: Iterable[str]) -> None:
+    for text in texts:  # rendered before: its errors are not stdout's
+        with _written():
+            sys.stdout.write(text)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Raises `Unavailable` if stdout cannot be written, `BrokenPipeError` if its reader has ended."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"the answer cannot be written to standard output: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class _Ink:
+    color_system: ColorSystem | None
+
+    def render(self, line: Line) -> str:
+        if self.color_system is None:
+            return "".join(text for text, _ in line)
+        return "".join(
+            _style(style).render(text, color_system=self.color_system) if style and text else text
+            for text, style in line
+        )
+
+
+@cache
+def _style(name: str) -> Style:
+    return Style.parse(name)
+
+
+def _ink() -> _Ink:
+    return _Ink(_color_system(Console()))
+
+
+def _color_system(of: Console) -> ColorSystem | None:
+    return None if of.color_system is None or of.no_color else ColorSystem.STANDARD
+
+
+def _laid_out(lines: Lines, width: int | None) -> Iterable[Line]:
     for line in lines:
-        out.print(line, markup=False)
+        if isinstance(line, str):
+            yield from sentence_lines(line, width)
+        else:
+            yield line
 
 
-def rows_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """A table of texts; numbers stand to the right."""
-    table = Table(title=title, title_justify="left", header_style="bold")
-    kept = [list(row) for row in rows]
-    for place, column in enumerate(columns):
-        numbers = bool(kept) and all(isinstance(row[place], int | float) or row[place] is None for row in kept)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
-    for row in kept:
-        table.add_row(*(_cell(value) for value in row))
-    return table
+def _write_csv(columns: Sequence[Column], records: Iterable[Record]) -> None:
+    _write([",".join(_csv_cell(column.key) for column in columns) + "\n"])
+    _write(
+        ",".join(_csv_cell(column.in_csv(record.get(column.key))) for column in columns) + "\n" for record in records
+    )
 
 
-def _cell(value: object) -> str:
+def _csv_cell(value: object) -> str:
+    """An empty cell for null, `""` for an empty text."""
     if value is None:
-        return "-"
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
-
-
-def time_text(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return ""
+    text = value if isinstance(value, str) else data_text(value)
+    if not isinstance(value, str) and text.startswith('"'):  # types that JSON lacks: times, decimal numbers
+        text = text[1:-1]
+    if text and not any(character in text for character in ',"\r\n'):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def parse_partition(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -71,11 +211,3 @@ def parse_partition(pairs: Sequence[str] | None) -> dict[str, str]:
             raise Invalid(f"--partition names {key!r} twice")
         partition[key] = value
     return partition
-
-
-def read_document(file: str) -> str:
-    """The text of a file, or of standard input for `-`. Raises `Invalid` if it cannot be read."""
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{file} cannot be read: {error}") from error

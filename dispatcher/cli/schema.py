@@ -1,4 +1,4 @@
-"""`lithify schema`: the JSON Schemas of what goes in and what comes out."""
+"""`lithify schema`: the JSON Schemas of instruction documents and events."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from compactor.event_types import EVENT_TYPES
-from compactor.events import event_json_schema
+from compactor.events.relay import event_json_schema
+from compactor.events.types import EVENT_TYPES
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer
-from dispatcher.instruction import FIELD_NAMES, instruction_json_schema
+from dispatcher.intake.instruction import FIELD_NAMES, instruction_json_schema
 
 
 class Document(StrEnum):

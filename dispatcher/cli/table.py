@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
-from compactor.catalog.catalog import DeltaCatalog, PartitionStream
-from compactor.catalog.scan import Scan
-from compactor.names import ContentType, LifecycleState, Operation, render_partition
+from compactor.lake import DeltaCatalog, Table
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType, LifecycleState, Operation, counted
+from compactor.publishing.publication import columns_left_out, lags, publishers_of, reasons_against_publishing
+from compactor.reading.scan import Scan
+from compactor.schemas.cast import python_rows
+from dispatcher.cli.expressions import parse_filters, parse_schema_option
 from dispatcher.cli.options import (
     LakeOption,
     Output,
@@ -18,9 +24,42 @@ from dispatcher.cli.options import (
     S3EndpointOption,
     TableArgument,
 )
-from dispatcher.cli.output import answer, answer_json, console, parse_partition, rows_table, time_text
+from dispatcher.cli.output import answer, answer_records, parse_partition
+from dispatcher.cli.table_places import open_lake, partitions_of
+from dispatcher.cli.table_properties import parse_properties
+from dispatcher.clients import show_help
+from dispatcher.layout import PARTITION, Column, age_text, count_text, data_columns, time_text
 
-table_app = typer.Typer(no_args_is_help=True, help="Tables and their deltas.")
+table_app = typer.Typer()
+
+
+@table_app.callback(invoke_without_command=True)
+def tables(context: typer.Context) -> None:
+    """Tables and their deltas."""
+    show_help(context)
+
+
+_STREAM_COLUMNS = (
+    PARTITION,
+    Column("deltas", show=count_text),
+    Column("delta_rows", show=count_text),
+    Column("compacted_to"),
+    Column("pending_rows", show=count_text),
+    Column("pending_seconds", "oldest pending", age_text),
+    Column("files", show=count_text),
+    Column("rows", show=count_text),
+    Column("bytes", show=count_text),
+    Column("hash_bucket_count", "hash buckets", count_text),
+)
+_PUBLISHED_COLUMNS = (
+    Column("unpublished_files", "unpublished", count_text),
+    Column("published_lag_seconds", "lag", age_text),
+)
+_ENTRY_COLUMNS = (
+    Column("entry_number", "entry"),
+    Column("at_ms", "at (UTC)", time_text),
+    Column("actions", show=lambda actions: ", ".join(str(each["action"]) for each in actions)),  # type: ignore[attr-defined]
+)
 
 
 @table_app.command()
@@ -28,16 +67,41 @@ def create(
     table: TableArgument,
     lake: LakeOption,
     partition_key: Annotated[list[str] | None, typer.Option(help="In order, once for each; none: one stream.")] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN:TYPE,... | FILE",
+            help="Columns to declare, with Arrow's types (id:int64,at:timestamp[us]), or a data file that has them.",
+        ),
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="PROPERTY=VALUE",
+            help="As lithify table set takes it; once for each.",
+            show_default=False,
+        ),
+    ] = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Create a table. Creating it again with the same partition keys changes nothing."""
-    created = _open(lake, s3_endpoint_url, region).create_table(table, partition_key or ())
+    """Create a table. Creating it again with the same partition keys, schema and properties changes nothing."""
+    catalog = _open(lake, s3_endpoint_url, region)
+    declared = None if schema is None else parse_schema_option(schema, catalog.location)
+    given = parse_properties(properties or ())
+    created = catalog.create_table(table, partition_key or (), declared, properties=given)
     keys = list(created.partition_keys)
+    columns = None if created.schema is None else {field.name: str(field.type) for field in created.schema}
     answer(
         output,
-        {"table_id": created.table_id, "partition_keys": keys},
+        {
+            "table_id": created.table_id,
+            "partition_keys": keys,
+            "schema": columns,
+            **({"properties": created.properties.model_dump(mode="json")} if given else {}),
+        },
         [f"{created.table_id} is there, partitioned by {', '.join(keys) or 'nothing'}."],
     )
 
@@ -52,6 +116,9 @@ def append(
     delta_id: Annotated[str | None, typer.Option(help="The same id again is a no-op with the same answer.")] = None,
     position: Annotated[int | None, typer.Option(help="Stream position; left out: the clock's.")] = None,
     content_type: Annotated[ContentType, typer.Option(help="Of files whose name does not tell.")] = ContentType.PARQUET,
+    stream_version: Annotated[
+        int | None, typer.Option(min=1, help="Left out: the active one; an unreleased one must be named.")
+    ] = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -59,9 +126,17 @@ def append(
     """Append one delta to a partition stream."""
     wanted = parse_partition(partition)
     delta = (
-        _open(lake, s3_endpoint_url, region)
+        open_lake(lake, s3_endpoint_url, region)
         .table(table)
-        .append(wanted, files, operation=operation, position=position, delta_id=delta_id, content_type=content_type)
+        .append(
+            wanted,
+            files,
+            operation=operation,
+            position=position,
+            delta_id=delta_id,
+            content_type=content_type,
+            stream_version=stream_version,
+        )
     )
     answer(
         output,
@@ -72,8 +147,28 @@ def append(
             "files": len(delta.files),
             "rows": delta.rows,
         },
-        [f"Delta {delta.delta_id} at {delta.position}: {delta.operation} of {delta.rows:,} rows."],
+        [f"Delta {delta.delta_id} at {delta.position}: {delta.operation} of {counted(delta.rows, 'row')}."],
     )
+
+
+@table_app.command()
+def retract(
+    table: TableArgument,
+    lake: LakeOption,
+    delta: Annotated[str, typer.Option(help="Its id: what append answered, and log shows.")],
+    partition: PartitionOption = None,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Take a delta back that no compaction has taken in. Its id is not given again."""
+    wanted = parse_partition(partition)
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    stream = opened.stream(wanted)
+    partitions_of(opened, partition)
+    opened.retract(wanted, delta)
+    value = {"table_id": table, "partition": stream.partition, "delta_id": delta, "retracted": True}
+    answer(output, value, [f"Delta {delta} is taken back: no compaction will take it in."])
 
 
 @table_app.command()
@@ -85,20 +180,23 @@ def show(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a lake's tables, or one table's partition streams."""
-    catalog = _open(lake, s3_endpoint_url, region)
+    catalog = open_lake(lake, s3_endpoint_url, region)
     if table is None:
         ids = catalog.tables()
         answer(output, {"tables": ids}, ids or ["There is no table here yet."])
         return
     shown = catalog.table(table)
-    streams = [_stream_figures(shown.stream(partition)) for partition in shown.partitions()]
-    if output is Output.JSON:
-        answer_json({"table_id": table, "partition_keys": shown.partition_keys, "streams": streams})
-        return
-    columns = ("partition", "deltas", "delta rows", "compacted to", "files", "rows", "bytes", "hash buckets")
-    out = console()
-    out.print(f"{table}, partitioned by {', '.join(shown.partition_keys) or 'nothing'}", markup=False)
-    out.print(rows_table(columns, ([stream[column] for column in columns] for stream in streams)))
+    streams = [_stream_figures(shown, partition) for partition in shown.partitions()]
+    published = _published_figures(catalog, shown, streams)
+    answer_records(
+        output,
+        {"table_id": table, "partition_keys": shown.partition_keys, "streams": streams, "published": published},
+        "streams",
+        (*_STREAM_COLUMNS, *_PUBLISHED_COLUMNS) if published else _STREAM_COLUMNS,
+        none="It has no partition stream yet.",
+        before=[f"{table}, partitioned by {', '.join(shown.partition_keys) or 'nothing'}"],
+        after=[line for each in published for line in _published_lines(each)],
+    )
 
 
 @table_app.command()
@@ -113,16 +211,20 @@ def log(
 ) -> None:
     """Show the entries of a partition stream's log."""
     wanted = parse_partition(partition)
-    stream = _open(lake, s3_endpoint_url, region).table(table).stream(wanted)
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    stream = opened.stream(wanted)
+    partitions_of(opened, partition)
     entries = [
         {"entry_number": entry.number, "at_ms": entry.at_ms, "actions": [each.model_dump() for each in entry.actions]}
         for entry in stream.log.entries(after)
     ]
-    lines = (
-        f"{entry.number:>6}  {time_text(entry.at_ms)}  {', '.join(each.action for each in entry.actions)}"
-        for entry in stream.log.entries(after)
+    answer_records(
+        output,
+        {"table_id": table, "partition": stream.partition, "entries": entries},
+        "entries",
+        _ENTRY_COLUMNS,
+        none="The log has no such entry.",
     )
-    answer(output, {"table_id": table, "partition": stream.partition, "entries": entries}, lines)
 
 
 @table_app.command()
@@ -136,32 +238,51 @@ def scan(
     ] = None,
     view: Annotated[str, typer.Option(help="compacted, or merged: with deltas not compacted yet.")] = "compacted",
     limit: Annotated[int, typer.Option(min=0, help="Rows to show at most; 0: all.")] = 20,
+    row_filter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="CONDITION",
+            help="COLUMN = VALUE (or != < <= > >=), COLUMN is null, COLUMN is not null; of several, all hold.",
+        ),
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Show only how many rows there are.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Show the files that would be read instead.")] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a table's rows."""
-    wanted = parse_partition(partition) if partition else None
+    shown = open_lake(lake, s3_endpoint_url, region).table(table)
+    wanted = partitions_of(shown, partition)[0] if partition else None
     moment = int(as_of) if as_of is not None and as_of.isdecimal() else as_of
-    opened = _open(lake, s3_endpoint_url, region).table(table).scan(wanted, column, None, moment, view)
+    condition = parse_filters(row_filter, shown.scan(wanted, None, None, moment, view).schema) if row_filter else None
+    opened = shown.scan(wanted, column, condition, moment, view)
     if files:
         answer(output, {"files": opened.files()}, opened.files())
         return
-    rows, more = _first_rows(opened, limit)
-    if output is Output.JSON:
-        answer_json({"columns": opened.schema.names, "rows": rows, "more": more})
+    if count:
+        rows_found = opened.count_rows()
+        answer(output, {"rows": rows_found}, [counted(rows_found, "row")])
         return
-    out = console()
-    out.print(rows_table(opened.schema.names, (list(row.values()) for row in rows)))
-    out.print(f"{len(rows):,} rows{', and more: --limit 0 shows all' if more else ''}", markup=False)
+    rows, more = _first_rows(opened, limit)
+    answer_records(
+        output,
+        {"columns": opened.schema.names, "rows": rows, "more": more},
+        "rows",
+        data_columns(opened.schema.names),
+        none="",
+        after=[] if more else [counted(len(rows), "row")],
+        note=f"{counted(len(rows), 'row')}, and more: --limit 0 shows all" if more else None,
+    )
 
 
 def _first_rows(opened: Scan, limit: int) -> tuple[list[dict[str, object]], bool]:
     """The first rows, and whether there are more. Reads no more batches than it needs."""
     rows: list[dict[str, object]] = []
     for batch in opened.to_batches():
-        rows.extend(batch.slice(0, limit + 1 - len(rows)).to_pylist() if limit else batch.to_pylist())
+        wanted = batch.slice(0, limit + 1 - len(rows)) if limit else batch
+        rows.extend(python_rows(pa.Table.from_batches([wanted])))
         if limit and len(rows) > limit:
             return rows[:limit], True
     return rows, False
@@ -171,20 +292,63 @@ def _open(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCa
     return DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region)
 
 
-def _stream_figures(stream: PartitionStream) -> dict[str, object]:
-    """The active stream version's deltas, and the compacted side."""
-    snapshot = stream.load().state
+def _published_figures(
+    catalog: DeltaCatalog, table: Table, streams: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Per format: how far it is, and what cannot be published. Adds to each stream how far it is behind."""
+    if not table.properties.publish:
+        return []
+    clock, opened = SystemClock(), [table.stream(partition) for partition in table.partitions()]
+    try:
+        publishers = publishers_of(catalog.store, table, clock)
+    except Invalid as error:
+        return [{"format": each, "version": None, "reasons": error.reasons} for each in table.properties.publish]
+    shown: list[dict[str, object]] = []
+    for publisher in publishers:
+        for figures, lag in zip(streams, lags(publisher, opened, clock), strict=True):
+            behind = max(lag.behind, int(str(figures.get("unpublished_files", 0))))
+            figures["unpublished_files"], figures["published_lag_seconds"] = behind, lag.seconds
+        shown.append(
+            {
+                "format": publisher.format,
+                "version": publisher.state().version,
+                "left_out": columns_left_out(publisher, opened),
+                "reasons": reasons_against_publishing(opened, table),
+            }
+        )
+    return shown
+
+
+def _published_lines(published: dict[str, object]) -> list[str]:
+    version = published["version"]
+    lines = [f"Published as {published['format']}: " + ("not yet" if version is None else f"version {version}")]
+    left_out = published.get("left_out")
+    if isinstance(left_out, tuple) and left_out:
+        lines.append(f"{published['format']} has no type for {', '.join(left_out)}, and leaves them out.")
+    reasons = published["reasons"]
+    return lines + [f"Cannot be published: {reason}" for reason in (reasons if isinstance(reasons, tuple) else ())]
+
+
+def _stream_figures(table: Table, partition: dict[str, str]) -> dict[str, object]:
+    """The active stream version's deltas, the compacted side, and what of the one is not in the other."""
+    stream = table.stream(partition)
+    snapshot, backlog = stream.load().state, table.backlog(partition)
+    age_ms = None if backlog.oldest_at_ms is None else max(0, SystemClock().now_ms() - backlog.oldest_at_ms)
     deltas = snapshot.active.deltas if snapshot.active is not None else ()
     compacted = snapshot.compacted
     return {
-        "partition": render_partition(stream.partition),
+        "partition": stream.partition,
         "stream_version": snapshot.active.stream_version if snapshot.active is not None else None,
         "state": LifecycleState.ACTIVE if snapshot.active is not None else None,
         "deltas": len(deltas),
-        "delta rows": sum(file.rows for delta in deltas for file in delta.files),
-        "compacted to": compacted.processed.position if compacted is not None else None,
+        "delta_rows": sum(file.rows for delta in deltas for file in delta.files),
+        "compacted_to": compacted.processed.position if compacted is not None else None,
+        "pending_deltas": backlog.deltas,
+        "pending_rows": backlog.rows,
+        "oldest_pending_at_ms": backlog.oldest_at_ms,
+        "pending_seconds": None if age_ms is None else age_ms / 1000,
         "files": len(compacted.files) if compacted is not None else 0,
         "rows": compacted.rows if compacted is not None else 0,
         "bytes": compacted.bytes_at_rest if compacted is not None else 0,
-        "hash buckets": compacted.hash_bucket_count if compacted is not None else None,
+        "hash_bucket_count": compacted.hash_bucket_count if compacted is not None else None,
     }

@@ -12,8 +12,8 @@ from datetime import date, datetime
 
 import pyarrow as pa
 
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.names import LifecycleState
+from compactor.lake import DeltaCatalog
+from compactor.model.names import LifecycleState
 
 TABLE_ID = "AMZN.CUSTOMER_ORDER_STATUS.V1"
 COMPACTED_TABLE_ID = "AMZN.CUSTOMER_ORDER_STATUS_COMPACTED.V1"
@@ -142,7 +142,7 @@ INSTRUCTION = {
     "hash_bucket_count": HASH_BUCKET_COUNT,
     "compacted_file_content_type": "parquet",
 }
-"""The paper's call of `compact()`, as a document. The lake and the topic are left for who sends it."""
+"""The paper's call of `compact()`, as a document without the lake and the topic, which the sender adds."""
 
 
 def load_table(lake: DeltaCatalog) -> None:

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: every event as a line, and under them, on a terminal, the sessions as they go."""
+"""What the demo shows while it runs: a line for each event, and below them, on a terminal, the running sessions."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from compactor import event_types as said
-from compactor.clock import Clock
-from compactor.event_types import Severity
-from compactor.events import Event
-from dispatcher.demo.board import Board, SessionLine
-from dispatcher.demo.sentences import sentence
+from compactor.events import types as event_types
+from compactor.events.relay import Event
+from compactor.events.types import Severity
+from compactor.model.clock import Clock
+from dispatcher.demo.event_text import event_text
+from dispatcher.demo.progress import DemoProgress, SessionLine
 
 _REFRESHES_PER_SECOND = 8
-_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
-    ("session", "left", 30),
-    ("state", "left", 12),
-    ("round", "left", 6),
-    ("step", "left", 12),
-    ("tasks", "left", 6),
-    ("delta rows", "right", 16),
-    ("expected", "right", 8),
-    ("since its plan", "right", 8),
+_WIDE_CHARACTERS = 120
+"""A terminal of this width has room for every column."""
+
+_COLUMNS: tuple[tuple[str, Literal["left", "right"], int, bool], ...] = (
+    ("session", "left", 28, True),
+    ("state", "left", 12, True),
+    ("round", "left", 6, True),
+    ("step", "left", 12, False),
+    ("tasks", "left", 6, False),
+    ("delta rows", "right", 16, False),
+    ("expected", "right", 8, True),
+    ("since its plan", "right", 14, True),
 )
+"""Of the running sessions: heading, justification, characters, and whether it is shown on a narrow terminal."""
+
 _STYLES = {
-    said.HeartbeatEmitted: "dim",
-    said.SessionSucceeded: "green",
-    said.JobRunSucceeded: "bold green",
-    said.SessionRoundCompleted: "cyan",
+    event_types.HeartbeatEmitted: "dim",
+    event_types.SessionSucceeded: "green",
+    event_types.JobRunSucceeded: "bold green",
+    event_types.SessionRoundCompleted: "cyan",
 }
 
 
 class Screen:
-    """A context manager: inside it the sessions are shown. Without a terminal there are only lines."""
+    """A context manager: the sessions are shown while it is open. Without a terminal there are only lines."""
 
-    def __init__(self, out: Console, board: Board, clock: Clock) -> None:
+    def __init__(self, out: Console, progress: DemoProgress, clock: Clock) -> None:
         self._out = out
-        self._board = board
+        self._progress = progress
         self._clock = clock
         self._started_at_seconds = clock.monotonic_seconds()
         self._seen_at_seconds: dict[str, float] = {}
@@ -64,50 +69,58 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, text: str) -> None:
-        """A step of the demo itself."""
+    def show_step(self, text: str) -> None:
+        """Shows what the demo itself does."""
         line = Text.assemble((f"{self._seconds():6.1f} s  ", "dim"), (text, "bold"))
         self._out.print(line, soft_wrap=not self._out.is_terminal)
 
-    def tell(self, event: Event) -> None:
-        """Take an event to the board, and show it."""
+    def show_event(self, event: Event) -> None:
+        """Applies an event to the progress, and shows it."""
         data = event.data
-        if isinstance(data, said.SessionData):
+        if isinstance(data, event_types.SessionData):
             self._seen_at_seconds.setdefault(data.session_id, self._seconds())
-        self._board.take(event)
+        self._progress.apply(event)
         style = "bold red" if data.severity is not Severity.INFO else _STYLES.get(type(data), "")
         what = event.type.removeprefix("lithify.").removesuffix(".v1")
-        about = self._board.sessions[data.session_id].partition if isinstance(data, said.SessionData) else ""
-        line = Text.assemble(
-            (f"{self._seconds():6.1f} s  ", "dim"),
-            (f"{event.jobrunid:<8}{about:<22}", "dim" if style == "dim" else ""),
-            (f"{what:<27}", style),
-            (sentence(data), "dim" if style == "dim" else ""),
-        )
-        line.no_wrap, line.overflow = self._out.is_terminal, "ellipsis"
+        about = self._progress.sessions[data.session_id].partition if isinstance(data, event_types.SessionData) else ""
+        rest = "dim" if style == "dim" else ""
+        if self._is_narrow:
+            name = f"{event.jobrunid} {about}".rstrip()
+            parts = ((f"{name}  ", rest), (f"{what}  ", style), (event_text(data), rest))
+        else:
+            name = f"{event.jobrunid:<8}{about:<22}"
+            parts = ((name, rest), (f"{what:<27}", style), (event_text(data), rest))
+        line = Text.assemble((f"{self._seconds():6.1f} s  ", "dim"), *parts)
         self._out.print(line, soft_wrap=not self._out.is_terminal)
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self._out.width < _WIDE_CHARACTERS
 
     def _seconds(self) -> float:
         return self._clock.monotonic_seconds() - self._started_at_seconds
 
     def _render(self) -> RenderableType:
-        board = self._board
-        running = board.running
+        progress = self._progress
+        running = progress.running
         head = Text.assemble(
             ("lithify demo  ", "bold"),
-            f"{board.over_count} of {board.sessions_count} sessions done, {len(running)} running  ",
+            f"{progress.over_count} of {progress.sessions_count} sessions done, {len(running)} running  ",
             (f"{self._seconds():.0f} s", "dim"),
         )
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for column, justify, characters in _COLUMNS:
+        shown = [number for number, column in enumerate(_COLUMNS) if column[3] or not self._is_narrow]
+        for column, justify, characters, _ in (_COLUMNS[number] for number in shown):
             table.add_column(column, justify=justify, min_width=characters, no_wrap=True)
         for session_id, line in running:
-            table.add_row(*_cells(line, self._seconds() - self._seen_at_seconds[session_id]))
+            cells = _cells(line, self._seconds() - self._seen_at_seconds[session_id])
+            table.add_row(*(cells[number] for number in shown))
         return Group(Text(), head, table)
 
 
-def _cells(line: SessionLine, seconds: float) -> tuple[str, ...]:
-    return (
+def _cells(line: SessionLine, seconds: float) -> tuple[Text, ...]:
+    """As `Text`: a plain string would be read as markup."""
+    cells = (
         f"{line.job_run_id:<8}{line.partition}",
         line.state,
         f"{line.round_number} of {line.rounds}" if line.round_number else "",
@@ -117,3 +130,4 @@ def _cells(line: SessionLine, seconds: float) -> tuple[str, ...]:
         f"{line.expected_sla:.1f} s" if line.expected_sla is not None else "",
         f"{seconds:.1f} s",
     )
+    return tuple(map(Text, cells))

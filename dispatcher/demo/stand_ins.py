@@ -1,7 +1,7 @@
 """Servers that stand in for AWS on this machine: moto for SQS and SNS, in this process; seaweedfs for S3, beside it.
 
-Both listen on 127.0.0.1 only, on ports that are free, and are gone when their context ends. Their credentials open
-nothing else: `AWS_VARIABLES` is all that the demo's processes know of AWS.
+Both listen on 127.0.0.1 only, on free ports, and stop when their context ends. Their credentials are valid nowhere
+else: the demo's processes have no AWS settings but `AWS_VARIABLES`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from compactor.clock import Clock
-from compactor.errors import Invalid, Unavailable
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid, Unavailable
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"
@@ -34,18 +34,18 @@ AWS_VARIABLES: Mapping[str, str] = MappingProxyType(
         "AWS_SECRET_ACCESS_KEY": "lithify-demo-secret",
         "AWS_DEFAULT_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
-        # Nobody's own profile may lead the demo to a real account.
+        # A user's own profile must not lead the demo to a real account.
         "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
     }
 )
 
-_INSTALL = "install it with pip install 'lithify[demo]'"
+_INSTALL = "run pip install '.[demo]' in Lithify's own folder"
 
 
 @contextmanager
 def queue_server() -> Iterator[str]:
-    """The URL of an empty SQS and SNS. Raises `Invalid` if moto is not installed."""
+    """Starts an empty SQS and SNS; yields its URL. Raises `Invalid` if moto is not installed."""
     try:
         from moto.server import ThreadedMotoServer
     except ImportError as error:
@@ -79,12 +79,12 @@ class S3Server:
 
 @contextmanager
 def s3_server(folder: Path, create_bucket: Callable[[str], None], clock: Clock) -> Iterator[S3Server]:
-    """A started S3 with `BUCKET` in it. `create_bucket` is asked until it no longer raises `Unavailable`."""
+    """Starts an S3 server that has `BUCKET`. `create_bucket` is called until it no longer raises `Unavailable`."""
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
     server = S3Server(folder, ports["s3"], (str(_find_weed()), *_arguments(ports)))
     _write_folder(server)
     with (folder / "log.txt").open("wb") as log:
-        # In a process group of its own: a Ctrl-C is for us, who end it when nobody needs it any more.
+        # In its own process group: Ctrl-C interrupts only this process, which stops the server at the end.
         process = subprocess.Popen(
             server.command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -92,15 +92,15 @@ def s3_server(folder: Path, create_bucket: Callable[[str], None], clock: Clock) 
         _await(lambda: create_bucket(server.endpoint_url), process, folder / "log.txt", clock)
         yield server
     finally:
-        # Asked politely it takes half a minute; what it has acknowledged is on disk.
+        # SIGTERM would take it half a minute; acknowledged writes are on disk.
         process.kill()
         process.wait()
-        for room in _ROOMS:  # the one thing that it will not put anywhere else
-            Path(f"/tmp/seaweedfs-{room}-grpc-{ports[f'{room}.grpc']}.sock").unlink(missing_ok=True)
+        for service in _SERVICES:  # the only files that it writes outside of its folder, whatever the options
+            Path(f"/tmp/seaweedfs-{service}-grpc-{ports[f'{service}.grpc']}.sock").unlink(missing_ok=True)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago, all different."""
+    """Different ports that are free at the time of the call."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -108,13 +108,13 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-_ROOMS = ("master", "volume", "filer", "s3")
-_PORTS = (*_ROOMS, *(f"{room}.grpc" for room in _ROOMS))
+_SERVICES = ("master", "volume", "filer", "s3")
+_PORTS = (*_SERVICES, *(f"{service}.grpc" for service in _SERVICES))
 
 
 _SERVE = """\
 #!/bin/sh
-# Starts the demo's S3 server again and returns when it answers: some 20 seconds, because it was not asked to stop.
+# Starts the demo's S3 server again and returns when it answers: some 20 seconds, because it was killed.
 cd "$(dirname "$0")" || exit 1
 nohup {command} > log.txt 2>&1 &
 until {python} -c 'import socket; socket.create_connection(("{host}", {port}), 1)' 2> /dev/null; do
@@ -135,11 +135,11 @@ def _write_folder(server: S3Server) -> None:
 
 
 def _arguments(ports: Mapping[str, int]) -> Sequence[str]:
-    """Of `weed`, in its own folder. A socket's name may be 100 bytes long, so those are not named by the whole path."""
+    """For `weed`, which runs in its own folder. Socket paths are relative: they may have about 100 bytes."""
     named = (
-        f"-{room}.port{'.' + kind if kind else ''}={port}"
+        f"-{service}.port{'.' + protocol if protocol else ''}={port}"
         for name, port in ports.items()
-        for room, _, kind in [name.partition(".")]
+        for service, _, protocol in [name.partition(".")]
     )
     return (
         "-logdir=.",
@@ -150,7 +150,7 @@ def _arguments(ports: Mapping[str, int]) -> Sequence[str]:
         "-filer",
         "-s3",
         "-s3.config=identities.json",
-        # The default, 8 volumes, is soon spent: a bucket takes 7 of its own, and then every PUT is an InternalError.
+        # The default is 8 volumes: a bucket takes 7, and without a free one every PUT is an InternalError.
         "-volume.max=500",
         "-master.volumeSizeLimitMB=64",
         "-master.telemetry=false",

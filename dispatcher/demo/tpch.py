@@ -1,15 +1,15 @@
-"""TPC-H's table of orders with two refreshes, as deltas; and which rows must be left of them, found the plain way.
+"""TPC-H's table of orders with two refreshes, as deltas; and the rows that must survive, found by sorting.
 
-The base is what `tpchgen-cli` writes. The refreshes are made from it, in the shape of TPC-H's refresh functions (RF1
-inserts 0.1 % new orders, RF2 deletes 0.1 %), with updates of status and price added, because compaction is about them:
+The base is written by `tpchgen-cli`. The refreshes are derived from it like TPC-H's refresh functions (RF1 inserts
+0.1 % new orders, RF2 deletes 0.1 %), with updates of status and price, which TPC-H does not have:
 
-    refresh n   RF1, upserts   0.1 % new orders, under keys that TPC-H leaves free: of every 32 it uses the first 8
+    refresh n   RF1, upserts   0.1 % new orders, with keys that TPC-H does not use: it uses the first 8 of every 32
                                5 % (n = 1) or 4 % (n = 2) of the base's orders, with another status and price
                 RF2, deletes   0.1 % of the base's orders
 
-Each row says when it was last updated. A fifth of the second refresh's updates are late: where the first refresh has
-brought an update of the same order, that one is later, so the late one loses although it arrives after it. Nothing is
-left to chance: the same scale factor makes the same rows.
+Each row has the time of its last update. A fifth of the second refresh's updates are late: their update time is before
+that of the first refresh's update of the same order, so they lose although they arrive later. The rows follow from the
+scale factor alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compactor.errors import Invalid, Unavailable
-from compactor.names import Operation
+from compactor.model.errors import Invalid, Unavailable
+from compactor.model.names import Operation
 
 TABLE_ID = "TPCH.ORDERS.V1"
 PARTITION_KEY = "o_orderyear"
@@ -49,7 +49,7 @@ SCHEMA = pa.schema(
 )
 
 DELETE_COLUMNS = [PRIMARY_KEY, SORT_KEY]
-"""All that a row of a delete needs."""
+"""The columns that a delete needs."""
 
 INSTRUCTION = {
     "schema_version": "1",
@@ -58,7 +58,7 @@ INSTRUCTION = {
     "sort_keys": [[SORT_KEY, "ascending"]],
     "desired_sla": 60,
 }
-"""The lake and the topic are left for who sends it."""
+"""Without the lake and the topic, which the sender adds."""
 
 KEYS_USED = 8
 """Of every 32. The 8 after them are for the first refresh's new orders, the next 8 for the second's."""
@@ -74,7 +74,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class OrdersDelta:
-    """A delta of every order year's stream. The rows of a delete matter by their key and sort key alone."""
+    """A delta for each order year's stream. Of a delete's rows only the key and the sort key are used."""
 
     name: str
     operation: Operation
@@ -86,12 +86,12 @@ def generate_orders(scale_factor: float, folder: Path) -> pa.Table:
     generator = Path(sys.executable).with_name("tpchgen-cli")
     command = [str(generator), "parquet", "-s", str(scale_factor), "--tables=orders", f"--output-dir={folder}"]
     try:
-        # A Ctrl-C is for us: it lasts a second, and must not look like a failure.
+        # In its own process group: Ctrl-C must not make it fail. It takes about a second.
         subprocess.run(
             command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, start_new_session=True
         )
     except FileNotFoundError as error:
-        raise Invalid(f"there is no {generator}: install it with pip install 'lithify[demo]'") from error
+        raise Invalid(f"there is no {generator}: run pip install '.[demo]' in Lithify's own folder") from error
     except subprocess.CalledProcessError as error:
         raise Unavailable(f"{generator.name} failed: {error.stderr.strip()[-500:]}") from error
     orders = pq.read_table(folder / "orders.parquet")
@@ -118,9 +118,9 @@ def by_year(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def survivors(deltas: Sequence[OrdersDelta]) -> pa.Table:
-    """The rows that must be left, by key: of each key's rows the one updated last, and none that was deleted.
+    """The rows that must survive, by key: of each key's rows the one updated last, unless the key was deleted.
 
-    Found by sorting all rows, which is what Lithify spares. (No update here is later than a delete of its key.)
+    They are found by sorting all rows. (No update here is later than a delete of its key.)
     """
     upserts = pa.concat_tables(each.rows for each in deltas if each.operation is Operation.UPSERT)
     deletes = pa.concat_tables(each.rows for each in deltas if each.operation is Operation.DELETE)
@@ -140,7 +140,7 @@ def late_order(base: pa.Table) -> tuple[int, int]:
 
 
 def _new(base: pa.Table, refresh: int) -> pa.Table:
-    """One order in 1,000 once more, under a key that was free."""
+    """A copy of one order in 1,000, with an unused key."""
     rows = base.filter(_every(base, 1_000, at=100 * refresh))
     return _with(rows, PRIMARY_KEY, pc.add(rows.column(PRIMARY_KEY), KEYS_USED * refresh))
 

@@ -1,10 +1,18 @@
-"""What a session runs on. One implementation a place: `local` here; later a standalone cluster, and EMR."""
+"""Where sessions run. One implementation per kind of place.
+
+`launch` returns a durable reference. `attach` turns it into an object that can be observed and stopped, in any process;
+so every dispatcher works the same way with every job. After a lost answer of a launch, `find` searches the job by its
+name, which follows from the attempt (`launcher.submit.job_name`).
+"""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from compactor.sizing import Resources
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.sizing import Resources
+from launcher.cluster_sizing.cluster_plan import ClusterRoom
+from launcher.spark_job import ClusterReference, JobStatus
 from launcher.submit import SparkJob
 
 
@@ -12,24 +20,44 @@ class RunningSparkJob(Protocol):
     """A Spark job that was launched."""
 
     @property
-    def reference(self) -> str:
-        """Where it runs and where its output lies: enough for a person to find it."""
+    def reference(self) -> ClusterReference: ...
 
-    def poll(self) -> int | None:
-        """Its exit code, None while it runs. 0 succeeded, 1 failed, 2 invalid; anything else: it crashed."""
+    @property
+    def description(self) -> str:
+        """Where it runs and where its output is, for people."""
+
+    def status(self) -> JobStatus:
+        """Its current status. Raises `Unavailable` if it is unknown."""
 
     def stop(self) -> None:
-        """End it and everything it started; returns when it is gone. Fine to call for a job that has ended."""
-
-    def output_tail(self) -> str:
-        """The end of what it wrote, for whoever has to find out why it crashed."""
+        """Requests its end and that of its children; `status` shows when it has ended. Idempotent, also for an
+        ended job. Raises `Unavailable` if the request failed.
+        """
 
 
 class Cluster(Protocol):
     """A place that runs Spark jobs."""
 
-    def resources(self) -> Resources:
-        """What one session gets here."""
+    @property
+    def place(self) -> str:
+        """The scope of `find`: a dispatcher whose cluster has the same place finds jobs that this one launched."""
 
-    def launch(self, job: SparkJob) -> RunningSparkJob:
-        """Start it. Raises `Unavailable` if the place cannot now, `Invalid` if it never will."""
+    @property
+    def status_is_free(self) -> bool:
+        """Whether reading a job's status costs no request: it is then read every second."""
+
+    def resources(self) -> Resources | ClusterRoom:
+        """The resources of one session here; or the settings from which a cluster is chosen that is started for it."""
+
+    def launch(self, job: SparkJob, cluster_plan: ClusterPlan | None = None) -> ClusterReference:
+        """Starts it; if a job of this name was launched already, returns that one.
+
+        Raises `Unavailable` if the place cannot launch now, or if the outcome is unknown; `Invalid` if it never can.
+        `cluster_plan`: the cluster for the job; None: it runs on existing machines, with `job.resources`.
+        """
+
+    def attach(self, reference: ClusterReference) -> RunningSparkJob | None:
+        """The launched job, running or not. None: it is not visible from here."""
+
+    def find(self, name: str) -> ClusterReference | None:
+        """The job of this name, if one was launched at this place. Raises `Unavailable` if that is unknown."""

@@ -10,15 +10,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks import contests, goals, plot, report
+from tests.benchmarks.acceptance import measure_acceptance
+from tests.benchmarks.bounded import measure_bounded
 from tests.benchmarks.contests import DELTAS, EVERYBODY, Arena, Entry
 from tests.benchmarks.data import NARROW, WIDE
 from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.machine import describe_machine
+from tests.benchmarks.object_store import measure_object_store
+from tests.benchmarks.page_trust import measure_page_trust
 from tests.benchmarks.report import Section
 from tests.benchmarks.startup import measure_startup
+from tests.benchmarks.streams import measure_streams
 
-SECTIONS = ("whole", "incremental", "growing", "rounds", "cores", "startup")
+SECTIONS = (
+    "whole",
+    "incremental",
+    "growing",
+    "rounds",
+    "cores",
+    "startup",
+    "bounded",
+    "pages",
+    "acceptance",
+    "streams",
+    "object-store",
+)
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLOT = "time_by_table_size.png"
 
@@ -88,11 +105,25 @@ def _run_other(arena: Arena, section: str, plot_path: Path, found: _Found) -> No
     elif section == "rounds":
         entries = contests.rounds(arena)
         found.add(report.rounds_section(entries), [], entries)
+    elif section == "bounded":
+        measured = measure_bounded(arena.folder, arena.scale)
+        found.add(report.bounded_section(measured), goals.goals_of_bounded(measured), [])
+    elif section == "pages":
+        trust = measure_page_trust(arena.folder, arena.scale)
+        found.add(report.page_trust_section(trust), goals.goals_of_page_trust(trust), [])
     elif section == "cores":
         entries = contests.cores_and_buckets(arena)
         found.add(report.cores_section(entries), goals.goals_of_buckets(entries), entries)
-    else:
+    elif section == "startup":
         found.add(report.startup_section(measure_startup(arena.folder, arena.repeats)), [], [])
+    elif section == "streams":
+        streams = measure_streams(arena.folder / "streams", arena.scale)
+        found.add(report.streams_section(streams), goals.goals_of_streams(streams), [])
+    elif section == "object-store":
+        far = measure_object_store(arena.folder / "far", arena.scale)
+        found.add(report.object_store_section(far), goals.goals_of_object_store(far), [])
+    else:
+        found.add(report.acceptance_section(measure_acceptance(arena.folder / "acceptance", arena.scale)), [], [])
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -31,14 +31,13 @@ def main(name: str, task_file: str) -> None:
 def _start(name: str, task: Task, stack: ExitStack) -> Contestant:
     """Libraries are imported here, each only for whom it is needed."""
     if name == OURS:
-        from pyspark.sql import SparkSession
-
-        from compactor.local_spark import local_spark
+        from compactor.engine.local import local_spark
+        from compactor.engine.spark import SparkEngine
         from tests.benchmarks.ours import Ours
 
         # Where a task may be tried twice, records take the way that they take on a cluster.
         master = f"local[{task.cores},2]" if task.through_spark else None
-        return Ours(task, SparkSession(stack.enter_context(local_spark("benchmark", master))))
+        return Ours(task, SparkEngine(stack.enter_context(local_spark("benchmark", master))))
     from tests.benchmarks.competitors import DuckDb, DuckDbSemiJoin, Floor, SparkWindow
 
     kinds = {SPARK: SparkWindow, DUCKDB: DuckDb, DUCKDB_JOIN: DuckDbSemiJoin, FLOOR: Floor}

@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from compactor.java_home import find_java_home
+from compactor.engine.java_home import find_java_home
 from tests.benchmarks.contestant import Answer, Task, parquet_files
 from tests.benchmarks.data import KEY, SORT
 

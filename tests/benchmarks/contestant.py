@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from compactor.document import Document
-from compactor.spec import SessionResult
+from compactor.model.document import Document
+from compactor.planning.spec import SessionResult
 
 
 class Task(Document):

@@ -1,4 +1,4 @@
-"""Fits the figures that compactor/sizing.py predicts with to what was measured: least squares of relative errors."""
+"""Fits the figures of compactor/planning/time_model.py to what was measured: least squares of relative errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ _TERMS_OF_THE_WHOLE: _Terms = {
     "index row": lambda seen: seen.rows_before / seen.cores,
     "row written": lambda seen: seen.rows_written / seen.cores,
 }
-_TERMS_OF_SIZING: _Terms = {name: of for name, of in _TERMS_OF_THE_WHOLE.items() if name != "row written"}
 
 
 def observe(entry: Entry) -> Observation | None:
@@ -82,15 +81,13 @@ def observe(entry: Entry) -> Observation | None:
 
 
 def fit_steps(seen: Sequence[Observation]) -> list[Fit]:
-    """Core-seconds of each step, and seconds of the whole by two models: sizing.py's, and one that knows the rows that
-    are written."""
+    """Core-seconds of each step, and seconds of the whole."""
     fits = [
         _fit(f"{step}, core-seconds", terms, seen, [each.busy_seconds.get(step, 0.0) for each in seen])
         for step, terms in _TERMS_OF_STEPS.items()
         if any(each.busy_seconds.get(step) for each in seen)
     ]
     seconds = [each.seconds for each in seen]
-    fits.append(_fit("the whole, seconds, as sizing.py has it", _TERMS_OF_SIZING, seen, seconds))
     fits.append(_fit("the whole, seconds, with rows written", _TERMS_OF_THE_WHOLE, seen, seconds))
     return fits
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, FLOOR, OURS, SPARK
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
+from tests.benchmarks.object_store import DELAYS_MS, INCREMENTAL, LOOKUP, SCAN, STREAMS_OF, WHOLE, FarLake
+from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.spark_events import HASH_BUCKET
+from tests.benchmarks.streams import FOLDER, S3, STREAMS, Streams
 
 TIMES_SPARK = {"narrow": 6.0, "wide": 8.0}
 TIMES_SPARK_OF_THE_PAPER = 13.0
 OF_DUCKDB, OF_FLOOR = 1.0, 1.3
 OF_DUCKDB_CLUSTERED, OF_DUCKDB_UNIFORM, INCREMENTAL_SHARE = 0.25, 0.6, 0.05
 OF_HALF_THE_TABLE = 1.15
+STREAMS_SECONDS = {FOLDER: 60.0, S3: 120.0}
+PLACES = {FOLDER: "a folder", S3: "S3"}
+OF_THE_NEAR = {(WHOLE, 30): 1.15, (WHOLE, 100): 1.5, (INCREMENTAL, 30): 1.3, (INCREMENTAL, 100): 2.0}
+OF_NEEDED_BYTES = 1.1
+SECONDS_FAR = {(STREAMS_OF, 30): 0.15, (SCAN, 30): 0.35, (LOOKUP, 30): 0.15}
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
 
 
@@ -50,6 +59,26 @@ def goals_of_whole(name: str, entries: Sequence[Entry]) -> list[Goal]:
         shuffled = through_spark.steps[HASH_BUCKET].shuffle_written_bytes / through_spark.input_rows
         goals.append(Goal(f"{name}: bytes shuffled per row, default sort key", SHUFFLED_BYTES_PER_ROW, shuffled))
     return goals
+
+
+def goals_of_bounded(measured: Bounded) -> list[Goal]:
+    """No bound that a session was given is exceeded."""
+    given, peaks, what = measured.resources, measured.peaks, f"{measured.rows:,} rows with little of everything"
+    goals = [
+        Goal(f"{what}: memory of a task, of what it was given", 1.0, peaks.task / given.task_memory_bytes),
+        Goal(f"{what}: rounds", 2.0, measured.rounds, at_least=True),
+    ]
+    if given.scratch_bytes is not None:
+        goals.append(Goal(f"{what}: scratch, of what it was given", 1.0, peaks.scratch / given.scratch_bytes))
+    if given.driver_memory_bytes is not None:
+        share = peaks.driver / given.driver_memory_bytes
+        goals.append(Goal(f"{what}: memory of the driver's Python, of what it was given", 1.0, share))
+    return goals
+
+
+def goals_of_page_trust(measured: PageTrust) -> list[Goal]:
+    """Checks of our pages are cheap enough to be always on."""
+    return [Goal("checksums and row groups that are read back, of a compaction", 0.03, measured.share)]
 
 
 def goals_of_incremental(name: str, entries: Sequence[Entry]) -> list[Goal]:
@@ -94,6 +123,42 @@ def goals_of_buckets(entries: Sequence[Entry]) -> list[Goal]:
     rows = few.input_rows / BUCKET_COUNTS[0] - more.input_rows / BUCKET_COUNTS[1]
     bytes_per_row = (few.peak_bytes("dedupe") - more.peak_bytes("dedupe")) / rows
     return [Goal("dedupe memory, bytes per row of a bucket", DEDUPE_BYTES_PER_ROW, bytes_per_row)]
+
+
+def goals_of_streams(found: Sequence[Streams]) -> list[Goal]:
+    """A thousand small partition streams, through the dispatcher, in all."""
+    return [
+        Goal(
+            f"{each.streams:,} streams of 1,000 rows on {PLACES[each.place]}, s",
+            STREAMS_SECONDS[each.place],
+            each.seconds,
+        )
+        for each in found
+        if each.streams == STREAMS
+    ]
+
+
+def goals_of_object_store(found: FarLake) -> list[Goal]:
+    """What distance may cost, and what an incremental run may cost beside a whole one."""
+    goals = [
+        Goal(f"{what} at {delay_ms} ms / at 0 ms", bound, far.seconds / near.seconds)
+        for (what, delay_ms), bound in OF_THE_NEAR.items()
+        if (far := found.of(what, delay_ms)) is not None and (near := found.of(what, 0)) is not None
+    ]
+    for delay_ms in DELAYS_MS:
+        whole, incremental = found.of(WHOLE, delay_ms), found.of(INCREMENTAL, delay_ms)
+        if whole is not None and incremental is not None:
+            what = f"10 % clustered / the whole table, {delay_ms} ms away"
+            goals.append(Goal(what, 1.0, incremental.seconds / whole.seconds))
+    near = found.of(INCREMENTAL, 0)
+    if near is not None:
+        what = "10 % clustered: bytes down / delta, files rewritten and index"
+        goals.append(Goal(what, OF_NEEDED_BYTES, near.bytes_down / found.needed_bytes))
+    for (what, delay_ms), bound in SECONDS_FAR.items():
+        far = found.of(what, delay_ms)
+        if far is not None:
+            goals.append(Goal(f"{what}, {delay_ms} ms away, s", bound, far.seconds))
+    return goals
 
 
 def _find(entries: Sequence[Entry], contestant: str) -> Entry | None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from compactor.clock import SystemClock
-from compactor.machine import usable_cores
+from compactor.model.clock import SystemClock
+from compactor.model.machine import usable_cores
 
 _PACKAGES = ("pyspark", "pyarrow", "duckdb", "numpy", "numba")
 

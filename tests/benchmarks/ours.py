@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
-from compactor.catalog.catalog import PartitionStream, Table
-from compactor.names import PARTITION_STREAM_POSITION
-from compactor.spec import ROWS_PER_COMPACTED_FILE, SessionResult
+from compactor.catalog.tables import PartitionStream
+from compactor.engine.protocol import Engine
+from compactor.lake import Table
+from compactor.model.names import PARTITION_STREAM_POSITION
+from compactor.planning.spec import ROWS_PER_COMPACTED_FILE, SessionResult
 from tests.benchmarks.contestant import Answer, Task
 from tests.benchmarks.data import KEY, SORT
 
@@ -24,9 +25,9 @@ TABLE = "BENCHMARK.ORDERS.V1"
 class Ours:
     """A full compaction of table and delta; or, over a compacted lake, of the delta alone."""
 
-    def __init__(self, task: Task, spark: SparkSession) -> None:
+    def __init__(self, task: Task, engine: Engine) -> None:
         self._task = task
-        self._spark = spark
+        self._engine = engine
         self._results: dict[Path, SessionResult] = {}
 
     def prepare(self, folder: Path) -> None:
@@ -52,7 +53,7 @@ class Ours:
             hash_bucket_count=task.hash_bucket_count,
             max_rows_per_round=task.max_rows_per_round,
             max_dead_row_share=task.max_dead_row_share,
-            spark=self._spark,
+            engine=self._engine,
         )
         self._results[folder] = result.sessions[0]
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from compactor.spec import SessionResult
+from compactor.planning.spec import PAGE_CHECK_SHARE, SessionResult
+from tests.benchmarks.acceptance import Acceptance
+from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, OURS
 from tests.benchmarks.contests import DEAD_ROW_SHARE, Asked, Entry
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.goals import Goal
+from tests.benchmarks.object_store import (
+    CHANGED_SHARE,
+    COMPACTED_FILES,
+    DELTA_FILES,
+    DOLLARS_PER_READ,
+    DOLLARS_PER_WRITE,
+    ROWS_OF_A_STREAM,
+    STREAMS,
+    FarLake,
+    dollars_of,
+)
+from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.spark_events import STEPS, Step
+from tests.benchmarks.streams import ROWS, Streams
 
 _TITLE = """\
 # What Lithify takes, beside what else one would pick
@@ -31,7 +47,7 @@ Section = tuple[str, str]
 
 
 def machine_section(machine: Iterable[tuple[str, str]]) -> Section:
-    return "The machine", _table(["what", "which"], machine)
+    return "The machine", markdown_table(["what", "which"], machine)
 
 
 def goals_section(goals: Iterable[Goal]) -> Section:
@@ -44,7 +60,7 @@ def goals_section(goals: Iterable[Goal]) -> Section:
         )
         for goal in goals
     ]
-    return _GOALS, _table(["what", "goal", "measured", ""], rows)
+    return _GOALS, markdown_table(["what", "goal", "measured", ""], rows)
 
 
 def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
@@ -72,7 +88,7 @@ def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
     told += "What passes all records through Spark ran by itself: its bytes are to be compared, its time is not.\n\n"
     columns = ["who", "s", "least - most, s", "/ ours", "first run, s", "start, s", "rows/s-core", "MiB/s-core"]
     columns += ["largest Python worker, MiB", "all processes, MiB", "written, MiB"]
-    return f"Whole table, {name} rows", told + _table(columns, rows) + _steps_table(entries)
+    return f"Whole table, {name} rows", told + markdown_table(columns, rows) + _steps_table(entries)
 
 
 def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
@@ -100,13 +116,44 @@ def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
     told = f"Ours has compacted the table of {entries[0].shape.rows:,} rows, in 16 files; "
     told += "DuckDB takes the whole table and the delta. Where dead rows are kept, files with up to "
     told += f"{DEAD_ROW_SHARE:.0%} of them are not rewritten: they are noted in deletion vectors.\n\n"
-    return f"Incremental, {name} rows", told + _table(columns, rows) + _steps_table(entries)
+    return f"Incremental, {name} rows", told + markdown_table(columns, rows) + _steps_table(entries)
+
+
+def bounded_section(measured: Bounded) -> Section:
+    """What a job takes that has little of everything, and the plan that keeps it there."""
+    given, peaks = measured.resources, measured.peaks
+    rows = [
+        ("a task, for itself", peaks.task, given.task_memory_bytes),
+        ("a worker that has seen no row yet, for itself", measured.idle_task, None),
+        ("the driver's Python, for itself", peaks.driver, given.driver_memory_bytes),
+        ("scratch folders", peaks.scratch, given.scratch_bytes),
+    ]
+    shown = [
+        (what, f"{peak / _MIB:,.0f}", "" if bound is None else f"{bound / _MIB:,.0f}") for what, peak, bound in rows
+    ]
+    told = f"{measured.rows:,} narrow rows on {given.tasks} cores, launched as the dispatcher launches: "
+    told += f"{measured.rounds} rounds of its own choosing, {measured.seconds:.0f} s from launch to end. "
+    told += "The least that a worker was seen with is what it takes without rows.\n\n"
+    plan = "\n".join(f"- {sentence}" for sentence in measured.plan.arithmetic)
+    return "Little memory, little disk", f"{told}{markdown_table(['what', 'peak, MiB', 'given, MiB'], shown)}\n{plan}\n"
+
+
+def page_trust_section(measured: PageTrust) -> Section:
+    """What checksums and row groups that are read back take of a compaction."""
+    rows = [
+        ("the compaction, without the two", f"{measured.compaction:.2f}"),
+        ("checksums of all pages read and written", f"{measured.checksums:.3f}"),
+        (f"reading back all {measured.row_groups} row groups", f"{measured.read_back:.2f}"),
+    ]
+    told = f"{measured.rows:,} narrow rows, in one process. At the default sample of {PAGE_CHECK_SHARE:.1%} of the row "
+    told += f"groups, checksums and reading back take {measured.share:.1%} of a compaction's processor time.\n\n"
+    return "Trust in written pages", told + markdown_table(["what", "processor s"], rows)
 
 
 def growing_section(entries: Sequence[Entry], plot: str) -> Section:
     """Everybody on growing tables, and a delta of fixed size over them."""
     rows = [(*_size(entry, entries), _who(entry), f"{entry.seconds:.2f}", *_bytes_moved(entry)) for entry in entries]
-    table = _table(["table", "rows", "who", "s", "MiB read", "MiB written"], rows)
+    table = markdown_table(["table", "rows", "who", "s", "MiB read", "MiB written"], rows)
     return "A growing table", f"![time by table size]({plot})\n\n{table}"
 
 
@@ -139,7 +186,7 @@ def rounds_section(entries: Sequence[Entry]) -> Section:
         f"memory is short. By step: {' / '.join(ROUND_STEPS)}. A worker's memory contains what it holds before any row "
         "(see Start-up), which is most of it where it holds few rows.\n\n"
     )
-    return "Memory while the table grows", told + _table(columns, rows)
+    return "Memory while the table grows", told + markdown_table(columns, rows)
 
 
 def _rows_held(session: SessionResult, asked: Asked, buckets: int) -> list[int]:
@@ -166,15 +213,87 @@ def cores_section(entries: Sequence[Entry]) -> Section:
         for entry in entries
     ]
     columns = ["who", "cores", "hash buckets", "s", "first run, s", "rows/s-core", "worker in dedupe, MiB"]
-    return "Cores and hash buckets", _table(columns, rows) + _steps_table(entries)
+    return "Cores and hash buckets", markdown_table(columns, rows) + _steps_table(entries)
 
 
 def startup_section(split: dict[str, float]) -> Section:
-    return "Start-up", _table(["what", "s"], [(name, f"{seconds:.2f}") for name, seconds in split.items()])
+    return "Start-up", markdown_table(["what", "s"], [(name, f"{seconds:.2f}") for name, seconds in split.items()])
+
+
+def acceptance_section(found: Sequence[Acceptance]) -> Section:
+    """How fast instructions are taken in."""
+    told = f"{found[0].instructions:,} instructions on the queue, with nothing to compact; one dispatcher, which looks "
+    told += "for work every 0.1 s. Queue, topic and S3 are stand-ins on the same cores; load average, these processes "
+    told += f"included, {os.getloadavg()[1]:.1f}.\n\n"
+    rows = [
+        (
+            each.place,
+            f"{each.per_second:.1f}",
+            f"{each.cpu_seconds / each.instructions * 1_000:.0f}",
+            " / ".join(f"{mib:.0f}" for mib in each.memory_mib),
+            ", ".join(f"{count:.1f} {operation}" for operation, count in each.requests.items()),
+        )
+        for each in found
+    ]
+    columns = ["state and lake on", "instructions/s", "ms of processor each, of the dispatcher"]
+    columns += ["its memory after a tenth / half / all of them, MiB", "requests to S3 each"]
+    return "Instructions taken in", told + markdown_table(columns, rows)
+
+
+def streams_section(found: Sequence[Streams]) -> Section:
+    """How long many small partition streams take."""
+    told = (
+        f"One instruction for a table of {found[0].streams:,} partition streams with one delta of {ROWS:,} rows each; "
+    )
+    told += (
+        "small sessions share a Spark job. Queue, topic and S3 are stand-ins on the same cores; load average, these "
+    )
+    told += f"processes included, {os.getloadavg()[1]:.1f}.\n\n"
+    rows = [
+        (
+            each.place,
+            f"{each.seconds:.1f}",
+            f"{each.run_seconds:.1f}",
+            f"{each.launches}",
+            f"{each.job_run_entries}",
+            ", ".join(f"{count:.1f} {operation}" for operation, count in each.requests.items() if count),
+        )
+        for each in found
+    ]
+    columns = ["state and lake on", "in all, s", "from acceptance to the end, s", "Spark jobs"]
+    columns += ["entries of the job-run log", "requests a stream"]
+    return "Many small partition streams", told + markdown_table(columns, rows)
+
+
+def object_store_section(found: FarLake) -> Section:
+    """What distance costs."""
+    told = f"{found.rows:,} rows in {DELTA_FILES} deltas, compacted into {COMPACTED_FILES} files of "
+    told += f"{found.table_bytes / 1e6:.0f} MB in all; then a delta of {CHANGED_SHARE:.0%} of neighbouring keys; "
+    told += (
+        f"{STREAMS} streams of {ROWS_OF_A_STREAM:,} rows. In one process, from `compact()`, over seaweedfs behind a "
+    )
+    told += "proxy that delays each answer; the server and the proxy are on the same cores. Requests and bytes follow "
+    told += "from the input, times from the machine as well. List prices of S3 in us-east-1: "
+    told += f"${DOLLARS_PER_WRITE * 1000:.3f} for 1,000 writes or listings, ${DOLLARS_PER_READ * 1000:.4f} for 1,000 "
+    told += "reads.\n\n"
+    rows = [
+        (
+            each.what,
+            f"{each.delay_ms}",
+            f"{each.seconds:.2f}",
+            ", ".join(f"{count:,.1f} {operation}" for operation, count in each.requests.items()),
+            f"{each.bytes_down / 1e6:.2f}",
+            f"{each.bytes_up / 1e6:.2f}",
+            f"{1e6 * dollars_of(each.requests):,.0f}",
+        )
+        for each in found.found
+    ]
+    columns = ["what", "ms away", "s", "requests", "MB down", "MB up", "$ of requests, a million times"]
+    return "On an object store", told + markdown_table(columns, rows)
 
 
 def fit_section(fits: Sequence[Fit]) -> Section:
-    """Figures for compactor/sizing.py."""
+    """Figures for compactor/planning/sizing.py."""
     rows = [
         (
             fit.what,
@@ -186,7 +305,9 @@ def fit_section(fits: Sequence[Fit]) -> Section:
         for fit in fits
     ]
     told = "Least squares of relative errors, over every run of ours on narrow rows in this benchmark.\n\n"
-    return "What predictions are made of", told + _table(["what", "costs", "median error", "largest", "runs"], rows)
+    return "What predictions are made of", told + markdown_table(
+        ["what", "costs", "median error", "largest", "runs"], rows
+    )
 
 
 def write(path: Path, measured: Iterable[Section]) -> None:
@@ -236,7 +357,7 @@ def _steps_table(entries: Iterable[Entry]) -> str:
         )
     columns = [*(f"{name}, s / core-s" for name in STEPS), "outside of stages, s"]
     columns += ["pointer bytes through Spark / row", "row index bytes through Spark / row"]
-    return "\n" + _table(["ours, by step", *columns], rows)
+    return "\n" + markdown_table(["ours, by step", *columns], rows)
 
 
 def _ours(entries: Iterable[Entry]) -> list[Entry]:
@@ -267,6 +388,6 @@ def _cost(term: str, seconds: float) -> str:
     return f"{seconds * 1e9:.0f} ns a {term} ({1 / seconds:,.0f}/s)" if seconds > 0 else f"nothing a {term}"
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -46,7 +46,7 @@ class Step:
 Steps = dict[str, Step]
 STEPS = HASH_BUCKET, DEDUPE, INDEX, MATERIALIZE = "hash bucket", "dedupe", "index", "materialize"
 _STAGES_OF_A_ROUND = ((HASH_BUCKET, DEDUPE), (INDEX, MATERIALIZE))
-"""A round is two Spark jobs of two stages (compactor/round_runner.py)."""
+"""A round is two Spark jobs of two stages (compactor/sessions/round_runner.py)."""
 
 
 def steps_of(stages: Sequence[Stage]) -> Steps:

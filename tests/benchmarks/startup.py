@@ -11,11 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from compactor.java_home import find_java_home
-from compactor.local_spark import local_resources
-from compactor.machine import usable_cores
-from compactor.spark_settings import MIB
-from launcher.clusters.local import find_spark_home
+from compactor.engine.java_home import find_java_home
+from compactor.engine.local import local_resources
+from compactor.engine.settings import MIB
+from launcher.clusters.drivers import find_spark_home
 from launcher.spark_conf import local_spark_conf
 from tests.benchmarks.startup_probe import TINY_ROWS
 
@@ -50,7 +49,7 @@ def measure_startup(folder: Path, repeats: int) -> Split:
 
 def _submit(folder: Path) -> Seen:
     folder.mkdir(parents=True)
-    conf = local_spark_conf(local_resources(usable_cores()), _DRIVER_MEMORY_BYTES, str(folder / "scratch"))
+    conf = local_spark_conf(local_resources(), _DRIVER_MEMORY_BYTES, str(folder / "scratch"))
     program = Path(__file__).resolve().with_name("startup_probe.py")
     environment = {
         **os.environ,

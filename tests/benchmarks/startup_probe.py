@@ -18,19 +18,18 @@ Seen = dict[str, float]
 
 def probe(lake: Path, stamps: Path, program: float) -> None:
     """Runs under spark-submit; notes when it got how far."""
-    from compactor.unpacked_pyspark import prefer_unpacked_pyspark
+    from compactor.engine.pyspark_path import prefer_unpacked_pyspark
 
     prefer_unpacked_pyspark()
     from pyspark import SparkContext
 
-    from compactor.spark_workers import wake_workers
+    from compactor.engine.prestart import prestart_workers
 
     pyspark_imported = time.time()
     context = SparkContext.getOrCreate()
     up = time.time()
-    wake_workers(context)
-    import compactor.attempt
-    import compactor.catalog.catalog  # noqa: F401  (what the real job imports beside, and in this order)
+    prestart_workers(context)
+    import compactor.catalog.tables  # noqa: F401  (what the real job imports beside, and in this order)
 
     imported = time.time()
     first_task = context.parallelize([0], 1).map(_look_around).collect()[0]
@@ -62,10 +61,11 @@ def _look_around(_: int) -> Seen:
 def _tiny_session(lake: Path, context: SparkContext) -> float:
     import pyarrow as pa
 
-    from compactor.catalog.catalog import DeltaCatalog
-    from compactor.clock import SystemClock
-    from compactor.job_run import run_here
-    from compactor.spec import JobRunSpec
+    from compactor.engine.spark import SparkEngine
+    from compactor.lake import DeltaCatalog
+    from compactor.local_job_run import run_here
+    from compactor.model.clock import SystemClock
+    from compactor.planning.spec import JobRunSpec
 
     catalog = DeltaCatalog.open(lake)
     table_id = "BENCHMARK.TINY.V1"
@@ -78,7 +78,7 @@ def _tiny_session(lake: Path, context: SparkContext) -> float:
         destination_compacted_table_id=table_id,
     )
     before = time.perf_counter()
-    run_here(run, catalog, SystemClock(), context)
+    run_here(run, catalog, SystemClock(), SparkEngine(context))
     return time.perf_counter() - before
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from compactor.aws.s3 import S3Clients, S3Store
-from compactor.clock import SystemClock
-from compactor.local_store import LocalStore
-from compactor.object_store import ObjectStore, StoreLocation
+from compactor.model.clock import SystemClock
+from compactor.storage.aws.s3 import S3Clients, S3Store
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
 from tests.fakes.memory_store import MemoryStore
 from tests.servers import BUCKET, aws_environment, create_bucket, moto_server, seaweedfs_server
 
@@ -31,7 +32,7 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Service]:
-    """The quick one, in this process. Nothing about a race may be asserted on it."""
+    """A quick S3 server in this process. It proves nothing about races."""
     with aws_environment(), moto_server() as endpoint_url:
         create_bucket(endpoint_url)
         yield S3Service(endpoint_url, S3Clients.open(endpoint_url, None))

@@ -1,4 +1,4 @@
-"""What writers and readers of a lake can rely on (contract 1), over every kind of store."""
+"""The guarantees for writers and readers of a lake (contract 1), on every kind of store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.catalog.catalog import DeltaCatalog, Table
-from compactor.catalog.log import DurableLog
-from compactor.clock import SystemClock
-from compactor.errors import Invalid, Unavailable
-from compactor.names import ContentType, LifecycleState, Operation
-from compactor.object_store import ObjectStore, StoreLocation
+from compactor.lake import DeltaCatalog, Table
+from compactor.log.durable_log import DurableLog
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Invalid, Unavailable
+from compactor.model.names import ContentType, LifecycleState, Operation
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
 from compactor.tabular import TabularFile, read_table
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
@@ -39,7 +40,7 @@ def orders(lake: DeltaCatalog) -> Table:
 
 @pytest.fixture
 def memory_lake(tmp_path: Path) -> DeltaCatalog:
-    """For what cannot depend on the store: it is asked once."""
+    """For behaviour that does not depend on the store: tested once."""
     return DeltaCatalog(MemoryStore(SystemClock(), StoreLocation(f"file://{tmp_path}/memory")), SystemClock())
 
 
@@ -49,7 +50,7 @@ def memory_orders(memory_lake: DeltaCatalog) -> Table:
 
 
 def again(table: Table) -> Table:
-    """The same table, as somebody else sees it who remembers nothing."""
+    """The same table, opened by another process without a cache."""
     return DeltaCatalog(table._store, SystemClock()).table(table.table_id)
 
 
@@ -175,7 +176,7 @@ def test_partition_values_must_be_exactly_the_tables_keys(
         assert expected in said
 
 
-# -- what a delta holds
+# -- contents of a delta
 
 
 def test_an_appended_table_is_read_back_from_its_file(orders: Table) -> None:
@@ -261,7 +262,7 @@ def test_a_broken_file_is_refused_by_name_and_nothing_is_added(orders: Table, tm
     ("source", "reason"),
     [
         ([], "list is empty"),
-        (["/nowhere/x.parquet"], "x.parquet is not there"),
+        (["/nowhere/x.parquet"], "x.parquet does not exist"),
         (["/"], "is a folder"),
         (["/nowhere/x.parquet", "file:///nowhere/x.parquet"], "named twice"),
         ("/nowhere/x.parquet", "made of a str"),
@@ -271,7 +272,9 @@ def test_a_broken_file_is_refused_by_name_and_nothing_is_added(orders: Table, tm
         (pa.Table.from_arrays([[1], [2]], names=["a", "a"]), "more than one column named 'a'"),
     ],
 )
-def test_what_is_no_source_is_refused_in_one_sentence(memory_orders: Table, source: object, reason: str) -> None:
+def test_a_value_that_is_not_a_source_is_refused_in_one_sentence(
+    memory_orders: Table, source: object, reason: str
+) -> None:
     with pytest.raises(Invalid, match=reason):
         memory_orders.append({}, source)
     assert memory_orders.partitions() == []
@@ -524,7 +527,7 @@ def test_a_writer_that_stops_anywhere_and_starts_again_adds_its_delta_once(store
         assert delta_ids(again(table)) == ["one"], point
 
 
-# -- how much an append asks of the store
+# -- requests of an append
 
 
 def test_a_writer_that_goes_on_reads_one_entry_and_writes_one_for_each_delta(store: ObjectStore) -> None:

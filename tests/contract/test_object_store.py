@@ -1,4 +1,4 @@
-"""What every `ObjectStore` keeps, whatever it is made of."""
+"""The guarantees of every `ObjectStore`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactor.clock import SystemClock
-from compactor.errors import Corrupt, Invalid
-from compactor.object_store import ObjectStore
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Corrupt, Invalid
+from compactor.storage.object_store import ObjectStore
 
 
 def keys(store: ObjectStore, prefix: str, start_after: str | None = None) -> list[str]:
     return [entry.key for entry in store.list(prefix, start_after)]
 
 
-def test_what_was_put_is_read_back(store: ObjectStore) -> None:
+def test_a_written_object_is_read_back(store: ObjectStore) -> None:
     assert store.put_if_absent("a/b/c.json", b"body \x00\xff")
     assert store.read("a/b/c.json") == b"body \x00\xff"
+
+
+def test_writes_that_have_ended_are_not_unfinished_whatever_came_of_them(store: ObjectStore) -> None:
+    store.put_if_absent("a", b"1")
+    store.put_if_absent("a", b"2")
+    store.overwrite("b", b"3")
+    assert list(store.unfinished()) == []
 
 
 def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
@@ -115,13 +122,13 @@ def test_deleting_is_final_and_may_be_repeated(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "../a", "a/./b", "a\0b", "a\\b"])
 def test_no_key_leaves_the_root(store: ObjectStore, key: str) -> None:
-    with pytest.raises(Invalid, match="no object key"):
+    with pytest.raises(Invalid, match="not an object key"):
         store.put_if_absent(key, b"")
-    with pytest.raises(Invalid, match="no object key"):
+    with pytest.raises(Invalid, match="not an object key"):
         store.overwrite(key, b"")
-    with pytest.raises(Invalid, match="no object key"):
+    with pytest.raises(Invalid, match="not an object key"):
         store.read(key)
-    with pytest.raises(Invalid, match="no object key"):
+    with pytest.raises(Invalid, match="not an object key"):
         store.delete(key)
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import boto3
@@ -17,20 +17,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.aws.sns import SnsSink
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.clock import SystemClock
-from compactor.events import Event, NoSink
-from compactor.object_store import StoreLocation, open_store, parse_location
-from dispatcher.assembly import DispatcherSettings, Outside, build_dispatcher
+from compactor.events.aws.sns import SnsSink
+from compactor.events.relay import Event
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.storage.location import StoreLocation, parse_location
+from compactor.storage.opening import open_store
+from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
 from dispatcher.aws.sqs import SqsQueue
-from dispatcher.foreman import ForemanSettings
-from dispatcher.intake import Intake, IntakeSettings
-from dispatcher.job_runs import JobRunState
-from dispatcher.receiver import ReceiverSettings
-from dispatcher.records import JobRunRecords
+from dispatcher.aws.step_functions import StepFunctionsCallbacks
+from dispatcher.clients import AwsCluster
+from dispatcher.intake.admission import Admission
+from dispatcher.intake.intake import Intake, IntakeSettings
+from dispatcher.intake.receiver import ReceiverSettings
+from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
+from dispatcher.job_runs.job_run_log import JobRunState
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.publisher import PublisherSettings
+from dispatcher.job_runs.workflow_answers import AnswerSettings
 from dispatcher.service import ServiceSettings
-from tests.fakes.dispatch_desk import QUICK, TABLE
+from dispatcher.workflow.dispatcher_task import DispatcherTask
+from tests.fakes.dispatch_desk import FOLLOWS_SPEED, QUICK, TABLE
 from tests.fakes.small_cluster import Behaviour, SmallCluster
 from tests.fakes.spark_submit import make_spark_home
 from tests.servers import REGION, aws_environment, moto_server
@@ -71,6 +78,20 @@ class Mailroom:
             Attributes={"RawMessageDelivery": "true"},
         )
         return cls(endpoint_url, queue, dead_letters, topic, events)
+
+    @classmethod
+    def arn_of(cls, queue_url: str, endpoint_url: str) -> str:
+        return cls._arn(boto3.client("sqs", endpoint_url=endpoint_url, region_name=REGION), queue_url)
+
+    def with_fifo_queues(self) -> Mailroom:
+        """The same topic, with a queue and a dead-letter queue that are FIFO."""
+        name = SystemClock().new_id()
+        sqs = boto3.client("sqs", endpoint_url=self.endpoint_url, region_name=REGION)
+        dead_letters = sqs.create_queue(QueueName=f"{name}-dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+        policy = json.dumps({"deadLetterTargetArn": self._arn(sqs, dead_letters), "maxReceiveCount": 4})
+        attributes = {"FifoQueue": "true", "RedrivePolicy": policy}
+        queue = sqs.create_queue(QueueName=f"{name}.fifo", Attributes=attributes)["QueueUrl"]  # type: ignore[arg-type]
+        return replace(self, queue_url=queue, dead_letter_queue_url=dead_letters)
 
     @staticmethod
     def _arn(sqs: object, url: str) -> str:
@@ -116,10 +137,10 @@ class Mailroom:
     def __post_init__(self) -> None:
         self._events: list[Event] = []
 
-    def told(self) -> list[str]:
-        """The types of all events but heartbeats, without what they share."""
+    def event_types(self) -> list[str]:
+        """The types of all events but those that follow the machine's speed, without what they share."""
         names = [event.type.removeprefix("lithify.").removesuffix(".v1") for event in self.events()]
-        return [name for name in names if name != "heartbeat.emitted"]
+        return [name for name in names if name not in FOLLOWS_SPEED]
 
 
 @pytest.fixture
@@ -138,8 +159,10 @@ class House:
         self.clock = SystemClock()
         self.lake = DeltaCatalog.open(str(self.folder / "lake"))
         self.state = open_store(parse_location(str(self.folder / "state")))
-        self.records = JobRunRecords(self.state, self.clock)
+        self.records = JobRunStore(self.state, self.clock)
         self.cluster = SmallCluster(self.state, self.clock)
+        self.launcher = QUICK
+        self.callbacks = StepFunctionsCallbacks.open(endpoint_url=self.mailroom.endpoint_url, region=REGION)
 
     # -- the lake
 
@@ -169,8 +192,8 @@ class House:
 
     def intake(self) -> Intake:
         """The intake alone, for a delivery that a test holds in its hand."""
-        settings = IntakeSettings(default_lake=self.lake.location)
-        return Intake(self.mailroom.queue(), self.records, self._open_lake, NoSink(), settings)
+        settings = IntakeSettings(admission=Admission(own_lake=self.lake.location))
+        return Intake(self.mailroom.queue(), self.records, self._open_lake, settings, self.clock)
 
     def _open_lake(self, location: StoreLocation) -> DeltaCatalog:
         return DeltaCatalog(open_store(location), self.clock)
@@ -181,36 +204,54 @@ class House:
             self.cluster.behaves = behaves
         self.dispatcher(until_idle=True)(threading.Event())
 
-    def dispatcher(self, *, until_idle: bool) -> Callable[[threading.Event], None]:
+    def dispatcher(
+        self,
+        *,
+        until_idle: bool,
+        drain_seconds: float = 5.0,
+        on_aws: AwsCluster | None = None,
+        cluster_sweep_seconds: float = ServiceSettings.cluster_sweep_seconds,
+        task: DispatcherTask | None = None,
+    ) -> Callable[[threading.Event], object]:
+        """`on_aws`: in place of the house's own cluster."""
         room = self.mailroom
-        sink = SnsSink.open(room.topic_arn, self.clock, endpoint_url=room.endpoint_url)
-        outside = Outside(
+        sink = SnsSink.open(room.topic_arn, self.clock, endpoint_url=room.endpoint_url, patient=False)
+        outside = ExternalServices(
             queue=room.queue(),
             state=self.state,
-            cluster=self.cluster,
+            cluster=on_aws or self.cluster,
             open_lake=self._open_lake,
             sink_for=lambda _: sink,
+            callbacks=self.callbacks,
+            task=task,
             owner=self.clock.new_id(),
             clock=self.clock,
+            listing=on_aws,
         )
         settings = DispatcherSettings(
-            intake=IntakeSettings(default_lake=self.lake.location, put_back_seconds=0),
-            foreman=ForemanSettings(tick_seconds=0.02, sweep_seconds=0.0),
-            receiver=ReceiverSettings(wait_seconds=0, idle_seconds=0.02),
-            launcher=QUICK,
-            service=ServiceSettings(drain_seconds=5.0, until_idle=until_idle),
+            intake=IntakeSettings(admission=Admission(own_lake=self.lake.location), put_back_seconds=0),
+            controller=JobRunControllerSettings(tick_seconds=0.02, sweep_seconds=0.0),
+            receiver=ReceiverSettings(wait_seconds=0, idle_seconds=0.02, unavailable_seconds=0.02),
+            answers=AnswerSettings(round_seconds=0.05),
+            publisher=PublisherSettings(round_seconds=0.05, away_seconds=0.05, away_seconds_max=0.1),
+            launcher=self.launcher,
+            service=ServiceSettings(
+                drain_seconds=drain_seconds, until_idle=until_idle, cluster_sweep_seconds=cluster_sweep_seconds
+            ),
         )
         return build_dispatcher(outside, settings).run
 
-    def start(self, *options: str, spark_home: Path | None = None, hold: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, *options: str, spark_home: Path | None = None, hold: Path | None = None, **variables: str
+    ) -> subprocess.Popen[bytes]:
         """`lithify dispatch` as a process of its own. Its log is dispatcher.log in the test's folder."""
         room = self.mailroom
         command = [sys.executable, "-m", "dispatcher.main", "dispatch", *self.options(), *options]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_QUEUE_URL": room.queue_url}
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_QUEUE_URL": room.queue_url, **variables}
         if spark_home is not None:
             environment["SPARK_HOME"] = str(spark_home)
         if hold is not None:
-            environment["SMALL_SESSION_HOLD"] = str(hold)
+            environment["SESSION_HOLD"] = str(hold)
         with (self.folder / "dispatcher.log").open("ab") as log:
             return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
@@ -227,7 +268,8 @@ class House:
         return (
             *("--state", str(self.folder / "state"), "--lake", str(self.folder / "lake")),
             *("--topic-arn", room.topic_arn, "--endpoint-url", room.endpoint_url, "--region", REGION),
-            *("--wait-seconds", "0", "--poll-seconds", "0.05", "--sweep-seconds", "0.2", "--claim-seconds", "2"),
+            *("--wait-seconds", "0", "--poll-seconds", "0.05", "--look-seconds", "0.1"),
+            *("--sweep-seconds", "0.2", "--claim-seconds", "2"),
             *("--work-folder", str(self.folder / "work")),
         )
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dispatcher.job_runs import JobRunStatus
+from dispatcher.job_runs.job_run_log import JobRunStatus
 from tests.conftest import Command
 from tests.e2e.conftest import House, Mailroom
 from tests.fakes.dispatch_desk import TABLE, instruction
@@ -74,7 +75,7 @@ def test_a_document_goes_from_submit_to_status(house: House, mailroom: Mailroom,
     scanned = answer(house, "table", "scan", TABLE, *lake)
     assert scanned == {"columns": ["id", "v"], "rows": [{"id": 1, "v": "b"}], "more": False}
     assert len(answer(house, "table", "scan", TABLE, "--files", *lake)["files"]) == 1
-    assert "1 rows" in house.lithify("table", "scan", TABLE, *lake).stdout
+    assert "1 row" in house.lithify("table", "scan", TABLE, *lake).stdout
 
 
 def test_watching_a_job_run_that_failed_exits_with_1(house: House, mailroom: Mailroom) -> None:
@@ -85,13 +86,70 @@ def test_watching_a_job_run_that_failed_exits_with_1(house: House, mailroom: Mai
     assert "the document is not JSON" in done.stdout
 
 
+def test_submit_says_what_will_come_of_an_id_that_was_used_before(
+    house: House, mailroom: Mailroom, document: Path
+) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    queue = ("--queue-url", mailroom.queue_url, "--endpoint-url", mailroom.endpoint_url, "--region", "us-east-1")
+    state = ("--state", str(house.folder / "state"))
+    assert "outlook" not in answer(house, "submit", str(document), *queue, *state)
+    house.dispatch()
+
+    again = answer(house, "submit", str(document), "--dry-run", *queue, *state)
+    assert again["outlook"].startswith("job run by-hand has succeeded: to compact what came since")
+    document.write_text(json.dumps({**json.loads(document.read_text()), "priority": 3}))
+    refused = house.lithify("submit", str(document), *queue, *state)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "job_run_id 'by-hand' was used before, for other content" in refused.stderr
+    assert mailroom.waiting() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ((), "there is no lake to work on: give --lake, or --allow-lake"),
+        (("--lake", "lake", "--topic-arn", "arn:aws:sns:-:1:a"), "is no SNS topic"),
+        (("--lake", "lake", "--allow-topic", "arn:aws:sns:us-nowhere-1:123456789012:a"), "aws has no us-nowhere-1"),
+    ],
+)
+def test_settings_that_no_document_can_work_with_end_the_service_at_its_start(
+    refusal: Refusal, tmp_path: Path, options: tuple[str, ...], sentence: str
+) -> None:
+    said = refusal("dispatch", "--queue-url", "http://127.0.0.1:9/1/q", "--state", str(tmp_path), *options)
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+
+
+def test_all_that_is_wrong_with_the_services_options_is_said_at_once(refusal: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    said = refusal(
+        "dispatch", "--max-sessions", "0", "--work-folder", str(tmp_path / "file"), "--allow-topic", "events"
+    )
+    assert [line.partition("lithify: ")[2] for line in said.splitlines()] == [
+        "--queue-url is missing: give it, or set LITHIFY_QUEUE_URL",
+        "--state is missing: give it, or set LITHIFY_STATE",
+        "--max-sessions: '0' is not a whole number, at least 1",
+        "there is no lake to work on: give --lake, or --allow-lake with those that documents may name",
+        "'events' is no SNS topic: write arn:aws:sns:region:account:name",
+        f"--work-folder {tmp_path / 'file'} cannot be written to: File exists",
+    ]
+
+
+def test_a_rejected_document_is_watched_under_its_own_id(house: House, mailroom: Mailroom) -> None:
+    mailroom.send(instruction(job_run_id="mine", source_table_id="NO.SUCH.V1"))
+    house.dispatch()
+    done = house.lithify("watch", "mine", "--state", str(house.folder / "state"))
+    assert done.returncode == 1
+    assert "there is no table NO.SUCH.V1" in done.stdout
+
+
 def test_a_wrong_document_is_refused_before_it_is_sent_with_every_reason(
     house: House, mailroom: Mailroom, refusal: Refusal
 ) -> None:
     file = house.folder / "wrong.json"
     file.write_text(json.dumps({"schema_version": "1", "source_table_id": "x", "primary_keys": [], "more": 1}))
-    told = refusal("submit", str(file), "--queue-url", mailroom.queue_url)
-    assert [line.split()[1].rstrip(":") for line in told.splitlines()] == ["source_table_id", "primary_keys", "more"]
+    output = refusal("submit", str(file), "--queue-url", mailroom.queue_url)
+    assert [line.split()[1].rstrip(":") for line in output.splitlines()] == ["source_table_id", "primary_keys", "more"]
     assert mailroom.waiting() == 0
 
 
@@ -106,13 +164,47 @@ def test_a_plan_shows_its_arithmetic_and_writes_nothing(house: House, document: 
     (session,) = planned["sessions"]
     assert session["hash_bucket_count"] >= 1
     assert any("delta rows" in sentence for sentence in session["arithmetic"])
-    assert any("more than the desired 1 s" in sentence for sentence in session["arithmetic"])
+    assert planned["total"]["within_desired_sla"] is False
     assert sorted(entry.key for entry in house.lake.store.list("")) == before
 
 
 def test_a_plan_of_what_can_never_work_says_why(house: House, document: Path, refusal: Refusal) -> None:
-    told = refusal("plan", str(document), "--lake", house.lake.location.root_uri)
-    assert told.startswith(f"lithify: there is no table {TABLE}")
+    output = refusal("plan", str(document), "--lake", house.lake.location.root_uri)
+    assert output.startswith(f"lithify: there is no table {TABLE}")
+
+
+@pytest.mark.spark
+def test_a_damaged_page_is_one_sentence_and_sparks_stack_only_when_it_is_asked_for(house: House) -> None:
+    sentence, (quiet, verbose) = compact_what_is_damaged(house, rows=7_000_000)
+    assert "org.apache.spark" not in quiet
+    assert sentence in verbose.splitlines()
+    assert "PythonException: Traceback" in verbose
+    assert "at org.apache.spark.scheduler.Task" in verbose
+
+
+def test_a_damaged_page_is_the_same_sentence_in_a_session_without_spark(house: House) -> None:
+    sentence, said = compact_what_is_damaged(house, rows=1_000)
+    for each in said:
+        assert sentence in each.splitlines()
+        assert "org.apache.spark" not in each
+
+
+def compact_what_is_damaged(house: House, rows: int) -> tuple[str, tuple[str, str]]:
+    """The sentence, and all that `lithify compact` says on stderr without and with --verbose. So many rows decide
+    whether it starts a Spark."""
+    file = house.folder / "delta.parquet"
+    pq.write_table(pa.table({"id": np.arange(rows)}), file, use_dictionary=False, compression="zstd")
+    house.lake.create_table(TABLE).append({}, [file])
+    file.write_bytes(file.read_bytes()[:4] + b"\xff" * 396 + file.read_bytes()[400:])
+    compact = ("compact", TABLE, "--lake", str(house.folder / "lake"), "-k", "id")
+
+    quiet, verbose = house.lithify(*compact), house.lithify(*compact, "--verbose")
+
+    assert (quiet.returncode, quiet.stdout) == (2, "")
+    (sentence,) = [line for line in quiet.stderr.splitlines() if line.startswith("lithify:")]
+    assert "Traceback" not in quiet.stderr
+    assert sentence.startswith(f"lithify: {file.as_uri()} cannot be read as parquet")
+    return sentence, (quiet.stderr, verbose.stderr)
 
 
 def test_dead_letters_are_listed_with_their_reasons_and_sent_again(house: House, mailroom: Mailroom) -> None:
@@ -142,13 +234,13 @@ def test_a_table_is_created_appended_to_and_shown(house: House) -> None:
     pq.write_table(pa.table({"id": [1, 2, 3]}), file)
 
     created = answer(house, "table", "create", "ACME.CLI.V1", "--partition-key", "day", *lake)
-    assert created == {"table_id": "ACME.CLI.V1", "partition_keys": ["day"]}
+    assert created == {"table_id": "ACME.CLI.V1", "partition_keys": ["day"], "schema": None}
     added = answer(house, "table", "append", "ACME.CLI.V1", str(file), "-p", "day=1", "--delta-id", "d", *lake)
     assert (added["rows"], added["operation"]) == (3, "upsert")
     assert answer(house, "table", "append", "ACME.CLI.V1", str(file), "-p", "day=1", "--delta-id", "d", *lake) == added
     assert answer(house, "table", "show", *lake) == {"tables": ["ACME.CLI.V1"]}
     (stream,) = answer(house, "table", "show", "ACME.CLI.V1", *lake)["streams"]
-    assert (stream["partition"], stream["delta rows"]) == ("day=1", 3)
+    assert (stream["partition"], stream["delta_rows"]) == ({"day": "1"}, 3)
     logged = answer(house, "table", "log", "ACME.CLI.V1", "-p", "day=1", *lake)
     assert [action["action"] for entry in logged["entries"] for action in entry["actions"]] == [
         "stream_version_created",
@@ -164,6 +256,7 @@ def test_a_table_is_created_appended_to_and_shown(house: House) -> None:
         (("table", "create", "orders"), "'orders' is not a table id"),
         (("table", "append", "NO.SUCH.V1", "x.parquet"), "there is no table NO.SUCH.V1"),
         (("table", "log", "NO.SUCH.V1", "-p", "day"), "--partition 'day' is not key=value"),
+        (("gc", "--grace-hours", "0.5", "--delete"), "a grace of 0.5 hours may delete files that a compaction"),
         (("compact", "NO.SUCH.V1", "-k", "id"), "there is no table NO.SUCH.V1"),
         (("compact", "A.B.V1", "-k", "id", "--sort-key", "at:up"), "--sort-key 'at:up': the order is 'up'"),
     ],
@@ -171,13 +264,15 @@ def test_a_table_is_created_appended_to_and_shown(house: House) -> None:
 def test_a_mistake_is_one_sentence_and_exit_code_2(
     house: House, refusal: Refusal, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    told = refusal(*arguments, "--lake", str(house.folder / "lake"))
-    assert sentence in told
-    assert told.startswith("lithify: ")
-    assert len(told.splitlines()) == 1
+    (house.folder / "lake").mkdir()
+    output = refusal(*arguments, "--lake", str(house.folder / "lake"))
+    assert sentence in output
+    assert output.startswith("lithify: ")
+    assert len(output.splitlines()) == 1
 
 
 def test_an_unknown_job_run_is_one_sentence_and_exit_code_2(house: House, refusal: Refusal) -> None:
+    (house.folder / "state").mkdir()
     state = ("--state", str(house.folder / "state"))
     assert refusal("status", "x", *state).startswith("lithify: there is no job run 'x' here")
     assert refusal("cancel", "x", *state).startswith("lithify: there is no job run 'x' here")

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
+import boto3
 import pyarrow as pa
 import pytest
 
-from dispatcher.intake import Repeated
-from dispatcher.job_runs import JobRunStatus
+from dispatcher.intake.intake import Repeated
+from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.operations.health import HEALTH_FILE, read_health
+from launcher.watch import WatchTimers
+from tests.conftest import Command
 from tests.e2e.conftest import House, Mailroom
-from tests.fakes.dispatch_desk import TABLE, instruction
+from tests.fakes.dispatch_desk import QUICK, TABLE, instruction
+from tests.fakes.small_cluster import Hangs
+from tests.proxy import FAIR, Weather, proxy_before
+from tests.servers import REGION
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-WHOLE_STORY = [
+TOLD_BY_SESSIONS = ("session.started", "session.round_completed", "session.succeeded")
+ALL_EVENTS = [
     "job_run.accepted",
     "job_run.started",
     "session.planned",
@@ -24,6 +37,12 @@ WHOLE_STORY = [
     "session.succeeded",
     "job_run.succeeded",
 ]
+
+
+def by_log(event_types: list[str]) -> tuple[list[str], list[str]]:
+    """What job runs' own logs told, and what sessions' logs told: `sequence` promises no order between the two."""
+    of_sessions = [name for name in event_types if name in TOLD_BY_SESSIONS]
+    return [name for name in event_types if name not in TOLD_BY_SESSIONS], of_sessions
 
 
 def test_a_good_document_becomes_a_compacted_table(house: House, mailroom: Mailroom) -> None:
@@ -38,7 +57,7 @@ def test_a_good_document_becomes_a_compacted_table(house: House, mailroom: Mailr
     assert house.job_run(message_id).status is JobRunStatus.SUCCEEDED
     assert mailroom.waiting() == 0
     assert mailroom.dead_letters() == []
-    assert mailroom.told() == WHOLE_STORY
+    assert by_log(mailroom.event_types()) == by_log(ALL_EVENTS)
     assert {event.jobrunid for event in mailroom.events()} == {message_id}
     assert house.records.open_job_run_ids() == []
 
@@ -84,6 +103,49 @@ def _make_wide(house: House) -> None:
     house.lake.table(TABLE).append({}, pa.Table.from_pylist(rows, schema=schema))
 
 
+POISON = (
+    instruction(job_run_id="\u8a9e" * 110),
+    instruction(delta_catalog="s3://lake/a\0b"),
+    instruction(delta_catalog="file:///etc"),
+    instruction(sns_event_topic_arn="arn:aws:sns:-:123456789012:a"),
+    instruction(partitions=[{"day\0": "\0"}]),
+    instruction(primary_keys=["\0"], job_run_id="..", priority=2**31),
+    instruction(**{f"field{number}": number for number in range(10_000)}),
+    "[" * 50_000,
+    '{"primary_keys": ["\\ud800"]}',
+)
+
+
+def test_no_message_ends_a_dispatcher_nor_keeps_it_from_the_next(house: House, mailroom: Mailroom) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    for body in POISON:
+        mailroom.send(body)
+    message_id = mailroom.send(instruction())
+
+    house.dispatch()
+
+    assert house.job_run(message_id).status is JobRunStatus.SUCCEEDED
+    assert mailroom.waiting() == 0
+    dead = mailroom.dead_letters()
+    assert len(dead) == len(POISON)
+    assert all(reasons for _, reasons in dead)
+    assert mailroom.event_types().count("job_run.rejected") == len(POISON)
+    assert house.records.open_job_run_ids() == []
+
+
+def test_a_fifo_queue_is_as_good_as_any(house: House, mailroom: Mailroom) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    fifo = house.mailroom = mailroom.with_fifo_queues()
+    good, wrong = fifo.send(instruction()), fifo.send("{")
+
+    house.dispatch()
+
+    assert house.job_run(good).status is JobRunStatus.SUCCEEDED
+    assert house.job_run(wrong).status is JobRunStatus.REJECTED
+    assert fifo.waiting() == 0
+    assert len(fifo.dead_letters()) == 1
+
+
 def test_every_violation_is_named_at_once(house: House, mailroom: Mailroom) -> None:
     mailroom.send({"source_table_id": "x", "primary_keys": [], "rows_per_compacted_file": 0, "extra": 1})
 
@@ -111,7 +173,7 @@ def test_a_second_delivery_of_a_message_starts_nothing(house: House, mailroom: M
     house.dispatch()
     assert house.rounds() == 1
     assert len(house.cluster.launched) == 1
-    assert mailroom.told() == WHOLE_STORY
+    assert by_log(mailroom.event_types()) == by_log(ALL_EVENTS)
 
 
 def test_the_same_job_run_id_with_the_same_content_is_answered_by_the_first(house: House, mailroom: Mailroom) -> None:
@@ -127,7 +189,7 @@ def test_the_same_job_run_id_with_the_same_content_is_answered_by_the_first(hous
     assert house.rounds() == 1
     assert mailroom.waiting() == 0
     assert mailroom.dead_letters() == []
-    assert mailroom.told() == WHOLE_STORY
+    assert by_log(mailroom.event_types()) == by_log([*ALL_EVENTS, "job_run.repeated"])
 
 
 def test_the_same_job_run_id_with_other_content_is_refused(house: House, mailroom: Mailroom) -> None:
@@ -142,7 +204,7 @@ def test_the_same_job_run_id_with_other_content_is_refused(house: House, mailroo
     assert reasons == ["job_run_id 'nightly' was used before, for other content: choose another id"]
     assert house.job_run("nightly").status is JobRunStatus.SUCCEEDED
     assert house.rounds() == 1
-    assert mailroom.told() == [*WHOLE_STORY, "job_run.rejected"]
+    assert by_log(mailroom.event_types()) == by_log([*ALL_EVENTS, "job_run.rejected"])
 
 
 def test_a_run_with_nothing_to_do_succeeds_says_so_and_launches_nothing(house: House, mailroom: Mailroom) -> None:
@@ -155,9 +217,33 @@ def test_a_run_with_nothing_to_do_succeeds_says_so_and_launches_nothing(house: H
 
     assert house.job_run(message_id).status is JobRunStatus.SUCCEEDED
     assert len(house.cluster.launched) == 1
-    assert mailroom.told() == [*WHOLE_STORY, "job_run.accepted", "job_run.started", "job_run.succeeded"]
+    assert by_log(mailroom.event_types()) == by_log(
+        [*ALL_EVENTS, "job_run.accepted", "job_run.started", "job_run.succeeded"]
+    )
     last = mailroom.events()[-1]
     assert last.data.nothing_to_do is True  # type: ignore[attr-defined]
+
+
+def test_a_cleaning_run_takes_the_dead_rows_out_of_the_files(house: House, mailroom: Mailroom, tmp_path: Path) -> None:
+    house.append([{"id": number, "v": "a"} for number in range(8)])
+    house.append([{"id": 3}, {"id": 5}], operation="delete")
+    house.launcher = replace(QUICK, timers=WatchTimers())
+    mailroom.send(instruction(max_dead_row_share=0.5, max_rows_per_round=8))
+    house.dispatch()
+    assert [row["id"] for row in house.rows()] == list(range(8)), "the files keep their dead rows, and a vector says so"
+    cleaning = instruction(job_run_id="clean", max_dead_row_share=0)
+    (tmp_path / "cleaning.json").write_text(json.dumps(cleaning))
+    planned = house.lithify("plan", str(tmp_path / "cleaning.json"), "--lake", house.lake.location.root_uri)
+    assert "no delta is pending: 1 compacted file with 2 dead rows are rewritten" in planned.stdout
+    mailroom.send(cleaning)
+
+    house.dispatch()
+
+    assert house.job_run("clean").status is JobRunStatus.SUCCEEDED
+    assert by_log(mailroom.event_types()[-len(ALL_EVENTS) :]) == by_log(ALL_EVENTS)
+    assert [row["id"] for row in house.rows()] == [0, 1, 2, 4, 6, 7]
+    planned = house.lithify("plan", str(tmp_path / "cleaning.json"), "--lake", house.lake.location.root_uri)
+    assert "nothing to do: no delta is pending" in planned.stdout
 
 
 def test_a_table_without_a_delta_has_nothing_to_do(house: House, mailroom: Mailroom) -> None:
@@ -166,5 +252,148 @@ def test_a_table_without_a_delta_has_nothing_to_do(house: House, mailroom: Mailr
 
     house.dispatch()
 
-    assert mailroom.told() == ["job_run.accepted", "job_run.started", "job_run.succeeded"]
+    assert mailroom.event_types() == ["job_run.accepted", "job_run.started", "job_run.succeeded"]
     assert mailroom.dead_letters() == []
+
+
+def test_events_that_a_deleted_topic_refused_are_published_by_events_publish_once_it_exists_again(
+    house: House, mailroom: Mailroom, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = mailroom.topic_arn.rsplit(":", 1)[1]
+    sns = boto3.client("sns", endpoint_url=mailroom.endpoint_url, region_name=REGION)
+    sns.delete_topic(TopicArn=mailroom.topic_arn)
+    house.append([{"id": 1}])
+    mailroom.send(instruction(job_run_id="nightly"))
+    house.dispatch()
+    assert house.job_run("nightly").status is JobRunStatus.SUCCEEDED
+    publish = (
+        *("events", "publish", "--state", str(house.folder / "state"), "--topic-arn", mailroom.topic_arn),
+        *("--endpoint-url", mailroom.endpoint_url, "--output", "json"),
+    )
+
+    capsys.readouterr()  # the dispatcher's own log
+    refused = command(*publish)
+    assert refused.exit_code == 1, refused.err
+    (untold,) = json.loads(refused.out)["job_runs"]
+    assert (untold["job_run_id"], untold["told"]) == ("nightly", False)
+    assert "takes no events" in untold["reason"]
+
+    sns.create_topic(Name=name)
+    queue_arn = Mailroom.arn_of(mailroom.events_queue_url, mailroom.endpoint_url)
+    raw = {"RawMessageDelivery": "true"}
+    sns.subscribe(TopicArn=mailroom.topic_arn, Protocol="sqs", Endpoint=queue_arn, Attributes=raw)
+    mended = command(*publish)
+    assert mended.exit_code == 0, mended.err
+    assert sorted(mailroom.event_types()) == sorted(ALL_EVENTS)
+    assert json.loads(command(*publish).out)["job_runs"] == []
+
+
+CODES = ("ExpiredToken", "AccessDenied", "RequestExpired", "SignatureDoesNotMatch")
+
+
+def test_a_queue_and_a_topic_that_deny_access_for_a_while_cost_nothing(house: House, mailroom: Mailroom) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    mailroom.send(instruction(job_run_id="nightly"))
+    with proxy_before(mailroom.endpoint_url) as proxy:
+        house.mailroom = replace(mailroom, endpoint_url=proxy.url)
+        proxy.set_weather(Weather(harm="error", status=403, code=CODES[0]), "sns")
+        run, stops = house.dispatcher(until_idle=False), threading.Event()
+        dispatching = threading.Thread(target=run, args=(stops,))
+        dispatching.start()
+        for code in CODES:
+            proxy.set_weather(Weather(harm="error", status=403, code=code), "sqs")
+            before = proxy.harmed["sqs", "ReceiveMessage"]
+            wait_until(lambda before=before: proxy.harmed["sqs", "ReceiveMessage"] > before + 1)  # type: ignore[misc]
+        proxy.set_weather(FAIR, "sqs")
+        wait_until(lambda: house.job_run("nightly").status is JobRunStatus.SUCCEEDED)
+        for code in CODES:
+            proxy.set_weather(Weather(harm="error", status=403, code=code), "sns")
+            before = proxy.harmed["sns", "PublishBatch"]
+            wait_until(lambda before=before: proxy.harmed["sns", "PublishBatch"] > before)  # type: ignore[misc]
+        assert house.records.open_job_run_ids() == ["nightly"]
+        proxy.set_weather(FAIR, "sns")
+        wait_until(lambda: house.records.open_job_run_ids() == [])
+        stops.set()
+        dispatching.join()
+    assert mailroom.dead_letters() == []
+    assert sorted(mailroom.event_types()) == sorted(ALL_EVENTS)
+
+
+def test_a_dispatcher_that_starts_while_its_queue_denies_access_or_does_not_answer_begins_once_it_does(
+    house: House, mailroom: Mailroom
+) -> None:
+    troubles = (Weather(harm="error", status=403, code="AccessDenied"), Weather(harm="error", status=503))
+    kinds = ("Denied", "Unavailable")
+    with proxy_before(mailroom.endpoint_url) as proxy, ThreadPoolExecutor(1) as threads:
+        options = dict(zip(house.options()[::2], house.options()[1::2], strict=True))
+        given = [word for pair in {**options, "--endpoint-url": proxy.url}.items() for word in pair]
+        proxy.set_weather(troubles[0], "sqs")
+        queue = ("--queue-url", mailroom.queue_url)
+        dispatching = threads.submit(house.lithify, "dispatch", *queue, "--until-idle", *given)
+        for trouble, kind in zip(troubles, kinds, strict=True):
+            proxy.set_weather(trouble, "sqs")
+            wait_until(lambda kind=kind: kind in _troubles_with_the_queue(house))  # type: ignore[misc]
+        assert not dispatching.done()
+        proxy.set_weather(FAIR, "sqs")
+        ended = dispatching.result()
+    assert ended.returncode == 0, ended.stderr
+    assert '"queue_not_reached"' in ended.stderr
+    assert _troubles_with_the_queue(house) == []
+
+
+def _troubles_with_the_queue(house: House) -> list[str]:
+    report = house.folder / "work" / HEALTH_FILE
+    if not report.exists():
+        return []
+    return [trouble.error_kind for trouble in read_health(report).troubles if trouble.place == "queue"]
+
+
+def test_a_dispatcher_whose_queue_does_not_exist_ends(house: House, mailroom: Mailroom) -> None:
+    ended = house.lithify("dispatch", "--queue-url", f"{mailroom.queue_url}-gone", *house.options())
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "cannot be used" in ended.stderr
+
+
+def test_until_idle_waits_for_a_message_that_was_put_back(house: House, mailroom: Mailroom) -> None:
+    house.append([{"id": 1}])
+    mailroom.send(instruction(job_run_id="nightly"))
+    (held,) = mailroom.queue().receive(1, 0, 30)  # as put back: on the queue, and nobody can receive it
+    run, stops = house.dispatcher(until_idle=True), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        left = threads.submit(run, stops)
+        with pytest.raises(TimeoutError):
+            left.result(1.0)
+        mailroom.queue().set_visibility(held, 0)
+        assert left.result(60) == ()
+    assert house.job_run("nightly").status is JobRunStatus.SUCCEEDED
+
+
+def test_until_idle_that_is_stopped_too_early_says_what_is_left(house: House, mailroom: Mailroom) -> None:
+    house.append([{"id": 1}])
+    mailroom.send(instruction(job_run_id="nightly"))
+    house.cluster.behaves = lambda job: Hangs()
+    run, stops = house.dispatcher(until_idle=True, drain_seconds=0.0), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        left = threads.submit(run, stops)
+        wait_until(lambda: house.cluster.running == 1)
+        stops.set()
+        assert left.result(60) == ("it was stopped before everything was done: the next dispatcher goes on",)
+
+
+def test_places_that_cannot_be_used_are_refused_at_the_start(
+    house: House, mailroom: Mailroom, command: Command
+) -> None:
+    (house.folder / "file").write_text("no folder")
+    options = dict(zip(house.options()[::2], house.options()[1::2], strict=True))
+    for option, place, said in (
+        ("--work-folder", str(house.folder / "file" / "work"), "--work-folder"),
+        ("--state", str(house.folder / "file"), "file"),
+        ("--topic-arn", f"{mailroom.topic_arn}-gone", "cannot be used"),
+        ("--topic-arn", "events", "is no SNS topic"),
+    ):
+        given = [word for pair in {**options, option: place}.items() for word in pair]
+        refused = command("dispatch", "--queue-url", mailroom.queue_url, "--until-idle", *given)
+        assert refused.exit_code in {1, 2}, refused.err
+        sentences = refused.err.splitlines()  # a work folder that cannot be written to has no place for a Java either
+        assert said in sentences[0]
+        assert all(sentence.startswith("lithify: ") for sentence in sentences)

@@ -9,14 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from compactor.event_types import EVENT_TYPES, Severity
-from compactor.events import Event
-from dispatcher.instruction import FIELD_NAMES, InstructionDocument, parse_instruction
+from compactor.events.relay import Event
+from compactor.events.types import EVENT_TYPES, Severity
+from dispatcher.intake.instruction import FIELD_NAMES, InstructionDocument, parse_instruction
 from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
+from launcher.emr.settings import EmrSettings, parse_settings
 from tests.e2e.conftest import Mailroom
 from tests.servers import REGION
 
@@ -26,11 +25,18 @@ BLOCKS = {
     found["name"]: found["text"]
     for found in re.finditer(r"<!-- tested: (?P<name>\w+) -->\n```\w+\n(?P<text>.*?)^```$", README, re.S | re.M)
 }
+OF_THE_SERVICE = ("task_token", "task_token_file", "execution_arn")
+"""Options of `lithify dispatch`, each of which may come from a variable."""
+
 PROGRAMS = Path(sys.executable).parent
 
 
 def test_the_instruction_is_a_valid_one() -> None:
     assert isinstance(parse_instruction(BLOCKS["instruction"]), InstructionDocument)
+
+
+def test_the_settings_of_emr_are_good_ones() -> None:
+    assert isinstance(parse_settings(BLOCKS["emr"].encode(), "README.md"), EmrSettings)
 
 
 def test_every_field_of_an_instruction_is_explained() -> None:
@@ -52,12 +58,16 @@ def test_the_filter_policy_filters_what_there_is() -> None:
 
 def test_every_variable_that_is_named_is_read() -> None:
     named = {name.lower() for name in re.findall(r"LITHIFY_(\w+)", README)}
-    assert named <= set(OPTIONS_FROM_ENVIRONMENT)
+    assert named <= {*OPTIONS_FROM_ENVIRONMENT, *OF_THE_SERVICE}
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!https?:)([^)]+)\)", README))))
 def test_every_link_leads_somewhere(link: str) -> None:
     assert (REPOSITORY / link).exists()
+
+
+def test_its_python_example_needs_no_spark(tmp_path: Path) -> None:
+    run(tmp_path, sys.executable, "-c", "import sys; sys.modules['pyspark'] = None\n" + BLOCKS["python"])
 
 
 @pytest.mark.spark
@@ -66,19 +76,20 @@ def test_its_code_and_its_commands_do_what_they_say(tmp_path: Path, mailroom: Ma
     """One after the other in one folder, as a reader would."""
     run(tmp_path, sys.executable, "-c", BLOCKS["python"])
 
-    shipped = pa.table({"order_id": [2], "status": ["RETURNED"], "last_updated": [50]})
-    pq.write_table(shipped, tmp_path / "update.parquet")
     said = run(tmp_path, "sh", "-e", "-c", BLOCKS["terminal"])
     assert "RETURNED" in said
 
+    said = run(tmp_path, "sh", "-e", "-c", BLOCKS["readers"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    assert said.count("RETURNED") == 2
+
+    said = run(tmp_path, "sh", "-e", "-c", BLOCKS["published"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    assert said.count("RETURNED") == 1
+
     (tmp_path / "instruction.json").write_text(BLOCKS["instruction"])
-    pq.write_table(shipped, tmp_path / "again.parquet")
-    lake = {"LITHIFY_LAKE": str(tmp_path / "lake")}
-    run(tmp_path, "sh", "-c", "lithify table append ACME.ORDERS.V1 again.parquet -p order_day=1995-04-03", **lake)
     said = run(
         tmp_path,
         *("sh", "-e", "-c", BLOCKS["queue"]),
-        **lake,
+        LITHIFY_LAKE=str(tmp_path / "lake"),
         LITHIFY_STATE=str(tmp_path / "state"),
         LITHIFY_QUEUE_URL=mailroom.queue_url,
         LITHIFY_TOPIC_ARN=mailroom.topic_arn,
@@ -87,7 +98,7 @@ def test_its_code_and_its_commands_do_what_they_say(tmp_path: Path, mailroom: Ma
     )
     assert "orders-1995-04-04" in said
     assert "succeeded" in said
-    assert mailroom.told()[-1] == "job_run.succeeded"
+    assert mailroom.event_types()[-1] == "job_run.succeeded"
 
 
 def run(folder: Path, *command: str, **more: str) -> str:

@@ -11,29 +11,57 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.clock import Clock, SystemClock
-from compactor.object_store import ObjectStore, StoreLocation, open_store
-from compactor.spec import SessionPlan, SessionSpec
-from dispatcher.foreman import Foreman, ForemanSettings
-from dispatcher.intake import Accepted, Intake, IntakeSettings, Taken
-from dispatcher.job_runs import JobRunState
-from dispatcher.records import JobRunRecords
+from compactor.catalog import tables
+from compactor.events.relay import EventSink
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import Clock
+from compactor.model.errors import Unavailable
+from compactor.planning.bundle_plan import BundleBounds, SmallSession
+from compactor.planning.read_progress import Commit
+from compactor.planning.sizing import Resources
+from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.opening import open_store
+from dispatcher.intake.admission import Admission
+from dispatcher.intake.intake import Accepted, Intake, IntakeSettings, Taken
+from dispatcher.job_runs.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.job_runs.job_run_log import JobRunState
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.listeners import Listeners
+from dispatcher.job_runs.meter import Meter
+from dispatcher.job_runs.publisher import Publisher, PublisherSettings
+from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
+from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
+from launcher.bundle_run import BundleDependencies
+from launcher.bundles import BundleLauncher
 from launcher.outcomes import NothingToDo
-from launcher.session_launcher import RetryPolicy, SessionLauncher, SessionLauncherSettings
-from launcher.session_plan import plan_for_cluster
-from launcher.watch import WatchTimers
+from launcher.retrying import RetryPolicy
+from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
+from launcher.session_plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
+from launcher.watcher import WatcherSettings
+from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
 from tests.fakes.memory_store import MemoryStore
-from tests.fakes.small_cluster import SmallCluster
+from tests.fakes.moving_clock import MovingClock
+from tests.fakes.small_cluster import SmallCluster, SmallJob
+from tests.waiting import wait_until
 
 TABLE = "ACME.ORDERS.V1"
-WAIT_SECONDS_MAX = 20.0
+TELLS_AT_ONCE = PublisherSettings(round_seconds=0.01, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
+"""No topic is left alone, so that a test need not wait for the end of that."""
+
+ANSWERS_AT_ONCE = AnswerSettings(round_seconds=0.01, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
+
+STALL_SECONDS = 10_000.0
+"""Longer than any launch or step may take without progress."""
+
+FOLLOWS_SPEED = ("heartbeat.emitted", "session.expected_sla_changed")
+"""Events that a session publishes as often as the machine's speed makes it."""
 
 QUICK = SessionLauncherSettings(
-    poll_seconds=0.01,
-    timers=WatchTimers(start_seconds=0.3, stall_seconds=0.3, exit_seconds=0.3),
+    watcher=WatcherSettings(poll_seconds=0.01, look_seconds=0.01),
     retry=RetryPolicy(max_attempts=3, retry_seconds=0.01),
 )
 
@@ -43,18 +71,33 @@ class Desk:
     """One dispatcher. `second` makes another over the same state, queue and lake."""
 
     folder: Path
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=MovingClock)
     state: ObjectStore = None  # type: ignore[assignment]
     queue: MemoryQueue = None  # type: ignore[assignment]
     sink: MemorySink = field(default_factory=MemorySink)
-    settings: ForemanSettings = field(
-        default_factory=lambda: ForemanSettings(tick_seconds=0.01, sweep_seconds=0.0, requeue_seconds=0.01)
+    settings: JobRunControllerSettings = field(
+        default_factory=lambda: JobRunControllerSettings(
+            tick_seconds=0.01,
+            sweep_seconds=0.0,
+            look_seconds=0.0,
+            requeue_seconds=0.01,
+            turn_look_seconds=0.05,
+        )
     )
     launcher_settings: SessionLauncherSettings = QUICK
+    bundles: BundleBounds = field(default_factory=lambda: BundleBounds(sessions=1))
     owner: str = "first"
+    sink_for: Callable[[str | None], EventSink] | None = None
     open_lake: Callable[[StoreLocation], DeltaCatalog] | None = None
     has_own_lake: bool = True
+    admission: Admission | None = None
     plans_break: list[Exception] = field(default_factory=list)
+    callbacks: MemoryCallbacks = field(default_factory=MemoryCallbacks)
+    answer_settings: AnswerSettings = ANSWERS_AT_ONCE
+    place: str = "small"
+    jobs: dict[str, SmallJob] = field(default_factory=dict)
+    large: set[str] = field(default_factory=set)
+    """Partition values whose sessions are said to be too large for a bundle."""
 
     def __post_init__(self) -> None:
         if self.state is None:
@@ -62,24 +105,45 @@ class Desk:
         if self.queue is None:
             self.queue = MemoryQueue(self.clock, MemoryQueue(self.clock), deliveries_max=5)
         self.lake = DeltaCatalog.open(str(self.folder / "lake"))
-        self.records = JobRunRecords(self.state, self.clock)
-        self.cluster = SmallCluster(self.state, self.clock)
-        launcher = SessionLauncher(self.state, self.cluster, self.plan, self.launcher_settings, self.clock)
+        self.records = JobRunStore(self.state, self.clock, self.owner)
+        self.cluster = SmallCluster(
+            self.state,
+            self.clock,
+            let_time_pass=lambda: self.move_on(STALL_SECONDS),
+            jobs=self.jobs,
+            place=self.place,
+        )
+        launcher = SessionLauncher(
+            self.state, self.cluster, self.plan, self.commits, self.launcher_settings, self.clock
+        )
+        watched = (launcher.watcher, self.launcher_settings.timers, self.launcher_settings.retry)
+        tools = BundleDependencies(self.state, self.cluster, self.commits, *watched, self.clock)
+        bundles = BundleLauncher(tools, self.plan_small, self._open_lake, self.bundles)
         default_lake = self.lake.location if self.has_own_lake else None
-        self.foreman = Foreman(self.owner, self.records, launcher, lambda _: self.sink, self.settings, self.clock)
+        self.answers = WorkflowAnswers(self.records, self.callbacks, self.answer_settings, self.clock)
+        sink_for = self.sink_for or (lambda _: self.sink)
+        self.publisher = Publisher(self.records, sink_for, self.answers, TELLS_AT_ONCE, self.clock)
+        self.meter = Meter(self.clock)
+        self.tables = TablePublications(
+            self.open_lake or self._open_lake, self.publisher.announce, TablePublicationSettings(), self.clock
+        )
+        listeners = Listeners(self.publisher, self.answers, self.meter, self.tables)
+        launchers = Launchers(launcher, bundles)
+        self.controller = JobRunController(self.owner, self.records, launchers, listeners, self.settings, self.clock)
+        self.turns = self.controller.turns
         self.intake = Intake(
             self.queue,
             self.records,
             self.open_lake or self._open_lake,
-            self.sink,
-            IntakeSettings(default_lake=default_lake),
+            IntakeSettings(admission=self.admission or Admission(own_lake=default_lake)),
+            self.clock,
         )
 
     def second(self, **changes: object) -> Desk:
-        """Another dispatcher of the same state, queue, topic and lake."""
+        """Another dispatcher of the same state, queue, topic and lake, that sees the Spark jobs of this one."""
         return replace(self, **{"owner": "second", **changes})  # type: ignore[arg-type]
 
-    # -- what a test does
+    # -- actions
 
     def append(self, rows: list[dict[str, object]], operation: str = "upsert", table: str = TABLE) -> None:
         """A delta in the unpartitioned test table, which is created when it is not there."""
@@ -89,33 +153,59 @@ class Desk:
         return self.queue.send(document if isinstance(document, str) else json.dumps(document))
 
     def take(self) -> list[Taken]:
-        """Receive what is visible and take it in."""
+        """Receives the visible messages and processes them."""
         return [self.intake.take(message) for message in self.queue.receive(10, 0, 30)]
 
+    def publish(self, *job_run_ids: str) -> None:
+        """Publishes the events, as a receiver does after a rejection or a repeat."""
+        for job_run_id in job_run_ids:
+            self.controller.offer(job_run_id)
+        self.tick()
+
     def accept(self, **fields: object) -> str:
-        """A good document from the queue to the foreman; answers the job run's id."""
+        """Passes a valid document from the queue to the controller; returns the job run's id."""
         self.send(instruction(**fields))
         (accepted,) = self.take()
         assert isinstance(accepted, Accepted), accepted
-        self.foreman.offer(accepted.job_run_id)
+        self.controller.offer(accepted.job_run_id, accepted.log)
         return accepted.job_run_id
 
     def run(self) -> None:
         """Tick until nothing is left to do."""
-        self.foreman.tick()
-        self.tick_until(lambda: self.foreman.is_idle)
+        self.controller.tick()
+        self.tick_until(lambda: self.controller.is_idle and self.publisher.is_idle and self.answers.is_idle)
 
     def tick_until(self, done: Callable[[], bool]) -> None:
-        until = self.clock.monotonic_seconds() + WAIT_SECONDS_MAX
-        while not done():
-            assert self.clock.monotonic_seconds() < until, "waited too long"
-            self.foreman.tick()
-            threading.Event().wait(0.005)
+        def done_after_a_tick() -> bool:
+            if done():
+                return True
+            self.tick()
+            self.clock.sleep(0.005)  # moves a manual clock to the end of a pause
+            return False
+
+        wait_until(done_after_a_tick, every_seconds=0.001)
+
+    def move_on(self, seconds: float) -> None:
+        """Moves the clock forward."""
+        if isinstance(self.clock, MovingClock):
+            self.clock.move_on(seconds)
+        else:
+            self.clock.sleep(seconds)
+
+    def tick(self) -> None:
+        self.controller.tick()
+        self.answers.answer_round()
+        self.publisher.publish_round()
 
     def close(self) -> None:
-        self.foreman.stop()
+        """Its Spark jobs end with it, as with their machine."""
+        self.controller.stop(stops_jobs=True)
 
-    # -- what a test looks at
+    def leave(self) -> None:
+        """It ends at once; its Spark jobs continue, and its claims stay."""
+        self.controller.stop(stops_jobs=False)
+
+    # -- state
 
     def job_run(self, job_run_id: str) -> JobRunState:
         return self.records.state(job_run_id)
@@ -130,17 +220,45 @@ class Desk:
         rows: list[dict[str, object]] = pa.concat_tables(tables).to_pylist()
         return sorted(rows, key=str)
 
-    def plan(self, spec: SessionSpec) -> SessionPlan | NothingToDo:
-        """As a dispatcher plans; `plans_break` is what the first plannings raise."""
+    def plan(self, spec: SessionSpec, lack: LackOfMemory | None = None) -> SessionPlan | NothingToDo:
+        """Plans as a dispatcher does; the first calls raise the errors in `plans_break`."""
         if self.plans_break:
             raise self.plans_break.pop(0)
-        return plan_for_cluster(spec, self._open_lake(spec.job_run.lake), self.cluster.resources())
+        return plan_for_cluster(spec, self._open_lake(spec.job_run.lake), self.cluster.resources(), lack)
+
+    def plan_small(
+        self, spec: SessionSpec, lake: tables.DeltaCatalog, resources: Resources
+    ) -> SmallSession | LargeSession | NothingToDo:
+        if self.plans_break:
+            raise self.plans_break.pop(0)
+        if self.large & set(spec.partition.values()):
+            return LargeSession(("a test says so",))
+        return plan_in_one_task(spec, lake, resources)
+
+    def commits(self, spec: SessionSpec) -> list[Commit]:
+        return session_commits(spec, self._open_lake(spec.job_run.lake))
 
     def _open_lake(self, location: StoreLocation) -> DeltaCatalog:
         return DeltaCatalog(open_store(location), self.clock)
 
 
+class Busy(Desk):
+    """Its sessions are planned until it is closed, so time stands still unless a test moves it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.closed = threading.Event()
+
+    def plan(self, spec: SessionSpec, lack: LackOfMemory | None = None) -> SessionPlan | NothingToDo:
+        self.closed.wait()
+        raise Unavailable("the dispatcher is gone")
+
+    def close(self) -> None:
+        self.closed.set()
+        super().close()
+
+
 def instruction(**fields: object) -> dict[str, object]:
-    """A good document, with these fields beside or instead of its own; None takes a field out."""
+    """A valid document with these fields added or replaced; None removes a field."""
     document = {"schema_version": "1", "source_table_id": TABLE, "primary_keys": ["id"], **fields}
     return {name: value for name, value in document.items() if value is not None}

@@ -1,6 +1,6 @@
-"""A store that meets its fate at one write of one key: an answer is lost, the service goes down, the process is gone.
+"""A store that fails at one write of one key: an answer is lost, the service goes down, or the process ends.
 
-Also a place to step in: what a test wants to happen just before a write, happens then, in the writer's own thread.
+A test can also run a function just before a write, in the writer's own thread.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from compactor.errors import Unavailable
-from compactor.object_store import ObjectEntry, ObjectStore, StoreLocation
+from compactor.model.errors import Unavailable
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from tests.fakes.faulty_store import Stopped
 
 Fate = Literal["one answer is lost", "the store is down from then on", "the process is killed"]
@@ -20,11 +21,16 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Doom:
-    """What happens at the first write of `key`. `after`: the write has been carried out, and nobody is told."""
+    """What happens at the first write of `key` whose body has `content` in it. `after`: after the write was carried
+    out, but before its answer."""
 
     key: str
     when: When
     fate: Fate
+    content: bytes = b""
+
+    def meets(self, key: str, body: bytes) -> bool:
+        return self.key in (key, "") and self.content in body
 
 
 class DoomedStore:
@@ -39,11 +45,11 @@ class DoomedStore:
 
     @property
     def met(self) -> bool:
-        """Whether the write in question was asked for."""
+        """Whether that write was requested."""
         return self._met
 
     def just_before(self, key: str, step: Callable[[], object]) -> None:
-        """Once, before the first write of `key` is carried out, `step` runs."""
+        """Runs `step` once, before the first write of `key`."""
         self._steps[key] = step
 
     @property
@@ -51,10 +57,10 @@ class DoomedStore:
         return self._store.location
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        return self._write(key, lambda: self._store.put_if_absent(key, body))
+        return self._write(key, body, lambda: self._store.put_if_absent(key, body))
 
     def overwrite(self, key: str, body: bytes) -> None:
-        self._write(key, lambda: self._store.overwrite(key, body))
+        self._write(key, body, lambda: self._store.overwrite(key, body))
 
     def read(self, key: str) -> bytes | None:
         self._refuse_if_over()
@@ -76,13 +82,21 @@ class DoomedStore:
         self._refuse_if_over()
         self._store.delete(key)
 
-    def _write(self, key: str, carry_out: Callable[[], ResultT]) -> ResultT:
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        self._refuse_if_over()
+        return self._store.unfinished()
+
+    def give_up(self, write: UnfinishedWrite) -> None:
+        self._refuse_if_over()
+        self._store.give_up(write)
+
+    def _write(self, key: str, body: bytes, carry_out: Callable[[], ResultT]) -> ResultT:
         self._refuse_if_over()
         step = self._steps.pop(key, None)
         if step is not None:
             step()
         doom = self._doom
-        meets = doom is not None and doom.key == key and not self._met
+        meets = doom is not None and doom.meets(key, body) and not self._met
         self._met = self._met or meets
         if doom is not None and meets and doom.when == "before":
             raise self._end(doom)

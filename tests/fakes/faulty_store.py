@@ -1,4 +1,4 @@
-"""A store whose service fails when told to: before a request, after it with the answer lost, for a while or for ever.
+"""A store whose service fails on command: before a request, after it with the answer lost, for a while or for ever.
 
 It can also stop the whole process (for a test: raise `Stopped`) at any *point*, which is the moment just before or just
 after one write. A test first runs the work unhindered, reads `points`, and then stops at each of them in turn.
@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from compactor.errors import Unavailable
-from compactor.object_store import ObjectEntry, ObjectStore, StoreLocation
+from compactor.model.errors import Unavailable
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 
 Verb = Literal["put_if_absent", "overwrite", "read", "read_range", "list", "list_folders", "delete"]
 When = Literal["before", "after"]
 ResultT = TypeVar("ResultT")
+
+PAGE_OBJECTS = 1_000
+"""Of a listing, as on S3."""
 
 _WRITES: tuple[Verb, ...] = ("put_if_absent", "overwrite", "delete")
 
@@ -31,10 +35,11 @@ class _Fault:
     key_part: str
     when: When
     times: int | None  # None: for ever
+    error: type[Exception]
 
 
 class FaultyStore:
-    """Wraps a real store or a fake one. `requests` and `points` record what was asked of it, in order."""
+    """Wraps a real store or a fake one. `requests` and `points` record its requests and writes, in order."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -45,9 +50,21 @@ class FaultyStore:
         self.requests: list[tuple[Verb, str]] = []
         self.points: list[str] = []
 
-    def fail(self, verb: Verb, key_part: str = "", when: When = "before", times: int | None = 1) -> None:
-        """The next `times` requests of this kind end in `Unavailable`; `after`: having been carried out."""
-        self._faults.append(_Fault(verb, key_part, when, times))
+    def fail(
+        self,
+        verb: Verb,
+        key_part: str = "",
+        when: When = "before",
+        times: int | None = 1,
+        error: type[Exception] = Unavailable,
+    ) -> None:
+        """The next `times` requests of this kind end in `error`; `after`: after it was carried out."""
+        self._faults.append(_Fault(verb, key_part, when, times, error))
+
+    def count(self, verb: Verb, key_part: str = "") -> int:
+        """Requests of this kind until now."""
+        with self._lock:
+            return sum(asked == verb and key_part in key for asked, key in self.requests)
 
     def stop_at(self, point_number: int) -> None:
         """Stop at `points[point_number]` of the run that begins now."""
@@ -56,7 +73,7 @@ class FaultyStore:
         self._stop_at = "armed"
 
     def heal(self) -> None:
-        """From here on, everything works."""
+        """From now on all requests succeed."""
         self._faults.clear()
         self._stop_at = None
 
@@ -77,13 +94,26 @@ class FaultyStore:
         return self._ask("read_range", key, lambda: self._store.read_range(key, start, length))
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
-        return self._ask("list", prefix, lambda: self._store.list(prefix, start_after))
+        return self._pages(prefix, self._ask("list", prefix, lambda: self._store.list(prefix, start_after)))
+
+    def _pages(self, prefix: str, entries: Iterator[ObjectEntry]) -> Iterator[ObjectEntry]:
+        """The entries in pages. Each page after the first is a request of its own."""
+        for number, entry in enumerate(entries):
+            if number and number % PAGE_OBJECTS == 0:
+                self._ask("list", prefix, lambda: None)
+            yield entry
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         return self._ask("list_folders", prefix, lambda: self._store.list_folders(prefix))
 
     def delete(self, key: str) -> None:
         self._ask("delete", key, lambda: self._store.delete(key))
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        return self._store.unfinished()
+
+    def give_up(self, write: UnfinishedWrite) -> None:
+        self._store.give_up(write)
 
     def _ask(self, verb: Verb, key: str, carry_out: Callable[[], ResultT]) -> ResultT:
         self._pass(verb, key, "before")
@@ -104,4 +134,4 @@ class FaultyStore:
             for fault in self._faults:
                 if fault.verb == verb and fault.when == when and fault.key_part in key and fault.times != 0:
                     fault.times = None if fault.times is None else fault.times - 1
-                    raise Unavailable(f"the store failed {when} {verb} of {key}, as the test told it to")
+                    raise fault.error(f"the store failed {when} {verb} of {key}, as the test told it to")

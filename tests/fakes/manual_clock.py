@@ -1,4 +1,4 @@
-"""A clock that stands still until somebody sleeps or moves it, and whose ids count up."""
+"""A clock that moves only by `sleep` or by a test, and whose ids count up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class ManualClock:
-    """`sleep` returns at once and moves the time on. Threads may share one."""
+    """`sleep` returns at once and moves the time forward. Thread-safe."""
 
     def __init__(self, now_ms: int = 1_760_000_000_000) -> None:
         self._lock = threading.Lock()
@@ -30,5 +30,5 @@ class ManualClock:
         return f"{next(self._ids):032x}"
 
     def set_ms(self, now_ms: int) -> None:
-        """Move the wall clock, backwards too, as a badly kept machine does."""
+        """Sets the wall clock, also backwards, as on a machine with a wrong clock."""
         self._now_ms = now_ms

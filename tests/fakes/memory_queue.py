@@ -5,22 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from compactor.clock import Clock
-from compactor.errors import Invalid
-from dispatcher.queue import QueueMessage
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
+from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, MessageAttribute, QueueMessage
 
 
 @dataclass
 class _Stored:
     message_id: str
     body: str
-    reasons: str | None
+    attributes: Mapping[str, MessageAttribute]
+    sent_at_ms: int
     visible_at_seconds: float
     deliveries: int = 0
     receipt: str = ""
+    group: str | None = None
 
 
 class MemoryQueue:
@@ -63,16 +66,24 @@ class MemoryQueue:
                 stored.visible_at_seconds = now_seconds + visibility_seconds
                 stored.receipt = f"{stored.message_id}/{stored.deliveries}"
                 received.append(
-                    QueueMessage(stored.message_id, stored.receipt, stored.body, stored.deliveries, stored.reasons)
+                    QueueMessage(
+                        stored.message_id,
+                        stored.receipt,
+                        stored.body,
+                        stored.deliveries,
+                        stored.sent_at_ms,
+                        stored.attributes,
+                        stored.group,
+                    )
                 )
         return received
 
     def _moves_away(self, stored: _Stored) -> bool:
-        """What the service does with a message that was delivered too often: silently."""
+        """Moves a message that was delivered too often to the dead-letter queue, silently, as the service does."""
         if self._deliveries_max is None or stored.deliveries < self._deliveries_max or self._dead_letters is None:
             return False
         del self._stored[stored.message_id]
-        self._dead_letters.put(stored.body, None)
+        self._dead_letters.put(stored.body, stored.attributes, group=stored.group)
         return True
 
     def delete(self, message: QueueMessage) -> None:
@@ -88,16 +99,44 @@ class MemoryQueue:
                 stored.visible_at_seconds = self._clock.monotonic_seconds() + seconds
 
     def dead_letter(self, message: QueueMessage, reasons: Sequence[str]) -> None:
-        self.dead_letters().put(message.body, json.dumps(list(reasons)))
+        noted = MessageAttribute("String", json.dumps(list(reasons)))
+        self.dead_letters().put(message.body, {**_with_origin(message), REASONS_ATTRIBUTE: noted}, group=message.group)
 
-    def send(self, body: str) -> str:
-        return self.put(body, None)
+    def send(
+        self,
+        body: str,
+        attributes: Mapping[str, MessageAttribute] = MappingProxyType({}),
+        group: str | None = None,
+    ) -> str:
+        return self.put(body, attributes, group=group)
 
-    def put(self, body: str, reasons: str | None) -> str:
+    def send_again(self, message: QueueMessage, delay_seconds: int) -> None:
+        self.put(message.body, _with_origin(message), delay_seconds, message.group)
+
+    def put(
+        self,
+        body: str,
+        attributes: Mapping[str, MessageAttribute],
+        delay_seconds: int = 0,
+        group: str | None = None,
+    ) -> str:
         with self._lock:
             message_id = f"message-{next(self._numbers)}"
-            self._stored[message_id] = _Stored(message_id, body, reasons, 0.0)
+            visible_at_seconds = self._clock.monotonic_seconds() + delay_seconds
+            self._stored[message_id] = _Stored(
+                message_id, body, attributes, self._clock.now_ms(), visible_at_seconds if delay_seconds else 0.0
+            )
+            self._stored[message_id].group = group or message_id
         return message_id
+
+    def messages_left(self) -> int:
+        with self._lock:
+            return len(self._stored)
+
+    def messages_visible(self) -> int:
+        now_seconds = self._clock.monotonic_seconds()
+        with self._lock:
+            return sum(stored.visible_at_seconds <= now_seconds for stored in self._stored.values())
 
     def dead_letters(self) -> MemoryQueue:
         if self._dead_letters is None:
@@ -106,6 +145,11 @@ class MemoryQueue:
 
     @property
     def bodies(self) -> list[str]:
-        """What lies on it, visible or not."""
+        """The bodies of all messages, visible or not."""
         with self._lock:
             return [stored.body for stored in self._stored.values()]
+
+
+def _with_origin(message: QueueMessage) -> dict[str, MessageAttribute]:
+    origin = MessageAttribute("String", message.origin.render().decode())
+    return {**message.attributes, ORIGIN_ATTRIBUTE: origin}

@@ -1,18 +1,19 @@
-"""An `EventSink` that keeps what it is given."""
+"""An `EventSink` that keeps its events in memory."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 
-from compactor.errors import LithifyError
-from compactor.events import Event
+from compactor.events.relay import Event
+from compactor.model.errors import LithifyError
 
 
 class MemorySink:
-    """`failures` are raised by the next publishings, one each, before anything is kept."""
+    """The next publishes raise `failures`, one each, before they keep anything."""
 
-    def __init__(self, failures: Sequence[LithifyError] = ()) -> None:
+    def __init__(self, failures: Sequence[LithifyError] = (), name: str = "memory") -> None:
+        self.name = name
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self._failures = list(failures)
@@ -30,5 +31,5 @@ class MemorySink:
 
     @property
     def names(self) -> list[str]:
-        """Types without what all of them share, in order: `job_run.accepted`."""
+        """Types of the events in order, without their common prefix: `job_run.accepted`."""
         return [event.type.removeprefix("lithify.").removesuffix(".v1") for event in self.events]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from compactor.clock import Clock
-from compactor.errors import Corrupt
-from compactor.object_store import ObjectEntry, StoreLocation, check_key
+from compactor.model.clock import Clock
+from compactor.model.errors import Corrupt
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
 
 
 class MemoryStore:
@@ -45,7 +46,7 @@ class MemoryStore:
     def read_range(self, key: str, start: int, length: int) -> bytes:
         body = self.read(key)
         if body is None:
-            raise Corrupt(f"{key} is not there, though it is referred to")
+            raise Corrupt(f"{key} does not exist, but a log refers to it")
         return body[start : start + length]
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
@@ -63,3 +64,10 @@ class MemoryStore:
         check_key(key)
         with self._lock:
             self._objects.pop(key, None)
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        """Every write ends at once."""
+        return iter(())
+
+    def give_up(self, write: UnfinishedWrite) -> None:
+        """Does nothing: there are no unfinished writes."""

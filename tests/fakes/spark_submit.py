@@ -1,6 +1,6 @@
-"""Stands where `spark-submit` stands, takes its command line, and runs a small session instead of a Spark job.
+"""A stand-in for `spark-submit`: takes its command line, and runs the session on the in-process engine.
 
-SMALL_SESSION_HOLD names a file: while it is there, the session does not commit.
+SESSION_HOLD names a file: while the file exists, the session does not commit.
 """
 
 from __future__ import annotations
@@ -8,19 +8,26 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.clock import SystemClock
-from compactor.object_store import open_store, parse_location
-from compactor.spec import SessionPlan
-from tests.fakes.small_session import run_small_session
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.planning.bundle_plan import BundlePlan
+from compactor.planning.spec import SessionPlan
+from compactor.sessions.attempt import run_attempt
+from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from compactor.storage.paths import BundleObject, parse
+from tests.fakes.held_engine import HeldEngine
+from tests.fakes.in_process_runner import InProcessTaskRunner
 
 SCRIPT = '#!/bin/sh\nexec "$PYSPARK_PYTHON" -m tests.fakes.spark_submit "$@"\n'
 
 
 def make_spark_home(folder: Path) -> Path:
-    """A SPARK_HOME with nothing in it but this."""
+    """A SPARK_HOME that contains only this stand-in."""
     program = folder / "bin" / "spark-submit"
     program.parent.mkdir(parents=True)
     program.write_text(SCRIPT)
@@ -39,13 +46,28 @@ def main(arguments: list[str]) -> None:
     )
     body = state.read(given["--plan"])
     assert body is not None
+    path = parse(given["--plan"])
+    if isinstance(path, BundleObject):
+        bundle = BundlePlan.parse_durable(body, path.key)
+        runner = InProcessTaskRunner[MemberTask, "UnloggedEnd | None"](_run_when_not_held)
+        run_bundle(bundle, path.bundle.job_run_id, state, runner, None, clock)
+        return
     plan = SessionPlan.parse_durable(body, given["--plan"])
     lake = DeltaCatalog(open_store(plan.spec.job_run.lake), clock)
-    run_small_session(plan, lake, state, int(given["--attempt"]), clock, _wait_while_held)
+    run_attempt(plan, lake, state, HeldEngine(_wait_while_held), int(given["--attempt"]), clock)
+
+
+def _run_when_not_held(
+    run: Callable[[MemberTask, bool], UnloggedEnd | None],
+    task: MemberTask,
+    is_again: bool,
+) -> UnloggedEnd | None:
+    _wait_while_held()
+    return run(task, is_again)
 
 
 def _wait_while_held() -> None:
-    hold = os.environ.get("SMALL_SESSION_HOLD")
+    hold = os.environ.get("SESSION_HOLD")
     while hold is not None and Path(hold).exists():
         time.sleep(0.02)
 

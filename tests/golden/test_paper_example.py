@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.names import LifecycleState
-from compactor.spec import JobRunResult
+from compactor.model.names import LifecycleState
+from compactor.planning.spec import JobRunResult
 from dispatcher.demo import paper_example as paper
 from tests.builders import CompactedSide, audit
 

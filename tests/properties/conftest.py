@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactor import spark_records
+from compactor.engine import records as spark_records
 from compactor.steps import dedupe, hash_bucket
 
 

@@ -16,8 +16,8 @@ from decimal import Decimal
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from compactor.catalog.catalog import Table
-from compactor.names import ContentType, Operation
+from compactor.lake import Table
+from compactor.model.names import ContentType, Operation
 from tests.oracle import OracleDelta, Row
 
 NAN = float("nan")

@@ -17,15 +17,17 @@ from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
-from compactor.clock import SystemClock
-from compactor.local_store import LocalStore
-from compactor.names import PARTITION_STREAM_POSITION
-from compactor.object_store import StoreLocation
+from compactor.engine.protocol import Engine
+from compactor.engine.spark import SparkEngine
+from compactor.model.clock import SystemClock
+from compactor.model.names import PARTITION_STREAM_POSITION
 from compactor.steps import materialize
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.effort import examples
 from tests.fakes.faulty_store import FaultyStore, Stopped
-from tests.fakes.in_process_spark import in_process_spark
+from tests.fakes.unruly_engine import UnrulyEngine
 from tests.oracle import OracleDelta, Row, surviving_rows
 from tests.properties.folders import fresh_folder
 from tests.properties.streams import Shape, StreamDelta, shapes, stream_deltas
@@ -40,7 +42,7 @@ dead_row_shares = st.sampled_from([0.0, 0.0, 0.5, 0.9])
 class SessionMachine(RuleBasedStateMachine):
     """One table without partition keys, and everything that may happen to it."""
 
-    spark: SparkSession
+    engine: Engine
     shape: Shape
 
     def __init__(self) -> None:
@@ -91,7 +93,7 @@ class SessionMachine(RuleBasedStateMachine):
             max_rows_per_round=max_rows_per_round,
             rows_per_compacted_file=rows_per_file,
             max_dead_row_share=max_dead_row_share,
-            spark=self.spark,
+            engine=self.engine,
         )
         for session in result.sessions:
             assert session.rows_in == session.rows_out + session.rows_deduplicated + session.rows_deleted
@@ -169,7 +171,7 @@ def test_survivors_hold_through_appends_compactions_rehashes_and_stops(
     row_group_bytes_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(materialize, "ROW_GROUP_BYTES_MIN", row_group_bytes_min)
-    SessionMachine.spark = in_process_spark(int(row_group_bytes_min == 0))
+    SessionMachine.engine = UnrulyEngine(int(row_group_bytes_min == 0))
     run_state_machine_as_test(SessionMachine, settings=settings(examples(0.4), stateful_step_count=20))
 
 
@@ -178,5 +180,5 @@ def test_survivors_hold_through_appends_compactions_rehashes_and_stops(
 @pytest.mark.timeout(3_600)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_survivors_hold_through_all_that_on_spark(spark: SparkSession) -> None:
-    SessionMachine.spark = spark
+    SessionMachine.engine = SparkEngine(spark.sparkContext)
     run_state_machine_as_test(SessionMachine, settings=settings(examples(0.08), stateful_step_count=12))

@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.errors import Invalid
-from compactor.names import PARTITION_STREAM_POSITION, ContentType
+from compactor.engine.protocol import Engine
+from compactor.engine.spark import SparkEngine
+from compactor.model.errors import Invalid
+from compactor.model.names import PARTITION_STREAM_POSITION, ContentType
+from compactor.steps import materialize
 from compactor.tabular import stored_schema
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.effort import examples
-from tests.fakes.in_process_spark import in_process_spark
+from tests.fakes.unruly_engine import UnrulyEngine
 from tests.oracle import surviving_rows
 from tests.properties.folders import fresh_folder
+from tests.properties.small_tasks import few_rows_fit
 from tests.properties.streams import Shape, StreamDelta, streams
 
 ELSEWHERE = "ACME.ORDERS_COMPACTED.V1"
@@ -37,6 +41,8 @@ class Way:
     rows_per_index_file: int = 38_000_000
     max_dead_row_share: float = 0.0
     content_type: ContentType = ContentType.PARQUET
+    own_parquet_pages: bool = True
+    page_check_share: float = 0.0
 
 
 ways = st.builds(
@@ -48,6 +54,8 @@ ways = st.builds(
     rows_per_index_file=st.sampled_from([1, 38_000_000]),
     max_dead_row_share=st.sampled_from([0.0, 0.5, 0.9]),
     content_type=st.sampled_from([each for each in ContentType if each is not ContentType.JSON]),
+    own_parquet_pages=st.booleans(),
+    page_check_share=st.sampled_from([0.0, 1.0]),
 )
 
 
@@ -55,7 +63,17 @@ ways = st.builds(
 def test_survivors_are_the_oracle_s_whatever_the_buckets_runs_rounds_and_files(
     stream: tuple[Shape, list[StreamDelta]], way: Way, seed: int
 ) -> None:
-    check_survivors(*stream, way, in_process_spark(seed))
+    check_survivors(*stream, way, UnrulyEngine(seed))
+
+
+@examples(0.6)
+@given(stream=streams(), way=ways, seed=st.integers(0, 2**16), rows=st.integers(1, 4), undecoded=st.booleans())
+def test_survivors_are_the_oracle_s_where_tasks_have_room_for_a_few_rows_at_a_time(
+    stream: tuple[Shape, list[StreamDelta]], way: Way, seed: int, rows: int, undecoded: bool
+) -> None:
+    with few_rows_fit(rows), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(materialize, "ROW_GROUP_BYTES_MIN", 0 if undecoded else materialize.ROW_GROUP_BYTES_MIN)
+        check_survivors(*stream, way, UnrulyEngine(seed))
 
 
 @pytest.mark.spark
@@ -66,18 +84,26 @@ def test_survivors_are_the_oracle_s_whatever_the_buckets_runs_rounds_and_files(
 def test_survivors_are_the_oracle_s_on_spark(
     spark: SparkSession, stream: tuple[Shape, list[StreamDelta]], way: Way
 ) -> None:
-    check_survivors(*stream, way, spark)
+    check_survivors(*stream, way, SparkEngine(spark.sparkContext))
 
 
-def check_survivors(shape: Shape, deltas: list[StreamDelta], way: Way, spark: SparkSession) -> None:
+@examples(0.3)
+@given(stream=streams(), way=ways)
+def test_survivors_are_the_oracle_s_where_compact_chooses_its_engine(
+    stream: tuple[Shape, list[StreamDelta]], way: Way
+) -> None:
+    check_survivors(*stream, way, None)
+
+
+def check_survivors(shape: Shape, deltas: list[StreamDelta], way: Way, engine: Engine | None) -> None:
     with fresh_lake() as lake:
         table = lake.create_table(TABLE_ID)
         for number, delta in enumerate(deltas):
             delta.append_to(table, shape, FIRST_POSITION + number)
             if number in way.run_after:
-                run(lake, shape, way, spark, TABLE_ID)
-        run(lake, shape, way, spark, TABLE_ID)
-        run(lake, shape, Way(hash_bucket_count=2), spark, ELSEWHERE)
+                run(lake, shape, way, engine, TABLE_ID)
+        run(lake, shape, way, engine, TABLE_ID)
+        run(lake, shape, Way(hash_bucket_count=2), engine, ELSEWHERE)
         expected = surviving_rows(
             [delta.for_oracle(FIRST_POSITION + number) for number, delta in enumerate(deltas)],
             shape.primary_keys,
@@ -94,7 +120,7 @@ def check_survivors(shape: Shape, deltas: list[StreamDelta], way: Way, spark: Sp
                 assert multiset([found or {}], shape.schema.names) == multiset([row], shape.schema.names)
 
 
-def run(lake: DeltaCatalog, shape: Shape, way: Way, spark: SparkSession, destination: str) -> None:
+def run(lake: DeltaCatalog, shape: Shape, way: Way, engine: Engine | None, destination: str) -> None:
     """Compacts what is pending, and holds the books against it."""
     result = compact(
         TABLE_ID,
@@ -107,8 +133,10 @@ def run(lake: DeltaCatalog, shape: Shape, way: Way, spark: SparkSession, destina
         rows_per_compacted_file=way.rows_per_compacted_file,
         rows_per_primary_key_index_file=way.rows_per_index_file,
         max_dead_row_share=way.max_dead_row_share,
+        own_parquet_pages=way.own_parquet_pages,
+        page_check_share=way.page_check_share,
         compacted_file_content_type=way.content_type if can_hold(way.content_type, shape) else ContentType.PARQUET,
-        spark=spark,
+        engine=engine,
     )
     for session in result.sessions:
         assert session.rows_in == session.rows_out + session.rows_deduplicated + session.rows_deleted

@@ -1,14 +1,17 @@
-"""`make sim`: every crash point of a session in every way, then random schedules of crashes and races.
+"""`make sim`: simulated dispatchers; crash points of a session in every way; random schedules of crashes and races.
 
-    python -m tests.simulation [--seed N] [--schedules N]
+    python -m tests.simulation [--seed N] [--schedules N] [--dispatchers N] [--dispatcher-seed N]
 
-A schedule follows from its seed alone, and a failure names it: `make sim ARGS="--seed 7"` runs that one again.
+A schedule follows from its seed alone, and a failure names it: `make sim ARGS="--seed 7"` runs that one again, and
+`make sim ARGS="--dispatcher-seed 7"` those dispatchers.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import logging
+import os
 import sys
 import tempfile
 import threading
@@ -16,27 +19,58 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from compactor.local_spark import local_spark
+from compactor.engine.local import local_spark
+from compactor.engine.protocol import Engine
+from compactor.engine.spark import SparkEngine
 from tests.crash_points import HEARTBEAT, POINTS, Crash, build_lake, copy_of, crash_and_go_on
 from tests.fakes.faulty_store import Stopped
+from tests.fakes.unruly_engine import UnrulyEngine
 from tests.simulation.schedule import run_schedule
+from tests.simulation.seeds import run_seeds
+from tests.simulation.years import run_years
 
 SCHEDULES = 30
+DISPATCHERS = 2_000
 Case = tuple[str, Callable[[Path], object]]
 
 
 def main() -> int:
     options = _parse()
+    wrong = [] if options.seed is not None else _simulate_dispatchers(options)
+    if options.dispatcher_seed is not None:
+        return 1 if wrong else 0
+    return 1 if _simulate_sessions(options) or wrong else 0
+
+
+def _simulate_dispatchers(options: argparse.Namespace) -> list[int]:
+    """The seeds that went wrong."""
+    first, last = 1, options.dispatchers
+    if options.dispatcher_seed is not None:
+        first = last = options.dispatcher_seed
+    started, digests, wrong = time.monotonic(), dict[int, str](), []
+    for each in run_seeds(first, last, processes=min(os.cpu_count() or 1, last - first + 1), asks=options.ask):
+        digests[each.seed] = each.digest
+        if each.wrong is not None:
+            wrong.append(each.seed)
+            _say(f"--dispatcher-seed {each.seed}: WRONG: {each.wrong}")
+        if len(digests) % 100 == 0 or first == last:
+            _say(f"{len(digests):5} of {last - first + 1} seeds of dispatchers, the last is {each.seed} {each.digest}")
+    whole = hashlib.sha256("".join(digests[seed] for seed in sorted(digests)).encode()).hexdigest()
+    missing = (last - first + 1) - len(digests)
+    _say(f"dispatchers: {len(digests)} seeds, {len(wrong)} wrong, {missing} missing, hash of all logs {whole}, ")
+    _say(f"in {time.monotonic() - started:.0f} s")
+    return wrong if not missing else [*wrong, -1]
+
+
+def _simulate_sessions(options: argparse.Namespace) -> int:
     logging.getLogger("py4j").setLevel(logging.ERROR)
     threading.excepthook = _quiet_when_stopped
     failed = []
     started = time.monotonic()
     with local_spark("lithify simulation") as context, tempfile.TemporaryDirectory(prefix="lithify-sim-") as folder:
-        spark = SparkSession(context)
+        engine = SparkEngine(context)
         context.setLogLevel("OFF")
-        cases = list(_cases(options, Path(folder), spark))
+        cases = list(_cases(options, Path(folder), engine))
         for number, (name, run) in enumerate(cases, 1):
             try:
                 run(Path(folder) / str(number))
@@ -44,7 +78,7 @@ def main() -> int:
             except AssertionError as error:
                 failed.append(name)
                 end = f"WRONG: {error}"
-            except Exception as error:  # noqa: BLE001  (whatever it is, the other schedules still run)
+            except Exception as error:  # noqa: BLE001  (any error: the other schedules still run)
                 failed.append(name)
                 end = f"{type(error).__name__}: {error}"
             _say(f"{number:4}/{len(cases)}  {name}: {end}")
@@ -54,14 +88,15 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _cases(options: argparse.Namespace, folder: Path, spark: SparkSession) -> Iterator[Case]:
+def _cases(options: argparse.Namespace, folder: Path, engine: Engine) -> Iterator[Case]:
     if options.seed is None:
-        prepared = build_lake(folder / "prepared", spark)
+        prepared = build_lake(folder / "prepared", engine)
         for crash in every_crash():
-            yield str(crash), lambda place, crash=crash: crash_and_go_on(copy_of(prepared, place), crash, spark)  # type: ignore[misc]
+            yield str(crash), lambda place, crash=crash: crash_and_go_on(copy_of(prepared, place), crash, engine)  # type: ignore[misc]
     seeds = range(1, options.schedules + 1) if options.seed is None else [options.seed]
     for seed in seeds:
-        yield f"--seed {seed}", lambda place, seed=seed: run_schedule(seed, place, spark)  # type: ignore[misc]
+        yield f"--seed {seed}", lambda place, seed=seed: run_schedule(seed, place, engine)  # type: ignore[misc]
+        yield f"--seed {seed}, over weeks", lambda place, seed=seed: run_years(seed, place, UnrulyEngine())  # type: ignore[misc]
 
 
 def every_crash() -> Iterator[Crash]:
@@ -74,7 +109,7 @@ def every_crash() -> Iterator[Crash]:
 
 
 def _quiet_when_stopped(args: threading.ExceptHookArgs) -> None:
-    """A killed process takes its heartbeat's thread along: nothing to tell."""
+    """Prints nothing when a killed process ends its heartbeat's thread."""
     if not issubclass(args.exc_type, Stopped):
         threading.__excepthook__(args)
 
@@ -88,6 +123,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make sim", description="Crashes and races of compaction sessions.")
     parser.add_argument("--seed", type=int, default=None, help="run this one random schedule and nothing else")
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help="how many random schedules (%(default)s)")
+    parser.add_argument("--dispatchers", type=int, default=DISPATCHERS, help="seeds of dispatchers (%(default)s)")
+    parser.add_argument("--dispatcher-seed", type=int, default=None, help="these dispatchers and nothing else")
+    parser.add_argument("--ask", action="append", default=[], help="see Ask in tests/simulation/dispatchers.py")
     return parser.parse_args()
 
 

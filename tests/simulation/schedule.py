@@ -1,7 +1,7 @@
 """One random schedule: writers append, sessions run, some are cut off at a random write, some are overtaken by others.
 
-Everything follows from the seed. After every step what is compacted must be what contract 2 says of the deltas taken,
-and at the end, after a session that nothing happens to, of all deltas.
+The seed determines everything. After every step the compacted rows must be those that contract 2 says for the compacted
+deltas, and at the end, after an undisturbed session, for all deltas.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from compactor.catalog.paths import LogObject
-from compactor.errors import Fenced, Unavailable
-from compactor.names import Operation
-from compactor.spec import SessionPlan
+from compactor.engine.protocol import Engine
+from compactor.model.errors import Fenced, Unavailable
+from compactor.model.names import Operation
+from compactor.planning.spec import SessionPlan
+from compactor.storage.paths import LogObject
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.crashes import COLUMNS, SORT_KEYS, Asked, Delta, Lake, attempt, check_books, check_rows, session_folder
 from tests.fakes.doomed_store import Doom, DoomedStore, Fate, When
@@ -29,16 +28,16 @@ _FATES: tuple[Fate, ...] = ("one answer is lost", "the store is down from then o
 _WHENS: tuple[When, ...] = ("before", "after")
 
 
-def run_schedule(seed: int, folder: Path, spark: SparkSession) -> None:
-    """Raises AssertionError where something is not as it must be."""
-    _Schedule(seed, folder, spark).run()
+def run_schedule(seed: int, folder: Path, engine: Engine) -> None:
+    """Raises AssertionError if an invariant is broken."""
+    _Schedule(seed, folder, engine).run()
 
 
 class _Schedule:
-    def __init__(self, seed: int, folder: Path, spark: SparkSession) -> None:
+    def __init__(self, seed: int, folder: Path, engine: Engine) -> None:
         self._chance = random.Random(seed)
         self._lake = Lake(folder, [])
-        self._spark = spark
+        self._engine = engine
         self._job_runs = itertools.count(1)
         self._time = itertools.count(1)
 
@@ -55,7 +54,7 @@ class _Schedule:
     # ---------------------------------------------------------------------------------------------------- what happens
 
     def _append(self, complete: bool = False) -> None:
-        """Some deltas: rows with newer times mostly, older ones sometimes; deletes with and without times."""
+        """Appends some deltas: rows mostly with newer times, sometimes older ones; deletes with and without times."""
         deltas = []
         for _ in range(self._chance.randint(1, 3)):
             is_delete = not complete and self._chance.random() < 0.3
@@ -77,26 +76,26 @@ class _Schedule:
 
     def _session(self) -> None:
         plan = self._plan()
-        attempt(plan, self._lake, self._spark, 1)
+        attempt(plan, self._lake, self._engine, 1)
 
     def _session_cut_off(self) -> None:
-        """A session that meets its fate at a random write; perhaps more attempts that do, and one that does not."""
+        """A session that is cut off at a random write; perhaps further attempts that are too, and one that is not."""
         plan = self._plan()
         for number in range(1, self._chance.randint(1, 3) + 1):
             with suppress(Unavailable, Stopped):
-                attempt(plan, self._lake, self._spark, number, DoomedStore(self._lake.store(), self._doom(plan)))
+                attempt(plan, self._lake, self._engine, number, DoomedStore(self._lake.store(), self._doom(plan)))
             check_books(self._lake)
         if self._chance.random() < 0.5:
-            attempt(plan, self._lake, self._spark, number + 1)
+            attempt(plan, self._lake, self._engine, number + 1)
 
     def _sessions_that_meet(self) -> None:
         """While a session waits before a random write another one runs: of another job run, or the next attempt."""
         plan = self._plan()
         other, number = (self._plan(), 1) if self._chance.random() < 0.5 else (plan, 2)
         store = DoomedStore(self._lake.store())
-        store.just_before(self._doom(plan).key, lambda: attempt(other, self._lake, self._spark, number))
+        store.just_before(self._doom(plan).key, lambda: attempt(other, self._lake, self._engine, number))
         with suppress(Fenced):
-            attempt(plan, self._lake, self._spark, 1, store)
+            attempt(plan, self._lake, self._engine, 1, store)
 
     def _plan(self) -> SessionPlan:
         asked = Asked(

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.names import Operation
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
+from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS
+from compactor.model.names import Operation
 
 TABLE_ID = "ACME.ORDERS.V1"
 MASTER = "local-cluster[2,1,1024]"

@@ -9,8 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.catalog.catalog import Table
-from compactor.spec import JobRunResult
+from compactor.engine.protocol import Engine
+from compactor.engine.spark import SparkEngine
+from compactor.lake import Table
+from compactor.planning.spec import JobRunResult
 from tests.builders import TABLE_ID
 from tests.crash_points import build_lake, copy_of
 from tests.crashes import Lake
@@ -33,8 +35,13 @@ def compact_orders(lake: DeltaCatalog, spark: SparkSession) -> partial[JobRunRes
 
 
 @pytest.fixture(scope="session")
-def prepared_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return build_lake(tmp_path_factory.mktemp("prepared") / "lake", spark)
+def engine(spark: SparkSession) -> Engine:
+    return SparkEngine(spark.sparkContext)
+
+
+@pytest.fixture(scope="session")
+def prepared_lake(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return build_lake(tmp_path_factory.mktemp("prepared") / "lake", engine)
 
 
 @pytest.fixture

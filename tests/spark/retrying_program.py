@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from compactor.names import Operation
-from compactor.spark_settings import JOB_SETTINGS, LOCAL_SETTINGS
+from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS
+from compactor.engine.spark import SparkEngine
+from compactor.model.names import Operation
 from tests.crashes import Asked, Delta, Lake, attempt
 
 IN_ONE_PROCESS = "local[2,4]"
@@ -41,7 +42,12 @@ def main(folder: str, master: str) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     lake = Lake(Path(folder), [])
-    attempt(lake.plan(Asked(rows_per_compacted_file=20_000, rows_per_index_file=1_000_000)), lake, spark, 1)
+    attempt(
+        lake.plan(Asked(rows_per_compacted_file=20_000, rows_per_index_file=1_000_000)),
+        lake,
+        SparkEngine(spark.sparkContext),
+        1,
+    )
     spark.stop()
 
 

@@ -12,7 +12,7 @@ from tests.benchmarks.contestant import Answer, Task
 from tests.benchmarks.data import SORT, Change, Shape, survivors, write_delta, write_table
 from tests.benchmarks.ours import Ours
 from tests.benchmarks.report import write
-from tests.fakes.in_process_spark import in_process_spark
+from tests.fakes.unruly_engine import UnrulyEngine
 
 SHAPE = Shape("tiny", 2_000, 500, (5, 20), readable=True)
 CHANGE = Change(400)
@@ -29,7 +29,7 @@ def latest_rows(folder: Path) -> pa.Table:
 
 def run(task: Task, folder: Path) -> Answer:
     """A run of ours, on a Spark of lists."""
-    contestant = Ours(task, in_process_spark())
+    contestant = Ours(task, UnrulyEngine())
     contestant.prepare(folder)
     contestant.run(folder)
     return contestant.describe(folder, Answer(seconds=0, started_ms=0, ended_ms=0))
@@ -86,9 +86,7 @@ def test_a_section_takes_the_place_of_its_last_writing_and_leaves_the_others(tmp
 
 
 @pytest.mark.parametrize("max_dead_row_share", [0.0, 0.5])
-def test_what_ours_leaves_after_an_incremental_run_is_what_a_reader_sees(
-    tmp_path: Path, max_dead_row_share: float
-) -> None:
+def test_readers_see_the_files_of_an_incremental_run(tmp_path: Path, max_dead_row_share: float) -> None:
     table, delta = write_table(tmp_path, SHAPE), write_delta(tmp_path, SHAPE, CHANGE)
     base = Task(table_files=table.paths, cores=2, rows_per_compacted_file=SHAPE.rows_per_file)
     change = {"delta_files": delta.paths, "compacted_lake": str(tmp_path / "base")}

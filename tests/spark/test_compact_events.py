@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.catalog.catalog import Table
-from compactor.errors import Invalid
+from compactor.lake import Table
+from compactor.model.errors import Invalid
 from tests.builders import TABLE_ID
 from tests.servers import aws_environment, moto_server
 
@@ -26,8 +26,8 @@ def test_a_topic_is_told_of_rounds_and_of_the_end(
     with aws_environment(), moto_server() as endpoint_url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint_url)
         sqs, sns = boto3.client("sqs"), boto3.client("sns")
-        topic = sns.create_topic(Name="events")["TopicArn"]
-        queue = sqs.create_queue(QueueName="events")["QueueUrl"]
+        topic = sns.create_topic(Name="compact-events")["TopicArn"]
+        queue = sqs.create_queue(QueueName="compact-events")["QueueUrl"]
         arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
         sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
         compact(

@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.catalog.catalog import Table
-from compactor.names import ContentType
-from compactor.spec import JobRunResult, SessionResult
+from compactor.lake import Table
+from compactor.model.names import ContentType
+from compactor.planning.spec import JobRunResult, SessionResult
 from tests.builders import TABLE_ID, CompactedSide, audit, key_digests
 
 pytestmark = pytest.mark.spark
@@ -139,7 +139,7 @@ def test_only_the_partitions_asked_for_are_compacted(lake: DeltaCatalog, spark: 
         ("a/b=c", 1),
     ]
     for day in days:
-        assert CompactedSide.of(lake, TABLE_ID, day).rows().to_pylist() == [{"id": 1, "value": day["day"]}]
+        assert CompactedSide.of(lake, TABLE_ID, day).rows().to_pylist() == [{"id": 1, "value": day["day"], **day}]
 
 
 def test_the_destination_is_another_table_and_the_source_stays_a_source(

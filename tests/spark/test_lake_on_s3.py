@@ -1,4 +1,4 @@
-"""A lake on a real S3 service: compacted by a process of its own, read by key with a bounded number of requests."""
+"""A lake on a real S3 service, compacted on Spark and without one: read by key with a bounded number of requests."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ import pyarrow as pa
 import pytest
 
 from compactor import DeltaCatalog
-from compactor.index.lookup import find_pointer
+from compactor.index.range_lookup import find_pointer
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
-from compactor.object_store import ObjectStore
-from compactor.verify import verify
+from compactor.maintenance.verify import verify
+from compactor.storage.object_store import ObjectStore
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
+from tests.spark.compact_program import command_to_compact
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers]
 
 READS_OF_ONE_RUN = 4
 """The head of an index file, a window of digests, the file number, the row index."""
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+TABLE = "ACME.ORDERS.V1"
 LITHIFY = Path(sys.executable).with_name("lithify")
 
 
@@ -36,11 +39,20 @@ def lake(tmp_path: Path) -> Iterator[DeltaCatalog]:
         yield DeltaCatalog.open(f"s3://{BUCKET}/lake", endpoint_url=endpoint_url, region="us-east-1")
 
 
-def compact_in_a_process(lake: DeltaCatalog, *options: str) -> dict[str, int]:
+def compact_on_spark(lake: DeltaCatalog) -> dict[str, int]:
+    return only_session(command_to_compact(lake.location, TABLE, ["id"], hash_bucket_count=2))
+
+
+def compact_by_the_command(lake: DeltaCatalog) -> dict[str, int]:
+    """It needs no Spark for so few rows."""
     location = lake.location
     endpoint = ["--lake", location.root_uri, "--s3-endpoint-url", str(location.endpoint_url), "--region", "us-east-1"]
-    command = [str(LITHIFY), "compact", "ACME.ORDERS.V1", "-k", "id", *endpoint, *options, "--output", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ), timeout=240)
+    return only_session([str(LITHIFY), "compact", TABLE, "-k", "id", *endpoint, "--output", "json"])
+
+
+def only_session(command: list[str]) -> dict[str, int]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
     (session,) = json.loads(done.stdout)["sessions"]
     found: dict[str, int] = session
@@ -60,7 +72,7 @@ class CountingReads:
 
 
 def reads_to_find(lake: DeltaCatalog, key: int) -> int:
-    compacted = lake.table("ACME.ORDERS.V1").stream({}).load().state.compacted
+    compacted = lake.table(TABLE).stream({}).load().state.compacted
     assert compacted is not None
     words = digest_keys([canonical_column("id", pa.chunked_array([pa.array([key], pa.int64())]))], 1)
     bucket = int(hash_buckets(words, compacted.hash_bucket_count)[0])
@@ -71,9 +83,9 @@ def reads_to_find(lake: DeltaCatalog, key: int) -> int:
 
 
 def test_a_lake_on_s3_is_compacted_audited_and_read_by_key(lake: DeltaCatalog) -> None:
-    orders = lake.create_table("ACME.ORDERS.V1")
+    orders = lake.create_table(TABLE)
     orders.append({}, pa.table({"id": range(20_000), "value": [f"v{n}" for n in range(20_000)]}), rows_per_file=5_000)
-    first = compact_in_a_process(lake, "--hash-bucket-count", "2")
+    first = compact_on_spark(lake)
     assert (first["rows_in"], first["rows_out"]) == (20_000, 20_000)
     reads_of_small_table = max(reads_to_find(lake, key) for key in (0, 7_777, 19_999))
 
@@ -81,7 +93,7 @@ def test_a_lake_on_s3_is_compacted_audited_and_read_by_key(lake: DeltaCatalog) -
     orders.append({}, pa.table({"id": [5]}), operation="delete")
     assert orders.scan(view="merged").to_table().num_rows == 99_999
     assert orders.scan().to_table().num_rows == 20_000
-    compact_in_a_process(lake)
+    compact_by_the_command(lake)
 
     stream = orders.stream({})
     assert verify(stream).problems == ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compactor import DeltaCatalog
-from compactor.java_home import find_java_home
+from compactor.engine.java_home import find_java_home
 from tests.builders import CompactedSide, audit, multiset
 from tests.oracle import surviving_rows
 from tests.spark import cluster_program

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pyspark.sql import SparkSession
 
-from compactor.java_home import find_java_home
+from compactor.engine.java_home import find_java_home
+from compactor.engine.protocol import Engine
 from tests.builders import TABLE_ID
 from tests.crash_points import ASKED, ROUNDS
 from tests.crashes import Lake, attempt, check_books, check_rows, commits, uncommitted
-from tests.spark import retrying_program
+from tests.spark import compact_program, retrying_program
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -116,15 +116,18 @@ def committed(lake: Lake, at_least: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("stand", [0, 2], ids=["in the rehash", "after round 1"])
 def test_a_driver_that_is_killed_leaves_its_committed_rounds_and_the_next_run_does_the_rest(
-    stand: int, pending_lake: Lake, spark: SparkSession, tmp_path: Path
+    stand: int, pending_lake: Lake, engine: Engine, tmp_path: Path
 ) -> None:
     lake, before = pending_lake, len(commits(pending_lake))
-    command = [
-        *(sys.executable, "-c", "import sys; from dispatcher.main import main; sys.exit(main())"),
-        *("compact", TABLE_ID, "--lake", str(lake.folder), "--primary-key", "id", "--sort-key", "time"),
-        *("--hash-bucket-count", str(ASKED.hash_bucket_count), "--max-rows-per-round", str(ASKED.max_rows_per_round)),
-        *("--rows-per-compacted-file", "10"),
-    ]
+    command = compact_program.command_to_compact(
+        lake.location,
+        TABLE_ID,
+        ["id"],
+        sort_keys=[["time", "ascending"]],
+        hash_bucket_count=ASKED.hash_bucket_count,
+        max_rows_per_round=ASKED.max_rows_per_round,
+        rows_per_compacted_file=10,
+    )
     with running(command, tmp_path) as process:
         wait_until(committed(lake, before + stand) if stand else lambda: session_logs(lake) > before)
         assert process.poll() is None, (tmp_path / "said").read_text()[-4_000:]
@@ -137,7 +140,7 @@ def test_a_driver_that_is_killed_leaves_its_committed_rounds_and_the_next_run_do
     check_books(lake)
     in_vain = uncommitted(lake)
     assert len(in_vain) <= 1, "at most one round, or one rehash, is lost"
-    attempt(lake.plan(ASKED, "run 2"), lake, spark, 1)
+    attempt(lake.plan(ASKED, "run 2"), lake, engine, 1)
     check_rows(lake)
     assert uncommitted(lake) == in_vain
     assert len(commits(lake)) - before == 1 + ROUNDS

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from pyspark.sql import SparkSession
 
-from compactor.errors import Fenced
-from compactor.names import Operation
-from compactor.session_log import SessionFailed, SessionSucceeded
-from compactor.spec import SessionPlan
+from compactor.engine.protocol import Engine
+from compactor.model.errors import Fenced
+from compactor.model.names import Operation
+from compactor.planning.spec import SessionPlan
+from compactor.sessions.session_log import SessionFailed, SessionSucceeded
 from tests.builders import TABLE_ID, multiset
 from tests.crash_points import ASKED, COMMITS, ROUNDS, key_of
 from tests.crashes import (
@@ -42,7 +42,7 @@ def ends_told(plan: SessionPlan, lake: Lake) -> list[object]:
 
 @pytest.mark.parametrize("point", ["the rehash is committed", "round 1 is committed", "round 3 is committed"])
 def test_of_two_job_runs_the_one_that_commits_second_is_fenced_and_writes_nothing(
-    point: str, pending_lake: Lake, spark: SparkSession
+    point: str, pending_lake: Lake, engine: Engine
 ) -> None:
     lake, before = pending_lake, len(commits(pending_lake))
     first = lake.plan(ASKED)
@@ -51,11 +51,11 @@ def test_of_two_job_runs_the_one_that_commits_second_is_fenced_and_writes_nothin
 
     def second_runs() -> None:
         plans.append(lake.plan(ASKED, "run 2"))
-        attempt(plans[0], lake, spark, 1)
+        attempt(plans[0], lake, engine, 1)
 
     store.just_before(key_of(first, lake, point), second_runs)
     with pytest.raises(Fenced, match=r"run 1\.1 was overtaken and commits nothing more: the plan read index version"):
-        attempt(first, lake, spark, 1, store)
+        attempt(first, lake, engine, 1, store)
     check_rows(lake)
     check_session_log(lake, plans[0], [1])
     done = [action.session_id for _, action in commits(lake)][before:]
@@ -66,21 +66,21 @@ def test_of_two_job_runs_the_one_that_commits_second_is_fenced_and_writes_nothin
 
 @pytest.mark.parametrize("point", ["the rehash is committed", "round 2 is committed", "round 2 is told"])
 def test_an_attempt_that_another_has_superseded_stops_and_tells_nothing_more(
-    point: str, pending_lake: Lake, spark: SparkSession
+    point: str, pending_lake: Lake, engine: Engine
 ) -> None:
     lake, before = pending_lake, len(commits(pending_lake))
     plan = lake.plan(ASKED)
     store = DoomedStore(lake.store())
-    store.just_before(key_of(plan, lake, point), lambda: attempt(plan, lake, spark, 2))
+    store.just_before(key_of(plan, lake, point), lambda: attempt(plan, lake, engine, 2))
     with pytest.raises(Fenced):
-        attempt(plan, lake, spark, 1, store)
+        attempt(plan, lake, engine, 1, store)
     check_rows(lake)
     check_session_log(lake, plan, [1, 2])
     assert len(commits(lake)) - before == 1 + ROUNDS
 
 
-def test_what_a_writer_appends_during_a_round_never_conflicts_and_is_left_to_the_next_session(
-    pending_lake: Lake, spark: SparkSession
+def test_an_append_during_a_round_never_conflicts_and_is_compacted_by_the_next_session(
+    pending_lake: Lake, engine: Engine
 ) -> None:
     lake, expected = pending_lake, pending_lake.expected()
     plan = lake.plan(ASKED)
@@ -90,16 +90,16 @@ def test_what_a_writer_appends_during_a_round_never_conflicts_and_is_left_to_the
         Delta(Operation.DELETE, [{"id": n, "time": 21} for n in range(20, 24)]),
     ]
     store.just_before(key_of(plan, lake, "round 2 is committed"), lambda: lake.append(late))
-    assert attempt(plan, lake, spark, 1, store).rounds == ROUNDS
+    assert attempt(plan, lake, engine, 1, store).rounds == ROUNDS
     check_books(lake)
     table = lake.catalog().table(TABLE_ID)
     assert multiset(table.scan({}).to_table(), COLUMNS) == multiset(expected, COLUMNS)
     assert multiset(table.scan({}, view="merged").to_table(), COLUMNS) == multiset(lake.expected(), COLUMNS)
-    attempt(lake.plan(ASKED, "run 2"), lake, spark, 1)
+    attempt(lake.plan(ASKED, "run 2"), lake, engine, 1)
     check_rows(lake)
 
 
-def test_of_compactors_that_start_at_the_same_time_one_does_it_all(pending_lake: Lake, spark: SparkSession) -> None:
+def test_of_compactors_that_start_at_the_same_time_one_does_it_all(pending_lake: Lake, engine: Engine) -> None:
     lake, before = pending_lake, len(commits(pending_lake))
     plans = [lake.plan(ASKED, f"run {number}") for number in (1, 2)]
     at_once = Barrier(len(plans))
@@ -107,7 +107,7 @@ def test_of_compactors_that_start_at_the_same_time_one_does_it_all(pending_lake:
     def run(plan: SessionPlan) -> bool:
         at_once.wait()
         try:
-            attempt(plan, lake, spark, 1)
+            attempt(plan, lake, engine, 1)
         except Fenced:
             return False
         return True

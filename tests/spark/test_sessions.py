@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,21 +11,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
-from compactor.attempt import run_attempt
-from compactor.catalog.actions import DataFile, IndexFile, RoundCommitted
-from compactor.catalog.catalog import Table
-from compactor.catalog.paths import JobRunFolder
+from compactor.catalog.actions import RoundCommitted
 from compactor.catalog.snapshot import CompactedStream
-from compactor.clock import SystemClock
-from compactor.errors import Fenced, LithifyError, Unavailable
-from compactor.local_store import LocalStore
-from compactor.session import SessionTools, run_session
-from compactor.session_planner import pin_sessions, plan_session
-from compactor.sizing import Resources
-from compactor.spec import JobRunResult, JobRunSpec, SessionPlan
+from compactor.engine.protocol import Engine
+from compactor.lake import Table
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Fenced, LithifyError, Unavailable
+from compactor.model.files import DataFile, IndexFile
+from compactor.planning.read_progress import Commit
+from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.sizing import Resources
+from compactor.planning.spec import JobRunResult, JobRunSpec, SessionPlan
+from compactor.sessions.attempt import run_attempt
+from compactor.sessions.session import SessionDependencies, run_session
+from compactor.storage.local import LocalStore
+from compactor.storage.paths import JobRunFolder
 from tests.builders import TABLE_ID, CompactedSide, audit
 from tests.fakes.faulty_store import FaultyStore, Stopped
 
@@ -75,7 +77,13 @@ class ReportWith:
     act: Callable[[], object]
     done: bool = False
 
+    def reading(self, what: str, of: int) -> None: ...
+
+    def read_one(self) -> None: ...
+
     def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None: ...
+
+    def found(self, commits: Sequence[Commit]) -> None: ...
 
     def step_started(self, round_number: int, rounds: int, step: str, tasks: int) -> None:
         if step == "materialize" and not self.done:
@@ -88,15 +96,15 @@ class ReportWith:
 
     def expected_sla_changed(self, before: float, now: float) -> None: ...
 
+    def follow(self, rows_reported: Callable[[int], None]) -> None: ...
+
 
 # ---------------------------------------------------------------------------------------------------- stopped and lost
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the heartbeat is stopped as well
-def test_a_session_stopped_at_any_durable_write_goes_on_after_its_last_round(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_session_stopped_at_any_durable_write_goes_on_after_its_last_round(engine: Engine, tmp_path: Path) -> None:
     template = tmp_path / "template"
     table = DeltaCatalog.open(template).create_table(TABLE_ID)
     for values in THREE_ROUNDS[:2]:
@@ -110,7 +118,7 @@ def test_a_session_stopped_at_any_durable_write_goes_on_after_its_last_round(
             delta_catalog_client=lake,
             hash_bucket_count=1,
             max_rows_per_round=ROWS_PER_ROUND,
-            spark=spark,
+            engine=engine,
         )
 
     def fresh(name: str) -> FaultyStore:
@@ -137,7 +145,7 @@ def test_a_session_stopped_at_any_durable_write_goes_on_after_its_last_round(
 
 
 def test_the_next_attempt_at_a_session_redoes_no_committed_round_and_reports_all(
-    orders: Table, lake: DeltaCatalog, spark: SparkSession
+    orders: Table, lake: DeltaCatalog, engine: Engine
 ) -> None:
     for values in THREE_ROUNDS:
         append(orders, values)
@@ -154,11 +162,11 @@ def test_the_next_attempt_at_a_session_redoes_no_committed_round_and_reports_all
                 self.act()
 
     with pytest.raises(Stopped):
-        run_session(plan, SessionTools(stopped, spark.sparkContext, CLOCK, StopInSecondRound(stop_now)))
+        run_session(plan, SessionDependencies(stopped, engine, CLOCK, StopInSecondRound(stop_now)))
     assert len(rounds_of(orders)) == 1
     first_commit = rounds_of(orders)[0].commit_id
     append(orders, {5: "after the pin"})
-    result = run_attempt(plan, lake, lake.store, spark.sparkContext, 2, CLOCK)
+    result = run_attempt(plan, lake, lake.store, engine, 2, CLOCK)
     assert (result.rounds, result.rows_in, result.rows_out, result.rows_deduplicated) == (3, 6, 4, 2)
     assert [each.round_number for each in result.completions] == [1, 2, 3]
     assert rounds_of(orders)[0].commit_id == first_commit
@@ -166,13 +174,13 @@ def test_the_next_attempt_at_a_session_redoes_no_committed_round_and_reports_all
 
 
 def test_a_session_that_is_run_again_after_its_end_changes_nothing_and_says_the_same(
-    orders: Table, lake: DeltaCatalog, spark: SparkSession
+    orders: Table, lake: DeltaCatalog, engine: Engine
 ) -> None:
     append(orders, {1: "a"})
     plan = plan_of(lake)
-    first = run_attempt(plan, lake, lake.store, spark.sparkContext, 1, CLOCK)
+    first = run_attempt(plan, lake, lake.store, engine, 1, CLOCK)
     entries = orders.stream({}).load().entry_number
-    again = run_attempt(plan, lake, lake.store, spark.sparkContext, 2, CLOCK)
+    again = run_attempt(plan, lake, lake.store, engine, 2, CLOCK)
     assert again.completions == first.completions
     assert (again.rows_in, again.rows_out) == (first.rows_in, first.rows_out)
     assert orders.stream({}).load().entry_number == entries
@@ -180,13 +188,13 @@ def test_a_session_that_is_run_again_after_its_end_changes_nothing_and_says_the_
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_whose_answer_is_lost_is_settled_by_reading_the_log(
-    when: str, orders: Table, lake: DeltaCatalog, spark: SparkSession
+    when: str, orders: Table, lake: DeltaCatalog, engine: Engine
 ) -> None:
     append(orders, {1: "a"})
     store = FaultyStore(lake.store)
     store.fail("put_if_absent", "/streams/", when="before" if when == "before" else "after", times=2)
     result = compact(
-        TABLE_ID, {"id"}, delta_catalog_client=DeltaCatalog(store, CLOCK), hash_bucket_count=1, spark=spark
+        TABLE_ID, {"id"}, delta_catalog_client=DeltaCatalog(store, CLOCK), hash_bucket_count=1, engine=engine
     )
     assert result.sessions[0].rounds == 1
     assert len(rounds_of(orders)) == 1
@@ -194,13 +202,13 @@ def test_a_commit_whose_answer_is_lost_is_settled_by_reading_the_log(
 
 
 def test_a_lake_that_stays_silent_at_the_commit_ends_the_run_as_unavailable_and_nothing_is_deleted(
-    orders: Table, lake: DeltaCatalog, spark: SparkSession
+    orders: Table, lake: DeltaCatalog, engine: Engine
 ) -> None:
     append(orders, {1: "a"})
     store = FaultyStore(lake.store)
     store.fail("put_if_absent", "/streams/", when="before", times=None)
     run = partial(
-        compact, TABLE_ID, {"id"}, delta_catalog_client=DeltaCatalog(store, CLOCK), hash_bucket_count=1, spark=spark
+        compact, TABLE_ID, {"id"}, delta_catalog_client=DeltaCatalog(store, CLOCK), hash_bucket_count=1, engine=engine
     )
     with pytest.raises(Unavailable):
         run()
@@ -234,7 +242,7 @@ def test_files_that_cannot_be_written_end_the_run_and_leave_the_log_as_it_was(
 
 
 def test_a_session_that_another_compactor_has_overtaken_is_fenced_and_commits_nothing(
-    orders: Table, lake: DeltaCatalog, spark: SparkSession, compact_orders: Compact
+    orders: Table, lake: DeltaCatalog, engine: Engine, compact_orders: Compact
 ) -> None:
     append(orders, {1: "a"})
     compact_orders()
@@ -242,32 +250,32 @@ def test_a_session_that_another_compactor_has_overtaken_is_fenced_and_commits_no
     plan = plan_of(lake)
     overtake = ReportWith(lambda: compact_orders(hash_bucket_count=3))
     with pytest.raises(Fenced, match=r"was overtaken and commits nothing more: the plan read index version"):
-        run_session(plan, SessionTools(lake, spark.sparkContext, CLOCK, overtake))
+        run_session(plan, SessionDependencies(lake, engine, CLOCK, overtake))
     assert overtake.done
     assert len(rounds_of(orders)) == 2
     assert values_of(lake) == {1: "A", 2: "b"}
 
 
 def test_an_attempt_that_has_been_superseded_stops_and_does_not_write_the_log(
-    orders: Table, lake: DeltaCatalog, spark: SparkSession
+    orders: Table, lake: DeltaCatalog, engine: Engine
 ) -> None:
     append(orders, {1: "a"})
     plan = plan_of(lake)
-    run_attempt(plan, lake, lake.store, spark.sparkContext, 2, CLOCK)
+    run_attempt(plan, lake, lake.store, engine, 2, CLOCK)
     folder = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
     before = [entry.key for entry in lake.store.list(folder.log)]
     with pytest.raises(Fenced, match="attempt 1 was superseded by attempt 2 and stops"):
-        run_attempt(plan, lake, lake.store, spark.sparkContext, 1, CLOCK)
+        run_attempt(plan, lake, lake.store, engine, 1, CLOCK)
     assert [entry.key for entry in lake.store.list(folder.log)] == before
 
 
 def test_deltas_that_arrive_during_a_round_neither_disturb_it_nor_are_lost(
-    orders: Table, lake: DeltaCatalog, spark: SparkSession, compact_orders: Compact
+    orders: Table, lake: DeltaCatalog, engine: Engine, compact_orders: Compact
 ) -> None:
     append(orders, {1: "a"})
     plan = plan_of(lake)
     report = ReportWith(lambda: append(orders, {1: "A", 2: "b"}))
-    result = run_session(plan, SessionTools(lake, spark.sparkContext, CLOCK, report))
+    result = run_session(plan, SessionDependencies(lake, engine, CLOCK, report))
     assert (result.rows_in, result.rows_out) == (1, 1)
     assert values_of(lake) == {1: "a"}
     compact_orders()

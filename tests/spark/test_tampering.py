@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
-from pyspark.sql import SparkSession
 
-from compactor.errors import Corrupt
-from compactor.names import Operation
-from compactor.session_log import SessionFailed
+from compactor.engine.protocol import Engine
+from compactor.model.errors import Corrupt
+from compactor.model.names import Operation
+from compactor.sessions.session_log import SessionFailed
 from tests.builders import TABLE_ID, CompactedSide
 from tests.crash_points import ASKED
 from tests.crashes import Asked, Delta, Lake, attempt, session_log
@@ -58,13 +58,13 @@ def vector_without_its_last_row(path: Path) -> None:
     feather.write_feather(rows.slice(0, rows.num_rows - 1), path)
 
 
-def fails_without_a_trace(lake: Lake, asked: Asked, spark: SparkSession) -> str:
+def fails_without_a_trace(lake: Lake, asked: Asked, engine: Engine) -> str:
     """Why the session fails, as the log says it too; nothing is committed, and the rows can be read as before."""
     stream = lake.catalog().table(TABLE_ID).stream({})
     before = stream.load()
     plan = lake.plan(asked)
     with pytest.raises(Corrupt) as failure:
-        attempt(plan, lake, spark, 1)
+        attempt(plan, lake, engine, 1)
     assert lake.catalog().table(TABLE_ID).stream({}).load() == before
     end = session_log(plan, lake.store()).load().state.end
     assert isinstance(end, SessionFailed)
@@ -74,54 +74,52 @@ def fails_without_a_trace(lake: Lake, asked: Asked, spark: SparkSession) -> str:
 
 @pytest.mark.parametrize("tamper", [without_its_last_row, with_a_row_twice, cut_off, emptied, gone])
 def test_a_compacted_file_that_was_tampered_with_fails_the_round_and_is_named(
-    tamper: Tamper, pending_lake: Lake, spark: SparkSession
+    tamper: Tamper, pending_lake: Lake, engine: Engine
 ) -> None:
     side = CompactedSide.of(pending_lake.catalog())
     touched = side.path_of(side.files[0])
     tamper(touched)
-    assert f"file://{touched}" in fails_without_a_trace(pending_lake, NO_REHASH, spark)
+    assert f"file://{touched}" in fails_without_a_trace(pending_lake, NO_REHASH, engine)
 
 
 @pytest.mark.parametrize("asked", [NO_REHASH, ASKED], ids=["in a round", "in a rehash"])
 @pytest.mark.parametrize("tamper", [index_without_its_last_row, cut_off, emptied, gone])
 def test_an_index_file_that_was_tampered_with_fails_the_session_and_is_named(
-    tamper: Tamper, asked: Asked, pending_lake: Lake, spark: SparkSession
+    tamper: Tamper, asked: Asked, pending_lake: Lake, engine: Engine
 ) -> None:
     side = CompactedSide.of(pending_lake.catalog())
     touched = side.path_of(side.stream.index_files[0])
     tamper(touched)
-    assert f"file://{touched}" in fails_without_a_trace(pending_lake, asked, spark)
+    assert f"file://{touched}" in fails_without_a_trace(pending_lake, asked, engine)
 
 
 @pytest.mark.parametrize("asked", [NO_REHASH, ASKED], ids=["in a round", "in a rehash"])
-def test_an_index_file_in_another_one_s_place_is_noticed(asked: Asked, pending_lake: Lake, spark: SparkSession) -> None:
+def test_an_index_file_in_another_one_s_place_is_noticed(asked: Asked, pending_lake: Lake, engine: Engine) -> None:
     side = CompactedSide.of(pending_lake.catalog())
     first, *others = side.stream.index_files
     other = next(file for file in others if file.hash_bucket != first.hash_bucket)
     side.path_of(first).write_bytes(side.path_of(other).read_bytes())
-    said = fails_without_a_trace(pending_lake, asked, spark)
+    said = fails_without_a_trace(pending_lake, asked, engine)
     assert said == f"file://{side.path_of(first)} holds digests of other hash buckets than {first.hash_bucket}"
 
 
-def test_a_delta_file_that_was_tampered_with_fails_the_round_and_is_named(
-    pending_lake: Lake, spark: SparkSession
-) -> None:
+def test_a_delta_file_that_was_tampered_with_fails_the_round_and_is_named(pending_lake: Lake, engine: Engine) -> None:
     stream = pending_lake.catalog().table(TABLE_ID).stream({})
     newest = stream.load().state.sources[1].deltas[-1].files[0]
     touched = Path(stream.uri_of(newest.path).removeprefix("file://"))
     with_a_row_twice(touched)
-    assert f"file://{touched}" in fails_without_a_trace(pending_lake, NO_REHASH, spark)
+    assert f"file://{touched}" in fails_without_a_trace(pending_lake, NO_REHASH, engine)
 
 
 @pytest.mark.parametrize("tamper", [vector_without_its_last_row, cut_off, gone])
 def test_a_deletion_vector_that_was_tampered_with_fails_the_round_and_is_named(
-    tamper: Tamper, pending_lake: Lake, spark: SparkSession
+    tamper: Tamper, pending_lake: Lake, engine: Engine
 ) -> None:
     leaves_vectors = Asked(hash_bucket_count=2, max_dead_row_share=0.9)
-    attempt(pending_lake.plan(leaves_vectors, "before"), pending_lake, spark, 1)
+    attempt(pending_lake.plan(leaves_vectors, "before"), pending_lake, engine, 1)
     dead_too = [{"id": n, "time": 30} for n in range(30, 40)]
     pending_lake.append([Delta(Operation.DELETE, dead_too)])
     side = CompactedSide.of(pending_lake.catalog())
     touched = side.path_of(side.stream.deletion_vectors[0])
     tamper(touched)
-    assert f"file://{touched}" in fails_without_a_trace(pending_lake, NO_REHASH, spark)
+    assert f"file://{touched}" in fails_without_a_trace(pending_lake, NO_REHASH, engine)

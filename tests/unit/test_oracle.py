@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.names import Operation
+from compactor.model.names import Operation
 from tests.oracle import OracleDelta, OracleSortKeys, surviving_rows
 
 UPSERT, DELETE = Operation.UPSERT, Operation.DELETE

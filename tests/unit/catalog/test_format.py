@@ -10,14 +10,19 @@ import pytest
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from compactor.catalog.actions import DeletionVector, RoundCommitted, StreamAction, StreamVersionCreated
-from compactor.catalog.checkpoint import SCHEMA
-from compactor.catalog.definition import TABLE_LOG, TableCreated
-from compactor.catalog.log import CHECKPOINT_ENTRIES, DurableLog
-from compactor.catalog.paths import PART_BYTES_MAX, encode, encode_partition
+from compactor.catalog.actions import RoundCommitted, StreamAction, StreamVersionCreated
+from compactor.catalog.checkpoint import SCHEMA, describe, restore
+from compactor.catalog.definition import TABLE_LOG, TableAction
+from compactor.catalog.properties import GRACE_SECONDS, NAMES
+from compactor.catalog.retired import id_digest
 from compactor.catalog.stream import STREAM_LOG
-from compactor.names import LifecycleState
-from compactor.schemas import parse_schema
+from compactor.log.checkpoints import CheckpointHead
+from compactor.log.durable_log import CHECKPOINT_ENTRIES, DurableLog
+from compactor.model.files import DeletionVector
+from compactor.model.names import LifecycleState
+from compactor.schemas.text import parse_schema
+from compactor.storage.paths import PART_BYTES_MAX, encode, encode_partition
+from dispatcher.job_runs.liveness import SignOfLife
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 
@@ -39,11 +44,12 @@ def test_every_stream_action_reads_and_writes_as_its_example(example: str) -> No
 
 
 def _with_defaults_left_out(written: dict[str, object]) -> dict[str, object]:
-    """The example's second file leaves `columns` out."""
-    found = written.get("files")
-    if not isinstance(found, list):
-        return {}
-    return {"files": [{name: value for name, value in file.items() if value != {}} for file in found]}
+    """Examples leave out what the log does not say of a file."""
+    return {
+        name: [{field: value for field, value in file.items() if value not in ({}, None, [])} for file in files]
+        for name, files in written.items()
+        if name in ("files", "files_added") and isinstance(files, list)
+    }
 
 
 def test_every_kind_of_stream_action_has_an_example() -> None:
@@ -63,11 +69,24 @@ def test_the_example_of_a_deletion_vector_reads_and_writes() -> None:
     assert json.loads(to_json(DeletionVector.model_validate_json(example))) == json.loads(example)
 
 
-def test_the_example_of_a_table_reads_and_writes() -> None:
-    (example,) = examples("table")
+@pytest.mark.parametrize("example", examples("table"))
+def test_every_table_action_reads_and_writes_as_its_example(example: str) -> None:
     action = TABLE_LOG.action_type.validate_json(example)
-    assert isinstance(action, TableCreated)
     assert json.loads(to_json(action)) == json.loads(example)
+
+
+def test_every_kind_of_table_action_has_an_example() -> None:
+    kinds = set(TypeAdapter(TableAction).json_schema()["discriminator"]["mapping"])
+    assert {json.loads(example)["action"] for example in examples("table")} == kinds
+
+
+def test_every_property_of_a_table_is_in_the_example_and_in_the_text() -> None:
+    (example,) = (example for example in examples("table") if "table_properties_set" in example)
+    assert set(json.loads(example)["properties"]) == set(NAMES)
+    section = FORMAT[FORMAT.index("## 5.") : FORMAT.index("## 6.")]
+    described = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)))
+    assert set(described) == set(NAMES)
+    assert f"(absent: {GRACE_SECONDS:,})" in section
 
 
 def test_the_example_of_an_entry_reads_and_writes_under_its_key() -> None:
@@ -91,6 +110,26 @@ def test_the_example_of_a_hint_is_what_is_written() -> None:
     assert json.loads(body).keys() == json.loads(example).keys()
 
 
+def test_the_example_of_a_checkpoint_reads_and_writes_and_its_state_is_a_streams() -> None:
+    (example,) = examples("checkpoint")
+    head = CheckpointHead.parse_durable(example.encode(), "example")
+    assert json.loads(head.render()) == json.loads(example)
+    assert restore(head.state, {}).sources[1].last_position == 1795228500617
+    assert describe(restore(head.state, {})).state == head.state
+
+
+def test_digests_of_retired_ids_are_as_the_table_says() -> None:
+    vectors = re.findall(r"^\| `([^`]+)` \| ([0-9]+) \|$", FORMAT, re.MULTILINE)
+    assert len(vectors) == 2
+    for delta_id, digest in vectors:
+        assert id_digest(delta_id) == int(digest)
+
+
+def test_the_example_of_a_sign_of_life_is_what_is_written() -> None:
+    (example,) = examples("sign_of_life")
+    assert json.loads(SignOfLife.parse_durable(example.encode(), "example").render()) == json.loads(example)
+
+
 def test_the_encoded_names_are_as_the_table_says() -> None:
     assert encode("ACME.ORDERS.V1") == "ACME.ORDERS.V1"
     assert encode("..") == "%2E."
@@ -108,5 +147,5 @@ def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
 
 
 def test_the_columns_of_a_checkpoint_are_those_of_the_table() -> None:
-    described = re.findall(r"^\| `(\w+)` \| (?:one|at most one)", FORMAT, re.MULTILINE)
+    described = re.findall(r"^\| `(\w+)` \| (?:one|at most one)[ ,]", FORMAT, re.MULTILINE)
     assert described == SCHEMA.names

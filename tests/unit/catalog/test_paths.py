@@ -8,30 +8,51 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.catalog.paths import (
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType
+from compactor.storage.object_store import check_key
+from compactor.storage.paths import (
     PART_BYTES_MAX,
+    AnsweredWaiter,
+    BackfilledHistory,
+    BundleFolder,
+    BundleObject,
+    CheckpointObject,
+    CleanedDay,
     CompactedFilePath,
     DeletionVectorPath,
     DeltaFilePath,
+    DeltaLogObject,
+    DeltaVectorPath,
+    DroppedTable,
+    HistoryDay,
+    HistoryFile,
     IndexFilePath,
     IndexPointersPath,
     JobRunFolder,
     JobRunObject,
+    LiveDispatcher,
     LogObject,
+    MarkedJobRun,
+    NewsHint,
     ObjectPath,
+    OpenFilePath,
     OpenJobRun,
+    PausedObject,
+    RejectedDocument,
+    StartedDispatcher,
     StreamFolder,
     TableFolder,
+    TaskToken,
+    UnpublishedJobRun,
     continues,
     decode,
     decode_partition,
     encode,
     encode_partition,
     parse,
+    partition_hash,
 )
-from compactor.errors import Invalid
-from compactor.names import ContentType
-from compactor.object_store import check_key
 
 texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=400),
@@ -56,6 +77,7 @@ texts = st.one_of(
         ]
     ),
 )
+attempts = st.none() | st.text("0123456789abcdef", min_size=1, max_size=32)
 partitions = st.dictionaries(texts, texts, max_size=3)
 numbers = st.integers(1, 10**12)
 streams = st.builds(lambda table, partition: TableFolder(table).stream(partition), texts, partitions)
@@ -65,19 +87,49 @@ log_folders = st.one_of(
     texts.map(lambda text: TableFolder(text).definition_log),
     texts.map(lambda text: JobRunFolder(text).log),
     st.builds(lambda job_run, session: JobRunFolder(job_run).session(session).log, texts, texts),
+    st.dates().map(lambda day: HistoryDay(day.isoformat()).log),
 )
 paths: st.SearchStrategy[ObjectPath] = st.one_of(
     st.builds(LogObject, log_folders, st.sampled_from(["entry", "checkpoint"]), numbers),
+    st.builds(NewsHint, streams, numbers),
+    st.builds(CheckpointObject.head, log_folders, numbers),
+    st.builds(CheckpointObject.piece, log_folders, numbers, st.text("0123456789abcdef", min_size=1, max_size=32)),
     st.builds(LogObject, log_folders, st.just("hint")),
     st.builds(DeltaFilePath, streams, texts, numbers, content_types),
-    st.builds(CompactedFilePath, streams, numbers, texts, numbers, content_types),
-    st.builds(IndexFilePath, streams, numbers, texts, st.integers(0, 10_000), st.integers(0, 100)),
-    st.builds(IndexPointersPath, streams, numbers, texts, st.integers(0, 10_000), numbers, st.integers(0, 100)),
-    st.builds(DeletionVectorPath, streams, texts, numbers),
+    st.builds(CompactedFilePath, streams, numbers, texts, numbers, content_types, attempts),
+    st.builds(IndexFilePath, streams, numbers, texts, st.integers(0, 10_000), st.integers(0, 100), attempts),
+    st.builds(IndexPointersPath, streams, numbers, texts, numbers, numbers, st.integers(0, 100), attempts),
+    st.builds(DeletionVectorPath, streams, texts, numbers, attempts),
+    st.builds(
+        OpenFilePath,
+        texts,
+        partitions.map(partition_hash),
+        st.text("0123456789abcdef", min_size=1, max_size=32),
+        numbers,
+        st.text("0123456789abcdef", min_size=1, max_size=32),
+    ),
+    st.builds(DeltaLogObject, texts, st.sampled_from(["commit", "checkpoint"]), numbers),
+    st.builds(DeltaLogObject, texts, st.just("hint")),
+    st.builds(DeltaVectorPath, texts, st.uuids().map(str)),
     st.builds(JobRunObject, st.builds(JobRunFolder, texts), st.just("published.json")),
-    st.builds(lambda job_run, session: JobRunFolder(job_run).session(session).plan, texts, texts),
+    st.builds(BundleObject, st.builds(BundleFolder, texts, texts), st.sampled_from(["plan.json", "heartbeat.json"])),
+    st.builds(lambda job_run, session, n: JobRunFolder(job_run).session(session).plan(n), texts, texts, numbers),
     st.builds(lambda job_run, session: JobRunFolder(job_run).session(session).heartbeat, texts, texts),
     st.builds(OpenJobRun, texts),
+    st.builds(MarkedJobRun, texts, st.integers(-(2**31), 2**31), numbers),
+    st.builds(MarkedJobRun, texts, st.integers(-(2**31), 2**31), numbers, texts, st.integers(0, 10**6)),
+    st.builds(LiveDispatcher, texts),
+    st.builds(DroppedTable, texts),
+    st.builds(RejectedDocument, texts, texts),
+    st.builds(TaskToken, texts, texts),
+    st.builds(AnsweredWaiter, texts, texts),
+    st.builds(StartedDispatcher, texts),
+    st.builds(UnpublishedJobRun, texts),
+    st.builds(PausedObject, st.sampled_from(["tables", "job_runs"]), texts),
+    st.just(PausedObject("everything")),
+    st.dates().map(lambda day: HistoryFile(day.isoformat())),
+    st.dates().map(lambda day: CleanedDay(day.isoformat())),
+    st.just(BackfilledHistory()),
 )
 
 
@@ -127,12 +179,41 @@ def test_the_names_look_like_this() -> None:
     assert encode_partition({"day": ".."}) == "day=%2E."
     assert encode("x" * 199 + "..") == "x" * 199 + "%~/2E%2E"
     assert LogObject(stream.log, "entry", 7).key == f"{stream.log}/00000000000000000007.json"
+    compacted, index = f"{stream.data}/compacted/1/c0ffee", f"{stream.data}/index/2-c0ffee"
+    assert CompactedFilePath(stream, 1, "c0ffee", 4, ContentType.FEATHER, "a1").key == f"{compacted}/4-a1.arrow"
+    assert IndexFilePath(stream, 2, "c0ffee", 11, 0, "a1").key == f"{index}/11-0-a1.arrow"
+    assert IndexPointersPath(stream, 2, "c0ffee", 11, 1, 0, "a1").key == f"{index}/11-0-a1.of-run-1.arrow"
+    assert DeletionVectorPath(stream, "c0ffee", 4, "a1").key == f"{stream.data}/dead/c0ffee/4-a1.arrow"
+
+
+def test_open_files_have_names_that_need_no_encoding() -> None:
+    partition = {"region": "North America / ü", "day": "100%"}
+    folder = f"tables/ACME.ORDERS.V1/compacted/{partition_hash(partition)}"
     assert (
-        CompactedFilePath(stream, 1, "c0ffee", 4, ContentType.FEATHER).key
-        == f"{stream.data}/compacted/1/c0ffee/4.arrow"
+        OpenFilePath("ACME.ORDERS.V1", partition_hash(partition), "c0ffee", 4, "a1").key
+        == f"{folder}/c0ffee/4-a1.parquet"
     )
-    assert IndexFilePath(stream, 2, "c0ffee", 11, 0).key == f"{stream.data}/index/2-c0ffee/11-0.arrow"
-    assert IndexPointersPath(stream, 2, "c0ffee", 11, 1, 0).key == f"{stream.data}/index/2-c0ffee/11-0.of-run-1.arrow"
+    assert re.fullmatch(r"[A-Za-z0-9._/-]+", folder)
+    log = "tables/ACME.ORDERS.V1/compacted/_delta_log"
+    assert DeltaLogObject("ACME.ORDERS.V1", "commit", 7).key == f"{log}/00000000000000000007.json"
+    assert DeltaLogObject("ACME.ORDERS.V1", "checkpoint", 10).key == f"{log}/00000000000000000010.checkpoint.parquet"
+
+
+def test_a_marker_of_an_open_job_run_looks_like_this() -> None:
+    marker = "open_job_runs_by_owner/orders-1995-04-04,-5,1795228500617"
+    assert MarkedJobRun("orders-1995-04-04", -5, 1795228500617).key == marker
+    held = MarkedJobRun("a,b", 0, 7, "host/17/0c1d", 3)
+    assert held.key == "open_job_runs_by_owner/a%2Cb,0,7,3,host%2F17%2F0c1d"
+    assert LiveDispatcher("host/17/0c1d").key == "live_dispatchers/host%2F17%2F0c1d"
+
+
+def test_names_of_older_lakes_without_a_task_attempt_are_names_too() -> None:
+    stream = TableFolder("ACME.ORDERS.V1").stream({})
+    compacted, index = f"{stream.data}/compacted/1/c0ffee", f"{stream.data}/index/2-c0ffee"
+    assert parse(f"{compacted}/4.arrow") == CompactedFilePath(stream, 1, "c0ffee", 4, ContentType.FEATHER)
+    assert parse(f"{index}/11-0.arrow") == IndexFilePath(stream, 2, "c0ffee", 11, 0)
+    assert parse(f"{index}/11-0.of-run-1.arrow") == IndexPointersPath(stream, 2, "c0ffee", 11, 1, 0)
+    assert parse(f"{stream.data}/dead/c0ffee/4.arrow") == DeletionVectorPath(stream, "c0ffee", 4)
 
 
 @pytest.mark.parametrize(
@@ -153,10 +234,18 @@ def test_the_names_look_like_this() -> None:
         "tables/a/data/_/delta/x/01.parquet",
         "tables/a/data/_/delta/x/1.exe",
         "tables/a/data/_/delta/x~/1.parquet",
+        "tables/a/data/_/delta/x/1-a1.parquet",
+        "tables/a/data/_/compacted/1/x/1-.parquet",
+        "tables/a/data/_/compacted/1/x/1-A1.parquet",
         "open_job_runs/a~",
+        "open_job_runs_by_owner/a",
+        "open_job_runs_by_owner/a,1",
+        "open_job_runs_by_owner/a,01,2",
+        "open_job_runs_by_owner/a,1,2,3",
+        "open_job_runs_by_owner/a,1,x,3,b",
     ],
 )
-def test_what_was_not_rendered_here_does_not_parse(key: str) -> None:
+def test_only_rendered_names_parse(key: str) -> None:
     with pytest.raises(Invalid):
         parse(key)
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactor.catalog.catalog import DeltaCatalog, Table
-from compactor.errors import Invalid
-from compactor.local_store import LocalStore
-from compactor.names import ContentType
-from compactor.object_store import StoreLocation
+from compactor.lake import DeltaCatalog, Table
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation
 from tests.fakes.manual_clock import ManualClock
 from tests.rounds import compact_by_hand
 
@@ -159,7 +159,7 @@ def test_columns_come_in_the_order_asked(orders: Table) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "reason"),
-    [(["id", "no"], r"no column 'no' \(there are: id\)"), (["id", "id"], "twice"), ([], "no column is asked for")],
+    [(["id", "no"], r"no column 'no' \(there are: id\)"), (["id", "id"], "twice"), ([], "no column is requested")],
 )
 def test_columns_that_are_not_there_are_refused(orders: Table, columns: list[str], reason: str) -> None:
     compact_by_hand(orders.stream({}), [ids(1)])
@@ -298,3 +298,41 @@ def test_a_scan_with_a_filter_is_the_whole_scan_filtered(
     expected = pa.concat_tables(tables).filter(row_filter)
     # NaN differs from itself, so compare what is printed.
     assert str(table.scan(filter=row_filter).to_table().to_pylist()) == str(expected.to_pylist())
+
+
+# -- partition columns
+
+
+@pytest.mark.parametrize("content_type", [kind for kind in ContentType if kind is not ContentType.JSON])
+def test_a_partition_key_is_a_column_where_files_lack_it(by_day: Table, content_type: ContentType) -> None:
+    compact_by_hand(by_day.stream(DAY), [ids(1), ids(2)], content_type)
+    compact_by_hand(by_day.stream(NEXT_DAY), [ids(1)], content_type)
+    assert by_day.scan().to_table().to_pylist() == [{"id": 1} | DAY, {"id": 2} | DAY, {"id": 1} | NEXT_DAY]
+    assert by_day.scan(NEXT_DAY).to_table().to_pylist() == [{"id": 1} | NEXT_DAY]
+    assert by_day.scan(columns=["day"]).to_table().to_pylist() == [DAY, DAY, NEXT_DAY]
+    assert by_day.scan().schema.names == ["id", "day"]
+    assert by_day.scan(columns=["day", "id"]).schema.field("day").type == pa.string()
+
+
+def test_a_filter_of_partition_columns_leaves_other_partitions_unread(by_day: Table) -> None:
+    compact_by_hand(by_day.stream(DAY), [ids(1), ids(5)])
+    compact_by_hand(by_day.stream(NEXT_DAY), [ids(1), ids(5)])
+    scan = by_day.scan(columns=["id"], filter=(pc.field("day") == "1995-04-04") & (pc.field("id") > 3))
+    assert ids_of(scan.to_table()) == [5]
+    assert [dict(scanned.partition) for scanned in scan.scan_files] == [NEXT_DAY]
+    assert by_day.scan(filter=pc.field("day") == "2001-01-01").files() == []
+
+
+def test_a_column_that_files_have_is_theirs(by_day: Table) -> None:
+    compact_by_hand(by_day.stream(DAY), [pa.table({"day": ["monday"], "id": [1]})])
+    assert by_day.scan().to_table().to_pylist() == [{"day": "monday", "id": 1}]
+
+
+def test_a_partition_value_takes_the_type_that_the_column_has_elsewhere(lake: DeltaCatalog) -> None:
+    declared = pa.schema([("day", pa.date32()), ("id", pa.int64())])
+    table = lake.create_table("ACME.TYPED.V1", ["day"], declared)
+    compact_by_hand(table.stream(DAY), [ids(1)])
+    assert table.scan().to_table().to_pylist() == [{"day": datetime.date(1995, 4, 3), "id": 1}]
+    compact_by_hand(table.stream({"day": "today"}), [ids(2)])
+    with pytest.raises(Invalid, match=r"value day=today of ACME.TYPED.V1 day=today is no date32\[day\], which column"):
+        table.scan()

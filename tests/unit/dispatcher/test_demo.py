@@ -1,4 +1,4 @@
-"""The demo's parts: its orders and who survives, the board that events fill, the folder it leaves."""
+"""The demo's parts: its orders and their survivors, the progress that events report, the folder that it leaves."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor import event_types as said
-from compactor.catalog.log import Entry
-from compactor.errors import Invalid
-from compactor.event_types import EventData
-from compactor.events import Event, Subject, entry_event
-from compactor.names import Operation
+from compactor.events import types as event_types
+from compactor.events.relay import Event, Subject, entry_event
+from compactor.events.types import EventData
+from compactor.log.durable_log import Entry
+from compactor.model.errors import Invalid
+from compactor.model.names import Operation
 from dispatcher.demo import tpch
-from dispatcher.demo.board import Board
-from dispatcher.demo.place import PARENT, make_place
-from dispatcher.demo.sentences import sentence
+from dispatcher.demo.event_text import event_text
+from dispatcher.demo.folder import PARENT, make_folder
+from dispatcher.demo.progress import DemoProgress
 
 ORDERS = 4_000
 SESSION, PARTITION = "orders.1", {"o_orderyear": "1994"}
@@ -74,7 +74,7 @@ def test_an_update_that_comes_late_loses() -> None:
     assert left == of_key[1] != of_key[2]
 
 
-def test_rows_are_told_apart_by_their_order_year() -> None:
+def test_rows_are_divided_by_their_order_year() -> None:
     years = dict(tpch.by_year(base()))
     assert list(years) == [str(year) for year in range(1992, 1999)]
     assert sum(rows.num_rows for rows in years.values()) == ORDERS
@@ -85,8 +85,8 @@ def event(number: int, data: EventData) -> Event:
     return entry_event(Subject("orders", "TPCH.ORDERS.V1"), "a/log", Entry(number, "id", number, ()), 0, data)
 
 
-def planned() -> said.SessionPlanned:
-    return said.SessionPlanned(
+def planned() -> event_types.SessionPlanned:
+    return event_types.SessionPlanned(
         session_id=SESSION,
         partition=PARTITION,
         hash_bucket_count=2,
@@ -99,8 +99,8 @@ def planned() -> said.SessionPlanned:
     )
 
 
-def succeeded() -> said.SessionSucceeded:
-    return said.SessionSucceeded(
+def succeeded() -> event_types.SessionSucceeded:
+    return event_types.SessionSucceeded(
         session_id=SESSION,
         partition=PARTITION,
         nothing_to_do=False,
@@ -114,21 +114,24 @@ def succeeded() -> said.SessionSucceeded:
     )
 
 
-def test_the_board_follows_a_session_from_its_plan_to_its_end() -> None:
-    board = Board()
-    board.take(event(1, planned()))
-    board.take(
+def test_progress_follows_a_session_from_its_plan_to_its_end() -> None:
+    progress = DemoProgress()
+    progress.apply(event(1, planned()))
+    progress.apply(
         event(
             2,
-            said.SessionLaunched(
+            event_types.SessionLaunched(
                 session_id=SESSION, partition=PARTITION, attempt=1, cluster="local process 7, output in a file"
             ),
         )
     )
-    board.take(
-        event(3, said.SessionStarted(session_id=SESSION, partition=PARTITION, attempt=1, rounds=2, expected_sla=5.0))
+    progress.apply(
+        event(
+            3,
+            event_types.SessionStarted(session_id=SESSION, partition=PARTITION, attempt=1, rounds=2, expected_sla=5.0),
+        )
     )
-    beat = said.HeartbeatEmitted(
+    beat = event_types.HeartbeatEmitted(
         session_id=SESSION,
         partition=PARTITION,
         attempt=1,
@@ -140,42 +143,46 @@ def test_the_board_follows_a_session_from_its_plan_to_its_end() -> None:
         rows_done=0,
         rows=9,
     )
-    board.take(event(4, beat))
-    ((session_id, line),) = board.running
+    progress.apply(event(4, beat))
+    ((session_id, line),) = progress.running
     assert session_id == SESSION
     assert (line.partition, line.state, line.step) == ("o_orderyear=1994", "running", "dedupe")
     assert (line.tasks_done, line.tasks, line.expected_sla) == (1, 2, 5.0)
-    board.take(event(5, succeeded()))
-    assert board.running == []
-    assert board.over_count == 1
+    progress.apply(event(5, succeeded()))
+    assert progress.running == []
+    assert progress.over_count == 1
 
 
-def test_the_board_knows_when_every_job_run_has_ended() -> None:
-    board = Board()
-    accepted = said.JobRunAccepted(destination_compacted_table_id="A.B.V1", sessions=1, priority=0, desired_sla=None)
-    board.take(event(1, accepted))
-    assert not board.have_ended(["orders"])
-    board.take(event(2, said.JobRunFailed(failed_sessions=("orders.1",), reasons=("no disk",), seconds=1.0)))
-    assert board.have_ended(["orders"])
-    assert not board.have_ended(["orders", "paper"])
+def test_progress_knows_when_every_job_run_has_ended() -> None:
+    progress = DemoProgress()
+    accepted = event_types.JobRunAccepted(
+        destination_compacted_table_id="A.B.V1", sessions=1, priority=0, desired_sla=None
+    )
+    progress.apply(event(1, accepted))
+    assert not progress.have_ended(["orders"])
+    progress.apply(event(2, event_types.JobRunFailed(failed_sessions=("orders.1",), reasons=("no disk",), seconds=1.0)))
+    assert progress.have_ended(["orders"])
+    assert not progress.have_ended(["orders", "paper"])
 
 
-def test_an_event_is_said_in_a_few_words() -> None:
-    assert sentence(planned()) == "2 hash buckets, expected in 4.5 s"
-    assert sentence(succeeded()) == "190 deduplicated, 10 deleted, 1.5 s"
+def test_an_event_is_shown_in_a_few_words() -> None:
+    assert event_text(planned()) == "2 hash buckets, expected in 4.5 s"
+    assert event_text(succeeded()) == "190 deduplicated, 10 deleted, 1.5 s"
     assert (
-        sentence(said.SessionRetried(session_id=SESSION, partition=PARTITION, attempt=2, reasons=("it crashed",)))
+        event_text(
+            event_types.SessionRetried(session_id=SESSION, partition=PARTITION, attempt=2, reasons=("it crashed",))
+        )
         == "it crashed"
     )
 
 
 def test_each_demo_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [make_place(None).shown for _ in range(2)] == [PARENT / "1", PARENT / "2"]
-    assert make_place(Path("mine")).folder == tmp_path / "mine"
+    assert [make_folder(None).shown for _ in range(2)] == [PARENT / "1", PARENT / "2"]
+    assert make_folder(Path("mine")).path == tmp_path / "mine"
 
 
 def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter").touch()
     with pytest.raises(Invalid, match="is not empty"):
-        make_place(tmp_path)
+        make_folder(tmp_path)

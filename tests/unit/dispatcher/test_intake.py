@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from compactor.catalog.catalog import DeltaCatalog
-from compactor.errors import Invalid, Unavailable
-from compactor.object_store import StoreLocation
-from dispatcher.intake import Accepted, PutBack, Rejected, Repeated
-from dispatcher.job_runs import JobRunStatus
-from dispatcher.queue import QueueMessage
+from compactor.events import types as event_types
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
+from compactor.storage.location import StoreLocation
+from dispatcher.intake.admission import Admission
+from dispatcher.intake.instruction import InstructionDocument, content_digest, job_run_spec, parse_instruction
+from dispatcher.intake.intake import REPEATS_MAX, Accepted, PutBack, Rejected, Repeated, Taken
+from dispatcher.intake.queue import QueueMessage
+from dispatcher.job_runs.job_run_log import JobRunAccepted, JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
+from tests.fakes.memory_store import MemoryStore
+from tests.fakes.small_cluster import Fails
 
 
 @pytest.fixture
@@ -79,7 +86,7 @@ def test_sources_are_pinned_when_the_job_run_is_accepted(desk: Desk) -> None:
     (accepted,) = desk.take()
     desk.append([{"id": 1, "v": "too late"}])
     assert isinstance(accepted, Accepted)
-    desk.foreman.offer(message_id)
+    desk.controller.offer(message_id)
     desk.run()
     assert desk.rows() == [{"id": 1, "v": "a"}]
 
@@ -96,35 +103,38 @@ def test_a_message_whose_deletion_was_lost_is_delivered_again_and_starts_nothing
     assert len(list(desk.records.log(message_id).entries())) == 1
 
 
-@pytest.mark.parametrize(("fails", "copies"), [(("dead_letter",), 1), (("delete",), 2)])
-def test_a_rejection_that_was_cut_short_is_finished_at_the_next_delivery(
-    desk: Desk, fails: tuple[str, ...], copies: int
-) -> None:
+@pytest.mark.parametrize("fails", ["dead_letter", "delete"])
+def test_a_rejection_that_was_cut_short_is_finished_at_the_next_delivery(desk: Desk, fails: str) -> None:
     message_id = desk.send("{")
-    (put_back,) = desk_that_loses(desk, *fails).take()
+    (put_back,) = desk_that_loses(desk, fails).take()
     assert isinstance(put_back, PutBack)
     desk.clock.sleep(1_000)
     (rejected,) = desk.take()
     assert isinstance(rejected, Rejected)
     assert desk.queue.bodies == []
-    assert desk.queue.dead_letters().bodies == ["{"] * copies
+    assert desk.queue.dead_letters().bodies == ["{"]
+    actions = [action.action for entry in desk.records.log(message_id).entries() for action in entry.actions]
+    assert actions == ["job_run_rejected", "message_dead_lettered"]
+    desk.publish(message_id)
     assert desk.sink.names == ["job_run.rejected"]
-    assert len(list(desk.records.log(message_id).entries())) == 1
+    assert desk.records.open_job_run_ids() == []
 
 
-def test_a_rejection_that_could_not_be_told_is_told_at_the_next_delivery(desk: Desk) -> None:
+def test_a_topic_that_does_not_answer_makes_no_second_dead_letter_and_the_event_comes_later(desk: Desk) -> None:
     mute = desk.second(sink=MemorySink([Unavailable("the topic does not answer")]))
-    mute.send("{")
-    assert isinstance(mute.take()[0], PutBack)
-    assert mute.sink.names == []
-    mute.clock.sleep(1_000)
+    message_id = mute.send("{")
     assert isinstance(mute.take()[0], Rejected)
+    mute.publish(message_id)
+    assert (mute.queue.bodies, mute.queue.dead_letters().bodies, mute.sink.names) == ([], ["{"], [])
+    mute.publish()  # the next look at the markers
     assert mute.sink.names == ["job_run.rejected"]
+    assert mute.records.open_job_run_ids() == []
 
 
 def test_a_rejection_names_the_job_run_as_its_document_did_and_does_not_take_the_id(desk: Desk) -> None:
     message_id = desk.send(instruction(job_run_id="nightly", source_table_id="NO.SUCH.V1"))
     desk.take()
+    desk.publish(message_id)
     (event,) = desk.sink.events
     assert (event.jobrunid, event.table) == ("nightly", "NO.SUCH.V1")
     assert desk.job_run(message_id).status is JobRunStatus.REJECTED
@@ -135,25 +145,143 @@ def test_a_rejection_names_the_job_run_as_its_document_did_and_does_not_take_the
     assert desk.take() == [Accepted("nightly")]
 
 
-def test_what_cannot_be_judged_now_rests_longer_each_time_and_is_given_up_in_the_end(desk: Desk) -> None:
-    def unreachable(location: StoreLocation) -> DeltaCatalog:
-        raise Unavailable(f"{location.root_uri} does not answer")
+def unreachable(location: StoreLocation) -> DeltaCatalog:
+    raise Unavailable(f"{location.root_uri} does not answer")
 
-    desk = desk.second(open_lake=unreachable)
-    desk.send(instruction())
-    rests = []
-    for _ in range(4):
+
+def rest_until(desk: Desk, kind: type[Taken]) -> tuple[list[int], Taken]:
+    """Deliver the one message until it is answered otherwise than by being put back: its rests, and the answer."""
+    rests: list[int] = []
+    while True:
         (taken,) = desk.take()
-        assert isinstance(taken, PutBack)
+        if not isinstance(taken, PutBack):
+            assert isinstance(taken, kind), taken
+            return rests, taken
+        assert len(rests) < 200, "it is never given up"
         rests.append(taken.seconds)
         assert desk.take() == []
         desk.clock.sleep(taken.seconds)
-    assert rests == [30, 60, 120, 240]
-    (given_up,) = desk.take()
+
+
+def test_a_lake_that_is_away_makes_a_message_rest_as_long_as_it_has_waited_and_is_given_up_after_a_day(
+    desk: Desk,
+) -> None:
+    desk = desk.second(open_lake=unreachable)
+    message_id = desk.send(instruction(job_run_id="mine"))
+    rests, given_up = rest_until(desk, Rejected)
+    assert rests[:7] == [30, 30, 60, 120, 240, 480, 900]
+    assert set(rests[7:]) == {900}
+    assert 86_400 <= sum(rests) < 86_400 + 900
     assert isinstance(given_up, Rejected)
-    assert "was delivered 5 times and could not be accepted" in given_up.reasons[0]
-    assert desk.sink.names == ["job_run.rejected"]
+    assert "lake does not answer" in given_up.reasons[0]
+    assert given_up.message_id == message_id
+    assert desk.job_run(message_id).rejected is not None
+    assert desk.queue.bodies == []
+    (dead,) = desk.queue.dead_letters().receive(10, 0, 0)
+    assert dead.origin.message_id == message_id
+
+
+@pytest.mark.parametrize("deliveries_max", [2, 3, 5, 100])
+def test_a_lake_that_was_away_for_hours_costs_no_instruction(desk: Desk, deliveries_max: int) -> None:
+    """However few deliveries the queue itself allows before it moves a message away."""
+    desk = desk.second(queue=MemoryQueue(desk.clock, MemoryQueue(desk.clock), deliveries_max))
+    desk.append([{"id": 1}])
+    back_at_ms = desk.clock.now_ms() + 5 * 3_600_000
+
+    def away_for_hours(location: StoreLocation) -> DeltaCatalog:
+        return unreachable(location) if desk.clock.now_ms() < back_at_ms else DeltaCatalog.open(location.root_uri)
+
+    away = desk.second(open_lake=away_for_hours)
+    message_id = away.send(instruction())
+    rests, accepted = rest_until(away, Accepted)
+    assert sum(rests) >= 5 * 3_600
+    assert accepted == Accepted(message_id)
+    assert (away.queue.bodies, away.queue.dead_letters().bodies) == ([], [])
+
+
+def test_a_state_that_is_away_for_minutes_makes_no_dead_letter_of_a_good_instruction(desk: Desk) -> None:
+    class Away(MemoryStore):
+        def read(self, key: str) -> bytes | None:
+            if self._clock.now_ms() < back_at_ms:
+                raise Unavailable("the state does not answer")
+            return super().read(key)
+
+    back_at_ms = desk.clock.now_ms() + 240_000
+    queue = MemoryQueue(desk.clock, MemoryQueue(desk.clock), deliveries_max=3)
+    desk = desk.second(state=Away(desk.clock), queue=queue)
+    desk.append([{"id": 1}])
+    message_id = desk.send(instruction())
+    rests, accepted = rest_until(desk, Accepted)
+    assert (sum(rests) >= 240, accepted) == (True, Accepted(message_id))
+    assert desk.queue.dead_letters().bodies == []
+
+
+# ------------------------------------------------------------------------- one message can never end a dispatcher
+
+
+def broken(error: Exception) -> Callable[[StoreLocation], DeltaCatalog]:
+    def raise_it(location: StoreLocation) -> DeltaCatalog:
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("embedded null byte"), KeyError("x"), RecursionError(), MemoryError(), Corrupt("a lake's log")]
+)
+def test_an_error_that_nobody_foresaw_is_answered_and_becomes_a_dead_letter_with_itself_as_the_reason(
+    desk: Desk, error: Exception
+) -> None:
+    desk = desk.second(open_lake=broken(error))
+    message_id = desk.send(instruction(job_run_id="mine"))
+    with capture_logs() as logs:
+        rests, rejected = rest_until(desk, Rejected)
+    assert [each["exc_info"] for each in logs if each["event"] == "message_not_judged"] == [error] * 4
+    assert len(rests) == 3  # a delivery less than the queue allows
+    assert isinstance(rejected, Rejected)
+    assert rejected.reasons[0].startswith("it was delivered 4 times and could not be judged: " + type(error).__name__)
     assert len(desk.queue.dead_letters().bodies) == 1
+    desk.publish(message_id)
+    (event,) = desk.sink.events
+    assert event.jobrunid == "mine"
+
+
+class _RefusesCopies(MemoryQueue):
+    def dead_letter(self, message: QueueMessage, reasons: Sequence[str]) -> None:
+        raise Invalid("the dead-letter queue takes no message")
+
+    def set_visibility(self, message: QueueMessage, seconds: int) -> None:
+        super().set_visibility(message, seconds)
+        raise Denied("and nothing can be put back either")
+
+
+def test_a_dead_letter_queue_that_refuses_the_copy_leaves_the_message_where_it_was(desk: Desk) -> None:
+    desk = desk.second(queue=_RefusesCopies(desk.clock, MemoryQueue(desk.clock), deliveries_max=5))
+    message_id = desk.send("{")
+    for _ in range(4):
+        (put_back,) = desk.take()
+        assert isinstance(put_back, PutBack)
+        desk.clock.sleep(1_000)
+    assert desk.queue.bodies == ["{"]
+    assert desk.job_run(message_id).status is JobRunStatus.REJECTED
+
+
+def test_an_id_whose_object_keys_the_state_cannot_hold_is_rejected_with_the_figures(desk: Desk) -> None:
+    state = MemoryStore(desk.clock, StoreLocation("s3://state/" + "deep/" * 80))
+    desk = desk.second(state=state)
+    desk.append([{"id": 1}])
+    desk.send(instruction(job_run_id="\u8a9e" * 33))
+    (rejected,) = desk.take()
+    assert isinstance(rejected, Rejected)
+    assert "needs object keys of" in rejected.reasons[0]
+    assert "choose a shorter one" in rejected.reasons[0]
+
+
+def test_the_longest_id_fits_into_a_state_on_s3(desk: Desk) -> None:
+    desk = desk.second(state=MemoryStore(desk.clock, StoreLocation("s3://state/prefix")))
+    desk.append([{"id": 1}])
+    desk.send(instruction(job_run_id="\u8a9e" * 33))
+    assert isinstance(desk.take()[0], Accepted)
 
 
 def test_a_message_that_kills_its_dispatcher_is_given_up_before_it_is_looked_at_again(desk: Desk) -> None:
@@ -190,6 +318,7 @@ def test_without_a_lake_the_document_must_name_one(desk: Desk) -> None:
     (rejected,) = desk.take()
     assert isinstance(rejected, Rejected)
     assert rejected.reasons[0].startswith("delta_catalog is missing")
+    desk = desk.second(admission=Admission(lakes=(desk.lake.location.root_uri,)))
     desk.send(instruction(delta_catalog=desk.lake.location.root_uri))
     assert isinstance(desk.take()[0], Accepted)
 
@@ -227,9 +356,145 @@ def test_a_corrupt_newest_file_is_named(desk: Desk) -> None:
     assert path.name in rejected.reasons[0]
 
 
-def test_a_topic_that_is_wrong_does_not_stop_a_rejection(desk: Desk) -> None:
-    desk = desk.second(sink=MemorySink([Invalid("there is no such topic")]))
-    desk.send("{")
-    assert isinstance(desk.take()[0], Rejected)
+# ---------------------------------------------------------------------------- documents that come a second time
+
+
+def end_job_run(desk: Desk, job_run_id: str, **fields: object) -> None:
+    desk.send(instruction(job_run_id=job_run_id, **fields))
+    desk.take()
+    desk.controller.offer(job_run_id)
+    desk.run()
+
+
+def test_a_document_sent_again_starts_nothing_and_its_sender_is_told_by_an_event(desk: Desk) -> None:
+    desk = desk.second(clock=SystemClock())
+    desk.append([{"id": 1}])
+    end_job_run(desk, "nightly")
+    assert desk.records.open_job_run_ids() == []
+    before = desk.sink.names
+    second = desk.send(instruction(job_run_id="nightly"))
+    assert desk.take() == [Repeated("nightly", JobRunStatus.SUCCEEDED)]
+    assert desk.records.open_job_run_ids() == ["nightly"]
+    desk.publish("nightly")
+    assert desk.sink.names == [*before, "job_run.repeated"]
+    data = desk.sink.events[-1].data
+    assert isinstance(data, event_types.JobRunRepeated)
+    assert (data.message_id, data.status) == (second, "succeeded")
+    assert "send another job_run_id" in data.answer
+    assert desk.records.open_job_run_ids() == []
     assert desk.queue.bodies == []
-    assert len(desk.queue.dead_letters().bodies) == 1
+
+
+def test_a_document_of_a_failed_job_run_sent_again_is_told_why_it_failed_and_what_to_do(desk: Desk) -> None:
+    desk = desk.second(clock=SystemClock())
+    desk.append([{"id": 1}])
+    desk.cluster.behaves = lambda job: Fails(Corrupt("a page is broken"))
+    end_job_run(desk, "nightly")
+    desk.send(instruction(job_run_id="nightly"))
+    assert desk.take() == [Repeated("nightly", JobRunStatus.FAILED)]
+    desk.publish("nightly")
+    data = desk.sink.events[-1].data
+    assert isinstance(data, event_types.JobRunRepeated)
+    assert "has failed" in data.answer
+    assert "a page is broken" in data.answer
+    assert "another job_run_id" in data.answer
+
+
+def test_a_document_sent_again_and_again_fills_no_log(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    for _ in range(REPEATS_MAX + 10):
+        desk.send(instruction(job_run_id="loop"))
+    while desk.queue.bodies:
+        desk.take()
+    assert len(list(desk.records.log("loop").entries())) == 1 + REPEATS_MAX
+
+
+def test_a_second_delivery_of_one_message_is_no_repeat(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    message_id = desk.send(instruction())
+    (first_delivery,) = desk.queue.receive(1, 0, 0)
+    (second_delivery,) = desk.queue.receive(1, 0, 0)
+    desk.intake.take(first_delivery)
+    desk.intake.take(second_delivery)
+    assert len(list(desk.records.log(message_id).entries())) == 1
+
+
+def test_a_document_of_an_older_release_is_known_again_by_what_it_asked_for(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    desk.send(instruction(job_run_id="old"))
+    (delivery,) = desk.queue.receive(1, 0, 30)
+    document = parse_instruction(delivery.body)
+    assert isinstance(document, InstructionDocument)
+    spec = job_run_spec(document, "old", desk.lake.location)
+    accepted = JobRunAccepted(spec=spec, content_digest="by another rule", message_id="m-0", sessions=())
+    desk.records.log("old").append(lambda _: [accepted])
+    assert desk.intake.take(delivery) == Repeated("old", JobRunStatus.WAITING)
+    desk.send(instruction(job_run_id="old", priority=3))
+    assert isinstance(desk.take()[0], Rejected)
+
+
+# -------------------------------------------------------------------------------------------------- task tokens
+
+
+def test_a_task_token_lies_apart_from_logs_and_plans_until_it_is_answered(desk: Desk) -> None:
+    desk = desk.second(clock=SystemClock())
+    desk.append([{"id": 1}])
+    desk.callbacks.begin("the secret")
+    desk.callbacks.trouble = Unavailable("not now")
+    job_run_id = desk.accept(job_run_id="waited-for", task_token="the secret")
+    desk.tick_until(lambda: desk.job_run(job_run_id).ended is not None)
+    holds_it = [entry.key for entry in desk.state.list("") if b"the secret" in (desk.state.read(entry.key) or b"")]
+    assert holds_it == ["task_tokens/waited-for/message-1"]
+    assert not any("the secret" in event.render().decode() for event in desk.sink.events)
+
+    second = desk.send(instruction(job_run_id="waited-for", task_token="another"))
+    assert desk.take() == [Repeated("waited-for", JobRunStatus.SUCCEEDED)]
+    assert desk.state.read(f"task_tokens/waited-for/{second}") == b"another"
+
+
+def test_a_document_without_keys_is_accepted_with_those_of_its_table(desk: Desk) -> None:
+    desk.append([{"id": 1, "at": 2}])
+    desk.lake.table(TABLE).set_properties(
+        {"primary_keys": ["id"], "sort_keys": [("at", "descending")], "rows_per_compacted_file": 9}
+    )
+    body = json.dumps({"schema_version": "1", "source_table_id": TABLE})
+    message_id = desk.send(body)
+    assert desk.take() == [Accepted(message_id)]
+    accepted = desk.job_run(message_id).accepted
+    assert accepted is not None
+    assert accepted.spec.primary_keys == ("id",)
+    assert [(key.column, key.order) for key in accepted.spec.sort_keys] == [("at", "descending")]
+    assert accepted.spec.rows_per_compacted_file == 9
+    assert accepted.content_digest == content_digest(parsed(body))
+
+
+def test_a_document_that_contradicts_its_table_is_rejected_with_every_reason(desk: Desk) -> None:
+    desk.append([{"id": 1, "at": 2}])
+    desk.lake.table(TABLE).set_properties({"primary_keys": ["id"], "sort_keys": [("at", "descending")]})
+    desk.send(instruction(primary_keys=["at"], sort_keys=[["id", "ascending"]]))
+    (rejected,) = desk.take()
+    assert isinstance(rejected, Rejected)
+    assert [reason.split(" ")[0] for reason in rejected.reasons] == ["primary_keys", "sort_keys"]
+
+
+def test_a_document_without_keys_for_a_table_without_keys_is_rejected(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    desk.send(json.dumps({"schema_version": "1", "source_table_id": TABLE}))
+    (rejected,) = desk.take()
+    assert isinstance(rejected, Rejected)
+    assert "primary_keys is missing" in rejected.reasons[0]
+
+
+def test_a_document_for_an_offline_table_is_rejected(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    desk.lake.table(TABLE).set_properties({"state": "offline"})
+    desk.send(instruction())
+    (rejected,) = desk.take()
+    assert isinstance(rejected, Rejected)
+    assert f"table {TABLE} is offline" in rejected.reasons[0]
+
+
+def parsed(body: str) -> InstructionDocument:
+    document = parse_instruction(body)
+    assert isinstance(document, InstructionDocument)
+    return document

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.catalog.log import DurableLog
-from compactor.errors import Corrupt, Fenced
-from compactor.object_store import StoreLocation
-from compactor.spec import JobRunSpec, SessionResult
-from dispatcher.claims import Claim, NotClaimed, claim_job_run
-from dispatcher.job_runs import (
+from compactor.log.durable_log import DurableLog
+from compactor.model.errors import Corrupt, ErrorKind, Fenced
+from compactor.planning.spec import JobRunSpec, SessionResult
+from compactor.storage.location import StoreLocation
+from dispatcher.job_runs.claims import Claim, ClaimWatch, NotClaimed, claim_job_run
+from dispatcher.job_runs.job_run_log import (
     JOB_RUN_LOG,
     CancelRequested,
+    ClaimRenewed,
     JobRunAccepted,
     JobRunAction,
     JobRunClaimed,
@@ -30,6 +31,7 @@ from dispatcher.job_runs import (
     conclude,
 )
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
+from launcher.retrying import RetryPolicy, Setbacks, TryAgain, what_follows
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 
@@ -89,7 +91,7 @@ def success(session: int, rows_in: int = 10, rows_out: int = 7) -> Succeeded:
     )
 
 
-FAILURE = Failed(attempt=3, error_kind="crashed", reasons=("it crashed",))
+FAILURE = Failed(attempt=3, error_kind=ErrorKind.CRASHED, reasons=("it crashed",))
 
 
 def test_a_job_run_goes_from_waiting_to_running_and_back_when_it_is_released() -> None:
@@ -117,7 +119,7 @@ def test_a_rejected_job_run_can_become_nothing_else() -> None:
         claimed(epoch=4),
     ],
 )
-def test_what_an_earlier_epoch_writes_cannot_follow(late: JobRunAction) -> None:
+def test_an_action_of_an_earlier_epoch_is_refused(late: JobRunAction) -> None:
     with pytest.raises(Corrupt):
         fold(accepted(), claimed(1), claimed(2), late)
 
@@ -130,19 +132,32 @@ def test_nothing_is_written_about_a_session_that_has_ended_or_never_was() -> Non
         fold(*running, ended(3, NothingToDo()))
 
 
+def test_an_outage_of_which_an_earlier_release_did_not_say_when_it_began_exhausts_no_patience() -> None:
+    state = fold(
+        accepted(1),
+        claimed(),
+        SessionLaunching(epoch=1, session_id="run.1", attempt=1),
+        SessionRetried(epoch=1, session_id="run.1", attempt=2, error_kind=ErrorKind.UNAVAILABLE, reasons=()),
+    )
+    now_ms = 1_760_000_000_000
+    after = state.sessions["run.1"].setbacks.after(ErrorKind.UNAVAILABLE, now_ms, progressed=False)
+    assert (after.outages, after.outage_since_ms) == (2, now_ms)
+    assert isinstance(what_follows(ErrorKind.UNAVAILABLE, after, now_ms, RetryPolicy()), TryAgain)
+
+
 def test_attempts_and_failures_are_counted_apart() -> None:
     state = fold(
         accepted(1),
         claimed(),
         SessionLaunching(epoch=1, session_id="run.1", attempt=1),
         SessionLaunched(epoch=1, session_id="run.1", attempt=1, cluster="here"),
-        SessionRetried(epoch=1, session_id="run.1", attempt=2, error_kind="crashed", reasons=()),
+        SessionRetried(epoch=1, session_id="run.1", attempt=2, error_kind=ErrorKind.CRASHED, reasons=()),
         SessionLaunching(epoch=1, session_id="run.1", attempt=2),
         claimed(2),
         SessionLaunching(epoch=2, session_id="run.1", attempt=3),
     )
     session = state.sessions["run.1"]
-    assert (session.attempt, session.failures, session.cluster) == (3, 1, None)
+    assert (session.attempt, session.setbacks, session.cluster) == (3, Setbacks(failures=1, unwatched=1), None)
 
 
 def test_the_first_request_to_cancel_stands() -> None:
@@ -221,31 +236,81 @@ def claim(store: MemoryStore, clock: ManualClock, owner: str) -> Claim:
     return claim
 
 
+def renew(claim: Claim, lasts_seconds: float = 60.0) -> None:
+    """As earlier releases show that they live: by an entry."""
+    renewed = ClaimRenewed(epoch=claim.epoch, expires_at_ms=0, lasts_seconds=lasts_seconds)
+    claim.write(lambda _: [renewed])
+
+
+def watch(clock: ManualClock) -> ClaimWatch:
+    return ClaimWatch(60.0, clock)
+
+
+def try_claim(store: MemoryStore, clock: ManualClock, watched: ClaimWatch) -> Claim | NotClaimed:
+    return claim_job_run(open_log(store, clock), "second", 60.0, clock, watched)
+
+
 def test_a_claim_keeps_others_away_until_it_runs_out(store: MemoryStore, clock: ManualClock) -> None:
     claim(store, clock, "first")
+    watched = watch(clock)
+    assert try_claim(store, clock, watched) == NotClaimed("first holds it in epoch 1")
     clock.sleep(59.9)
-    refused = claim_job_run(open_log(store, clock), "second", 60.0, clock)
-    assert refused == NotClaimed("first holds it in epoch 1")
+    assert try_claim(store, clock, watched) == NotClaimed("first holds it in epoch 1")
     clock.sleep(0.2)
-    assert claim(store, clock, "second").epoch == 2
+    taken = try_claim(store, clock, watched)
+    assert isinstance(taken, Claim)
+    assert taken.epoch == 2
 
 
-def test_a_renewed_claim_runs_out_later(store: MemoryStore, clock: ManualClock) -> None:
-    first = claim(store, clock, "first")
+@pytest.mark.parametrize("hours", [-1, 1, 24 * 365])
+def test_wrong_clocks_do_not_change_when_a_claim_expires(store: MemoryStore, clock: ManualClock, hours: int) -> None:
+    claim(store, clock, "first")
+    clock.set_ms(clock.now_ms() + hours * 3_600_000)
+    watched = watch(clock)
+    assert isinstance(try_claim(store, clock, watched), NotClaimed)
+    clock.sleep(59.9)
+    assert isinstance(try_claim(store, clock, watched), NotClaimed)
+    clock.sleep(0.2)
+    assert isinstance(try_claim(store, clock, watched), Claim)
+
+
+def test_a_claim_runs_out_when_its_holder_said_and_not_when_the_watcher_s_would(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    claim_job_run(open_log(store, clock), "first", 300.0, clock)
+    watched = watch(clock)
+    try_claim(store, clock, watched)
+    clock.sleep(299)
+    assert isinstance(try_claim(store, clock, watched), NotClaimed)
+    clock.sleep(2)
+    assert isinstance(try_claim(store, clock, watched), Claim)
+
+
+def test_whatever_a_holder_writes_is_a_sign_of_life(store: MemoryStore, clock: ManualClock) -> None:
+    first, watched = claim(store, clock, "first"), watch(clock)
+    try_claim(store, clock, watched)
     clock.sleep(50)
-    first.renew(60.0)
+    first.write(lambda _: [SessionLaunching(epoch=1, session_id="run.1", attempt=1)])
+    assert isinstance(try_claim(store, clock, watched), NotClaimed)
     clock.sleep(50)
-    assert isinstance(claim_job_run(open_log(store, clock), "second", 60.0, clock), NotClaimed)
+    renew(first)
+    assert isinstance(try_claim(store, clock, watched), NotClaimed)
+    clock.sleep(59)
+    open_log(store, clock).append(lambda _: [CancelRequested(reason="anybody may")])
+    clock.sleep(2)
+    assert isinstance(try_claim(store, clock, watched), Claim)
 
 
-def test_whoever_was_taken_over_is_fenced_and_writes_nothing(store: MemoryStore, clock: ManualClock) -> None:
+def test_a_dispatcher_that_was_taken_over_is_fenced_and_writes_nothing(store: MemoryStore, clock: ManualClock) -> None:
     first = claim(store, clock, "first")
+    watched = watch(clock)
+    try_claim(store, clock, watched)
     clock.sleep(61)
-    claim(store, clock, "second")
+    assert isinstance(try_claim(store, clock, watched), Claim)
     before = open_log(store, clock).load().entry_number
     over = "epoch 1 of job_runs/run/log is over: second holds it in epoch 2"
     with pytest.raises(Fenced, match=over):
-        first.renew(60.0)
+        renew(first)
     with pytest.raises(Fenced, match=over):
         first.release()
     assert open_log(store, clock).load().entry_number == before

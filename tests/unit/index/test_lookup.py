@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.catalog.actions import IndexFile
-from compactor.catalog.paths import TableFolder
 from compactor.index.files import IndexTarget, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows
-from compactor.index.lookup import RowPointer, find_pointer
-from compactor.local_store import LocalStore
-from compactor.object_store import ObjectStore, StoreLocation, open_store
+from compactor.index.range_lookup import RowPointer, find_pointer
+from compactor.model.files import IndexFile
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.opening import open_store
+from compactor.storage.paths import TableFolder
 from tests.effort import examples
 from tests.fakes.faulty_store import FaultyStore
 from tests.properties.folders import fresh_folder
@@ -39,7 +41,7 @@ def write_run(
         np.array([pointers[digest][1] for digest in digests], np.int64),
         np.empty((len(digests), 0), np.uint8),
     )
-    return list(write_bucket(location, IndexTarget(FOLDER, run, f"c{run}", rows_per_file), 0, rows, ()))
+    return list(write_bucket(location, IndexTarget(FOLDER, run, f"c{run}", rows_per_file), 0, rows, (), "a1"))
 
 
 def repoint(location: StoreLocation, run: int, file: IndexFile, distance: int) -> IndexFile:
@@ -47,7 +49,9 @@ def repoint(location: StoreLocation, run: int, file: IndexFile, distance: int) -
     [segment] = open_bucket(location, [file])
     is_row = segment.file_numbers > TOMBSTONE_FILE_NUMBER
     row_indices = segment.row_indices + distance * is_row
-    return write_pointers(location, IndexTarget(FOLDER, run, f"c{run}", 1), file, segment.file_numbers, row_indices)
+    return write_pointers(
+        location, IndexTarget(FOLDER, run, f"c{run}", 1), file, segment.file_numbers, row_indices, "a2"
+    )
 
 
 def find(store: ObjectStore, files: list[IndexFile], key: int) -> RowPointer | None:

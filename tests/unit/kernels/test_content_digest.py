@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.errors import Invalid
 from compactor.kernels.content_digest import ContentDigest
+from compactor.model.errors import Invalid
 
 _DAY = datetime.date(1995, 4, 3)
 _TIME = datetime.datetime(1995, 4, 3, 12, tzinfo=zoneinfo.ZoneInfo("UTC"))
@@ -76,7 +76,7 @@ def test_order_nulls_and_number_of_rows_show(arrow_type: pa.DataType, values: li
         assert as_is != digest(table_of(arrow_type, values[::-1]))
 
 
-def test_what_lies_under_a_null_does_not_show() -> None:
+def test_bytes_under_a_null_have_no_effect() -> None:
     dirty = pa.Array.from_buffers(
         pa.int32(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer((7).to_bytes(4, "little") + (9).to_bytes(4, "little"))]
     )

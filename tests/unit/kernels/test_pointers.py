@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.errors import Corrupt
 from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
+from compactor.model.errors import Corrupt
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=200), max_size=6), st.randoms(use_true_random=False))
@@ -27,14 +27,16 @@ def test_a_surviving_row_s_rank_counts_the_survivors_before_it_in_its_file(
     places = np.array([place for place, _, _, _ in plain], np.int32)
     numbers = files_of_places(places, bounds)
     assert numbers.tolist() == [number for _, number, _, _ in plain]
-    rows = np.array([row if survives else -1 for row, (_, _, _, survives) in enumerate(plain)], np.int64)
+    rows = np.arange(len(plain))
     chance.shuffle(rows)  # type: ignore[arg-type]
+    survives = np.array([plain[row][3] for row in rows], np.bool_)
+    rows[~survives] = chance.choice([-1, 2**62])
     ranks = RanksWithinFiles(places, numbers, bounds)
-    for piece in np.array_split(rows, 3):
-        ranks.add(piece)
-    expected = [plain[row][2] if row >= 0 else 0 for row in rows]
-    assert ranks.of(rows).tolist() == expected
-    assert ranks.of(rows[:1]).tolist() == expected[:1]
+    for piece, counted in zip(np.array_split(rows, 3), np.array_split(survives, 3), strict=True):
+        ranks.add(piece, counted)
+    expected = [plain[row][2] if counted else 0 for row, counted in zip(rows, survives, strict=True)]
+    assert ranks.of(rows, survives).tolist() == expected
+    assert ranks.of(rows[:1], survives[:1]).tolist() == expected[:1]
 
 
 @given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 300))), st.randoms(use_true_random=False))

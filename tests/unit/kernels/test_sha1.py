@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.sha1 import HAS_INSTRUCTIONS, add_block_by_instructions, add_block_plainly, sha1
+from compactor.kernels.sha1 import HAS_INSTRUCTIONS, add_block_portably, add_block_with_instructions, sha1
 
 
 @nb.njit
 def _add_block(state, block):  # type: ignore[no-untyped-def]
-    add_block_by_instructions(state, block)  # type: ignore[call-arg]
+    add_block_with_instructions(state, block)  # type: ignore[call-arg]
 
 
 FIRST_STATE = [0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0]
@@ -39,7 +39,7 @@ def test_a_block_is_added_plainly_as_the_standard_says() -> None:
     """The one block that "abc" makes."""
     block = np.frombuffer(b"abc\x80" + bytes(59) + bytes([24]), np.uint8)
     state = np.array(FIRST_STATE, np.uint32)
-    add_block_plainly(state, block)
+    add_block_portably(state, block)
     assert state.astype(">u4").tobytes() == hashlib.sha1(b"abc").digest()
 
 
@@ -50,6 +50,6 @@ def test_the_instructions_add_every_block_as_the_plain_form_does() -> None:
         block = random.integers(0, 256, 64, dtype=np.uint8)
         state = random.integers(0, 2**32, 5, dtype=np.uint32)
         plainly, by_instructions = state.copy(), state.copy()
-        add_block_plainly(plainly, block)
+        add_block_portably(plainly, block)
         _add_block(by_instructions, block)
         assert by_instructions.tolist() == plainly.tolist()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from compactor.kernels.survivors import (
     DELETE_WITHOUT_SORT_VALUES,
     KEEP_FOR_EVER,
     LIVE,
-    NOT_DELETED,
     TOMBSTONE,
     UPSERT,
     ArrivingRows,
@@ -27,6 +27,7 @@ from compactor.kernels.survivors import (
 from tests.effort import examples
 
 HORIZON = 20
+POSITION_MIN = -(2**63)
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Arriving:
 
 @dataclass(frozen=True)
 class Remembered:
+    """deleted_at: where the key was deleted; None: its row is live."""
+
     sort: bytes
-    tombstone_position: int
+    deleted_at: int | None
 
 
 @dataclass(frozen=True)
@@ -58,21 +61,22 @@ def plain_fold(index: dict[int, Remembered], rows: list[Arriving], by_position: 
     deduplicated = deleted = 0
     for key in sorted({*index, *(row.key for row in rows)}):
         holder: str | int | None = None
-        sort, operation, deleted_at, met = b"", UPSERT, NOT_DELETED, 0
+        deleted_at: int | None = None
+        sort, operation, met = b"", UPSERT, 0
         if key in index:
-            holder, sort, deleted_at = "index", index[key].sort, index[key].tombstone_position
-            operation = UPSERT if deleted_at == NOT_DELETED else DELETE
-            met += deleted_at == NOT_DELETED
+            holder, sort, deleted_at = "index", index[key].sort, index[key].deleted_at
+            operation = UPSERT if deleted_at is None else DELETE
+            met += deleted_at is None
         for place, row in enumerate(rows):
             if row.key != key:
                 continue
             met += 1
-            expired = deleted_at != NOT_DELETED and retention >= 0 and row.position - deleted_at > retention
+            expired = deleted_at is not None and retention >= 0 and row.position - deleted_at > retention
             clears = DELETE_WITHOUT_SORT_VALUES in (operation, row.operation)
             if holder is None or by_position or expired or clears or row.sort >= sort:
                 holder, sort, operation = place, row.sort, row.operation
-                deleted_at = row.position if operation == DELETE and not by_position else NOT_DELETED
-        remembered = deleted_at != NOT_DELETED and not (retention >= 0 and HORIZON - deleted_at > retention)
+                deleted_at = row.position if operation == DELETE and not by_position else None
+        remembered = deleted_at is not None and not (retention >= 0 and HORIZON - deleted_at > retention)
         assert holder is not None
         if operation == UPSERT:
             keys[key] = (holder, LIVE)
@@ -92,7 +96,9 @@ def fold(
     remembered = RememberedKeys(
         words_of(known),
         sort_matrix([index[key].sort for key in known], width),
-        np.array([index[key].tombstone_position for key in known], np.int64),
+        np.array([LIVE if index[key].deleted_at is None else TOMBSTONE for key in known], np.uint8),
+        # Of a live key this is its row, which may be any number.
+        np.array([POSITION_MIN if index[key].deleted_at is None else index[key].deleted_at for key in known], np.int64),
     )
     words = words_of([row.key for row in rows])
     order = digest_order(words)
@@ -105,7 +111,7 @@ def fold(
     )
     found = find_survivors(remembered, arriving, horizon, retention)
     keys: dict[int, tuple[str | int, int]] = {}
-    for holder, outcome in zip(found.holders.tolist(), found.outcomes.tolist(), strict=True):
+    for holder, outcome in zip(found.winning_rows.tolist(), found.outcomes.tolist(), strict=True):
         if holder < len(known):
             keys[known[holder]] = ("index", outcome)
         else:
@@ -134,10 +140,8 @@ def rounds(draw: st.DrawFn) -> tuple[dict[int, Remembered], list[Arriving], int,
     width = draw(st.sampled_from([0, 2, 2]))
     sort = st.binary(min_size=width, max_size=width) if not width else st.sampled_from([b"\0\0", b"\1\0", b"\1\7"])
     operation = st.sampled_from([UPSERT, UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES])
-    tombstones = st.integers(-8, 8) if width else st.just(NOT_DELETED)
-    index = draw(
-        st.dictionaries(st.integers(0, 7), st.builds(Remembered, sort, st.just(NOT_DELETED) | tombstones), max_size=6)
-    )
+    deleted_at = st.none() | st.integers(-8, 8) if width else st.none()
+    index = draw(st.dictionaries(st.integers(0, 7), st.builds(Remembered, sort, deleted_at), max_size=6))
     positions = sorted(draw(st.lists(st.integers(9, HORIZON), max_size=14)))
     rows = [draw(st.builds(Arriving, st.integers(0, 9), sort, operation, st.just(at))) for at in positions]
     return index, rows, width, draw(st.sampled_from([KEEP_FOR_EVER, 0, 3, 8, 100]))
@@ -146,7 +150,7 @@ def rounds(draw: st.DrawFn) -> tuple[dict[int, Remembered], list[Arriving], int,
 @examples(3)
 @given(rounds())
 @example(({}, [], 0, KEEP_FOR_EVER))
-@example(({1: Remembered(b"", NOT_DELETED)}, [], 0, KEEP_FOR_EVER))
+@example(({1: Remembered(b"", None)}, [], 0, KEEP_FOR_EVER))
 def test_survivors_are_those_of_the_plain_fold(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
     index, rows, width, retention = case
     assert fold(index, rows, width, retention) == plain_fold(index, rows, width == 0, retention)
@@ -156,7 +160,7 @@ def test_survivors_are_those_of_the_plain_fold(case: tuple[dict[int, Remembered]
 def test_every_row_is_accounted_for(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
     index, rows, width, retention = case
     found = fold(index, rows, width, retention)
-    rows_in = len(rows) + sum(each.tombstone_position == NOT_DELETED for each in index.values())
+    rows_in = len(rows) + sum(each.deleted_at is None for each in index.values())
     rows_out = sum(outcome == LIVE for _, outcome in found.keys.values())
     assert rows_in == rows_out + found.rows_deduplicated + found.rows_deleted
 
@@ -182,4 +186,12 @@ def test_folding_in_two_rounds_is_folding_in_one(
 
 
 def _remember(row: Arriving) -> Remembered:
-    return Remembered(row.sort, NOT_DELETED if row.operation == UPSERT else row.position)
+    return Remembered(row.sort, None if row.operation == UPSERT else row.position)
+
+
+@pytest.mark.parametrize("position", [POSITION_MIN, POSITION_MIN + 1, -1, 0])
+def test_a_tombstone_holds_whatever_its_position_is(position: int) -> None:
+    index = {1: Remembered(b"\1", position)}
+    late, later = Arriving(1, b"\0", UPSERT, 5), Arriving(1, b"\2", UPSERT, 6)
+    assert fold(index, [late], 1, KEEP_FOR_EVER) == Found({1: ("index", TOMBSTONE)}, 1, 0)
+    assert fold(index, [late, later], 1, KEEP_FOR_EVER) == Found({1: (1, LIVE)}, 1, 0)

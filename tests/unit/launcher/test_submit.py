@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from compactor.errors import Invalid
-from compactor.object_store import StoreLocation
-from compactor.sizing import Resources
-from compactor.spark_settings import MIB
-from launcher.clusters.local import find_program, find_spark_home
-from launcher.spark_conf import GIB, TASK_MEMORY_BYTES_MAX, local_spark_conf, share_of_machine
-from launcher.submit import SparkJob, job_arguments, submit_arguments
+from compactor.model.errors import Invalid
+from compactor.planning.machine_share import GIB
+from compactor.planning.sizing import Resources
+from compactor.storage.location import StoreLocation
+from launcher.clusters.drivers import find_program, find_spark_home
+from launcher.spark_conf import local_spark_conf
+from launcher.submit import SparkJob, job_arguments, job_name, submit_arguments
 
+TWO = Resources(task_memory_bytes=4 * GIB, tasks=2)
 GOLDEN = Path(__file__).parents[2] / "golden" / "spark_submit_local.txt"
+
+STATE = StoreLocation("s3://bucket/state")
 
 
 def test_the_command_line_of_a_local_job_is_the_golden_one() -> None:
-    job = SparkJob("lithify run-1 run-1.1", StoreLocation("file:///state"), "job_runs/run-1/sessions/x/plan.json", 2)
-    conf = local_spark_conf(Resources(task_memory_bytes=4 * GIB, tasks=2), 1 * GIB, "/scratch")
+    job = SparkJob(
+        "lithify run-1 run-1.1", StoreLocation("file:///state"), "job_runs/run-1/sessions/x/plan.json", 2, TWO
+    )
+    conf = local_spark_conf(TWO, 1 * GIB, "/scratch")
     command = submit_arguments("/spark/bin/spark-submit", "/packages/compactor/main.py", job, conf)
     assert "\n".join(command) + "\n" == GOLDEN.read_text()
 
 
 def test_the_job_is_told_where_the_state_lies_and_nothing_else() -> None:
     state = StoreLocation("s3://state/root", "http://127.0.0.1:1", "eu-west-1")
-    assert job_arguments(SparkJob("name", state, "plan.json", 3)) == (
+    assert job_arguments(SparkJob("name", state, "plan.json", 3, TWO)) == (
         *("--state", "s3://state/root", "--state-endpoint-url", "http://127.0.0.1:1", "--state-region", "eu-west-1"),
         *("--plan", "plan.json", "--attempt", "3"),
     )
-
-
-@pytest.mark.parametrize(
-    ("memory_bytes", "cores", "sessions", "tasks", "task_memory_bytes", "driver_memory_bytes"),
-    [
-        (32 * GIB, 8, 2, 4, (16 * GIB - 16 * GIB // 10) // 4, 16 * GIB // 10),
-        (4 * GIB, 2, 1, 2, (4 * GIB - 512 * MIB) // 2, 512 * MIB),
-        (512 * GIB, 8, 1, 8, TASK_MEMORY_BYTES_MAX, 512 * GIB // 10),
-        (8 * GIB, 1, 4, 1, 2 * GIB - 512 * MIB, 512 * MIB),
-    ],
-)
-def test_a_session_gets_its_share_of_the_machine(
-    memory_bytes: int, cores: int, sessions: int, tasks: int, task_memory_bytes: int, driver_memory_bytes: int
-) -> None:
-    resources, driver = share_of_machine(memory_bytes, cores, sessions)
-    assert resources == Resources(task_memory_bytes, tasks)
-    assert driver == driver_memory_bytes
 
 
 def test_the_installed_spark_is_found_without_importing_it() -> None:
@@ -60,3 +49,34 @@ def test_the_installed_spark_is_found_without_importing_it() -> None:
 def test_a_wrong_spark_home_is_named(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=rf"there is no {tmp_path}/bin/spark-submit: SPARK_HOME is {tmp_path}"):
         find_spark_home({"SPARK_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("session_id", "attempt", "begins"),
+    [
+        ("nightly.1", 2, "lithify-nightly-1-a2-"),
+        ("Ärger/../x y.12", 1, "lithify-rger-x-y-12-a1-"),
+        ("x" * 300, 123, "lithify-xxxx"),
+        ("日本", 1, "lithify-a1-"),
+    ],
+)
+def test_a_jobs_name_is_one_that_every_service_takes(session_id: str, attempt: int, begins: str) -> None:
+    name = job_name(STATE, "run", session_id, attempt)
+    assert name.startswith(begins)
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{1,99}", name)
+
+
+def test_each_attempt_has_a_name_of_its_own_and_always_the_same() -> None:
+    other = StoreLocation("s3://other/state")
+    asked = [
+        *(
+            (state, run, session, attempt)
+            for state in (STATE, other)
+            for run in ("a", "b")
+            for session in ("a.1", "a-1")
+            for attempt in (1, 11)
+        ),
+    ]
+    names = [job_name(*each) for each in asked]
+    assert len(set(names)) == len(asked)
+    assert names == [job_name(*each) for each in asked]

@@ -1,0 +1,154 @@
+"""The deltas of a stream version in memory: an immutable sequence that shares its parts with the one before it.
+
+A fold makes a new state for every action. Adding a delta to this sequence copies a few references: the sequence is a
+list of runs, and when the last 8 runs have about the same length, they are merged. So each delta is copied log8(n)
+times in all, and the lookup of a delta id searches about as many runs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from operator import attrgetter
+from typing import overload
+
+from compactor.catalog.actions import DeltaAdded
+
+_FAN_OUT = 8
+
+_position = attrgetter("position")
+
+
+class _Run:
+    """Some deltas. The first `skipped` ones are no longer part of the sequence; a later copy drops them."""
+
+    def __init__(self, deltas: tuple[DeltaAdded, ...], skipped: int = 0) -> None:
+        self.deltas = deltas
+        self.skipped = skipped
+
+    def __len__(self) -> int:
+        return len(self.deltas) - self.skipped
+
+    def live(self) -> tuple[DeltaAdded, ...]:
+        return self.deltas[self.skipped :] if self.skipped else self.deltas
+
+    @cached_property
+    def _by_id(self) -> dict[str, int]:
+        return {delta.delta_id: place for place, delta in enumerate(self.deltas)}
+
+    def find(self, delta_id: str) -> DeltaAdded | None:
+        place = self._by_id.get(delta_id)
+        return None if place is None or place < self.skipped else self.deltas[place]
+
+    def above(self, position: int) -> int:
+        """The list index of the first delta above a position."""
+        return bisect_right(self.deltas, position, lo=self.skipped, key=_position)
+
+    def without_first(self, place: int) -> _Run:
+        if 2 * place > len(self.deltas):
+            return _Run(self.deltas[place:])
+        run = _Run(self.deltas, place)
+        if "_by_id" in self.__dict__:
+            run.__dict__["_by_id"] = self._by_id
+        return run
+
+
+class DeltaSequence(Sequence[DeltaAdded]):
+    """Deltas in position order. Compares equal to any sequence of the same deltas."""
+
+    __slots__ = ("_length", "_runs")
+
+    def __init__(self, deltas: Iterable[DeltaAdded] = ()) -> None:
+        given = tuple(deltas)
+        self._runs: tuple[_Run, ...] = (_Run(given),) if given else ()
+        self._length = len(given)
+
+    @classmethod
+    def _of(cls, runs: Iterable[_Run]) -> DeltaSequence:
+        made = cls()
+        made._runs = tuple(run for run in runs if len(run))
+        made._length = sum(map(len, made._runs))
+        return made
+
+    def added(self, delta: DeltaAdded) -> DeltaSequence:
+        """A sequence with one more delta, which has the greatest position."""
+        runs = [*self._runs, _Run((delta,))]
+        while len(runs) >= _FAN_OUT and len(runs[-_FAN_OUT]) < _FAN_OUT * len(runs[-1]):
+            last = runs[-_FAN_OUT:]
+            runs[-_FAN_OUT:] = [_Run(tuple(each for run in last for each in run.live()))]
+        made = DeltaSequence()
+        made._runs, made._length = tuple(runs), self._length + 1
+        return made
+
+    def without(self, position: int) -> DeltaSequence:
+        """A sequence without the delta at a position."""
+        runs = list(self._runs)
+        for number, run in enumerate(runs):
+            place = run.above(position) - 1
+            if place >= run.skipped and run.deltas[place].position == position:
+                runs[number] = _Run((*run.deltas[run.skipped : place], *run.deltas[place + 1 :]))
+        return DeltaSequence._of(runs)
+
+    def split(self, position: int) -> tuple[DeltaSequence, DeltaSequence]:
+        """The deltas up to and including a position, and those above it."""
+        before: list[_Run] = []
+        after: list[_Run] = []
+        for run in self._runs:
+            place = run.above(position)
+            if place > run.skipped:
+                before.append(_Run(run.deltas[run.skipped : place]))
+            if place < len(run.deltas):
+                after.append(run.without_first(place) if place > run.skipped else run)
+        return DeltaSequence._of(before), DeltaSequence._of(after)
+
+    def above(self, position: int) -> Iterator[DeltaAdded]:
+        """The deltas above a position, in order."""
+        for run in self._runs:
+            if run.deltas[-1].position > position:
+                yield from run.deltas[run.above(position) :]
+
+    def find(self, delta_id: str) -> DeltaAdded | None:
+        """The delta with this id; None if there is none."""
+        for run in reversed(self._runs):
+            found = run.find(delta_id)
+            if found is not None:
+                return found
+        return None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[DeltaAdded]:
+        for run in self._runs:
+            yield from run.live()
+
+    def __reversed__(self) -> Iterator[DeltaAdded]:
+        for run in reversed(self._runs):
+            yield from reversed(run.live())
+
+    @overload
+    def __getitem__(self, index: int) -> DeltaAdded: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[DeltaAdded]: ...
+    def __getitem__(self, index: int | slice) -> DeltaAdded | Sequence[DeltaAdded]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        place = index + self._length if index < 0 else index
+        for run in self._runs:
+            if 0 <= place < len(run):
+                return run.deltas[run.skipped + place]
+            place -= len(run)
+        raise IndexError(index)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(other) == len(self) and all(map(_equal, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"DeltaSequence({list(self)!r})"
+
+
+def _equal(one: DeltaAdded, other: object) -> bool:
+    return one == other

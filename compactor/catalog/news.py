@@ -1,0 +1,72 @@
+"""Hints that a partition stream has something to compact, so that a job run over many streams reads the logs of these
+streams only.
+
+The property `news_hints` is set when a table is created, or never. A table that has it stores an object
+`tables/<table id>/news/<partition>/<entry number>` for each such stream:
+
+    1  create the hint of entry n     before the entry, by the writer of an entry that gives the stream work
+    2  write entry n
+    3  delete hints up to entry c     by a reader that found no work in the stream at entry c
+
+Step 3 never deletes a needed hint: later hints have greater numbers, since entry c exists. So every stream with work
+has a hint. A hint of a stream without work (its writer lost a race or was killed) costs one read of the stream's log.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from compactor.catalog.snapshot import StreamSnapshot
+from compactor.log.durable_log import LogState
+from compactor.model.errors import Invalid
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import NewsHint, StreamFolder, TableFolder, parse
+
+
+def has_news(snapshot: StreamSnapshot, table_id: str) -> bool:
+    """Whether a compaction of the stream into its own table has work: deltas that are not compacted, or dead rows."""
+    compacted, active = snapshot.compacted, snapshot.active
+    if compacted is not None and compacted.deletion_vectors:
+        return True
+    if active is None or not active.deltas:
+        return False
+    if compacted is None or compacted.source_table_id != table_id:
+        return True
+    processed, last = compacted.processed, active.deltas[-1].position
+    if compacted.source_stream_version != active.stream_version:
+        return compacted.source_stream_version < active.stream_version
+    return last > processed.position or (last == processed.position and processed.file_number is not None)
+
+
+class NewsHints:
+    """The hints of one partition stream."""
+
+    def __init__(self, store: ObjectStore, folder: StreamFolder) -> None:
+        self._store = store
+        self._folder = folder
+
+    def before_entry(self, before: LogState[StreamSnapshot], after: LogState[StreamSnapshot]) -> None:
+        """Step 1; called before an entry is written."""
+        table_id = self._folder.table_id
+        if has_news(after.state, table_id) and not has_news(before.state, table_id):
+            self._store.overwrite(NewsHint(self._folder, after.entry_number).key, b"")
+
+    def clear(self, at: LogState[StreamSnapshot]) -> None:
+        """Step 3, if the stream has no work at this entry."""
+        if has_news(at.state, self._folder.table_id):
+            return
+        last = NewsHint(self._folder, at.entry_number).key
+        for entry in list(self._store.list(f"{self._folder.news}/")):
+            if entry.key <= last:
+                self._store.delete(entry.key)
+
+
+def partitions_with_news(store: ObjectStore, table_id: str) -> list[dict[str, str]]:
+    """The partitions of a table that have a hint, each once."""
+    found: dict[StreamFolder, None] = {}
+    for entry in store.list(f"{TableFolder(table_id).news}/"):
+        with suppress(Invalid):  # not a name that Lithify writes
+            path = parse(entry.key)
+            if isinstance(path, NewsHint):
+                found[path.stream] = None
+    return [dict(stream.partition) for stream in found]

@@ -1,0 +1,258 @@
+"""The properties of a table: its keys, the destination of its compacted rows, retention times.
+
+Each property is one field of `TableProperties`. To add one: add a field whose default keeps the earlier behaviour, a
+line in FORMAT.md, and, if it may contradict another property, a sentence in `contradictions`. `create_table`,
+`set_properties`, `lithify table set` and `get` then take it without a change. Code reads values from the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, get_args
+
+import pyarrow as pa
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic_core import ErrorDetails, to_json
+
+from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
+from compactor.model.counts import SortKey
+from compactor.model.document import Document
+from compactor.model.errors import Invalid
+from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
+from compactor.schemas.open_types import OpenTable, reasons_against
+
+GRACE_SECONDS = 7 * 24 * 3600
+"""Longer than any attempt, and long enough to notice a wrong compaction and to read the table as it was before."""
+
+GRACE_SECONDS_MIN = 3_600
+"""A shorter grace may delete files that a compaction or a writer is about to commit."""
+
+
+class TableState(StrEnum):
+    """An offline table takes no deltas, and no compaction begins; it can be read."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+def _listed(value: object) -> object:
+    """Splits names in one text, as in a command line (`a,b`), and sorts a set of names."""
+    if isinstance(value, str):
+        return [name.strip() for name in value.split(",")]
+    return sorted(value) if isinstance(value, set | frozenset) else value
+
+
+def _sort_keys(value: object) -> object:
+    """Sort keys as users write them: `updated:descending,id`, or [column, order] pairs."""
+    listed = _listed(value)
+    return [_sort_key(each) for each in listed] if isinstance(listed, Sequence) else listed
+
+
+def _sort_key(given: object) -> object:
+    if isinstance(given, str):
+        column, colon, order = given.rpartition(":")
+        return {"column": column, "order": order} if colon else {"column": given}
+    if isinstance(given, Sequence) and len(given) == 2:
+        return {"column": given[0], "order": given[1]}
+    return given
+
+
+ColumnNames = tuple[Annotated[str, Field(min_length=1)], ...]
+PositiveInt = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+class TableProperties(Document):
+    """All properties of a table; None: not set. Frozen: each change makes another value."""
+
+    primary_keys: Annotated[ColumnNames, Field(min_length=1)] | None = Field(
+        default=None, description="key columns; instructions and compact() may leave them out"
+    )
+    sort_keys: Annotated[tuple[SortKey, ...], Field(min_length=1)] | None = Field(
+        default=None, description="COLUMN[:ORDER],...: of the rows of a key, the last one in this order survives"
+    )
+    destination_compacted_table_id: str | None = Field(
+        default=None, description="where compacted rows go; not set: the table itself"
+    )
+    compacted_file_content_type: ContentType | None = Field(default=None, description="of compacted files")
+    rows_per_compacted_file: PositiveInt | None = Field(default=None, description="at most")
+    bytes_per_compacted_file: PositiveInt | None = Field(default=None, description="about so many at most")
+    private_columns: ColumnNames = Field(default=(), description="columns whose values never stand in logs")
+    state: TableState = Field(
+        default=TableState.ONLINE, description="online, or offline: takes no deltas, and is not compacted"
+    )
+    retention_seconds: PositiveInt | None = Field(
+        default=None, description="for how long what was replaced or compacted stays readable"
+    )
+    gc_grace_seconds: Annotated[int, Field(ge=GRACE_SECONDS_MIN)] | None = Field(
+        default=None, description="what gc spares at least: the longest that a writer or a compaction may take"
+    )
+
+    publish: tuple[OpenFormat, ...] = Field(
+        default=(), description="table formats that other engines read, in which every committed round is published"
+    )
+
+    news_hints: bool = Field(
+        default=False, description="streams with something to compact are listed; only create_table can set it"
+    )
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        """Leaves out properties that are not set: earlier releases can read the entries until a new property is
+        used."""
+        rendered: dict[str, JsonValue] = handler(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in rendered.items() if getattr(self, name) != fields[name].default}
+
+    @property
+    def grace_seconds(self) -> int:
+        return GRACE_SECONDS if self.gc_grace_seconds is None else self.gc_grace_seconds
+
+    def of_a_copy(self) -> dict[str, object]:
+        """The properties that a destination table inherits when the first compaction creates it."""
+        rendered = self.model_dump(mode="json")
+        return {name: rendered[name] for name in _OF_A_COPY if name in rendered}
+
+    def changed(self, changes: Mapping[str, object]) -> TableProperties:
+        """The properties with some changed; None removes a property. Raises `Invalid`, with every reason."""
+        unknown = [f"there is no property {name!r}{_nearest(name)}" for name in changes if name not in NAMES]
+        known = {name: value for name, value in changes.items() if name in NAMES}
+        kept = {name: value for name, value in self.model_dump(mode="json").items() if name not in known}
+        given = {name: _in_log_form(name, value) for name, value in known.items() if value is not None}
+        try:
+            parsed = TableProperties.model_validate_json(to_json({**kept, **given}, fallback=str))
+        except ValidationError as error:
+            raise Invalid(*unknown, *_sentences(error, given)) from error
+        if unknown:
+            raise Invalid(*unknown)
+        return parsed
+
+    def difference_from(self, given: TableProperties) -> str | None:
+        """Describes in a sentence the given properties that differ here; None: no differences."""
+        rendered, wanted = self.model_dump(mode="json"), given.model_dump(mode="json")
+        differing = [name for name, value in wanted.items() if rendered.get(name) != value]
+        each = [f"{name} {_shown(rendered.get(name))}, not {_shown(wanted[name])}" for name in differing]
+        return f"the properties {', '.join(each)} (lithify table set changes them)" if each else None
+
+
+NAMES = tuple(TableProperties.model_fields)
+NO_PROPERTIES = TableProperties()
+
+_OF_A_COPY = ("private_columns", "retention_seconds", "gc_grace_seconds")
+
+_WRITTEN_FORMS = {
+    "primary_keys": _listed,
+    "private_columns": _listed,
+    "publish": _listed,
+    "sort_keys": _sort_keys,
+}
+"""Of properties that users may write in other ways than the log has them."""
+
+
+def contradictions(
+    properties: TableProperties, partition_keys: Sequence[str], schema: pa.Schema | None
+) -> Iterator[str]:
+    """All contradictions between properties, or with the table's definition, one sentence each."""
+    primary_keys, sort_keys = properties.primary_keys or (), properties.sort_keys or ()
+    yield from check_given_key_names(primary_keys, sort_keys)
+    if schema is not None:
+        yield from check_declared_keys(schema, primary_keys, sort_keys)
+    yield from _wrong_privacy(properties, partition_keys)
+    yield from _wrong_destination(properties)
+    yield from _wrong_publication(properties, partition_keys, schema)
+    content_type = properties.compacted_file_content_type
+    if content_type in NOT_WRITTEN:
+        written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
+        yield f"compacted_file_content_type {content_type} can be read only: use {written}"
+    if properties.retention_seconds is not None and properties.retention_seconds < properties.grace_seconds:
+        how = "is not set, so" if properties.gc_grace_seconds is None else "says that"
+        yield (
+            f"retention_seconds is {properties.retention_seconds:,}: gc_grace_seconds {how} an attempt may take "
+            f"{properties.grace_seconds:,} seconds, and what it read must be there until it ends"
+        )
+
+
+def value_of_text(name: str, text: str) -> object:
+    """A property's value from a command line: JSON, a number, or plain text. Raises `Invalid` for broken JSON."""
+    if text[:1] in ("[", "{", '"'):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise Invalid(f"{name}: {text!r} begins as JSON and is none: {error}") from error
+    field = TableProperties.model_fields.get(name)
+    if field is not None and field.annotation is bool and text in ("true", "false"):
+        return text == "true"
+    is_number = field is not None and _takes_numbers(field.annotation)
+    digits = text.replace("_", "").replace(",", "")
+    return int(digits) if is_number and digits.removeprefix("-").isdecimal() else text
+
+
+def _takes_numbers(annotation: object) -> bool:
+    return annotation is int or any(_takes_numbers(each) for each in get_args(annotation))
+
+
+def _wrong_privacy(properties: TableProperties, partition_keys: Sequence[str]) -> Iterator[str]:
+    private = properties.private_columns
+    for column in dict.fromkeys(private):
+        if private.count(column) > 1:
+            yield f"private column {column!r} is named {private.count(column)} times"
+        if column in partition_keys:
+            yield f"private column {column!r} is a partition key: its values are in the names of objects"
+        if column == PARTITION_STREAM_POSITION:
+            yield f"{column!r} is a virtual column, and every log has it: it cannot be private"
+
+
+def _wrong_destination(properties: TableProperties) -> Iterator[str]:
+    if properties.destination_compacted_table_id is not None:
+        try:
+            TableId.parse(properties.destination_compacted_table_id)
+        except Invalid as error:
+            yield from (f"destination_compacted_table_id: {reason}" for reason in error.reasons)
+
+
+def _wrong_publication(
+    properties: TableProperties, partition_keys: Sequence[str], schema: pa.Schema | None
+) -> Iterator[str]:
+    publish = properties.publish
+    if not publish:
+        return
+    if len(set(publish)) < len(publish):
+        yield f"publish names a format twice: {', '.join(publish)}"
+    content_type = properties.compacted_file_content_type
+    if content_type not in (None, ContentType.PARQUET):
+        yield (
+            f"publish is {', '.join(publish)}, and compacted_file_content_type {content_type}: "
+            "published files are parquet"
+        )
+    sort_keys = [key.column for key in properties.sort_keys or ()]
+    table = OpenTable(partition_keys, properties.primary_keys or (), sort_keys, OpenFormat.DELTA in publish)
+    found = reasons_against(pa.schema([]) if schema is None else schema, table)
+    yield from (f"publish is {', '.join(publish)}: {reason}" for reason in found)
+
+
+def _in_log_form(name: str, value: object) -> object:
+    form = _WRITTEN_FORMS.get(name)
+    return value if form is None else form(value)
+
+
+def _nearest(name: str) -> str:
+    nearest = difflib.get_close_matches(name, NAMES, n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known are {', '.join(NAMES)}"
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _sentences(error: ValidationError, given: Mapping[str, object]) -> list[str]:
+    found = dict.fromkeys(_sentence(each, given) for each in error.errors(include_url=False))
+    return list(found)
+
+
+def _sentence(detail: ErrorDetails, given: Mapping[str, object]) -> str:
+    name, *within = detail["loc"] or ("properties",)
+    where = f"{name}" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in within)
+    wanted = detail["msg"].removeprefix("Input should be ").replace("a valid array", "a list of names")
+    return f"{where} is {_shown(detail.get('input', given.get(str(name))))}: it must be {wanted}"

@@ -1,0 +1,149 @@
+"""The columns of a partition stream, and the check of a new delta against them.
+
+A delta whose columns cannot be unified with the earlier ones would block every compaction of the stream, so it is
+refused when it is appended. It is compared with the compacted schema and the schemas of the newest pending files. The
+schemas of files that this process appended or opened before are cached.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from compactor.catalog.actions import DeltaAdded
+from compactor.catalog.snapshot import SourceStream, StreamSnapshot
+from compactor.catalog.stream import PartitionStream
+from compactor.model.errors import Corrupt, Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import PARTITION_STREAM_POSITION, Operation
+from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
+from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.tabular import TabularFile, read_schema
+
+FILES_LOOKED_AT_MAX = 32
+"""Of the newest pending upserts. The first append of a process to a stream opens at most so many footers."""
+
+TEXT_BYTES_LOOKED_AT_MAX = 64 * 1024 * 1024
+"""Text must be read whole to infer its types; larger text files are not checked."""
+
+SCHEMAS_KEPT = 4 * FILES_LOOKED_AT_MAX
+
+NamedSchema = tuple[str, pa.Schema]
+"""A file's name, for the error, and its columns."""
+
+
+class StreamSchemas:
+    """Caches the schemas of a table's delta files. Safe to share between threads."""
+
+    def __init__(self, declared: pa.Schema | None) -> None:
+        self._declared = declared
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, pa.Schema] = OrderedDict()
+
+    def check(
+        self,
+        stream: PartitionStream,
+        snapshot: StreamSnapshot,
+        source: SourceStream | None,
+        operation: Operation,
+        found: Sequence[NamedSchema],
+        published: OpenTable | None = None,
+    ) -> None:
+        """Raises `Invalid`, with the column, both files and both types, for schemas that cannot be unified with the
+        stream's.
+
+        source     the stream version that the delta is added to; None: it will be the first
+        published  the table, if other engines read its compacted files: columns of other types are refused
+        """
+        if published is not None and operation is Operation.UPSERT:
+            _refuse_closed(found, published)
+        if source is None:
+            return
+        if operation is Operation.DELETE:
+            found = [(name, _keys_of(schema, snapshot)) for name, schema in found]
+        before = self.known(stream, snapshot, source)
+        if published is not None:
+            before, found = ([(name, open_schema(schema)) for name, schema in each] for each in (before, found))
+        for each in found:
+            unify_schemas([*before, each])
+
+    def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:
+        """The distinct schemas that can be unified. A schema that cannot be unified is left out: it blocks compaction
+        anyway."""
+        together: list[NamedSchema] = []
+        for name, schema in self._found(stream, snapshot, source):
+            if not any(schema.equals(other) for _, other in together):
+                with suppress(Invalid):
+                    unify_schemas([*together, (name, schema)])
+                    together.append((name, schema))
+        return together
+
+    def remember(self, stream: PartitionStream, delta: DeltaAdded, found: Sequence[NamedSchema]) -> None:
+        """Caches the schemas of a delta's files. `found`: one for each file, or one for all."""
+        for place, file in enumerate(delta.files):
+            self._keep(stream.uri_of(file.path), found[min(place, len(found) - 1)][1])
+
+    def _found(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> Iterator[NamedSchema]:
+        compacted = snapshot.compacted
+        goes_on = (
+            compacted is not None
+            and compacted.source_table_id == stream.table_id
+            and compacted.source_stream_version == source.stream_version
+        )
+        if compacted is not None and goes_on:
+            yield f"the compacted rows of {stream}", parse_schema(compacted.last_round.compacted_schema)
+        looked_at = 0
+        for delta in reversed(source.deltas):
+            is_taken = compacted is not None and goes_on and delta.position <= compacted.processed.position
+            if is_taken or looked_at >= FILES_LOOKED_AT_MAX:
+                return
+            if delta.operation is Operation.UPSERT:
+                for file in delta.files[: FILES_LOOKED_AT_MAX - looked_at]:
+                    looked_at += 1
+                    schema = self._schema_of(stream, file)
+                    if schema is not None:
+                        yield stream.uri_of(file.path), schema
+
+    def _schema_of(self, stream: PartitionStream, file: DataFile) -> pa.Schema | None:
+        uri = stream.uri_of(file.path)
+        with self._lock:
+            kept = self._kept.get(uri)
+        if kept is not None:
+            return kept
+        if file.content_type.is_text and file.size_bytes > TEXT_BYTES_LOOKED_AT_MAX:
+            return None
+        # The compaction reports a missing or damaged file. It must not block the appends of other writers.
+        with suppress(Invalid, Corrupt):
+            return self._keep(
+                uri, read_schema(stream.location, TabularFile(uri, file.content_type, file.size_bytes), self._declared)
+            )
+        return None
+
+    def _keep(self, uri: str, schema: pa.Schema) -> pa.Schema:
+        plain = plain_schema(schema)
+        with self._lock:
+            self._kept[uri] = plain
+            while len(self._kept) > SCHEMAS_KEPT:
+                self._kept.popitem(last=False)
+        return plain
+
+
+def _refuse_closed(found: Sequence[NamedSchema], published: OpenTable) -> None:
+    """Raises `Invalid`, with every reason, for columns that cannot be published."""
+    reasons = [f"{name}: {reason}" for name, schema in found for reason in reasons_against(schema, published)]
+    if reasons:
+        raise Invalid(*(f"the table is published for other engines, and {reason}" for reason in reasons))
+
+
+def _keys_of(schema: pa.Schema, snapshot: StreamSnapshot) -> pa.Schema:
+    """The key and sort columns. Of a delete, only these are checked. They are unknown before the first compaction."""
+    compacted = snapshot.compacted
+    if compacted is None:
+        return pa.schema([])
+    keys = {*compacted.primary_keys, *(key.column for key in compacted.sort_keys)} - {PARTITION_STREAM_POSITION}
+    return pa.schema([field for field in schema if field.name in keys])

@@ -1,0 +1,724 @@
+"""Tables and their partition streams, for writers and for other packages.
+
+`DeltaCatalog` has the tables of a lake; `Table` appends deltas and opens its partition streams. Every change is one log
+entry (`log/durable_log.py`), by the rules in `appending.py`. Data files are written before the entry that adds them to
+a delta, so a writer that stops leaves unreferenced files, and never an incomplete delta. `compactor/lake.py` adds the
+reading of rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Self, TypeVar
+
+import pyarrow as pa
+
+from compactor.catalog import appending
+from compactor.catalog.actions import DeltaAdded, StreamAction
+from compactor.catalog.appending import DeltaRequest
+from compactor.catalog.backlog import Backlog, backlog_of
+from compactor.catalog.definition import TABLE_LOG, TableAction, TableDefinition, define_table, set_properties
+from compactor.catalog.delta_files import (
+    ROWS_PER_DELTA_FILE,
+    ArrowSource,
+    DeltaFiles,
+    DeltaSource,
+    DeltaTarget,
+    FileList,
+    check_schema,
+    digest_arrow,
+    open_source,
+    register_files,
+    write_files,
+)
+from compactor.catalog.news import partitions_with_news
+from compactor.catalog.properties import TableProperties, TableState
+from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
+from compactor.catalog.stream import PartitionStream
+from compactor.catalog.stream_schema import StreamSchemas
+from compactor.log.durable_log import DurableLog, LogState
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import ContentType, LifecycleState, OpenFormat, Operation, PartitionValues, render_partition
+from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
+from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.storage.listing import encoded_names
+from compactor.storage.location import StoreLocation, key_bytes_max
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import (
+    NAME_IN_STREAM_BYTES_MAX,
+    DeltaFilePath,
+    DroppedTable,
+    StreamFolder,
+    TableFolder,
+    decode,
+    decode_partition,
+    reasons_against_place,
+)
+from compactor.storage.side_by_side import side_by_side
+
+__all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
+
+ValueT = TypeVar("ValueT")
+WordT = TypeVar("WordT", bound=StrEnum)
+
+DefinitionLog = DurableLog[TableDefinition | None, TableAction]
+
+STREAMS_KEPT = 256
+"""Partition streams whose last fold a `Table` caches, so that a writer does not read a whole log for each delta."""
+
+PROPERTIES_KNOWN_SECONDS = 60.0
+"""After which a writer that keeps a `Table` reads its properties again: one request in so many seconds."""
+
+PARTITIONS_PER_PAGE = 1_000
+"""As many as S3 lists with one request."""
+
+DELTAS_PER_ENTRY_MAX = 10_000
+"""Of `append_many`: an entry is read whole, by every reader."""
+
+TABLES_KEPT = 4
+"""Tables that a `DeltaCatalog` caches, with their own caches: a session opens its tables several times."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A durable delta: the result of `append`, the same for every append of one delta id."""
+
+    table_id: str
+    partition: Mapping[str, str]
+    stream_version: int
+    position: int
+    operation: Operation
+    delta_id: str
+    files: tuple[DataFile, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class _Incoming:
+    """A delta that is being appended."""
+
+    stream: PartitionStream
+    request: DeltaRequest
+    source: ArrowSource | FileList
+    content_type: ContentType
+    rows_per_file: int = ROWS_PER_DELTA_FILE
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A delta whose files are durable. `files` None: the delta was appended before."""
+
+    incoming: _Incoming
+    files: DeltaFiles | None
+
+
+class DeltaCatalog:
+    """The tables of one lake. Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, *, of_one_run: bool = False) -> None:
+        """`of_one_run`: see `for_one_run`."""
+        self.store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tables: OrderedDict[str, Table] = OrderedDict()
+        self._definitions: dict[str, DefinitionLog] | None = {} if of_one_run else None
+
+    def for_one_run(self) -> Self:
+        """The same lake for one job run: definitions of tables are read once, not for each session."""
+        return type(self)(self.store, self._clock, of_one_run=True)
+
+    @property
+    def location(self) -> StoreLocation:
+        return self.store.location
+
+    def create_table(
+        self,
+        table_id: str,
+        partition_keys: Sequence[str] = (),
+        schema: pa.Schema | None = None,
+        primary_keys: Collection[str] | None = None,
+        sort_keys: Sequence[tuple[str, str]] | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> Table:
+        """Creates a table, or returns the existing one. Raises `Invalid` if the existing definition differs.
+
+        primary_keys, sort_keys  are properties too: a table with keys is compacted by these keys only
+        properties               by name (all names: `catalog/properties.py`); an existing table must have equal values
+                                 of the given ones
+        """
+        keys = {"primary_keys": primary_keys, "sort_keys": sort_keys}
+        given_keys = {name: value for name, value in keys.items() if value is not None}
+        wanted = define_table(table_id, partition_keys, schema, {**(properties or {}), **given_keys})
+
+        def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
+            standing = log_state.state
+            if standing is None:
+                self._refuse_dropped(table_id)
+                return wanted.as_actions()
+            difference = wanted.difference_from(standing) or standing.properties.difference_from(wanted.properties)
+            if difference is not None:
+                raise Invalid(f"table {table_id} is already in {self.location.root_uri} with {difference}")
+            return []
+
+        reasons = reasons_against_place(self.location, table_id) if wanted.properties.publish else ()
+        if reasons:
+            raise Invalid(*reasons)
+        created = self._definition_log(table_id).append(decide)
+        return self._table(created.after.state or wanted)
+
+    def table(self, table_id: str) -> Table:
+        """Raises `Invalid` if the lake has no such table."""
+        definition = self._definition(table_id)
+        if definition is None:
+            near = [each for each in self.tables() if each.casefold() == table_id.casefold()]
+            what_to_do = f"did you mean {near[0]}? Ids are told apart by case" if near else "create it, or check its id"
+            raise Invalid(f"there is no table {table_id} in {self.location.root_uri}: {what_to_do}")
+        return self._table(definition)
+
+    def table_like(self, table_id: str, like: Table) -> Table:
+        """The table. If it does not exist: an unsaved table with the partition keys of another one."""
+        if table_id == like.table_id:
+            return like
+        standing = self._definition(table_id)
+        return self._table(standing or _like(table_id, like))
+
+    def create_table_like(self, table_id: str, like: Table) -> Table:
+        """The table. If it does not exist, it is created with the partition keys, the private columns and the retention
+        times of another one."""
+        wanted = _like(table_id, like)
+        known = self._known_definition(table_id)
+        if known is not None:
+            return self._table(known)
+
+        def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
+            if log_state.state is not None:
+                return []
+            self._refuse_dropped(table_id)
+            return wanted.as_actions()
+
+        created = self._definition_log(table_id).append(decide)
+        return self._table(created.after.state or wanted)
+
+    def tables(self) -> list[str]:
+        """The ids of all tables, in order."""
+        return sorted(_decoded(encoded_names(self.store, "tables/"), decode))
+
+    def _refuse_dropped(self, table_id: str) -> None:
+        if self.store.read(DroppedTable(table_id).key) is not None:
+            raise Invalid(f"table {table_id} was dropped, and its id is not given again: create the next version")
+
+    def _new_table(self, definition: TableDefinition) -> Table:
+        return Table(self.store, definition, self._clock)
+
+    def _table(self, definition: TableDefinition) -> Table:
+        with self._lock:
+            table = self._tables.pop(definition.table_id, None)
+            if table is None or definition.difference_from(table.definition) is not None:
+                table = self._new_table(definition)
+            table.refresh(definition)
+            self._tables[definition.table_id] = table
+            while len(self._tables) > TABLES_KEPT:
+                self._tables.popitem(last=False)
+        return table
+
+    def _definition(self, table_id: str) -> TableDefinition | None:
+        return self._known_definition(table_id) or self._definition_log(table_id).load().state
+
+    def _known_definition(self, table_id: str) -> TableDefinition | None:
+        known = self._definitions.get(table_id) if self._definitions is not None else None
+        return known.newest.state if known is not None else None
+
+    def _definition_log(self, table_id: str) -> DefinitionLog:
+        log = DurableLog(self.store, TableFolder(table_id).definition_log, TABLE_LOG, self._clock)
+        return log if self._definitions is None else self._definitions.setdefault(table_id, log)
+
+
+class Table:
+    """One table. Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore, definition: TableDefinition, clock: Clock) -> None:
+        self.definition = definition
+        self._store = store
+        self._clock = clock
+        self._defined_at_seconds = clock.monotonic_seconds()
+        self._folder = TableFolder(definition.table_id)
+        self._schemas = StreamSchemas(definition.schema)
+        self._lock = threading.Lock()
+        self._streams: OrderedDict[tuple[tuple[str, str], ...], PartitionStream] = OrderedDict()
+
+    @property
+    def table_id(self) -> str:
+        return self.definition.table_id
+
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        return self.definition.partition_keys
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return self.definition.schema
+
+    # -- properties
+
+    @property
+    def properties(self) -> TableProperties:
+        """The properties as of the last read or `set_properties` of this object. Appends reread them after a minute."""
+        return self.definition.properties
+
+    def set_properties(self, changes: Mapping[str, object]) -> TableProperties:
+        """Sets some properties, by name; None removes a property. The others are unchanged. Returns all properties.
+
+        Raises `Invalid`, with every reason, if properties contradict each other or the table; then nothing is changed.
+        """
+
+        def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
+            definition = log_state.state or self.definition
+            properties = definition.properties.changed(changes)
+            if properties.publish and properties.publish != definition.properties.publish:
+                self._check_publishable(properties)
+            if properties.news_hints and not definition.properties.news_hints:
+                raise Invalid(
+                    "news_hints can only be set by create_table: streams that are there, and writers at work, have none"
+                )
+            return set_properties(definition, properties)
+
+        self.refresh(self._definition_log().append(decide).after.state)
+        return self.properties
+
+    def _check_publishable(self, properties: TableProperties) -> None:
+        """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
+        found = dict.fromkeys(reasons_against_place(self._store.location, self.table_id))
+        for partition in self.partitions():
+            compacted = self.stream(partition).load().state.compacted
+            if compacted is not None:
+                sorted_by = [key.column for key in compacted.sort_keys]
+                for_delta = OpenFormat.DELTA in properties.publish
+                about = OpenTable(self.partition_keys, compacted.primary_keys, sorted_by, for_delta)
+                found |= dict.fromkeys(reasons_against(parse_schema(compacted.last_round.compacted_schema), about))
+        if found:
+            raise Invalid(*(f"{self.table_id} cannot be published: {reason}" for reason in found))
+
+    def _check_takes_deltas(self) -> None:
+        """Raises `Invalid` if the table is offline. Properties that are older than a minute are read again."""
+        if self._clock.monotonic_seconds() - self._defined_at_seconds >= PROPERTIES_KNOWN_SECONDS:
+            self.refresh(self._definition_log().load().state)
+        if self.properties.state is TableState.OFFLINE:
+            raise Invalid(
+                f"table {self.table_id} is offline: it takes no deltas until "
+                f"`lithify table set {self.table_id} state=online`"
+            )
+
+    def refresh(self, definition: TableDefinition | None) -> None:
+        """Takes over a definition that was just read. None: the table's log has no entry, since the destination does
+        not exist yet."""
+        self.definition = definition or self.definition
+        self._defined_at_seconds = self._clock.monotonic_seconds()
+
+    def _definition_log(self) -> DefinitionLog:
+        return DurableLog(self._store, self._folder.definition_log, TABLE_LOG, self._clock)
+
+    # -- deltas
+
+    def append(  # noqa: PLR0917 (contract 4 states this signature)
+        self,
+        partition: PartitionValues,
+        source: DeltaSource,
+        operation: str = Operation.UPSERT,
+        position: int | None = None,
+        delta_id: str | None = None,
+        content_type: str = ContentType.PARQUET,
+        rows_per_file: int | None = None,
+        stream_version: int | None = None,
+    ) -> Delta:
+        """Add one delta to a partition stream. It is durable and visible when this returns.
+
+        source          a table, a record batch reader (streamed), or a list of files to register in place
+        operation       `upsert` or `delete`
+        position        None: the clock in ms, or the last position + 1 if that is greater
+        delta_id        a repeated append of the same id and content is a no-op with the same result
+        content_type    of the written files, and of registered files without a known suffix
+        rows_per_file   None: 4,000,000
+        stream_version  None: the active one; an unreleased one must be named; a deprecated one is refused
+
+        Raises `Invalid` if it cannot be appended; then nothing is added. After `Unavailable` it is not known whether
+        the delta was added: append it again with the same delta id.
+        """
+        rows_each = ROWS_PER_DELTA_FILE if rows_per_file is None else rows_per_file
+        if rows_each < 1:
+            raise Invalid(f"rows_per_file is {rows_each}: a file takes at least one row")
+        request = self._request(operation, position, delta_id, stream_version)
+        of_type = _member(ContentType, content_type, "content type")
+        self._check_takes_deltas()
+        incoming = _Incoming(self.stream(partition), request, open_source(source), of_type, rows_each)
+        (added,) = self._append_to(incoming.stream, [self._prepare(incoming, incoming.stream.load().state)])
+        return added
+
+    def append_many(
+        self,
+        deltas: Sequence[tuple[PartitionValues, DeltaSource, str]],
+        delta_ids: Sequence[str] | None = None,
+        content_type: str = ContentType.PARQUET,
+    ) -> list[Delta]:
+        """Add many deltas with one log entry for each partition stream: in the order given, all or none.
+
+        deltas     (partition, source, operation) of each, as for `append`
+        delta_ids  one for each; a repeated id is a no-op with the same result
+
+        Raises `Invalid`, with the number of the delta, if one cannot be appended. After any error each stream has all
+        of its deltas or none: append all of them again with the same delta ids.
+        """
+        if delta_ids is not None and len(delta_ids) != len(deltas):
+            raise Invalid(f"there are {len(deltas):,} deltas and {len(delta_ids):,} delta ids: give one for each")
+        of_type = _member(ContentType, content_type, "content type")
+        self._check_takes_deltas()
+        incoming = self._incoming(deltas, delta_ids, of_type)
+        location = self._store.location
+        streams = {each.stream.folder: each.stream for each in incoming}
+        snapshots = dict(zip(streams, side_by_side(location, _state_of, list(streams.values())), strict=True))
+
+        def prepare(number_and_delta: tuple[int, _Incoming]) -> _Prepared:
+            number, each = number_and_delta
+            try:
+                return self._prepare(each, snapshots[each.stream.folder])
+            except Invalid as error:
+                raise Invalid(*(f"delta {number} of {len(deltas)}: {reason}" for reason in error.reasons)) from error
+
+        groups: dict[StreamFolder, list[_Prepared]] = {folder: [] for folder in streams}
+        for prepared in side_by_side(location, prepare, list(enumerate(incoming, 1))):
+            groups[prepared.incoming.stream.folder].append(prepared)
+
+        def append_group(folder: StreamFolder) -> list[Delta]:
+            return self._append_to(streams[folder], groups[folder])
+
+        added = dict(zip(groups, map(iter, side_by_side(location, append_group, list(groups))), strict=True))
+        return [next(added[each.stream.folder]) for each in incoming]
+
+    def _incoming(
+        self,
+        deltas: Sequence[tuple[PartitionValues, DeltaSource, str]],
+        delta_ids: Sequence[str] | None,
+        content_type: ContentType,
+    ) -> list[_Incoming]:
+        """Raises `Invalid` with every reason."""
+        incoming: list[_Incoming] = []
+        reasons: list[str] = []
+        named: set[tuple[StreamFolder, str]] = set()
+        for number, (partition, source, operation) in enumerate(deltas):
+            delta_id = None if delta_ids is None else delta_ids[number]
+            try:
+                request = self._request(operation, None, delta_id, None)
+                each = _Incoming(self.stream(partition), request, open_source(source), content_type)
+            except Invalid as error:
+                reasons += [f"delta {number + 1} of {len(deltas)}: {reason}" for reason in error.reasons]
+                continue
+            name = (each.stream.folder, request.delta_id)
+            if name in named:
+                reasons.append(f"delta {number + 1} of {len(deltas)}: delta id {request.delta_id!r} is given twice")
+            named.add(name)
+            incoming.append(each)
+        counts = Counter(each.stream.folder for each in incoming)
+        reasons += [
+            f"{count:,} deltas are for one partition stream, and an entry takes {DELTAS_PER_ENTRY_MAX:,} at most: "
+            "append them in parts"
+            for count in counts.values()
+            if count > DELTAS_PER_ENTRY_MAX
+        ]
+        if reasons:
+            raise Invalid(*reasons)
+        return incoming
+
+    def _request(
+        self, operation: str, position: int | None, delta_id: str | None, stream_version: int | None
+    ) -> DeltaRequest:
+        return DeltaRequest(
+            operation=_member(Operation, operation, "operation"),
+            position=position,
+            delta_id=self._clock.new_id() if delta_id is None else delta_id,
+            stream_version=stream_version,
+        )
+
+    def _prepare(self, incoming: _Incoming, snapshot: StreamSnapshot) -> _Prepared:
+        """Writes or measures the delta's files, unless the delta was appended before. Raises `Invalid`, before anything
+        is written, if it cannot be appended."""
+        stream, request, source = incoming.stream, incoming.request, incoming.source
+        standing = appending.find_delta(snapshot, request)
+        if standing is not None:
+            appending.check_same_delta(standing, request, self._digest(source, incoming.content_type))
+            return _Prepared(incoming, None)
+        appending.check_request(snapshot, request)
+        if isinstance(source, list):
+            return _Prepared(incoming, self._register(source, incoming.content_type))
+        self._check_columns(stream, snapshot, request, [("the delta", source.schema)])
+        return _Prepared(incoming, self._write(stream, source, incoming.content_type, incoming.rows_per_file))
+
+    def _append_to(self, stream: PartitionStream, prepared: Sequence[_Prepared]) -> list[Delta]:
+        """Appends the deltas of one stream in one entry. Deltas that are in the stream already are skipped."""
+
+        def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
+            snapshot, actions = log_state.state, list[StreamAction]()
+            checked: list[tuple[Operation, Sequence[tuple[str, pa.Schema]]]] = []
+            for each in prepared:
+                request, files = each.incoming.request, each.files
+                if files is None:
+                    continue
+                more = appending.add_delta(snapshot, request, files, self._clock.now_ms())
+                columns = (request.operation, files.schemas)
+                if more and columns not in checked:
+                    self._check_columns(stream, snapshot, request, files.schemas)
+                    checked.append(columns)
+                for action in more:
+                    snapshot = apply(snapshot, action)
+                    if isinstance(action, DeltaAdded):
+                        self._schemas.remember(stream, action, files.schemas)
+                actions += more
+            return actions
+
+        if any(each.files is not None for each in prepared):
+            snapshot = stream.log.append(decide).after.state
+        else:
+            snapshot = stream.log.newest.state
+        added = []
+        for each in prepared:
+            delta = appending.find_delta(snapshot, each.incoming.request)
+            if delta is None:
+                raise AssertionError(f"delta {each.incoming.request.delta_id!r} is neither added nor refused")
+            added.append(_delta(stream, delta))
+        return added
+
+    def _check_columns(
+        self,
+        stream: PartitionStream,
+        snapshot: StreamSnapshot,
+        request: DeltaRequest,
+        found: Sequence[tuple[str, pa.Schema]],
+    ) -> None:
+        plain = [(name, plain_schema(schema)) for name, schema in found]
+        target, published = appending.target_of(snapshot, request), self._published()
+        self._schemas.check(stream, snapshot, target, request.operation, plain, published)
+
+    def _published(self) -> OpenTable | None:
+        """The published table; None: the table is not published."""
+        properties = self.properties
+        sort_keys = [key.column for key in properties.sort_keys or ()]
+        keys = properties.primary_keys or ()
+        return (
+            OpenTable(self.partition_keys, keys, sort_keys, OpenFormat.DELTA in properties.publish)
+            if properties.publish
+            else None
+        )
+
+    def _write(
+        self, stream: PartitionStream, source: ArrowSource, content_type: ContentType, rows_per_file: int
+    ) -> DeltaFiles:
+        check_schema(source.schema, "the delta", self.schema, self.table_id)
+        append_id = self._clock.new_id()
+
+        def name_file(number: int) -> str:
+            return DeltaFilePath(stream.folder, append_id, number, content_type).key
+
+        return write_files(
+            source,
+            DeltaTarget(stream.location, content_type, rows_per_file, name_file, self.properties.private_columns),
+        )
+
+    def _register(self, files: FileList, content_type: ContentType) -> DeltaFiles:
+        private_columns = self.properties.private_columns
+        return register_files(self._store.location, files, content_type, self.schema, self.table_id, private_columns)
+
+    def _digest(self, source: ArrowSource | FileList, content_type: ContentType) -> str:
+        if isinstance(source, list):
+            return self._register(source, content_type).content_digest
+        return digest_arrow(source)
+
+    def retract(self, partition: PartitionValues, delta_id: str) -> None:
+        """Retract a delta that no compaction has committed. A repeated call is a no-op.
+
+        A session that has read it does not commit it. Raises `Invalid` for a delta that does not exist, that a
+        compaction has committed, or that a compaction is about to commit.
+        """
+        stream = self.stream(partition)
+        for version, delta in self._deltas_called(stream, delta_id):
+            for table_id, compacted in self._compactions_elsewhere(stream):
+                if compacted.has_taken(self.table_id, version, delta.position):
+                    appending.refuse_compacted(delta_id, table_id)
+        stream.log.append(lambda at: appending.retract_delta(at.state, self.table_id, delta_id))
+
+    def _deltas_called(self, stream: PartitionStream, delta_id: str) -> list[tuple[int, DeltaAdded]]:
+        sources = stream.load().state.sources
+        found = ((version, source.deltas.find(delta_id)) for version, source in sources.items())
+        return [(version, delta) for version, delta in found if delta is not None]
+
+    def _compactions_elsewhere(self, stream: PartitionStream) -> Iterator[tuple[str, CompactedStream]]:
+        """Compactions of this partition into other tables, by older releases, which did not record them in the source's
+        log."""
+        for table_id in _decoded(encoded_names(self._store, "tables/"), decode):
+            if table_id != self.table_id:
+                folder = TableFolder(table_id).stream(stream.partition)
+                compacted = PartitionStream.open(self._store, folder, self._clock).load().state.compacted
+                if compacted is not None:
+                    yield table_id, compacted
+
+    # -- partition streams
+
+    def partitions(self) -> list[dict[str, str]]:
+        """The partitions that have a stream, in the order of their values."""
+        found = _decoded(encoded_names(self._store, f"{self._folder.streams}/"), decode_partition)
+        return sorted(found, key=lambda partition: tuple(partition.values()))
+
+    def partition_pages(self, size: int = PARTITIONS_PER_PAGE) -> Iterator[list[dict[str, str]]]:
+        """The partitions that have a stream, in pages, in the order of their encoded names. For tables whose partitions
+        do not fit into memory: each page is listed when the caller takes it."""
+        if size < 1:
+            raise Invalid(f"a page of {size} partitions is none: give 1 or more")
+        found = _decoded(encoded_names(self._store, f"{self._folder.streams}/"), decode_partition)
+        while page := list(islice(found, size)):
+            yield page
+
+    def partitions_with_news(self) -> list[dict[str, str]] | None:
+        """The partitions that may have something to compact into this table; None: the table has no news hints."""
+        if not self.properties.news_hints:
+            return None
+        return sorted(partitions_with_news(self._store, self.table_id), key=lambda each: tuple(each.values()))
+
+    def known_schema(self, partitions: Sequence[PartitionValues] | None = None) -> pa.Schema:
+        """The columns of the rows: declared, compacted, and of pending upserts. `partitions` None: all partitions."""
+        named = [] if self.schema is None else [(f"the schema of {self.table_id}", self.schema)]
+        for partition in self.partitions() if partitions is None else partitions:
+            stream = self.stream(partition)
+            snapshot = stream.load().state
+            if snapshot.active is not None:
+                named += self._schemas.known(stream, snapshot, snapshot.active)
+            elif snapshot.compacted is not None:
+                named.append((str(stream), parse_schema(snapshot.compacted.last_round.compacted_schema)))
+        if self._published() is not None:
+            named = [(name, open_schema(schema)) for name, schema in named]
+        return unify_schemas(named) if named else pa.schema([])
+
+    def backlog(self, partition: PartitionValues) -> Backlog:
+        """The deltas of a partition that are not compacted yet; for a compacted copy those of its source table."""
+        stream = self.stream(partition)
+        compacted = stream.load().state.compacted
+        source = stream
+        if compacted is not None and compacted.source_table_id != self.table_id:
+            source = PartitionStream.open(
+                self._store, TableFolder(compacted.source_table_id).stream(stream.partition), self._clock
+            )
+        return backlog_of(source, compacted)
+
+    def stream(self, partition: PartitionValues) -> PartitionStream:
+        """A partition stream, which may have no entry yet. Raises `Invalid` if the values are not the table's keys."""
+        folder = self._folder.stream(self._in_key_order(partition))
+        with self._lock:
+            stream = self._streams.pop(folder.partition, None)
+            if stream is None:
+                hints = self.properties.news_hints
+                stream = PartitionStream.open(self._store, folder, self._clock, hints=hints)
+                self._check_room(stream)
+            self._streams[folder.partition] = stream
+            while len(self._streams) > STREAMS_KEPT:
+                self._streams.popitem(last=False)
+        return stream
+
+    def create_stream_version(self, partition: PartitionValues, state: str = LifecycleState.UNRELEASED) -> int:
+        """Creates a version of a partition stream and returns its number. A version created `active` deprecates the
+        active one."""
+        wanted = _member(LifecycleState, state, "lifecycle state")
+        appended = self.stream(partition).log.append(
+            lambda log_state: appending.create_stream_version(log_state.state, wanted)
+        )
+        return max(appended.after.state.sources)
+
+    def release_stream_version(self, partition: PartitionValues, stream_version: int) -> None:
+        """Make a version the active one; the active one before it is deprecated in the same entry."""
+        self.stream(partition).log.append(
+            lambda log_state: appending.release_stream_version(log_state.state, stream_version)
+        )
+
+    def deprecate_stream_version(
+        self, partition: PartitionValues, stream_version: int, *, abandon_pending: bool = False
+    ) -> None:
+        """Deprecate a version: it takes no more deltas. A stream without an active version is not compacted until
+        another version is released.
+
+        Raises `Invalid` if the version is active and has rows that are not compacted, unless these are abandoned.
+        """
+        self.stream(partition).log.append(
+            lambda at: appending.deprecate_stream_version(
+                at.state, self.table_id, stream_version, abandon_pending=abandon_pending
+            )
+        )
+
+    def _in_key_order(self, partition: Mapping[str, object]) -> dict[str, str]:
+        if not isinstance(partition, Mapping):
+            raise Invalid(f"a partition is a dict of text by partition key, not a {type(partition).__name__}")
+        has = f"table {self.table_id} has the partition keys {list(self.partition_keys)}"
+        reasons = [f"the partition lacks {key!r}: {has}" for key in self.partition_keys if key not in partition]
+        reasons += [f"{key!r} is no partition key: {has}" for key in partition if key not in self.partition_keys]
+        reasons += [
+            f"the value of partition key {key!r} is {value!r}: give it as text"
+            for key, value in partition.items()
+            if not isinstance(value, str)
+        ]
+        if reasons:
+            raise Invalid(*reasons)
+        return {key: str(partition[key]) for key in self.partition_keys}
+
+    def _check_room(self, stream: PartitionStream) -> None:
+        """Raises `Invalid` if the partition's keys would be too long, before anything is written."""
+        needed, room = len(stream.folder.data) + NAME_IN_STREAM_BYTES_MAX, key_bytes_max(stream.location)
+        if needed > room:
+            raise Invalid(
+                f"partition {render_partition(stream.partition)[:100]}... of {self.table_id} needs keys of {needed} "
+                f"bytes, and below {stream.location.root_uri} they may have {room}: use shorter partition values"
+            )
+
+
+def _like(table_id: str, table: Table) -> TableDefinition:
+    return define_table(table_id, table.partition_keys, None, table.properties.of_a_copy())
+
+
+def _state_of(stream: PartitionStream) -> StreamSnapshot:
+    return stream.load().state
+
+
+def _delta(stream: PartitionStream, added: DeltaAdded) -> Delta:
+    return Delta(
+        table_id=stream.table_id,
+        partition=stream.partition,
+        stream_version=added.stream_version,
+        position=added.position,
+        operation=added.operation,
+        delta_id=added.delta_id,
+        files=added.files,
+    )
+
+
+def _decoded(encoded: Iterable[str], decode_one: Callable[[str], ValueT]) -> Iterator[ValueT]:
+    """The decoded names. Folders whose names cannot be decoded belong to other programs and are skipped."""
+    for name in encoded:
+        with suppress(Invalid):
+            yield decode_one(name)
+
+
+def _member(words: type[WordT], text: str, what: str) -> WordT:
+    """The member of an enumeration for a caller's text. Raises `Invalid` with the valid texts."""
+    try:
+        return words(text)
+    except ValueError as error:
+        raise Invalid(f"{text!r} is no {what}: use {', '.join(words)}") from error

@@ -1,0 +1,159 @@
+"""Runs the steps of a round in this process, one task after the other: no Spark, no Java, nothing to start.
+
+For small sessions: `compact()` uses it for a session that takes less time than the start of a Spark, a Spark job can
+run many such sessions, one per task, and tests run thousands. All records of a round are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar, cast
+
+from compactor.engine.protocol import Addressed, Kept, Records
+from compactor.model.machine import usable_cores, usable_memory_bytes
+from compactor.planning.machine_share import guest_share
+from compactor.planning.sizing import Resources
+
+KeptT = TypeVar("KeptT")
+NoteT = TypeVar("NoteT")
+RecordT = TypeVar("RecordT")
+ResultT = TypeVar("ResultT")
+TaskT = TypeVar("TaskT")
+ValueT = TypeVar("ValueT")
+
+
+START_SECONDS = 0.8
+"""The first session of a process takes this much longer, because it loads the kernels and libraries."""
+
+
+class InProcessEngine:
+    """An engine of one core: this thread's."""
+
+    _has_run = False
+
+    def __init__(self) -> None:
+        self._tasks_done = 0
+
+    def resources(self) -> Resources:
+        share = guest_share(usable_memory_bytes(), cores=1)
+        start_seconds = 0.0 if InProcessEngine._has_run else START_SECONDS
+        return replace(share, hash_buckets_min=usable_cores(), start_seconds=start_seconds, in_process=True)
+
+    @contextmanager
+    def exchange(self, spare_scratch_bytes: int | None = None) -> Iterator[InProcessExchange]:
+        yield InProcessExchange(self)
+
+    def translate_errors(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def driver_hosts(self) -> None:
+        return None
+
+    def tasks_done(self) -> int:
+        return self._tasks_done
+
+    # Tests of steps override these to simulate what a cluster does to tasks and records.
+
+    def run_task(self, task: Callable[[], ResultT]) -> ResultT:
+        """Runs one task to its end."""
+        result = task()
+        self._tasks_done += 1
+        InProcessEngine._has_run = True
+        return result
+
+    def send(self, value: ValueT) -> ValueT:
+        """Passes a function, a task's value or a record to a task."""
+        return value
+
+    def order_of_arrival(self, records: list[RecordT]) -> list[RecordT]:
+        """The order in which a shuffle delivers the records of one partition."""
+        return records
+
+
+class InProcessExchange:
+    def __init__(self, engine: InProcessEngine) -> None:
+        self._engine = engine
+
+    def map(
+        self, tasks: Sequence[TaskT], function: Callable[[TaskT], Iterable[Addressed[ResultT]]]
+    ) -> InProcessRecords[Addressed[ResultT]]:
+        def compute(partition: int) -> Iterator[Addressed[ResultT]]:
+            return iter(self._engine.send(function)(self._engine.send(tasks[partition])))
+
+        return InProcessRecords(self._engine, len(tasks), compute)
+
+
+class InProcessRecords(Records[RecordT]):
+    """Partitions that are computed when they are read."""
+
+    def __init__(self, engine: InProcessEngine, partitions: int, compute: Callable[[int], Iterator[RecordT]]) -> None:
+        self._engine = engine
+        self._partitions = partitions
+        self._compute = compute
+
+    def shuffle(self: InProcessRecords[Addressed[ValueT]], partitions: int) -> InProcessRecords[ValueT]:
+        arrived: list[list[ValueT]] | None = None
+
+        def compute(partition: int) -> Iterator[ValueT]:
+            nonlocal arrived
+            if arrived is None:
+                arrived = [[] for _ in range(partitions)]
+                for records in self._run_all(lambda number: list(self._compute(number))):
+                    for address, record in records:
+                        arrived[address].append(record)
+            return map(self._engine.send, self._engine.order_of_arrival(arrived[partition]))
+
+        return InProcessRecords(self._engine, partitions, compute)
+
+    def map(
+        self, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT]], Iterable[ResultT]]
+    ) -> InProcessRecords[ResultT]:
+        def compute(partition: int) -> Iterator[ResultT]:
+            return iter(self._run(tasks, function, partition))
+
+        return InProcessRecords(self._engine, self._partitions, compute)
+
+    @contextmanager
+    def keep(
+        self,
+        what: str,
+        tasks: Sequence[TaskT],
+        function: Callable[[TaskT, Iterable[RecordT]], Generator[KeptT, None, NoteT]],
+        bytes_max: int,
+    ) -> Iterator[Kept[KeptT, NoteT]]:
+        computed = self._run_all(lambda number: _drained(self._run(tasks, function, number)))
+        kept = [records for records, _ in computed]
+
+        def compute(partition: int) -> Iterator[KeptT]:
+            return map(self._engine.send, kept[partition])
+
+        try:
+            yield Kept(InProcessRecords(self._engine, self._partitions, compute), tuple(note for _, note in computed))
+        finally:
+            kept.clear()
+
+    def collect(
+        self, what: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT]], ResultT]
+    ) -> list[ResultT]:
+        return self._run_all(lambda number: self._run(tasks, function, number))
+
+    def _run(
+        self, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT]], ResultT], partition: int
+    ) -> ResultT:
+        return self._engine.send(function)(self._engine.send(tasks[partition]), self._compute(partition))
+
+    def _run_all(self, task: Callable[[int], ResultT]) -> list[ResultT]:
+        return [self._engine.run_task(partial(task, number)) for number in range(self._partitions)]
+
+
+def _drained(task: Generator[KeptT, None, NoteT]) -> tuple[list[KeptT], NoteT]:
+    """The records that a task yields, and the note that it returns."""
+    records: list[KeptT] = []
+    while True:
+        try:
+            records.append(next(task))
+        except StopIteration as end:
+            return records, cast("NoteT", end.value)

@@ -1,0 +1,33 @@
+"""Starts Python workers before the first task needs one. It must start fast, so it imports next to nothing."""
+
+from __future__ import annotations
+
+import threading
+
+from pyspark import RDD, SparkContext
+
+
+def prestart_workers(spark: SparkContext) -> threading.Thread:
+    """Starts the executors' Python workers, whose imports take more than a second, while the driver makes its own
+    imports.
+
+    Returns immediately, with the thread that waits for them. One empty task runs per core, on the executors that exist.
+    """
+    cores = spark.defaultParallelism
+    tasks = spark.parallelize(range(cores), cores)
+    thread = threading.Thread(target=_run, args=(tasks,), name="wake-workers", daemon=True)
+    thread.start()
+    return thread
+
+
+def _run(tasks: RDD[int]) -> None:
+    try:
+        tasks.foreach(_no_op)
+    except Exception as error:  # noqa: BLE001  (the session's jobs report the cause)
+        import structlog
+
+        structlog.get_logger().debug("workers_not_started", reason=str(error))
+
+
+def _no_op(_: int) -> None:
+    return

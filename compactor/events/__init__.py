@@ -1,0 +1,1 @@
+"""Events: their types, their envelope, the relay from log to sink."""

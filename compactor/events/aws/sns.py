@@ -1,0 +1,132 @@
+"""Publishes events to an SNS topic, in batches of ten. Subscribers' filter policies apply to the message attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.config import Config
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from compactor.events.relay import Event
+from compactor.model.clock import Clock
+from compactor.model.endpoints import checked_endpoint
+from compactor.model.errors import Denied, Invalid, Unavailable
+from compactor.storage.aws.failures import kind_of, translated
+
+if TYPE_CHECKING:
+    from mypy_boto3_sns import SNSClient
+    from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
+
+BATCH_EVENTS_MAX = 10
+BATCH_BYTES_MAX = 250_000
+"""SNS allows 262,144 bytes per batch, including the names of attributes."""
+
+PUBLISH_ATTEMPTS = 4
+"""With pauses of 0.5, 1 and 2 seconds between them, in addition to boto3's own retries."""
+
+
+class SnsSink:
+    """An `EventSink`. SNS does not guarantee an order; consumers sort by `sequence`."""
+
+    def __init__(self, client: SNSClient, topic_arn: str, clock: Clock, attempts: int = PUBLISH_ATTEMPTS) -> None:
+        self._client = client
+        self._reopen: Callable[[], SNSClient] | None = None
+        self._topic_arn = topic_arn
+        self._clock = clock
+        self._attempts = attempts
+
+    @property
+    def name(self) -> str:
+        return self._topic_arn
+
+    @classmethod
+    def open(cls, topic_arn: str, clock: Clock, *, endpoint_url: str | None = None, patient: bool = True) -> SnsSink:
+        """The topic's region is part of its ARN. Raises `Invalid` for anything but a topic's ARN.
+
+        patient  whether a call may retry for long; if not, it takes some seconds at most
+        """
+        parts = topic_arn.split(":")
+        if len(parts) < 6 or parts[2] != "sns":
+            raise Invalid(f"{topic_arn!r} is no SNS topic: write arn:aws:sns:region:account:name")
+        connect_seconds, read_seconds, tries = (5, 20, 4) if patient else (2, 5, 1)
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": tries},
+            connect_timeout=connect_seconds,
+            read_timeout=read_seconds,
+        )
+
+        def open_client() -> SNSClient:
+            endpoint = checked_endpoint(endpoint_url)
+            session = boto3.session.Session()
+            with translated(f"topic {topic_arn} cannot be reached"):
+                return session.client("sns", region_name=parts[3], endpoint_url=endpoint, config=config)
+
+        sink = cls(open_client(), topic_arn, clock, PUBLISH_ATTEMPTS if patient else 1)
+        sink._reopen = open_client
+        return sink
+
+    def check(self) -> None:
+        """Raises `Invalid` if the topic does not exist, `Denied` or `Unavailable` if that cannot be checked."""
+        with translated(f"topic {self._topic_arn} cannot be used"):
+            self._client.get_topic_attributes(TopicArn=self._topic_arn)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Raises `Unavailable` if some may not have arrived, `Invalid` if the topic is wrong or refuses one."""
+        for batch in _batches(events):
+            left = {str(number): event for number, event in enumerate(batch)}
+            retrying = Retrying(
+                sleep=self._clock.sleep,
+                stop=stop_after_attempt(self._attempts),
+                wait=wait_exponential_jitter(multiplier=0.5, max=4.0, jitter=0.2),
+                retry=retry_if_exception_type(Unavailable),
+                reraise=True,
+            )
+            retrying(self._publish_batch, left)
+
+    def _publish_batch(self, left: dict[str, Event]) -> None:
+        """Publishes the rest of a batch, and removes from `left` the events that arrived."""
+        try:
+            self._send_batch(left)
+        except Denied:
+            if self._reopen is not None:  # boto3 reads the credentials file once: a new client reads it again
+                self._client = self._reopen()
+            raise
+
+    def _send_batch(self, left: dict[str, Event]) -> None:
+        what = f"topic {self._topic_arn} takes no events"
+        with translated(what):
+            answer = self._client.publish_batch(
+                TopicArn=self._topic_arn,
+                PublishBatchRequestEntries=[_entry(entry_id, event) for entry_id, event in left.items()],
+            )
+        for success in answer.get("Successful", []):
+            left.pop(success.get("Id", ""), None)
+        for failure in answer.get("Failed", []):
+            code, status = failure.get("Code", ""), 400 if failure.get("SenderFault") else 500
+            raise kind_of(code, status)(f"{what}: {failure.get('Message', '')} ({code})")
+
+
+def _entry(entry_id: str, event: Event) -> PublishBatchRequestEntryTypeDef:
+    return {
+        "Id": entry_id,
+        "Message": event.render().decode(),
+        "MessageAttributes": {
+            name: {"DataType": "String", "StringValue": value} for name, value in event.attributes.items()
+        },
+    }
+
+
+def _batches(events: Sequence[Event]) -> Iterator[list[Event]]:
+    batch: list[Event] = []
+    batch_bytes = 0
+    for event in events:
+        event_bytes = len(event.render()) + 1_000  # and its attributes
+        if batch and (len(batch) == BATCH_EVENTS_MAX or batch_bytes + event_bytes > BATCH_BYTES_MAX):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(event)
+        batch_bytes += event_bytes
+    if batch:
+        yield batch

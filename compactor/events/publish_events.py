@@ -1,0 +1,50 @@
+"""Events about the publication of a table in open table formats."""
+
+from __future__ import annotations
+
+from compactor.events import types as said
+from compactor.events.relay import Event, Subject, bounded, entryless_event
+from compactor.model.names import render_partition
+from compactor.publishing.protocol import NothingToDo, Outcome, Published, Refused
+from compactor.publishing.publication import PublishFailed
+
+
+def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFailed, at_ms: int) -> Event | None:
+    """None: there is nothing to tell. The same commit is the same event."""
+    log_id = f"tables/{table_id}/published"
+    match outcome:
+        case Published():
+            return entryless_event(
+                about,
+                log_id,
+                at_ms,
+                f"{outcome.format}.{outcome.version}",
+                said.TablePublished(
+                    published_table_id=table_id,
+                    format=outcome.format,
+                    version=outcome.version,
+                    entries=dict(outcome.entries),
+                    files_added=outcome.files_added,
+                    files_removed=outcome.files_removed,
+                    files_marked=outcome.files_marked,
+                    rows=outcome.rows,
+                    lag_seconds=outcome.lag_ms / 1_000,
+                    refused=bounded([sentence for each in outcome.refused for sentence in _sentences(each)]),
+                ),
+            )
+        case NothingToDo(refused=()):
+            return None
+        case NothingToDo():
+            reasons = [sentence for each in outcome.refused for sentence in _sentences(each)]
+            return _failed(about, table_id, outcome.format, reasons, at_ms)
+        case PublishFailed():
+            return _failed(about, table_id, outcome.format, outcome.reasons, at_ms)
+
+
+def _failed(about: Subject, table_id: str, format_: str, reasons: tuple[str, ...] | list[str], at_ms: int) -> Event:
+    data = said.TablePublishFailed(published_table_id=table_id, format=format_, reasons=bounded(reasons))
+    return entryless_event(about, f"tables/{table_id}/published", at_ms, f"{format_}.failed.{at_ms}", data)
+
+
+def _sentences(refused: Refused) -> list[str]:
+    return [f"{render_partition(refused.partition)}: {reason}" for reason in refused.reasons]

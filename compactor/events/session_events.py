@@ -1,0 +1,94 @@
+"""The events that end a session, for every runner; and all events of sessions that run in the caller's process.
+
+A launcher may try a session again, so it publishes the session's end. `compact()` makes one attempt, so here the end of
+the attempt is the end of the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from compactor.events import types as event_types
+from compactor.events.relay import (
+    Event,
+    EventSink,
+    Relay,
+    SessionSubject,
+    Subject,
+    bounded,
+    entry_event,
+    session_log_events,
+)
+from compactor.events.types import EventData
+from compactor.log.durable_log import DurableLog, Entry
+from compactor.model.clock import Clock
+from compactor.model.errors import ErrorKind
+from compactor.planning.spec import SessionResult, SessionSpec
+from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionFailed, SessionState, SessionSucceeded
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import SessionFolder
+
+
+def publish_session(spec: SessionSpec, state: ObjectStore, sink: EventSink, clock: Clock) -> None:
+    """Publishes the events of the session's log. Raises the sink's errors; another call publishes the rest."""
+    subject = Subject(spec.job_run.job_run_id, spec.job_run.source_table_id)
+    about = SessionSubject(subject, spec.session_id, spec.partition)
+    folder = SessionFolder(spec.job_run.job_run_id, spec.session_id)
+    log: DurableLog[SessionState, SessionAction] = DurableLog(state, folder.log, SESSION_LOG, clock)
+
+    def build(entry: Entry[SessionAction]) -> tuple[Event, ...]:
+        ends = ((place, _end(about, action)) for place, action in enumerate(entry.actions))
+        told = (entry_event(subject, folder.log, entry, place, data) for place, data in ends if data is not None)
+        return (*session_log_events(about, folder.log, entry), *told)
+
+    Relay(log, state, folder.published.key, build, sink).publish()
+
+
+def _end(about: SessionSubject, action: SessionAction) -> EventData | None:
+    if isinstance(action, SessionSucceeded):
+        return session_succeeded(about.session_id, about.partition, action.result)
+    if isinstance(action, SessionFailed):
+        return session_failed(about.session_id, about.partition, action)
+    return None
+
+
+class EndedInFailure(Protocol):
+    """A failure in a log: an attempt's, or a session's."""
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def error_kind(self) -> ErrorKind: ...
+    @property
+    def reasons(self) -> tuple[str, ...]: ...
+
+
+def session_succeeded(
+    session_id: str, partition: Mapping[str, str], result: SessionResult | None
+) -> event_types.SessionSucceeded:
+    """`result` None: there was nothing to do, so nothing was launched."""
+    return event_types.SessionSucceeded(
+        session_id=session_id,
+        partition=dict(partition),
+        nothing_to_do=result is None or result.rounds == 0,
+        rounds=result.rounds if result else 0,
+        rows_in=result.rows_in if result else 0,
+        rows_out=result.rows_out if result else 0,
+        rows_deduplicated=result.rows_deduplicated if result else 0,
+        rows_deleted=result.rows_deleted if result else 0,
+        seconds=result.seconds if result else 0.0,
+        expected_sla=result.expected_sla if result else None,
+        expected_cost=result.expected_cost if result else None,
+        cost=result.cost if result else None,
+    )
+
+
+def session_failed(session_id: str, partition: Mapping[str, str], failure: EndedInFailure) -> event_types.SessionFailed:
+    return event_types.SessionFailed(
+        session_id=session_id,
+        partition=dict(partition),
+        attempt=failure.attempt,
+        error_kind=failure.error_kind,
+        reasons=bounded(failure.reasons),
+    )

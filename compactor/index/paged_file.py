@@ -1,0 +1,91 @@
+"""An index file on an object store, with only the requested pages in memory."""
+
+from __future__ import annotations
+
+import mmap
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from compactor.storage.ranges import RangeReader, Span
+
+PAGE_BYTES = 64 * 1024
+
+GAP_PAGES_MAX = 2
+"""Pages between two that are wanted come along: a request costs more than they do."""
+
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Of files that a process keeps for who asks next, unless it is told to keep less or more; `sizing` counts it."""
+
+
+class PagedFile:
+    """Room for a whole file, which takes memory only where a page was fetched. What was not asked for reads as zeros,
+    so whoever reads asks before. Used by one thread at a time."""
+
+    def __init__(self, reader: RangeReader, uri: str, size_bytes: int) -> None:
+        self.uri = uri
+        self.size_bytes = size_bytes
+        self._reader = reader
+        # Not from the heap, which may be told to clear what it hands out.
+        self._memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._there = np.zeros(-(-size_bytes // PAGE_BYTES), np.bool_)
+        self.buffer: pa.Buffer = pa.py_buffer(memoryview(self._memory)[:size_bytes])
+
+    @property
+    def bytes_there(self) -> int:
+        return int(np.count_nonzero(self._there)) * PAGE_BYTES
+
+    def begin(self, spans: Sequence[Span]) -> None:
+        """Asks for what `need` will wait for, if there is room."""
+        self._reader.begin(self.uri, self._missing(spans), join_gap_bytes=0)
+
+    def need(self, spans: Sequence[Span]) -> None:
+        """Returns when these bytes are there. No page is fetched twice."""
+        missing = self._missing(spans)
+        room = memoryview(self._memory)
+        for span, data in zip(missing, self._reader.read(self.uri, missing, join_gap_bytes=0), strict=True):
+            room[span.start : span.end] = data
+            self._there[span.start // PAGE_BYTES : -(-span.end // PAGE_BYTES)] = True
+
+    def _missing(self, spans: Sequence[Span]) -> list[Span]:
+        wanted = np.zeros(len(self._there), np.bool_)
+        for span in spans:
+            wanted[max(span.start, 0) // PAGE_BYTES : -(-min(span.end, self.size_bytes) // PAGE_BYTES)] = True
+        wanted &= ~self._there
+        _close_gaps(wanted, self._there)
+        edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
+        runs = edges.reshape(-1, 2) * PAGE_BYTES
+        return [Span(start, min(end, self.size_bytes)) for start, end in runs.tolist()]
+
+
+def _close_gaps(wanted: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> None:
+    places = np.flatnonzero(wanted)
+    gaps = np.diff(places)
+    near = (gaps > 1) & (gaps <= GAP_PAGES_MAX + 1)
+    for place, gap in zip(places[:-1][near].tolist(), gaps[near].tolist(), strict=True):
+        between = slice(place + 1, place + gap)
+        if not there[between].any():
+            wanted[between] = True
+
+
+class KeptFiles:
+    """Files of which a process has read something that it may need again: what a round's dedupe step has read of the
+    index is asked for again when the index is written. The oldest are let go where they take more than their room."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[tuple[int, str], PagedFile] = OrderedDict()
+
+    def open(self, reader: RangeReader, uri: str, size_bytes: int, room_bytes: int = KEPT_BYTES_MAX) -> PagedFile:
+        key = id(reader), uri
+        file = self._files.pop(key, None)
+        if file is None or file.size_bytes != size_bytes:
+            file = PagedFile(reader, uri, size_bytes)
+        self._files[key] = file
+        taken = sum(each.bytes_there for each in self._files.values())
+        while taken > room_bytes and len(self._files) > 1:
+            _, oldest = self._files.popitem(last=False)
+            taken -= oldest.bytes_there
+        return file

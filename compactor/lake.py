@@ -1,0 +1,100 @@
+"""The classes for users: the tables of a lake, with appends (`catalog/tables.py`) and reads (`reading/`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.catalog import tables
+from compactor.catalog.definition import TableDefinition
+from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, DeltaWriter, WriterLimits
+from compactor.model.clock import Clock, SystemClock
+from compactor.model.names import PartitionValues
+from compactor.reading.lookup import KeyValue, lookup
+from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+
+
+class Table(tables.Table):
+    """A table with scans of its rows, and lookups of single keys."""
+
+    def lookup(self, partition: PartitionValues, key: Mapping[str, KeyValue]) -> dict[str, object] | None:
+        """The compacted row of a primary key, found by the index; None if there is none. See `reading/lookup.py`."""
+        return lookup(self._store, self.stream(partition), key, self.schema)
+
+    def writer(
+        self, seconds: float = SECONDS, deltas: int = DELTAS_MAX, size_bytes: int = SIZE_BYTES_MAX
+    ) -> DeltaWriter:
+        """A writer that collects small deltas for so long, so many or so many bytes, and appends them together."""
+        return DeltaWriter(self, WriterLimits(seconds, deltas, size_bytes), self._clock)
+
+    def scan(
+        self,
+        partition: PartitionValues | None = None,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        as_of: AsOf | None = None,
+        view: str = "compacted",
+    ) -> Scan:
+        """The rows of one partition, or of all. The snapshot is pinned now, the files are read later.
+
+        A partition key is added as a text column, after the others, if the files have no column of its name.
+
+        view     "compacted": the compacted rows; "merged": these with all later deltas applied. A partition that was
+                 never compacted is merged by the keys of the others; `Invalid` if these differ or are unknown
+        columns  names, in the order to return; None: all
+        filter   a PyArrow expression over the table's columns; rows for which it is null are left out
+        as_of    a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
+                 without partition keys) also an entry number of its log
+        """
+        partitions = [partition] if partition is not None else self.partitions()
+        request = ScanRequest(
+            self._store, self.table_id, self.partition_keys, columns, filter, as_of, view, partition is None
+        )
+        return open_scan(self._store.location, [self.stream(each) for each in partitions], self.schema, request)
+
+
+class DeltaCatalog(tables.DeltaCatalog):
+    """The tables of one lake. Safe to share between threads."""
+
+    @staticmethod
+    def open(
+        uri: str | Path, *, endpoint_url: str | None = None, region: str | None = None, clock: Clock | None = None
+    ) -> DeltaCatalog:
+        """The lake at `s3://bucket/prefix`, `file:///data/lake` or a path, which may be empty or not exist yet."""
+        location = parse_location(str(uri), endpoint_url=endpoint_url, region=region)
+        return DeltaCatalog(open_store(location), clock or SystemClock())
+
+    def create_table(
+        self,
+        table_id: str,
+        partition_keys: Sequence[str] = (),
+        schema: pa.Schema | None = None,
+        primary_keys: Collection[str] | None = None,
+        sort_keys: Sequence[tuple[str, str]] | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> Table:
+        return _readable(super().create_table(table_id, partition_keys, schema, primary_keys, sort_keys, properties))
+
+    def table(self, table_id: str) -> Table:
+        return _readable(super().table(table_id))
+
+    def table_like(self, table_id: str, like: tables.Table) -> Table:
+        return _readable(super().table_like(table_id, like))
+
+    def create_table_like(self, table_id: str, like: tables.Table) -> Table:
+        return _readable(super().create_table_like(table_id, like))
+
+    def _new_table(self, definition: TableDefinition) -> Table:
+        return Table(self.store, definition, self._clock)
+
+
+def _readable(table: tables.Table) -> Table:
+    """The same table, which this catalog has made."""
+    if not isinstance(table, Table):
+        raise TypeError(f"{table.table_id} was made by another catalog")
+    return table

@@ -1,0 +1,313 @@
+"""A whole job run in this process: pins its sessions, plans each, and runs them one after the other, here or on one
+Spark.
+
+The dispatcher does the same on many machines (`dispatcher/job_runs/`); both write the same session logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from compactor.catalog.stream import PartitionStream
+from compactor.catalog.tables import DeltaCatalog, Table
+from compactor.engine.in_process import InProcessEngine
+from compactor.engine.protocol import Engine
+from compactor.events.publish_events import publish_event
+from compactor.events.relay import EventSink, NoSink, Subject
+from compactor.events.session_events import publish_session
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid, LithifyError, Unavailable
+from compactor.model.machine import usable_cores
+from compactor.model.names import render_partition
+from compactor.planning.session_planner import (
+    MeasuredSession,
+    PinnedSession,
+    measure_session,
+    pin_sessions,
+    plan_measured,
+    spec_as_compacted,
+)
+from compactor.planning.sizing import Resources, without_start
+from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
+from compactor.planning.where_to_run import Place, ThisProcess, choose_places
+from compactor.publishing.publication import PublishFailed, publish, publishers_of
+from compactor.sessions.attempt import run_attempt
+from compactor.sessions.progress import Listener, SessionProgress
+from compactor.sessions.session import SessionDependencies, run_rehash
+from compactor.sessions.session_journal import SessionJournal
+from compactor.sessions.session_log import Heartbeat
+from compactor.storage.paths import JobRunFolder
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A session's plan. `on_spark`: it runs on a Spark that is started for such sessions; else on the given engine."""
+
+    plan: SessionPlan
+    on_spark: bool = False
+
+
+def run_here(
+    run: JobRunSpec, lake: DeltaCatalog, clock: Clock, engine: Engine | None, listener: Listener | None = None
+) -> JobRunResult:
+    """Runs every session: on `engine`, if it is given; else small ones in this process, and large ones on a Spark that
+    is started for them. See `compact` for the errors.
+
+    All sessions are planned before the first one runs. If a partition's input is bad, the others are compacted all the
+    same; the error is raised when all have ended, with the outcome of the others as its `result`.
+    """
+    sink = _sink(run, clock)
+    sessions = pin_sessions(run, lake)
+    failed: dict[str, LithifyError] = {}
+    plans = _plan_all(run, sessions, lake, engine, failed)
+    destination = None
+    if plans or not failed:
+        destination = lake.create_table_like(run.destination_compacted_table_id, lake.table(run.source_table_id))
+    at_work = [session for session in sessions if _id(session) in plans]
+    results = []
+    with _Engines(engine, f"lithify {run.job_run_id}") as engines:
+        for session in sessions:
+            planned = plans.get(_id(session))
+            if planned is None:
+                results += [] if session.has_work else [_nothing_to_do(session)]
+                continue
+            on_heartbeat = _listener_of(listener, session, at_work.index(session) + 1, len(at_work))
+            on_heartbeat(None)
+            launched_at_seconds = clock.monotonic_seconds()
+            plan, chosen = engines.ready_for(planned)
+            with _set_aside(session, failed):
+                try:
+                    before_seconds = clock.monotonic_seconds() - launched_at_seconds
+                    results.append(
+                        run_attempt(
+                            plan,
+                            lake,
+                            lake.store,
+                            chosen,
+                            1,
+                            clock,
+                            on_heartbeat=on_heartbeat,
+                            before_seconds=before_seconds,
+                        )
+                    )
+                finally:
+                    _publish(session.spec, lake, sink, clock)
+    if destination is not None and destination.properties.publish:
+        _publish_table(run, lake, destination, [session.spec for session in sessions], sink, clock)
+    failures = [_failure(session, failed[_id(session)]) for session in sessions if _id(session) in failed]
+    outcome = JobRunResult(job_run_id=run.job_run_id, sessions=tuple(results), failures=tuple(failures))
+    if failed:
+        raise _together(list(failed.values()), outcome)
+    return outcome
+
+
+class _Engines:
+    """A context manager: the engines of sessions. Spark is started when the first session needs it, and stopped at the
+    end."""
+
+    def __init__(self, given: Engine | None, app_name: str) -> None:
+        self._at_hand = given or InProcessEngine()
+        self._app_name = app_name
+        self._spark: Engine | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+
+    def ready_for(self, planned: _Planned) -> tuple[SessionPlan, Engine]:
+        """The engine, and the plan with the time that is expected from now on."""
+        if planned.on_spark and self._spark is None:
+            from compactor.engine.local import local_spark
+            from compactor.engine.spark import SparkEngine
+
+            self._spark = SparkEngine(self._stack.enter_context(local_spark(self._app_name)))
+            return planned.plan, self._spark
+        if not planned.on_spark or self._spark is None:
+            return planned.plan, self._at_hand
+        return planned.plan.model_copy(update={"expected_sla": without_start(planned.plan.expected_sla)}), self._spark
+
+
+def _plan_all(
+    run: JobRunSpec,
+    sessions: Sequence[PinnedSession],
+    lake: DeltaCatalog,
+    engine: Engine | None,
+    failed: dict[str, LithifyError],
+) -> dict[str, _Planned]:
+    """The plan of every session that has something to do, by its id."""
+    measured: dict[str, MeasuredSession] = {}
+    for session in sessions:
+        if session.has_work:
+            with _set_aside(session, failed):
+                measured[_id(session)] = measure_session(session.spec, lake)
+    at_hand = InProcessEngine().resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
+    places: tuple[Place | None, ...] = (None,) * len(measured)
+    if engine is None:
+        process = ThisProcess(at_hand.task_memory_bytes, usable_cores(), lake.location.root_uri.startswith("s3://"))
+        places = choose_places([each.size for each in measured.values()], run.max_rows_per_round, process)
+    on_spark = _spark_resources() if any(place is not None and place.on_spark for place in places) else at_hand
+    plans: dict[str, _Planned] = {}
+    pinned = {_id(session): session for session in sessions}
+    for (session_id, each), place in zip(measured.items(), places):
+        with _set_aside(pinned[session_id], failed):
+            runs_on_spark = place is not None and place.on_spark
+            plan = plan_measured(each, on_spark if runs_on_spark else at_hand)
+            if place is not None:
+                plan = plan.model_copy(update={"arithmetic": (*plan.arithmetic, place.why)})
+            plans[session_id] = _Planned(plan, runs_on_spark)
+            if not runs_on_spark:
+                at_hand = replace(at_hand, start_seconds=0.0)  # what a process loads, it loads once
+    return plans
+
+
+def _spark_resources() -> Resources:
+    from compactor.engine.local import local_resources  # who needs no Spark does not load it
+
+    return local_resources()
+
+
+@contextmanager
+def _set_aside(session: PinnedSession, failed: dict[str, LithifyError]) -> Iterator[None]:
+    """Keeps an error for the end, but raises that of an unavailable lake, which would fail for every session."""
+    try:
+        yield
+    except Unavailable:
+        raise
+    except LithifyError as error:
+        failed[_id(session)] = error
+
+
+def _id(session: PinnedSession) -> str:
+    return session.spec.session_id
+
+
+def _failure(session: PinnedSession, error: LithifyError) -> SessionFailure:
+    return SessionFailure(
+        session_id=session.spec.session_id,
+        partition=session.spec.partition,
+        error_kind=error.kind,
+        reasons=error.reasons if isinstance(error, Invalid) else (str(error),),
+    )
+
+
+def _together(errors: Sequence[LithifyError], result: JobRunResult) -> LithifyError:
+    """One error for all: of the first kind that is not the input's fault, if there is one."""
+    first = next((error for error in errors if not isinstance(error, Invalid)), errors[0])
+    reasons = [
+        f"{render_partition(failure.partition)}: {reason}" if failure.partition else reason
+        for failure in result.failures
+        for reason in failure.reasons
+    ]
+    if len(errors) == 1 and not result.failures[0].partition:
+        together = first
+    else:
+        together = Invalid(*reasons) if isinstance(first, Invalid) else type(first)("; ".join(reasons))
+    together.result = result
+    together.__cause__ = None if together is first else first
+    return together
+
+
+def _listener_of(
+    listener: Listener | None, session: PinnedSession, number: int, sessions: int
+) -> Callable[[Heartbeat | None], None]:
+    def on_heartbeat(heartbeat: Heartbeat | None) -> None:
+        if listener is None:
+            return
+        try:
+            listener(SessionProgress(number, sessions, session.spec.partition, heartbeat))
+        except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
+            structlog.get_logger().warning("progress_listener_failed", reason=f"{type(error).__name__}: {error}")
+
+    return on_heartbeat
+
+
+def _publish(spec: SessionSpec, lake: DeltaCatalog, sink: EventSink, clock: Clock) -> None:
+    """Publishes the session's events. A failing topic is only logged: the rows are committed, and the events are in the
+    log."""
+    try:
+        publish_session(spec, lake.store, sink, clock)
+    except LithifyError as error:
+        structlog.get_logger().warning("events_not_published", session_id=spec.session_id, reason=str(error))
+
+
+def _publish_table(
+    run: JobRunSpec, lake: DeltaCatalog, table: Table, specs: Sequence[SessionSpec], sink: EventSink, clock: Clock
+) -> None:
+    """Publishes the table for other engines, also what earlier job runs left unpublished. A failure is only logged and
+    told: the rows are committed, and the next job run, or `lithify publish`, goes on."""
+    streams = [table.stream(spec.partition) for spec in specs]
+    about = Subject(run.job_run_id, run.source_table_id)
+    try:
+        for outcome in publish(publishers_of(lake.store, table, clock), streams):
+            event = publish_event(about, table.table_id, outcome, clock.now_ms())
+            if event is not None:
+                sink.publish([event])
+            refused = () if isinstance(outcome, PublishFailed) else outcome.refused
+            for each in refused:
+                where = render_partition(each.partition)
+                structlog.get_logger().warning(
+                    "partition_not_published", partition=where, reason="; ".join(each.reasons)
+                )
+    except LithifyError as error:
+        structlog.get_logger().warning("table_not_published", table=table.table_id, reason=str(error))
+
+
+def _sink(run: JobRunSpec, clock: Clock) -> EventSink:
+    if run.sns_event_topic_arn is None:
+        return NoSink()
+    from compactor.events.aws.sns import SnsSink  # boto3 is loaded only by who publishes
+
+    return SnsSink.open(run.sns_event_topic_arn, clock)
+
+
+def rehash_here(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: int, clock: Clock) -> None:
+    """Changes the hash bucket count of a compacted stream's index, on its own Spark. Reads no data file.
+
+    Raises `Invalid` for a stream that was never compacted, `Fenced` if a compactor works on it.
+    """
+    compacted = stream.load().state.compacted
+    if compacted is None:
+        raise Invalid(f"{stream} has no index yet: compact it first")
+    job_run_id = f"rehash-{clock.new_id()}"
+    spec = spec_as_compacted(lake, stream, compacted, job_run_id)
+    from compactor.engine.local import local_spark
+    from compactor.engine.spark import SparkEngine
+
+    resources = _spark_resources()
+    plan = SessionPlan(
+        spec=spec,
+        hash_bucket_count=hash_bucket_count,
+        max_rows_per_round=1,
+        task_memory_bytes=resources.task_memory_bytes,
+        tasks=resources.tasks,
+        expected_sla=0.0,
+        arithmetic=(f"{hash_bucket_count} hash buckets: as asked for",),
+    )
+    folder = JobRunFolder(job_run_id).session(spec.session_id)
+    with local_spark(f"lithify {job_run_id}") as spark, SessionJournal(lake.store, folder, 1, clock) as journal:
+        run_rehash(plan, SessionDependencies(lake, SparkEngine(spark), clock, journal))
+
+
+def _nothing_to_do(session: PinnedSession) -> SessionResult:
+    return SessionResult(
+        session_id=session.spec.session_id,
+        partition=session.spec.partition,
+        rounds=0,
+        rows_in=session.compacted_rows,
+        rows_out=session.compacted_rows,
+        rows_deduplicated=0,
+        rows_deleted=0,
+        seconds=0.0,
+        expected_sla=0.0,
+    )

@@ -1,0 +1,552 @@
+"""The checkpoints of a log: stored folds, so that a reader need not start from entry 1. All of it is derived from the
+entries: without a valid checkpoint, reading takes longer and gives the same result.
+
+Two forms:
+
+    `WholeCheckpoint`   the fold as one Parquet file; for logs whose fold is small
+    `SharedCheckpoint`  a *head* (JSON) that refers to *pieces* (Parquet). A piece never changes, and successive
+                        checkpoints share it: a checkpoint writes the rows that are new since the one before
+
+A fold is described by series of rows. One that *grows* (deltas, in position order) gets a piece for its new rows; many
+small pieces are merged, so a row is written three times at most. One that is *replaced* (files of a compacted stream)
+gets a new piece when its version changes.
+
+Order of writes: new pieces, the head, the hint; then objects are deleted that no kept checkpoint refers to. A crash in
+between leaves objects that no head names, which garbage collection finds (`unneeded`). Which checkpoints are kept: the
+newest, and earlier ones at distances that double, while all together are below `KEPT_BYTES_RATIO` times the newest. So
+a reader as of an earlier entry replays about as many entries as have been written since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+from pydantic import Field, JsonValue
+
+from compactor.model.clock import Clock
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, Outdated, Unavailable
+from compactor.storage.object_store import ObjectEntry, ObjectStore
+from compactor.storage.paths import CheckpointObject, LogObject
+from compactor.storage.side_by_side import side_by_side
+
+_log = structlog.get_logger(__name__)
+
+WHOLE_FORMAT = 1
+
+CHECKPOINT_ENTRIES = 32
+"""A checkpoint is written at every multiple. A reader without a cached state reads at most so many entries after it."""
+
+KEPT_BYTES_RATIO = 3
+"""All kept checkpoints together, with their pieces, against the newest one."""
+
+MERGES = ((512, 16), (8_192, 31))
+"""(rows, pieces): when so many of a series' last pieces have fewer rows each, they are merged into one."""
+
+WHOLE_KEPT = 2
+"""Earlier checkpoints of the whole form that are kept beside the newest."""
+
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, Corrupt, Outdated)
+"""Errors of reading a broken checkpoint; a broken document is a ValueError."""
+
+StateT = TypeVar("StateT")
+
+
+@dataclass(frozen=True)
+class LogState(Generic[StateT]):
+    """The fold of entries 1 .. entry_number. `at_ms` is that entry's time; both are 0 for the empty log."""
+
+    entry_number: int
+    state: StateT
+    at_ms: int = 0
+
+
+@dataclass(frozen=True)
+class WholeCheckpoint(Generic[StateT]):
+    """Converts a state to an Arrow table of typed columns and back. `from_table` raises `Corrupt` for any other
+    table."""
+
+    to_table: Callable[[StateT], pa.Table]
+    from_table: Callable[[pa.Table], StateT]
+
+
+@dataclass(frozen=True)
+class GrowingSeries:
+    """Rows in the order of a number that only grows; a row never changes, and the first ones may leave.
+
+    first, last  numbers of the first and the last row that the state has
+    rows_after   the rows above a number; None: all
+    """
+
+    name: str
+    first: int
+    last: int
+    rows_after: Callable[[int | None], pa.Table]
+
+
+@dataclass(frozen=True)
+class ReplacedRows:
+    """Rows that are replaced together. `version`: equal for equal rows, in one log."""
+
+    name: str
+    version: str
+    rows: Callable[[], pa.Table]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A state: a small JSON object, and its rows."""
+
+    state: dict[str, JsonValue]
+    series: tuple[GrowingSeries | ReplacedRows, ...]
+
+
+@dataclass(frozen=True)
+class SharedCheckpoint(Generic[StateT]):
+    """Converts a state to its description and back.
+
+    restore     gets the rows by series; of a growing one also rows that have left the state. Raises `Corrupt`
+    from_table  reads a checkpoint of the whole form, by an earlier release
+    """
+
+    describe: Callable[[StateT], Described]
+    restore: Callable[[dict[str, JsonValue], Mapping[str, pa.Table]], StateT]
+    from_table: Callable[[pa.Table], StateT]
+
+
+Checkpoint = WholeCheckpoint[StateT] | SharedCheckpoint[StateT]
+
+
+class Piece(Document):
+    """A Parquet file of a series' rows.
+
+    first, last  numbers of its rows, of a growing series
+    version      of the rows, of a replaced one
+    since        entry number of the first checkpoint that refers to it
+    """
+
+    series: str
+    name: str
+    rows: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+    since: int = Field(ge=1)
+    first: int | None = None
+    last: int | None = None
+    version: str | None = None
+
+
+class EarlierCheckpoint(Document):
+    """An earlier checkpoint that is kept. `size_bytes`: of its head."""
+
+    entry_number: int = Field(ge=1)
+    size_bytes: int = Field(ge=0)
+
+
+class EarlierPiece(Document):
+    """A piece that only earlier checkpoints refer to: those from entry `since` on, below entry `until`."""
+
+    name: str
+    size_bytes: int = Field(ge=0)
+    since: int = Field(ge=1)
+    until: int = Field(ge=1)
+
+    def is_of(self, checkpoint: EarlierCheckpoint) -> bool:
+        return self.since <= checkpoint.entry_number < self.until
+
+
+class CheckpointHead(Document):
+    """One checkpoint of the shared form.
+
+    whole_until     an earlier release wrote checkpoints of the whole form up to this entry
+    earlier         earlier checkpoints that are kept, ascending
+    earlier_pieces  the pieces that only they refer to
+    """
+
+    format: Literal[2] = 2
+    log: str
+    entry_number: int = Field(ge=1)
+    at_ms: int
+    state: dict[str, JsonValue]
+    pieces: tuple[Piece, ...]
+    whole_until: int = 0
+    earlier: tuple[EarlierCheckpoint, ...] = ()
+    earlier_pieces: tuple[EarlierPiece, ...] = ()
+
+
+class _Hint(Document):
+    """Names the latest checkpoint: the only object of a log that is overwritten with other content."""
+
+    format: Literal[1] = 1
+    entry_number: int = Field(ge=1)
+
+
+class CheckpointFolder(Generic[StateT]):
+    """Reads and writes the checkpoints of one log."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, log_name: str, form: Checkpoint[StateT] | None, clock: Clock, every: int
+    ) -> None:
+        """`every`: entries between two checkpoints."""
+        self._store = store
+        self._folder = folder
+        self._log_name = log_name
+        self._form = form
+        self._clock = clock
+        self._every = every
+        self._last_head: tuple[CheckpointHead, int] | None = None
+        self._is_broken = False
+
+    # -- reading
+
+    def nearest(self, as_of: int | None) -> LogState[StateT] | None:
+        """The latest readable checkpoint at or before an entry, or of all."""
+        form = self._form
+        if form is None or (as_of is not None and as_of < self._every):
+            return None
+        hinted = self._read_hint()
+        if isinstance(form, SharedCheckpoint) and hinted is not None:
+            found = self._nearest_shared(form, as_of, hinted)
+            if found is not None:
+                return found
+        for entry_number in _whole_to_try(as_of, hinted, self._every):
+            whole = self._read_whole(form, entry_number)
+            if whole is not None:
+                return whole
+        return None
+
+    def _nearest_shared(
+        self, form: SharedCheckpoint[StateT], as_of: int | None, hinted: int
+    ) -> LogState[StateT] | None:
+        head = self._read_head(hinted)
+        if head is not None:
+            kept = [hinted, *(each.entry_number for each in reversed(head.earlier))]
+            found = self._first_restored(form, (number for number in kept if as_of is None or number <= as_of))
+            if found is not None or not self._is_broken:
+                return found
+        elif self._store.read(LogObject(self._folder, "checkpoint", hinted).key) is not None:
+            return None  # an earlier release wrote it
+        # The hint is old, or the checkpoint it names was just deleted: there may be others.
+        listed = sorted(self._listed_heads(), reverse=True)
+        return self._first_restored(form, (number for number in listed if as_of is None or number <= as_of))
+
+    def _first_restored(self, form: SharedCheckpoint[StateT], entry_numbers: Iterator[int]) -> LogState[StateT] | None:
+        for entry_number in entry_numbers:
+            head = self._read_head(entry_number)
+            if head is None:
+                continue
+            try:
+                return LogState(entry_number, form.restore(head.state, self._read_series(head)), head.at_ms)
+            except _UNREADABLE as error:
+                self._is_broken = True
+                _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=entry_number, reason=str(error))
+        return None
+
+    def _read_series(self, head: CheckpointHead) -> dict[str, pa.Table]:
+        tables = side_by_side(self._store.location, self._read_piece, head.pieces)
+        series: dict[str, list[pa.Table]] = {}
+        for piece, table in zip(head.pieces, tables, strict=True):
+            series.setdefault(piece.series, []).append(table)
+        return {name: _joined(parts) for name, parts in series.items()}
+
+    def _read_piece(self, piece: Piece) -> pa.Table:
+        key = CheckpointObject(self._folder, piece.name).key
+        body = self._store.read(key)
+        if body is None:
+            raise Corrupt(f"{key} is missing")
+        table = pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+        if table.num_rows != piece.rows:
+            raise Corrupt(f"{key} has {table.num_rows} rows, not {piece.rows}")
+        return table
+
+    def _read_head(self, entry_number: int) -> CheckpointHead | None:
+        if self._last_head is not None and self._last_head[0].entry_number == entry_number:
+            return self._last_head[0]
+        key = CheckpointObject.head(self._folder, entry_number).key
+        body = self._store.read(key)
+        if body is None:
+            return None
+        try:
+            head = CheckpointHead.parse_durable(body, key)
+            if (head.log, head.entry_number) != (self._log_name, entry_number):
+                raise Corrupt(f"{key} is of log {head.log} at entry {head.entry_number}")
+        except (Corrupt, Outdated) as error:
+            self._is_broken = True
+            _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
+            return None
+        self._last_head = head, len(body)
+        return head
+
+    def _listed_heads(self) -> Iterator[int]:
+        for entry in self._store.list(CheckpointObject.folder_of(self._folder)):
+            name = entry.key.rpartition("/")[2]
+            if name.endswith(".json"):
+                yield int(name.removesuffix(".json"))
+
+    def _read_hint(self) -> int | None:
+        body = self._store.read(self._hint_key)
+        if body is None:
+            return None
+        try:
+            return _Hint.parse_durable(body, self._hint_key).entry_number
+        except (Corrupt, Outdated) as error:
+            _log.warning("checkpoint_hint_unreadable", log=self._folder, reason=str(error))
+            return None
+
+    def _read_whole(self, form: Checkpoint[StateT], entry_number: int) -> LogState[StateT] | None:
+        key = LogObject(self._folder, "checkpoint", entry_number).key
+        body = self._store.read(key)
+        if body is None:
+            if isinstance(form, WholeCheckpoint):
+                _log.warning("checkpoint_missing", log=self._folder, checkpoint=key)
+            return None
+        try:
+            table = pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+            metadata = table.schema.metadata or {}
+            identity = tuple(
+                metadata.get(name) for name in (b"lithify.format", b"lithify.log", b"lithify.entry_number")
+            )
+            expected = (str(WHOLE_FORMAT), self._log_name, str(entry_number))
+            if identity != tuple(text.encode() for text in expected):
+                raise Corrupt(f"it says that its format, log and entry are {identity}, not {expected}")
+            return LogState(entry_number, form.from_table(table), int(metadata[b"lithify.at_ms"]))
+        except _UNREADABLE as error:
+            _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=key, reason=str(error))
+            return None
+
+    # -- writing
+
+    def write(self, log_state: LogState[StateT]) -> None:
+        """Writes this fold as a checkpoint and names it in the hint. Does nothing for a log without checkpoints."""
+        if self._form is None or log_state.entry_number == 0:
+            return
+        if isinstance(self._form, WholeCheckpoint):
+            self._write_whole(self._form, log_state)
+        else:
+            self._write_shared(self._form, log_state)
+
+    def _write_whole(self, form: WholeCheckpoint[StateT], log_state: LogState[StateT]) -> None:
+        table = form.to_table(log_state.state)
+        metadata = {
+            **(table.schema.metadata or {}),
+            "lithify.format": str(WHOLE_FORMAT),
+            "lithify.log": self._log_name,
+            "lithify.entry_number": str(log_state.entry_number),
+            "lithify.at_ms": str(log_state.at_ms),
+        }
+        body = _rendered(table.replace_schema_metadata(metadata))
+        self._store.overwrite(LogObject(self._folder, "checkpoint", log_state.entry_number).key, body)
+        self._write_hint(log_state.entry_number)
+        leaves = log_state.entry_number - (WHOLE_KEPT + 1) * self._every
+        if leaves > 0:
+            self._delete([LogObject(self._folder, "checkpoint", leaves).key])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Deletes objects. If the writer has no permission to delete, garbage collection deletes them later."""
+        try:
+            for key in keys:
+                self._store.delete(key)
+        except Unavailable as error:
+            _log.warning("earlier_checkpoints_not_deleted", log=self._folder, reason=str(error))
+
+    def _write_shared(self, form: SharedCheckpoint[StateT], log_state: LogState[StateT]) -> None:
+        number = log_state.entry_number
+        hinted = self._read_hint()
+        if hinted is not None and hinted >= number:
+            return  # another writer has written a later one
+        before = self._head_to_share_with(hinted)
+        described = form.describe(log_state.state)
+        writer = _PieceWriter(self._store, self._folder, number, self._clock, self._read_piece)
+        try:
+            pieces = writer.pieces(described, before[0].pieces if before else ())
+        except _UNREADABLE as error:  # a piece of the earlier checkpoint is gone: share nothing with it
+            _log.warning("checkpoint_unreadable", log=self._folder, checkpoint=hinted, reason=str(error))
+            before, pieces = None, writer.pieces(described, ())
+        head = CheckpointHead(
+            log=self._log_name,
+            entry_number=number,
+            at_ms=log_state.at_ms,
+            state=described.state,
+            pieces=pieces,
+            whole_until=before[0].whole_until if before else hinted or 0,
+        )
+        head, unneeded = _with_earlier(head, *before) if before else (head, [])
+        body = head.render()
+        self._store.overwrite(CheckpointObject.head(self._folder, number).key, body)
+        if (self._read_hint() or 0) < number:
+            self._write_hint(number)
+            self._delete([CheckpointObject(self._folder, name).key for name in unneeded])
+        self._last_head = head, len(body)
+        self._is_broken = False
+
+    def _head_to_share_with(self, hinted: int | None) -> tuple[CheckpointHead, int] | None:
+        """The head that the hint names, and its size; None: there is none, or it is damaged."""
+        if hinted is None or self._is_broken or self._read_head(hinted) is None:
+            return None
+        return self._last_head
+
+    def _write_hint(self, entry_number: int) -> None:
+        self._store.overwrite(self._hint_key, _Hint(entry_number=entry_number).render())
+
+    @property
+    def _hint_key(self) -> str:
+        return LogObject(self._folder, "hint").key
+
+    # -- garbage
+
+    def unneeded(self) -> Iterator[ObjectEntry]:
+        """Objects of checkpoints of the shared form that the newest head does not name, and all of the whole form. They
+        include objects of active writers: only old ones may be deleted."""
+        hinted = self._read_hint()
+        head = self._read_head(hinted) if hinted is not None else None
+        if head is None:
+            return
+        heads = [head.entry_number, *(each.entry_number for each in head.earlier)]
+        needed = {CheckpointObject.head(self._folder, number).key for number in heads}
+        names = [piece.name for piece in head.pieces] + [piece.name for piece in head.earlier_pieces]
+        needed |= {CheckpointObject(self._folder, name).key for name in names}
+        for entry in self._store.list(CheckpointObject.folder_of(self._folder)):
+            if entry.key not in needed:
+                yield entry
+        last_whole = LogObject(self._folder, "checkpoint", head.whole_until).key
+        for entry in self._store.list(f"{self._folder}/") if head.whole_until else ():
+            if entry.key > last_whole:
+                return
+            if entry.key.endswith(".checkpoint.parquet"):
+                yield entry
+
+
+class _PieceWriter:
+    """Writes the pieces of one checkpoint, each under a unique name."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        entry_number: int,
+        clock: Clock,
+        read: Callable[[Piece], pa.Table],
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._entry_number = entry_number
+        self._clock = clock
+        self._read = read
+
+    def pieces(self, described: Described, stored: Sequence[Piece]) -> tuple[Piece, ...]:
+        """The pieces of a state. Stored pieces are reused."""
+        found: list[Piece] = []
+        for series in described.series:
+            of_series = [piece for piece in stored if piece.series == series.name]
+            if isinstance(series, ReplacedRows):
+                same = [piece for piece in of_series if piece.version == series.version]
+                found += same or [self._put(series.name, series.rows(), version=series.version)]
+            else:
+                found += self._grown(series, of_series)
+        return tuple(found)
+
+    def _grown(self, series: GrowingSeries, stored: Sequence[Piece]) -> list[Piece]:
+        kept = [piece for piece in stored if piece.last is not None and piece.last >= series.first]
+        last = kept[-1].last if kept else None
+        if last is None or last < series.last:
+            first = series.first if last is None else last + 1
+            kept.append(self._put(series.name, series.rows_after(last), first=first, last=series.last))
+        for rows_max, count in MERGES:
+            small = _last_below(kept, rows_max)
+            if len(small) >= count:
+                rows = _joined([self._read(piece) for piece in small])
+                merged = self._put(series.name, rows, first=small[0].first, last=small[-1].last)
+                kept = [*kept[: len(kept) - len(small)], merged]
+        return kept
+
+    def _put(
+        self, series: str, rows: pa.Table, first: int | None = None, last: int | None = None, version: str | None = None
+    ) -> Piece:
+        name = CheckpointObject.piece(self._folder, self._entry_number, self._clock.new_id()).name
+        body = _rendered(rows)
+        self._store.overwrite(CheckpointObject(self._folder, name).key, body)
+        return Piece(
+            series=series,
+            name=name,
+            rows=rows.num_rows,
+            size_bytes=len(body),
+            since=self._entry_number,
+            first=first,
+            last=last,
+            version=version,
+        )
+
+
+def _last_below(pieces: Sequence[Piece], rows_max: int) -> list[Piece]:
+    """The pieces at the end that have fewer rows."""
+    start = len(pieces)
+    while start and pieces[start - 1].rows < rows_max:
+        start -= 1
+    return list(pieces[start:])
+
+
+def _with_earlier(head: CheckpointHead, before: CheckpointHead, before_bytes: int) -> tuple[CheckpointHead, list[str]]:
+    """The head with the earlier checkpoints that are kept, and the names of the objects that no kept one needs."""
+    still = {piece.name for piece in head.pieces}
+    pieces: list[EarlierPiece] = list(before.earlier_pieces)
+    pieces += [
+        EarlierPiece(name=piece.name, size_bytes=piece.size_bytes, since=piece.since, until=head.entry_number)
+        for piece in before.pieces
+        if piece.name not in still
+    ]
+    earlier = [*before.earlier, EarlierCheckpoint(entry_number=before.entry_number, size_bytes=before_bytes)]
+    kept = _kept(head, earlier, pieces)
+    kept_pieces = tuple(piece for piece in pieces if any(piece.is_of(each) for each in kept))
+    names = {piece.name for piece in kept_pieces}
+    unneeded = [CheckpointObject.head_name(each.entry_number) for each in earlier if each not in kept]
+    unneeded += [each.name for each in pieces if each.name not in names]
+    return head.model_copy(update={"earlier": tuple(kept), "earlier_pieces": kept_pieces}), unneeded
+
+
+def _kept(
+    head: CheckpointHead, earlier: Sequence[EarlierCheckpoint], pieces: Sequence[EarlierPiece]
+) -> list[EarlierCheckpoint]:
+    """The kept checkpoints: of those whose distances from the newest differ by less than a factor of 2, the earliest;
+    as long as the bytes suffice."""
+    by_distance: dict[int, EarlierCheckpoint] = {}
+    for each in reversed(earlier):
+        by_distance[(head.entry_number - each.entry_number).bit_length()] = each
+    # The list of earlier checkpoints is part of the newest head, and short.
+    one = len(head.render()) + sum(piece.size_bytes for piece in head.pieces)
+    total, counted, kept = one, set[str](), list[EarlierCheckpoint]()
+    for each in by_distance.values():
+        own = [piece for piece in pieces if piece.is_of(each) and piece.name not in counted]
+        total += each.size_bytes + sum(piece.size_bytes for piece in own)
+        if total > KEPT_BYTES_RATIO * one:
+            break
+        counted |= {piece.name for piece in own}
+        kept.append(each)
+    return kept[::-1]
+
+
+def _whole_to_try(as_of: int | None, hinted: int | None, every: int) -> list[int]:
+    """Entry numbers, latest first: that of the hint, and the two multiples before it."""
+    usable = hinted is not None and (as_of is None or hinted <= as_of)
+    latest = hinted if usable else as_of
+    if latest is None:
+        return []
+    due = latest // every * every
+    numbers = [latest] if usable else []
+    numbers += [due, due - every, due - 2 * every]
+    return [number for number in dict.fromkeys(numbers) if number > 0]
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of pieces that different releases may have written: a column's newer fields are null in older pieces."""
+    return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
+
+
+def _rendered(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    rendered: bytes = sink.getvalue().to_pybytes()
+    return rendered

@@ -1,0 +1,436 @@
+"""The durable log: numbered immutable entries, created by put-if-absent, folded into a state. All durable facts are in
+such logs.
+
+An entry is one object, `<folder>/<number, 20 digits>.json`, from 1 without gaps. The writer of entry n decided on the
+fold of entries 1 .. n-1: there is no other concurrency control. An entry never changes and is never deleted (a stalled
+writer could create a deleted entry a second time).
+
+Outcomes of a put, and how each is settled:
+
+| the put of entry n ends as | meaning | then |
+|---|---|---|
+| created | ours | done |
+| taken | another's, or our own: a store may repeat a put whose first answer was lost | read it, compare the entry id |
+| unavailable | unknown | read it, compare the entry id; absent: put the same entry again, which is safe |
+
+A `checkpoint` is the stored fold at one entry, so that a reader need not start from entry 1 (`log/checkpoints.py`).
+
+This module does not know the content of entries: a `LogFormat` has the actions, the fold and the checkpoint's form.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import structlog
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
+from compactor.model.clock import Clock
+from compactor.model.document import Document, not_understood, written_by_newer
+from compactor.model.errors import Conflict, Corrupt, Invalid, Outdated, Unavailable
+from compactor.storage.object_store import ObjectEntry, ObjectStore
+from compactor.storage.paths import LogObject
+from compactor.storage.side_by_side import side_by_side
+
+__all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat", "LogState"]
+
+_log = structlog.get_logger(__name__)
+
+ENTRY_FORMAT = 1
+
+ENTRIES_AT_ONCE = 16
+"""Entries that are read at the same time, since each read from an object store has a latency."""
+
+LISTED_MAX = 1_000
+"""Objects of one page of a listing. Of a log with more, the checkpoint is read first, and then what comes after it."""
+
+NUMBER_DIGITS = 20
+
+ENTRIES_KEPT = 32
+"""Entries that a log caches: the first, which has the log's start time, and the newest."""
+
+APPEND_ATTEMPTS_MAX = 1_000
+"""Races that one append may lose before it gives up. Each is another writer's success, so this means starvation."""
+
+UNKNOWN_ATTEMPTS_MAX = 5
+"""Attempts to settle one put whose answer was lost. After them (3 seconds at most) the outcome is reported as
+unknown."""
+
+PAUSE_SECONDS_MIN = 0.005
+PAUSE_SECONDS_MAX = 1.0
+UNKNOWN_DOUBLINGS = 5
+"""A service that did not answer needs more time than another writer: the first pause is up to 0.005 * 2**5 = 0.16 s."""
+
+StateT = TypeVar("StateT")
+ActionT = TypeVar("ActionT")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[ActionT]):
+    """One entry of a log. `at_ms` never decreases within a log."""
+
+    number: int
+    entry_id: str
+    at_ms: int
+    actions: tuple[ActionT, ...]
+
+
+@dataclass(frozen=True)
+class LogFormat(Generic[StateT, ActionT]):
+    """The content of one kind of log: values and pure functions.
+
+    checkpoint     None: these logs are short, and are always read from entry 1
+    checkpoint_entries  between two checkpoints
+    keeps_entries  whether entries are cached, the first and the newest; not where they are large
+    """
+
+    name: str
+    action_type: TypeAdapter[ActionT]
+    initial: StateT
+    apply: Callable[[StateT, ActionT], StateT]
+    checkpoint: Checkpoint[StateT] | None = None
+    checkpoint_entries: int = CHECKPOINT_ENTRIES
+    keeps_entries: bool = True
+
+
+@dataclass(frozen=True)
+class Appended(Generic[StateT, ActionT]):
+    """The result of an append.
+
+    entry  the written entry; None: `decide` returned no actions
+    after  the fold including the entry; without an entry the fold that `decide` got
+    """
+
+    entry: Entry[ActionT] | None
+    after: LogState[StateT]
+
+
+class _EntryDocument(Document):
+    format: int
+    entry_number: int = Field(ge=1)
+    entry_id: str
+    at_ms: int
+    actions: list[JsonValue]
+
+
+class DurableLog(Generic[StateT, ActionT]):
+    """One log. It caches the newest fold that it has read, so a second load reads only later entries.
+
+    Safe to share between threads: entries are immutable, so an older cached fold costs time and is never wrong.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        log_format: LogFormat[StateT, ActionT],
+        clock: Clock,
+        before_entry: Callable[[LogState[StateT], LogState[StateT]], None] | None = None,
+    ) -> None:
+        """`before_entry` is called with the folds before and after an entry, just before its write, which may fail."""
+        self._before_entry = before_entry
+        self.folder = folder
+        self._store = store
+        self._format = log_format
+        self._clock = clock
+        self._checkpoints = CheckpointFolder(
+            store, folder, log_format.name, log_format.checkpoint, clock, log_format.checkpoint_entries
+        )
+        self._newest: LogState[StateT] = LogState(0, log_format.initial)
+        self._kept: dict[int, Entry[ActionT]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def newest(self) -> LogState[StateT]:
+        """The cached fold, without reading the log, which may have newer entries."""
+        return self._newest
+
+    def load(self, as_of: int | None = None) -> LogState[StateT]:
+        """The fold of the log, or of its entries up to and including number `as_of` (`Invalid` if it does not
+        exist)."""
+        if as_of is not None and as_of < 0:
+            raise Invalid(f"there is no entry {as_of} in log {self.folder}: entries count from 1")
+        if self._has_not_begun():
+            log_state = LogState(0, self._format.initial)
+        elif as_of is None and self._is_listed():
+            log_state = self._load_listed()
+        else:
+            log_state = self._replay(self._nearest(as_of), as_of)
+        self._remember(log_state)
+        if as_of is not None and log_state.entry_number < as_of:
+            raise Invalid(f"there is no entry {as_of} in log {self.folder}: it ends at entry {log_state.entry_number}")
+        return log_state
+
+    def _has_not_begun(self) -> bool:
+        """Whether entry 1 is missing. Checked first where entries are cached: most missing logs never existed."""
+        return self._format.keeps_entries and self._newest.entry_number == 0 and self._read(1) is None
+
+    def _is_listed(self) -> bool:
+        """Whether a listing finds the log's end faster than requests for one entry after the other. For a short log
+        whose first entry is known, a request for the second one costs less."""
+        is_short = self._format.keeps_entries and self._format.checkpoint is None
+        return self._store.location.is_remote and self._newest.entry_number == 0 and not is_short
+
+    def _load_listed(self) -> LogState[StateT]:
+        """The fold of a remote log without a cached state: one listing, then entries and checkpoint in parallel.
+
+        Entries that are written after the listing are left to the next load.
+        """
+        listed = list(islice(self._store.list(f"{self.folder}/"), LISTED_MAX))
+        is_all = len(listed) < LISTED_MAX
+        has_checkpoint = any(entry.key == LogObject(self.folder, "hint").key for entry in listed)
+        if is_all and not has_checkpoint:
+            return self._replay_listed(LogState(0, self._format.initial), listed)
+        if not is_all:
+            log_state = self._checkpoints.nearest(None) or LogState(0, self._format.initial)
+            return self._replay_listed(log_state, self._listed_after(log_state.entry_number))
+        with ThreadPoolExecutor(1) as thread:
+            checkpoint = thread.submit(self._checkpoints.nearest, None)
+            last = max(self._numbers(listed), default=0)
+            due = last // self._format.checkpoint_entries * self._format.checkpoint_entries
+            read = self._read_all([number for number in self._numbers(listed) if number > due])
+            log_state = checkpoint.result() or LogState(0, self._format.initial)
+        return self._replay_listed(log_state, listed, read)
+
+    def _replay_listed(
+        self,
+        log_state: LogState[StateT],
+        listed: Sequence[ObjectEntry],
+        read: Mapping[int, Entry[ActionT]] = MappingProxyType({}),
+    ) -> LogState[StateT]:
+        """`read`: entries that were read already. Ends before the first missing number, as a log does."""
+        numbers = [number for number in self._numbers(listed) if number > log_state.entry_number]
+        entries = {**read, **self._read_all([number for number in numbers if number not in read])}
+        while (entry := entries.get(log_state.entry_number + 1)) is not None:
+            log_state = self._apply(log_state, entry)
+        return log_state
+
+    def _read_all(self, numbers: Sequence[int]) -> dict[int, Entry[ActionT]]:
+        found = side_by_side(self._store.location, self._read, numbers)
+        return {entry.number: entry for entry in found if entry is not None}
+
+    def _listed_after(self, number: int) -> list[ObjectEntry]:
+        return list(self._store.list(f"{self.folder}/", self._entry_key(number)))
+
+    def _numbers(self, listed: Sequence[ObjectEntry]) -> list[int]:
+        names = (entry.key.removeprefix(f"{self.folder}/").removesuffix(".json") for entry in listed)
+        return [int(name) for name in names if len(name) == NUMBER_DIGITS and name.isdigit()]
+
+    def _replay(self, log_state: LogState[StateT], as_of: int | None) -> LogState[StateT]:
+        while as_of is not None and as_of - log_state.entry_number > 1:  # entries up to `as_of` exist
+            first = log_state.entry_number + 1
+            numbers = range(first, min(first + ENTRIES_AT_ONCE, as_of + 1))
+            found = side_by_side(self._store.location, self._read, numbers)
+            for entry in found:
+                if entry is None:
+                    return log_state
+                log_state = self._apply(log_state, entry)
+        news = 0
+        while log_state.entry_number != as_of:
+            news += log_state.entry_number + 1 not in self._kept
+            entry = self._read(log_state.entry_number + 1)
+            if entry is None:
+                break
+            log_state = self._apply(log_state, entry)
+            if as_of is None and self._store.location.is_remote and news > 1:
+                # After two new entries there may be many more.
+                return self._replay_listed(log_state, self._listed_after(log_state.entry_number))
+        return log_state
+
+    def load_until(self, is_last: Callable[[StateT], bool]) -> LogState[StateT]:
+        """The fold up to the first entry for which `is_last` holds; like `load` if there is none. Saves the request for
+        the next entry, which does not exist."""
+        log_state = self._newest
+        while not is_last(log_state.state):
+            entry = self._read(log_state.entry_number + 1)
+            if entry is None:
+                break
+            log_state = self._apply(log_state, entry)
+        self._remember(log_state)
+        return log_state
+
+    def entries(self, after: int = 0) -> Iterator[Entry[ActionT]]:
+        """Entries from number `after` + 1 to the end, in order."""
+        number = after + 1
+        while (entry := self._read(number)) is not None:
+            yield entry
+            number += 1
+
+    def entries_between(self, first: int, last: int) -> Iterator[Entry[ActionT]]:
+        """Entries `first` to `last`, in order, many read at a time. All must exist (`Corrupt` otherwise)."""
+        with ThreadPoolExecutor(ENTRIES_AT_ONCE) as pool:
+            yield from pool.map(self.entry, range(first, last + 1))
+
+    def entry_number_at(self, at_ms: int) -> int:
+        """The last entry written at or before a time (ms since the epoch); 0 if the log began later."""
+        before, after = 0, self.load().entry_number + 1
+        while after - before > 1:
+            middle = (before + after) // 2
+            written_in_time = self.entry(middle).at_ms <= at_ms
+            before, after = (middle, after) if written_in_time else (before, middle)
+        return before
+
+    def entry(self, number: int) -> Entry[ActionT]:
+        """One entry that must exist (`Corrupt` if it does not)."""
+        entry = self._read(number)
+        if entry is None:
+            raise Corrupt(f"entry {number} of log {self.folder} is missing, though later ones exist")
+        return entry
+
+    def append(
+        self, decide: Callable[[LogState[StateT]], Sequence[ActionT]], before: LogState[StateT] | None = None
+    ) -> Appended[StateT, ActionT]:
+        """Write one entry with the actions that `decide` returns for the fold before it.
+
+        `decide` may be called many times, each time on a newer fold; it may raise (then nothing is written), or return
+        no actions. Raises `Unavailable` if the outcome is unknown (the entry may exist, or appear later), and
+        `Conflict` after too many lost races.
+
+        before  a fold of this log that was just read, for the first decision; None: it is read now. With an outdated
+                fold the entry's number is taken and the log is read again, but a decision to write nothing is final
+        """
+        entry_id = self._clock.new_id()
+        before = self.load() if before is None else before
+        for losses in range(APPEND_ATTEMPTS_MAX):
+            actions = tuple(decide(before))
+            if not actions:
+                return Appended(None, before)
+            at_ms = max(self._clock.now_ms(), before.at_ms)
+            entry = Entry(before.entry_number + 1, entry_id, at_ms, actions)
+            # Fold before the write: an action that cannot follow is a bug in `decide`, and must not become durable.
+            after = self._apply(before, entry)
+            if self._before_entry is not None:
+                self._before_entry(before, after)
+            if self._create(entry):
+                self._keep(entry)
+                self._remember(after)
+                self._checkpoint_when_due(after)
+                return Appended(entry, after)
+            self._pause(losses)
+            before = self.load()
+        raise Conflict(
+            f"{APPEND_ATTEMPTS_MAX} other writers were faster than this append to log {self.folder}: try again"
+        )
+
+    def write_checkpoint(self, log_state: LogState[StateT]) -> None:
+        """Writes this fold as a checkpoint (`log/checkpoints.py`)."""
+        self._checkpoints.write(log_state)
+
+    def unneeded_checkpoints(self) -> Iterator[ObjectEntry]:
+        """Objects of checkpoints that the newest one does not need. Recent ones may belong to an active writer."""
+        return self._checkpoints.unneeded()
+
+    # -- entries
+
+    def _create(self, entry: Entry[ActionT]) -> bool:
+        """Whether the entry was created; False: its number is another writer's. Raises `Unavailable` if unknown."""
+        key, body = self._entry_key(entry.number), self._render(entry)
+        failure: Unavailable | None = None
+        for tries in range(UNKNOWN_ATTEMPTS_MAX):
+            try:
+                if self._store.put_if_absent(key, body):
+                    return True
+            except Unavailable as error:
+                failure = error
+            try:
+                standing = self._read(entry.number)
+            except Outdated:
+                return False  # ours can be read
+            except Unavailable as error:
+                failure, standing = error, None
+            if standing is not None:
+                return standing.entry_id == entry.entry_id
+            self._pause(UNKNOWN_DOUBLINGS + tries)
+        raise Unavailable(
+            f"it is not known whether entry {entry.number} of log {self.folder} was written: {failure}"
+        ) from failure
+
+    def _read(self, number: int) -> Entry[ActionT] | None:
+        kept = self._kept.get(number)
+        if kept is not None:
+            return kept
+        key = self._entry_key(number)
+        body = self._store.read(key)
+        return None if body is None else self._keep(self._parse(number, key, body))
+
+    def _keep(self, entry: Entry[ActionT]) -> Entry[ActionT]:
+        """Caches a durable entry, if its kind of log does so."""
+        if self._format.keeps_entries:
+            with self._lock:
+                self._kept[entry.number] = entry
+                if len(self._kept) > ENTRIES_KEPT:
+                    del self._kept[min(number for number in self._kept if number > 1)]
+        return entry
+
+    def _apply(self, log_state: LogState[StateT], entry: Entry[ActionT]) -> LogState[StateT]:
+        state = log_state.state
+        for action in entry.actions:
+            try:
+                state = self._format.apply(state, action)
+            except Corrupt as error:
+                raise Corrupt(f"entry {entry.number} of log {self.folder} cannot follow: {error}") from error
+        return LogState(entry.number, state, entry.at_ms)
+
+    def _render(self, entry: Entry[ActionT]) -> bytes:
+        return to_json(
+            {
+                "format": ENTRY_FORMAT,
+                "entry_number": entry.number,
+                "entry_id": entry.entry_id,
+                "at_ms": entry.at_ms,
+                "actions": entry.actions,
+            }
+        )
+
+    def _parse(self, number: int, key: str, body: bytes) -> Entry[ActionT]:
+        document = _EntryDocument.parse_durable(body, key)
+        if document.format != ENTRY_FORMAT:
+            raise written_by_newer(key, f"it has format {document.format}")
+        if document.entry_number != number:
+            raise Corrupt(f"{key} holds entry {document.entry_number}")
+        try:
+            actions = tuple(self._format.action_type.validate_json(to_json(action)) for action in document.actions)
+        except ValidationError as error:
+            raise not_understood(error, key, f"actions of a {self._format.name} log") from error
+        return Entry(number, document.entry_id, document.at_ms, actions)
+
+    # -- cached folds and checkpoints
+
+    def _remember(self, log_state: LogState[StateT]) -> None:
+        if log_state.entry_number > self._newest.entry_number:
+            self._newest = log_state
+
+    def _nearest(self, as_of: int | None) -> LogState[StateT]:
+        """The latest cached or checkpointed fold at or before `as_of`."""
+        newest = self._newest
+        if newest.entry_number > 0 and (as_of is None or newest.entry_number <= as_of):
+            return newest
+        return self._checkpoints.nearest(as_of) or LogState(0, self._format.initial)
+
+    def _checkpoint_when_due(self, log_state: LogState[StateT]) -> None:
+        if log_state.entry_number % self._format.checkpoint_entries:
+            return
+        try:
+            self.write_checkpoint(log_state)
+        except Unavailable as error:
+            # The entry is durable, so the append has succeeded; the next reader replays more entries.
+            _log.warning("checkpoint_not_written", log=self.folder, reason=str(error))
+
+    # -- names and pauses
+
+    def _entry_key(self, number: int) -> str:
+        return LogObject(self.folder, "entry", number).key
+
+    def _pause(self, doublings: int) -> None:
+        """Sleeps a random part of a growing pause, so that writers which lost one race do not collide again."""
+        pause_seconds = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(doublings, 10))
+        chance = int(self._clock.new_id()[:8], 16) / 0xFFFF_FFFF
+        self._clock.sleep(pause_seconds * chance)

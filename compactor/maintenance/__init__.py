@@ -1,0 +1,1 @@
+"""Garbage collection and the audit of index against files."""

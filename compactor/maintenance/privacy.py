@@ -1,0 +1,461 @@
+"""Names every object that may still contain the values of a key, with the time of its deletion. Writes nothing.
+
+    data files      delta files and compacted files, live, replaced or never committed: their key columns are read
+    index files     live or replaced: their digests are searched for the key's own
+    log entries     with bounds of columns: a bound may be a value of the key. An entry is never deleted, so bounds of a
+                    column stay out of the log only if the table declares it private before its rows arrive
+    checkpoints     of such entries
+    unfinished writes, and objects without one of Lithify's names: their content is not known
+
+The *values of a key* are those of its key columns, and of the columns that the table declares private; of a table that
+declares none, those of all columns. An unreadable object is reported, since it may contain the values. Deletion
+vectors, pointers and logs without bounds contain row numbers and counts, and no values.
+
+A key's rows are in the table, in the table that it is compacted from, and in every table that it is compacted into: all
+of them are searched. `lithify gc --delete` deletes an object if it runs after the object's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.catalog.actions import DeltaAdded, DeltasTaken, RoundCommitted, StreamAction, StreamVersionCreated
+from compactor.catalog.snapshot import StreamSnapshot
+from compactor.catalog.stream import PartitionStream
+from compactor.catalog.tables import DeltaCatalog, Table
+from compactor.index.deletion_vectors import read_dead_rows
+from compactor.kernels.canonical import canonical_column
+from compactor.kernels.digest import digest_keys
+from compactor.log.durable_log import Entry
+from compactor.maintenance.garbage import paths_of_snapshot
+from compactor.maintenance.retirement import retention_of
+from compactor.model.arrow_types import decoded_type
+from compactor.model.clock import Clock
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, Invalid
+from compactor.model.files import ColumnStats, DataFile, Scalar
+from compactor.model.names import ContentType, PartitionValues
+from compactor.planning.spec import Partition
+from compactor.storage.object_store import ObjectEntry
+from compactor.storage.paths import (
+    CompactedFilePath,
+    DeletionVectorPath,
+    DeltaFilePath,
+    IndexFilePath,
+    IndexPointersPath,
+    OpenFilePath,
+    TableFolder,
+    parse,
+    partition_hash,
+)
+from compactor.tabular import TabularFile, read_batches, read_table
+from compactor.tabular.bounds import RunningStats
+
+FoundT = TypeVar("FoundT")
+KeyValues: TypeAlias = Mapping[str, object]
+
+
+class Holder(Document):
+    """An object that may hold the key's values.
+
+    key         in the store; a URI for a file that was registered in place
+    goes_at_ms  from this time on `lithify gc --delete` deletes it; None: not before the step in `how`
+    """
+
+    table_id: str
+    key: str
+    kind: str
+    why: str
+    goes_at_ms: int | None
+    how: str
+
+
+class PrivacyProof(Document):
+    """The result. If `holders` is empty, no object of the tables contains a value of the key.
+
+    columns  the searched columns; None: all columns
+    """
+
+    partition: Partition
+    tables: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    searched_objects: int
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True)
+class _Key:
+    """The key in the forms of files, index and logs. `bounds`: its values as bounds, if their types have any."""
+
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    words: npt.NDArray[np.uint32]
+    bounds: Mapping[str, Scalar]
+
+    @property
+    def digest(self) -> bytes:
+        return self.words.byteswap().tobytes()
+
+
+@dataclass(frozen=True)
+class _History:
+    """A stream's log, at its end and at all earlier entries.
+
+    named          paths that it names at its end
+    files          every data file that it ever named, by path
+    unnamed_at_ms  when the log stopped naming a path
+    added_at_ms    when a delta file was added
+    """
+
+    snapshot: StreamSnapshot
+    named: frozenset[str]
+    unnamed_at_ms: Mapping[str, int]
+    added_at_ms: Mapping[str, int]
+    files: Mapping[str, DataFile]
+    entries: tuple[Entry[StreamAction], ...]
+
+
+def prove(lake: DeltaCatalog, table_id: str, partition: PartitionValues, key: KeyValues, clock: Clock) -> PrivacyProof:
+    """Searches all objects of the partition. Raises `Invalid` for a key with other columns than the table's."""
+    tables = _related(lake, lake.table(table_id), partition)
+    is_known = _key_columns(tables, partition) is not None
+    wanted = _key(_key_schema(tables, partition), key, is_known=is_known)
+    private = sorted({name for table in tables for name in table.properties.private_columns})
+    considered = tuple(dict.fromkeys((*wanted.columns, *private))) if private else None
+    holders: list[Holder] = []
+    searched = 0
+    for table in tables:
+        search = _StreamSearch(lake, table, partition, wanted, considered, clock)
+        holders += search.holders()
+        searched += search.searched
+    return PrivacyProof(
+        partition=dict(partition),
+        tables=tuple(table.table_id for table in tables),
+        columns=considered,
+        searched_objects=searched,
+        holders=tuple(holders),
+    )
+
+
+class _StreamSearch:
+    """The search of one table's objects of a partition."""
+
+    def __init__(
+        self,
+        lake: DeltaCatalog,
+        table: Table,
+        partition: PartitionValues,
+        key: _Key,
+        considered: Sequence[str] | None,
+        clock: Clock,
+    ) -> None:
+        self.searched = 0
+        self._store = lake.store
+        self._table = table
+        self._stream = table.stream(partition)
+        self._key = key
+        self._considered = considered
+        self._now_ms = clock.now_ms()
+        properties = table.properties
+        self._grace_ms = properties.grace_seconds * 1_000
+        self._kept_ms = max(properties.retention_seconds or 0, properties.grace_seconds) * 1_000
+        # Listed before the log is read, so that the log has every commit of a listed file.
+        folder = TableFolder(table.table_id)
+        self._published = f"{folder.delta_log}/"
+        open_files = f"{folder.open_files}/{partition_hash(self._stream.partition)}/"
+        self._objects = [*lake.store.list(f"{self._stream.folder.data}/"), *lake.store.list(open_files)]
+        fresh = PartitionStream.open(lake.store, self._stream.folder, clock)
+        self._history = _history(self._stream, fresh)
+
+    def holders(self) -> Iterator[Holder]:
+        self.searched += len(self._objects)
+        for entry in self._objects:
+            yield from self._data_object(entry)
+        yield from self._outside()
+        yield from self._unfinished()
+        yield from self._log_objects()
+
+    # -- data files and index files
+
+    def _data_object(self, entry: ObjectEntry) -> Iterator[Holder]:
+        uri = self._stream.uri_of(entry.key)
+        try:
+            path = parse(entry.key)
+        except Invalid:
+            yield self._holder(entry.key, "unknown object", "it has none of Lithify's names", None, "delete it by hand")
+            return
+        match path:
+            case DeltaFilePath() | CompactedFilePath() | OpenFilePath():
+                content_type = ContentType.PARQUET if isinstance(path, OpenFilePath) else path.content_type
+                kind = "delta file" if isinstance(path, DeltaFilePath) else "compacted file"
+                rows = _readable(lambda: _rows_of_key(self._stream, TabularFile(uri, content_type), self._key))
+                if rows is None or len(rows):
+                    yield self._data_holder(entry, kind, rows)
+            case IndexFilePath():
+                held = _readable(lambda: _holds_digest(self._stream, uri, self._key.digest))
+                if held is not False:
+                    yield self._data_holder(entry, "index file", None if held is None else np.zeros(1, np.int64))
+            case DeletionVectorPath() | IndexPointersPath():
+                return
+            case _:
+                yield self._holder(entry.key, "unknown object", "it is no data file", None, "delete it by hand")
+
+    def _data_holder(self, entry: ObjectEntry, kind: str, rows: npt.NDArray[np.int64] | None) -> Holder:
+        history = self._history
+        unreadable = ", or other values: it cannot be read" if rows is None else ""
+        if entry.key in history.named:
+            why, at_ms, how = self._live(entry.key, kind, rows)
+            return self._holder(entry.key, kind, why + unreadable, at_ms, how)
+        unnamed_at_ms = history.unnamed_at_ms.get(entry.key)
+        if unnamed_at_ms is None:
+            at_ms = entry.modified_at_ms + self._grace_ms
+            return self._holder(entry.key, kind, f"no entry names it{unreadable}", at_ms, self._by_gc(at_ms))
+        at_ms = max(unnamed_at_ms + self._kept_ms, entry.modified_at_ms + self._grace_ms)
+        what = "retired" if kind == "delta file" else "replaced"
+        why = f"it is {what}, and readers of older snapshots may need it{unreadable}"
+        return self._holder(entry.key, kind, why, at_ms, self._by_gc(at_ms))
+
+    def _live(self, key: str, kind: str, rows: npt.NDArray[np.int64] | None) -> tuple[str, int | None, str]:
+        """Why the object may contain the key, when it is deleted, and how."""
+        table_id = self._table.table_id
+        if kind == "delta file":
+            return self._live_delta(key)
+        if kind == "index file":
+            how = "rounds merge it with what they bring, `lithify rehash` at once; then gc deletes it"
+            return "the live index has the key's digest", None, how
+        if rows is not None and self._are_dead(key, rows):
+            how = f"`lithify compact {table_id} --max-dead-row-share 0` rewrites it; then gc deletes it"
+            return "it is live, and the key's row in it is dead", None, how
+        return "it is live, and has the key's row", None, "append a delete of the key, and compact"
+
+    def _are_dead(self, key: str, rows: npt.NDArray[np.int64]) -> bool:
+        compacted, number = self._history.snapshot.compacted, self._history.files[key].file_number
+        vectors = () if compacted is None else compacted.deletion_vectors
+        dead = [read_dead_rows(self._stream.location, each) for each in vectors if each.file_number == number]
+        return bool(dead) and bool(np.isin(rows, dead[0]).all())
+
+    def _live_delta(self, key: str) -> tuple[str, int | None, str]:
+        added_at_ms = self._history.added_at_ms[key]
+        properties = self._table.properties
+        retention = retention_of(properties.retention_seconds, properties.grace_seconds)
+        retires_at_ms = max(self._now_ms, added_at_ms + int(retention.retention_seconds * 1_000))
+        goes_at_ms = retires_at_ms + self._kept_ms
+        how = "once it is compacted, `lithify gc --delete` retires it, and another run after that deletes it"
+        return "it belongs to a delta that is not retired", goes_at_ms, how
+
+    def _outside(self) -> Iterator[Holder]:
+        """Files that were registered in place, which Lithify never deletes."""
+        for path, file in self._history.files.items():
+            if "://" not in path:
+                continue
+            self.searched += 1
+            try:
+                rows = _rows_of_key(self._stream, TabularFile(path, file.content_type), self._key)
+            except Corrupt:
+                continue  # it was deleted
+            except Invalid:
+                rows = None
+            if rows is None or len(rows):
+                how = "Lithify never deletes it: its owner must"
+                yield self._holder(path, "registered file", "it lies where it was registered", None, how)
+
+    def _unfinished(self) -> Iterator[Holder]:
+        prefixes = (f"{self._stream.folder.data}/", f"{TableFolder(self._table.table_id).open_files}/")
+        for write in self._store.unfinished():
+            if write.name.startswith(prefixes) or "/" not in write.name:
+                self.searched += 1
+                at_ms = write.begun_at_ms + self._grace_ms
+                yield self._holder(write.name, "unfinished write", "it was never finished", at_ms, self._by_gc(at_ms))
+
+    # -- logs
+
+    def _log_objects(self) -> Iterator[Holder]:
+        first: int | None = None
+        for entry in self._history.entries:
+            self.searched += 1
+            why = self._bounds_in(entry)
+            if why is not None:
+                first = entry.number if first is None else first
+                key = f"{self._stream.folder.log}/{entry.number:020d}.json"
+                yield self._holder(key, "log entry", why, None, "never: an entry of a log is not deleted")
+        if first is None:
+            return
+        for found in self._store.list(f"{self._stream.folder.log}/"):
+            name = found.key.removeprefix(f"{self._stream.folder.log}/").removeprefix("checkpoints/")
+            number = name[:20]
+            if name.endswith(".parquet") and number.isdecimal() and int(number) >= first:
+                self.searched += 1
+                how = "later checkpoints replace it, unless the same bounds are still live; then gc deletes it"
+                yield self._holder(found.key, "checkpoint", "it may repeat an entry's bounds", None, how)
+        for found in self._store.list(self._published):
+            self.searched += 1
+            how = "publishing deletes it some time after a later checkpoint of Delta Lake"
+            yield self._holder(found.key, "published metadata", "it may repeat an entry's bounds", None, how)
+
+    def _bounds_in(self, entry: Entry[StreamAction]) -> str | None:
+        """Names a bound in the entry that may be a value of the key."""
+        for action in entry.actions:
+            files = action.files if isinstance(action, DeltaAdded) else ()
+            files = action.files_added if isinstance(action, RoundCommitted) else files
+            for file in files:
+                for name, stats in file.columns.items():
+                    given = {stats.min_value, stats.max_value} - {None}
+                    if name in self._key.columns:
+                        if self._key.bounds.get(name) in given:
+                            return f"a bound of column {name!r} is the key's value"
+                    elif (
+                        given and (self._considered is None or name in self._considered) and _may_have(file, self._key)
+                    ):
+                        return f"a bound of column {name!r} may be a value of the key's row"
+        return None
+
+    def _is_considered(self, column: str) -> bool:
+        return self._considered is None or column in self._considered
+
+    def _by_gc(self, at_ms: int) -> str:
+        return "`lithify gc --delete` deletes it" + (" now" if at_ms <= self._now_ms else "")
+
+    def _holder(self, key: str, kind: str, why: str, goes_at_ms: int | None, how: str) -> Holder:
+        return Holder(table_id=self._table.table_id, key=key, kind=kind, why=why, goes_at_ms=goes_at_ms, how=how)
+
+
+def _history(stream: PartitionStream, reread: PartitionStream) -> _History:
+    """`reread`: the same stream without a cache, so that its folds are read in order."""
+    entries = tuple(stream.log.entries())
+    named: set[str] = set()
+    unnamed_at_ms: dict[str, int] = {}
+    added_at_ms: dict[str, int] = {}
+    files: dict[str, DataFile] = {}
+    for entry in entries:
+        for action in entry.actions:
+            if isinstance(action, DeltaAdded):
+                added_at_ms |= {file.path: entry.at_ms for file in action.files}
+                files |= {file.path: file for file in action.files}
+            elif isinstance(action, RoundCommitted):
+                files |= {file.path: file for file in action.files_added}
+        if all(isinstance(action, DeltaAdded | StreamVersionCreated | DeltasTaken) for action in entry.actions):
+            named |= added_at_ms.keys() - unnamed_at_ms.keys()
+            continue
+        now = frozenset(paths_of_snapshot(reread.load(as_of=entry.number).state))
+        unnamed_at_ms |= dict.fromkeys(named - now, entry.at_ms)
+        named = set(now)
+    return _History(stream.load().state, frozenset(named), unnamed_at_ms, added_at_ms, files, entries)
+
+
+def _related(lake: DeltaCatalog, table: Table, partition: PartitionValues) -> tuple[Table, ...]:
+    """The table, and all tables connected with it by compactions, directly or not."""
+    compacted_from: dict[str, str] = {}
+    for table_id in lake.tables():
+        each = lake.table_like(table_id, table)
+        if each.partition_keys == table.partition_keys:
+            compacted = each.stream(partition).load().state.compacted
+            if compacted is not None:
+                compacted_from[table_id] = compacted.source_table_id
+    found, grown = {table.table_id}, True
+    while grown:
+        pairs = compacted_from.items()
+        more = {end for pair in pairs for end in pair if found.intersection(pair)}
+        grown = not more <= found
+        found |= more
+    return tuple(lake.table(table_id) for table_id in (table.table_id, *sorted(found - {table.table_id})))
+
+
+def key_schema(lake: DeltaCatalog, table_id: str, partition: PartitionValues) -> pa.Schema:
+    """The key columns of a table with their types; all columns if its key is unknown."""
+    return _key_schema(_related(lake, lake.table(table_id), partition), partition)
+
+
+def _key_schema(tables: Sequence[Table], partition: PartitionValues) -> pa.Schema:
+    """The key columns with their types, from the first table that has them."""
+    columns = _key_columns(tables, partition)
+    for table in tables:
+        known = table.known_schema([partition])
+        names = known.names if columns is None else columns
+        if names and set(names) <= set(known.names):
+            return pa.schema([pa.field(name, decoded_type(known.field(name).type)) for name in sorted(names)])
+    raise Invalid(f"{tables[0].table_id} has no rows here, so that the types of its key are not known")
+
+
+def _key_columns(tables: Sequence[Table], partition: PartitionValues) -> tuple[str, ...] | None:
+    """None: no property has them, and nothing was compacted."""
+    for table in tables:
+        compacted = table.stream(partition).load().state.compacted
+        found = table.properties.primary_keys or (compacted.primary_keys if compacted is not None else None)
+        if found is not None:
+            return found
+    return None
+
+
+def _key(schema: pa.Schema, key: KeyValues, *, is_known: bool) -> _Key:
+    """Raises `Invalid` for a key with other columns than the table's, or values of other types."""
+    columns = tuple(sorted(key))
+    if not key or not set(key) <= set(schema.names) or (is_known and set(key) != set(schema.names)):
+        raise Invalid(f"the key has columns {list(columns)}, but the table's key is {', '.join(schema.names)}")
+    types = pa.schema([schema.field(name) for name in columns])
+    try:
+        row = pa.table({name: pa.array([key[name]], types.field(name).type) for name in columns}, schema=types)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"the key does not have the types of its columns: {error}") from error
+    words = digest_keys([canonical_column(name, row.column(name)) for name in columns], 1)
+    return _Key(columns, types, words, _bounds_of(row))
+
+
+def _bounds_of(row: pa.Table) -> dict[str, Scalar]:
+    """The values in the log's form of bounds, without those of types that have no bounds."""
+    running = RunningStats(row.schema)
+    running.add(row)
+    found = {name: stats.min_value for name, stats in running.column_stats().items()}
+    for name in row.schema.names:
+        value = row.column(name)[0].as_py()
+        if isinstance(value, str | float):
+            found[name] = value
+        elif isinstance(value, Decimal):
+            found[name] = f"{value:f}"
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _may_have(file: DataFile, key: _Key) -> bool:
+    """Whether the key is within the bounds of the file's key columns. Missing bounds exclude nothing."""
+    return all(_is_within(value, file.columns.get(name, ColumnStats())) for name, value in key.bounds.items())
+
+
+def _is_within(value: Scalar, stats: ColumnStats) -> bool:
+    least, greatest = stats.min_value, stats.max_value
+    if isinstance(value, int) and isinstance(least, int) and isinstance(greatest, int):
+        return least <= value <= greatest
+    return True  # a text bound may be a date or a number, which have another order
+
+
+def _rows_of_key(stream: PartitionStream, file: TabularFile, key: _Key) -> npt.NDArray[np.int64]:
+    """The indices of the rows that have the key. Raises `Invalid` if the file lacks a key column."""
+    found: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+    first = 0
+    for batch in read_batches(stream.location, file, key.columns, key.schema, own_pages=False):
+        if set(batch.schema.names) != set(key.columns):
+            raise Invalid(f"{file.uri} lacks a key column")
+        columns = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in key.columns]
+        words = digest_keys(columns, batch.num_rows)
+        found.append(np.flatnonzero((words == key.words).all(axis=1)) + first)
+        first += batch.num_rows
+    return np.concatenate(found)
+
+
+def _holds_digest(stream: PartitionStream, uri: str, digest: bytes) -> bool:
+    digests = read_table(stream.location, TabularFile(uri, ContentType.FEATHER), ["digest"]).column("digest")
+    return bool(pc.any(pc.equal(digests, pa.scalar(digest, digests.type))).as_py())
+
+
+def _readable(read: Callable[[], FoundT]) -> FoundT | None:
+    """None: the object cannot be read."""
+    with suppress(Invalid, Corrupt):
+        return read()
+    return None

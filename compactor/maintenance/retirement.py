@@ -1,0 +1,231 @@
+"""Retires deltas that every compaction of their stream has taken: they leave the stream's snapshot and its
+checkpoints, and later their files are garbage.
+
+The order, from an append to the last byte of a delta, each step durable before the next:
+
+    1  the delta                 an entry of the source's log
+    2  its compaction            a `round_committed` of every table that the stream is compacted into
+    3  `deltas_retired`          an entry of the source's log, here; not before the retention has passed since 1
+    4  its files are deleted     `garbage.py`; not before the grace period and the retention have passed since 3
+
+A compaction is *registered* in the stream if it is the stream's own, or if a `deltas_taken` of its table is in the log;
+earlier releases did not write that, so the other tables' streams are read too. The position that may be retired is the
+minimum that the registered compactions have committed. If another table registers between this check and the entry,
+nothing is retired and the check is repeated.
+
+No reader and no attempt misses a file: one that began at an entry before 3 needs files that step 4 leaves for the
+grace period, which is longer than any attempt; one that begins after 3 reads a snapshot without the deltas, and every
+registered compaction has their rows. A compaction into another table that begins after 3 would lack them, and is
+refused (`planning/session_input.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from compactor.catalog.actions import DeltasRetired, StreamAction
+from compactor.catalog.properties import GRACE_SECONDS
+from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
+from compactor.catalog.stream import PartitionStream
+from compactor.log.durable_log import LogState
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
+from compactor.storage.listing import encoded_names
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import DroppedTable, TableFolder, decode, decode_partition
+
+RETENTION_SECONDS = GRACE_SECONDS
+"""Where a table sets no other."""
+
+IDS_REFUSED_SECONDS = 30 * 24 * 3600
+"""An append that is repeated with the id of a retired delta is refused at least so long after the retirement."""
+
+_ID_WINDOWS = 16
+"""Into so many parts the time is cut for which ids are refused: ids of one part are forgotten together."""
+
+_TRIES = 3
+"""Looks at the registered compactions, while others register."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """For how long compacted deltas stay in the log's snapshot. Raises `Invalid` for less than the longest attempt.
+
+    longest_attempt_seconds  the grace period of garbage collection
+    """
+
+    retention_seconds: float = RETENTION_SECONDS
+    longest_attempt_seconds: float = 0
+    ids_refused_seconds: float = IDS_REFUSED_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.retention_seconds < self.longest_attempt_seconds:
+            raise Invalid(
+                f"a retention of {self.retention_seconds:g} seconds is below the {self.longest_attempt_seconds:g} "
+                "seconds that an attempt of a compaction may take (the grace period): give at least as many"
+            )
+
+    def refused_until_ms(self, now_ms: int) -> int:
+        """The time until which ids that retire now are refused, rounded up so that there are few different times."""
+        part_ms = max(int(self.ids_refused_seconds * 1_000) // _ID_WINDOWS, 1)
+        return -(-(now_ms + int(self.ids_refused_seconds * 1_000)) // part_ms) * part_ms
+
+
+@dataclass(frozen=True)
+class Retirement:
+    """The deltas of a stream version, up to a position, that no compaction needs any more."""
+
+    stream_version: int
+    position: int
+    deltas: int
+
+
+@dataclass(frozen=True)
+class StreamRetired:
+    """A stream's deltas that may be retired, or were."""
+
+    stream: str
+    partition: dict[str, str]
+    retirements: tuple[Retirement, ...]
+
+    @property
+    def deltas(self) -> int:
+        return sum(each.deltas for each in self.retirements)
+
+
+def retention_of(retention_seconds: float | None, grace_seconds: float) -> Retention:
+    """The retention of a table. `retention_seconds` None: the table sets none. Never less than the grace period."""
+    seconds = RETENTION_SECONDS if retention_seconds is None else retention_seconds
+    return Retention(max(seconds, grace_seconds), longest_attempt_seconds=grace_seconds)
+
+
+class StreamRetirement:
+    """Finds and retires the deltas of one partition stream."""
+
+    def __init__(self, store: ObjectStore, stream: PartitionStream, clock: Clock) -> None:
+        self._store = store
+        self._stream = stream
+        self._clock = clock
+
+    def find(self, retention: Retention) -> tuple[Retirement, ...]:
+        """The deltas that may be retired now, by stream version. Writes nothing."""
+        return self._find(self._stream.load().state, retention)
+
+    def retire(self, retention: Retention) -> tuple[Retirement, ...]:
+        """Retires all deltas that may be retired, in one entry. May be repeated after any failure."""
+        for _ in range(_TRIES):
+            known = self._stream.load()
+            found = self._find(known.state, retention)
+            if not found or self._append(known.state, found, retention):
+                return found
+        return ()
+
+    def _append(self, known: StreamSnapshot, found: Sequence[Retirement], retention: Retention) -> bool:
+        now_ms = self._clock.now_ms()
+        until_ms = retention.refused_until_ms(now_ms)
+
+        def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
+            if _registered(log_state.state) != _registered(known):
+                return []
+            return [
+                DeltasRetired(
+                    stream_version=each.stream_version,
+                    position=each.position,
+                    at_ms=now_ms,
+                    ids_refused_until_ms=until_ms,
+                )
+                for each in found
+                if _count(log_state.state.sources[each.stream_version], each.position)
+            ]
+
+        appended = self._stream.log.append(decide)
+        return appended.entry is not None or _registered(appended.after.state) == _registered(known)
+
+    def _find(self, snapshot: StreamSnapshot, retention: Retention) -> tuple[Retirement, ...]:
+        if not any(source.deltas for source in snapshot.sources.values()):
+            return ()
+        since_ms = self._clock.now_ms() - int(retention.retention_seconds * 1_000)
+        number = self._stream.log.entry_number_at(since_ms)
+        old = self._stream.load(as_of=number).state.sources if number else {}
+        aged = {
+            version: source.last_position
+            for version, source in old.items()
+            if source.last_position is not None and _count(snapshot.sources[version], source.last_position)
+        }
+        if not aged:
+            return ()
+        compactions = list(self._compactions(snapshot))
+        limits = {version: min(position, _taken(compactions, version)) for version, position in aged.items()}
+        found = (
+            Retirement(version, limit, _count(snapshot.sources[version], limit)) for version, limit in limits.items()
+        )
+        return tuple(each for each in found if each.deltas)
+
+    def _compactions(self, snapshot: StreamSnapshot) -> Iterator[CompactedStream | None]:
+        """Every registered compaction; None: one that has registered and committed nothing yet."""
+        own = snapshot.compacted
+        if own is not None and own.source_table_id == self._stream.table_id:
+            yield own
+        registered = {each.compacted_table_id for source in snapshot.sources.values() for each in source.taken}
+        for table_id in sorted(registered | self._other_table_ids()):
+            folder = TableFolder(table_id).stream(self._stream.partition)
+            compacted = PartitionStream.open(self._store, folder, self._clock).load().state.compacted
+            if compacted is not None and compacted.source_table_id == self._stream.table_id:
+                yield compacted
+            elif table_id in registered and self._store.read(DroppedTable(table_id).key) is None:
+                yield None
+
+    def _other_table_ids(self) -> set[str]:
+        found: set[str] = set()
+        for name in encoded_names(self._store, "tables/"):
+            with suppress(Invalid):
+                found.add(decode(name))
+        return found - {self._stream.table_id}
+
+
+def retire_table(
+    store: ObjectStore, table_id: str, retention: Retention, clock: Clock, *, write: bool
+) -> Iterator[StreamRetired]:
+    """The deltas of a table's streams that may be retired; with `write` they are retired, stream by stream. Streams
+    without such deltas are left out."""
+    folder = TableFolder(table_id)
+    for name in encoded_names(store, f"{folder.streams}/"):
+        try:
+            partition = decode_partition(name)
+        except Invalid:
+            continue  # not a name that Lithify writes: a folder of another program
+        stream = PartitionStream.open(store, folder.stream(partition), clock)
+        retirement = StreamRetirement(store, stream, clock)
+        found = retirement.retire(retention) if write else retirement.find(retention)
+        if found:
+            yield StreamRetired(str(stream), partition, found)
+
+
+def _registered(snapshot: StreamSnapshot) -> frozenset[tuple[int, str]]:
+    return frozenset(
+        (version, each.compacted_table_id) for version, source in snapshot.sources.items() for each in source.taken
+    )
+
+
+def _taken(compactions: Sequence[CompactedStream | None], version: int) -> int:
+    """The greatest position whose delta every compaction has read completely, or will never read because it has moved
+    to a later stream version."""
+    if not compactions:
+        return _NOTHING
+    limits = [_EVERYTHING]
+    for compacted in compactions:
+        if compacted is None or compacted.source_stream_version < version:
+            return _NOTHING
+        if compacted.source_stream_version == version:
+            processed = compacted.processed
+            limits.append(processed.position if processed.file_number is None else processed.position - 1)
+    return min(limits)
+
+
+_NOTHING, _EVERYTHING = -(2**63), 2**63 - 1
+
+
+def _count(source: SourceStream, position: int) -> int:
+    return len(source.deltas) - sum(1 for _ in source.deltas.above(position))

@@ -1,0 +1,62 @@
+"""The values behind an encoded Arrow type or array: dictionary, run ends, extension."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_LARGE_OF_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
+
+def decoded_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The value type of a dictionary or run-end encoded type; any other type unchanged."""
+    while pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
+        arrow_type = arrow_type.value_type
+    return arrow_type
+
+
+def value_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type of the stored values, also of an extension type, such as a UUID's 16 bytes."""
+    while (inner := _storage_type(decoded_type(arrow_type))) is not arrow_type:
+        arrow_type = inner
+    return arrow_type
+
+
+def _storage_type(arrow_type: pa.DataType) -> pa.DataType:
+    return arrow_type.storage_type if isinstance(arrow_type, pa.BaseExtensionType) else arrow_type
+
+
+def stored_values(array: pa.Array, keep_dictionary: bool = False) -> pa.Array:
+    """The stored values of dictionaries, run ends and extension types, also nested ones.
+
+    Their type is `value_type` of the array's, except that views in dictionaries or runs become plain text and bytes.
+    keep_dictionary  do not decode dictionaries
+    """
+    while True:
+        arrow_type = array.type
+        if isinstance(arrow_type, pa.BaseExtensionType):
+            array = array.storage
+        elif pa.types.is_run_end_encoded(arrow_type):
+            runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _without_views(stored_values(array.values)))
+            array = pc.run_end_decode(runs.slice(array.offset, len(array)))
+        elif pa.types.is_dictionary(arrow_type) and not keep_dictionary:
+            array = _without_views(stored_values(array.dictionary)).take(array.indices)
+        else:
+            return array
+
+
+def _without_views(values: pa.Array) -> pa.Array:
+    """PyArrow does not decode runs of views, and does not take them out of dictionaries."""
+    arrow_type = _LARGE_OF_VIEWS.get(values.type)
+    return values if arrow_type is None else values.cast(arrow_type)
+
+
+def wide_dictionary(arrow_type: pa.DataType) -> pa.DataType:
+    """A dictionary type with indices of at least 32 bits; any other type unchanged.
+
+    The rows of several files, each with a dictionary, may need more values than 8 bits can count: PyArrow writes such a
+    Parquet file, and then cannot read it.
+    """
+    if not pa.types.is_dictionary(arrow_type) or arrow_type.index_type.bit_width >= 32:
+        return arrow_type
+    return pa.dictionary(pa.int32(), arrow_type.value_type, ordered=arrow_type.ordered)

@@ -1,0 +1,48 @@
+"""The base of every document that processes exchange: parsed strictly, frozen, always rendered the same way."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from compactor.model.errors import Corrupt, Outdated
+
+_OF_NEWER_RELEASES = frozenset({"enum", "extra_forbidden", "literal_error", "union_tag_invalid"})
+"""Pydantic's error types for a field, an action or an enum value that a newer release has added."""
+
+
+class Document(BaseModel):
+    """A frozen value with a published JSON form. Unknown fields are refused, strings are never converted to numbers.
+
+    Floats are finite: JSON has no others, so a document with NaN could be written but not read.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def render(self) -> bytes:
+        """The document as compact JSON, UTF-8. Equal documents render to equal bytes."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def parse_durable(cls, body: bytes, where: str) -> Self:
+        """A document that Lithify itself wrote at `where`. Raises `Outdated` if a newer release did, `Corrupt` if it is
+        not what it must be."""
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            raise not_understood(error, where, f"a {cls.__name__}") from error
+
+
+def not_understood(error: ValidationError, where: str, what: str) -> Corrupt | Outdated:
+    """The error for an object at `where`, written by Lithify, that cannot be read as `what`."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    if any(each["type"] not in _OF_NEWER_RELEASES for each in found):
+        return Corrupt(f"{where} does not hold {what}: {error}")
+    unknown = ".".join(str(part) for part in found[0]["loc"])
+    reason = f"{unknown}: {found[0]['msg']}" if unknown else found[0]["msg"]
+    return written_by_newer(where, reason)
+
+
+def written_by_newer(where: str, reason: str) -> Outdated:
+    return Outdated(f"{where} was written by a newer release of Lithify, upgrade this one to read it ({reason})")

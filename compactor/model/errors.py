@@ -1,0 +1,142 @@
+"""The few kinds of error, each named by what its reader must do.
+
+Every edge (S3, SQS, Spark, PyArrow) translates its library's errors into one of these, once. Any other exception is a
+bug in Lithify and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum, auto
+from typing import ClassVar, Self
+
+
+class AnotherTry(Enum):
+    """Whether a session gets another attempt after one that failed with an error of a given kind."""
+
+    NEVER = auto()
+    """It can never work."""
+    LATER = auto()
+    """A service was unavailable, denied access, or had no capacity: tried again for hours."""
+    WITH_A_NEW_PLAN = auto()
+    """Another compactor was faster, nothing is wrong: tried again with a new plan."""
+    A_FEW_TIMES = auto()
+    """It may succeed the next time."""
+
+
+class ErrorKind(StrEnum):
+    """How an attempt, a session or a call of a service failed. The values are stored in logs and events: none may
+    change.
+
+    A kind that this release does not know, from an older or a newer one, keeps its spelling and is tried a few times.
+    """
+
+    INVALID = "Invalid"
+    CORRUPT = "Corrupt"
+    CONFLICT = "Conflict"
+    UNAVAILABLE = "Unavailable"
+    DENIED = "Denied"
+    OUTDATED = "Outdated"
+    FENCED = "Fenced"
+    OUT_OF_MEMORY = "OutOfMemory"
+    CRASHED = "crashed"
+    """Its process exited without recording an outcome."""
+    STALLED = "stalled"
+    """It made no progress, and was stopped."""
+    BUG = "bug"
+    """An exception that no code expects."""
+
+    @property
+    def another_try(self) -> AnotherTry:
+        return _ANOTHER_TRY.get(self, AnotherTry.A_FEW_TIMES)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, str):
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
+
+
+_ANOTHER_TRY = {
+    ErrorKind.INVALID: AnotherTry.NEVER,
+    ErrorKind.CORRUPT: AnotherTry.NEVER,
+    ErrorKind.CONFLICT: AnotherTry.LATER,
+    ErrorKind.UNAVAILABLE: AnotherTry.LATER,
+    ErrorKind.DENIED: AnotherTry.LATER,
+    ErrorKind.OUTDATED: AnotherTry.LATER,
+    ErrorKind.FENCED: AnotherTry.WITH_A_NEW_PLAN,
+}
+
+
+class LithifyError(Exception):
+    """Base of all errors that a caller is expected to handle. The message is one clear sentence for a person.
+
+    result  the `JobRunResult` if `compact()` could compact only some of the partitions; else None
+    """
+
+    kind: ClassVar[ErrorKind] = ErrorKind.BUG
+    result: object | None = None
+
+
+class Invalid(LithifyError):
+    """The input can never work as it stands: fix the instruction, the argument or the file. Exit code 2."""
+
+    kind = ErrorKind.INVALID
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons: tuple[str, ...] = reasons
+
+
+class Conflict(LithifyError):
+    """Another writer wrote first: read again, then retry."""
+
+    kind = ErrorKind.CONFLICT
+
+
+class Unavailable(LithifyError):
+    """A service did not answer, or is overloaded: retry later. The outcome of a write is unknown."""
+
+    kind = ErrorKind.UNAVAILABLE
+
+
+class Denied(Unavailable):
+    """Credentials or rights are missing or expired, or the clock is wrong: fix them. Until then it is tried again.
+
+    Never the fault of a document or a file: code that retries after `Unavailable` retries after this too.
+    """
+
+    kind = ErrorKind.DENIED
+
+
+class Outdated(Unavailable):
+    """The data was written by a newer release of Lithify: upgrade this process, or leave the work to a newer one.
+
+    Nothing is wrong with the data; code that retries after `Unavailable` retries after this too.
+    """
+
+    kind = ErrorKind.OUTDATED
+
+
+class OutOfMemory(LithifyError):
+    """A process ran out of memory, or was killed as if it had: give it less work at a time, or more memory."""
+
+    kind = ErrorKind.OUT_OF_MEMORY
+
+
+class Fenced(LithifyError):
+    """Another owner has taken over this work: stop, and write nothing more."""
+
+    kind = ErrorKind.FENCED
+
+
+class Corrupt(LithifyError):
+    """Durable data is damaged: alert an operator. Never retried, and nothing is deleted."""
+
+    kind = ErrorKind.CORRUPT
+
+
+def kind_of(error: BaseException) -> ErrorKind:
+    """The kind to record in logs and events; `BUG` for an exception that is not a `LithifyError`."""
+    return error.kind if isinstance(error, LithifyError) else ErrorKind.BUG

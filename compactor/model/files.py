@@ -1,0 +1,101 @@
+"""Files that a log names: data files with their column bounds, index files, deletion vectors."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from compactor.model.document import Document
+from compactor.model.names import ContentType
+
+Scalar = int | float | str | bool
+
+
+class ColumnStats(Document):
+    """Statistics of one column of one file. Bounds are absent if the type has no JSON form, or no value is present.
+
+    Dates, times and timestamps are ISO 8601 strings, decimals are strings.
+    """
+
+    null_count: int | None = None
+    min_value: Scalar | None = None
+    max_value: Scalar | None = None
+
+
+class FooterRange(Document):
+    """The bytes of a Parquet file's metadata, without the eight that follow them."""
+
+    offset: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+
+
+class RowGroupSize(Document):
+    """Rows of a row group, and its bytes in the file."""
+
+    rows: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+
+
+class DataFile(Document):
+    """A delta file or a compacted file.
+
+    path  relative to the lake's root if the catalog wrote it; an absolute URI if it was registered in place
+    footer, row_groups  of Parquet; None and empty: not recorded
+    schema_fingerprint  files of one content type with equal fingerprints have the same columns; None: not recorded, or
+                        the file has no types of its own
+    """
+
+    file_number: int = Field(ge=1)
+    path: str
+    content_type: ContentType
+    rows: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+    columns: dict[str, ColumnStats] = {}
+    footer: FooterRange | None = None
+    row_groups: tuple[RowGroupSize, ...] = ()
+    schema_fingerprint: str | None = None
+
+
+class IndexPointers(Document):
+    """Pointers that replace those in an index file: the rows have moved, the digests are unchanged."""
+
+    path: str
+    size_bytes: int = Field(ge=0)
+
+
+class IndexFile(Document):
+    """One file of the primary key index: rows of one hash bucket, sorted by digest.
+
+    run       the index version that wrote it; a key's entry in a newer run hides its entry in an older one
+    part      the file's number among its bucket's files of the run; all digests of part k are below those of part k + 1
+    pointers  the current locations of its rows, if they have moved since the file was written
+    """
+
+    hash_bucket: int = Field(ge=0)
+    run: int = Field(ge=1)
+    part: int = Field(ge=0)
+    path: str
+    rows: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+    pointers: IndexPointers | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all objects that are needed to read the file."""
+        return [self.path] if self.pointers is None else [self.path, self.pointers.path]
+
+    @property
+    def bytes_at_rest(self) -> int:
+        """The size of all these objects."""
+        return self.size_bytes + (0 if self.pointers is None else self.pointers.size_bytes)
+
+
+class DeletionVector(Document):
+    """Which rows of a live compacted file are dead: an Arrow IPC file of their row indices, ascending.
+
+    rows  how many rows of the file are dead
+    """
+
+    file_number: int = Field(ge=1)
+    path: str
+    rows: int = Field(ge=1)
+    size_bytes: int = Field(ge=0)

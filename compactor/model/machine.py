@@ -1,0 +1,33 @@
+"""The cores, memory and disk that the machine, or the container of this process, gives it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+_CONTAINER_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+"""The memory limits of the kernel's control groups, version 2 and version 1; a container sees its own as the root."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Free bytes on the disk of a folder, which need not exist yet."""
+    existing = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    return shutil.disk_usage(existing).free
+
+
+def usable_memory_bytes(control_groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """The machine's memory, or the container's limit if that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in _CONTAINER_LIMITS:
+        path = control_groups / name
+        text = path.read_text().strip() if path.is_file() else ""
+        # Without a limit it is the word `max`, or a number above any memory.
+        if text.isdigit():
+            limits.append(int(text))
+    return min(limits)

@@ -1,0 +1,126 @@
+"""Chooses the sessions of a bundle: small sessions of one job run that share a Spark job, each in one of its tasks.
+Pure.
+
+    sessions waiting --predicted to take less than a Spark takes to start--> members, the longest first --> BundlePlan
+
+A member is a session like any other: plan, attempt, session log, commits and end are its own. It shares the Spark job,
+whose cores take one member after the other. So its expected SLA follows from its position in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+
+from pydantic import Field
+
+from compactor.model.document import Document
+from compactor.model.names import counted
+from compactor.planning.sizing import SESSION_SECONDS
+from compactor.planning.spec import SessionPlan
+from compactor.planning.time_model import SLA_BUFFER
+
+
+class BundleMember(Document):
+    """
+    attempt         number of the session's attempt that runs here
+    before_seconds  from the launch of the bundle to the beginning of this attempt, as predicted
+    """
+
+    attempt: int = Field(ge=1)
+    before_seconds: float
+    plan: SessionPlan
+
+
+class BundlePlan(Document):
+    """The argument of the Spark job. The heartbeat names members by their position in `members`."""
+
+    bundle_id: str
+    members: tuple[BundleMember, ...]
+
+
+@dataclass(frozen=True)
+class BundleBounds:
+    """
+    sessions  of one bundle, at most; 1: there are no bundles
+    seconds   that its members may take one after the other, divided by the cores, as predicted
+    """
+
+    sessions: int = 1_000
+    seconds: float = 300.0
+
+    @property
+    def allow_bundles(self) -> bool:
+        return self.sessions > 1
+
+
+@dataclass(frozen=True)
+class SmallSession:
+    """A session that was planned, and may share a Spark job.
+
+    attempt  number of the attempt that would run
+    seconds  predicted for it, once it has begun
+    why      it is small, in a sentence
+    """
+
+    plan: SessionPlan
+    attempt: int
+    seconds: float
+    why: str
+
+
+def bundled(small: Iterable[SmallSession], cores: int, bounds: BundleBounds) -> tuple[SmallSession, ...]:
+    """The first sessions that fit into one bundle, the longest first; the others remain for the next one.
+
+    Worked: sessions of 2 seconds each on 4 cores, and 300 seconds at most: 600 of them.
+    """
+    taken: list[SmallSession] = []
+    seconds = 0.0
+    for session in small:
+        seconds += session.seconds / cores
+        if len(taken) == bounds.sessions or (taken and seconds > bounds.seconds):
+            break
+        taken.append(session)
+    return tuple(sorted(taken, key=lambda session: -session.seconds))
+
+
+def plan_bundle(
+    bundle_id: str, sessions: Sequence[SmallSession], cores: int, start_seconds: float = SESSION_SECONDS
+) -> BundlePlan:
+    """Each member begins when a core is free, in this order, once Spark has started.
+
+    Worked: 5, 4 and 3 seconds on 2 cores, and a start of 5: the third begins after 5 + 4 and ends after 12, which is
+    13.2 with the 10 % buffer.
+    """
+    free_at = [start_seconds] * cores
+    members = []
+    for number, session in enumerate(sessions, 1):
+        before_seconds = free_at[0]
+        ends_at = before_seconds + session.seconds
+        heapreplace(free_at, ends_at)
+        members.append(
+            BundleMember(
+                attempt=session.attempt,
+                before_seconds=before_seconds,
+                plan=_planned(session, ends_at * SLA_BUFFER, number, len(sessions), cores),
+            )
+        )
+    return BundlePlan(bundle_id=bundle_id, members=tuple(members))
+
+
+def _planned(session: SmallSession, expected_sla: float, number: int, members: int, cores: int) -> SessionPlan:
+    shared = (
+        f"number {number:,} of {counted(members, 'session')} in one Spark job of {counted(cores, 'core')}: "
+        f"{expected_sla:.1f} s expected from its launch, its start, the sessions before and the 10 % buffer included"
+    )
+    plan = session.plan
+    # A job run may name thousands of partitions, but each session needs only its own.
+    run = plan.spec.job_run.model_copy(update={"partitions": None})
+    return plan.model_copy(
+        update={
+            "spec": plan.spec.model_copy(update={"job_run": run}),
+            "expected_sla": expected_sla,
+            "arithmetic": (*plan.arithmetic, session.why, shared),
+        }
+    )

@@ -1,0 +1,119 @@
+"""The planned cluster of a session, and its cost: documents that are part of plans, logs and events.
+
+`launcher/cluster_sizing/` chooses and calculates them. A session on an existing machine has neither.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from compactor.model.document import Document
+
+
+class Cost(Document):
+    """US dollars by purpose: expected before a session, used after it.
+
+    seconds        that the cluster is paid for, its start included; an instance is paid for a minute at least
+    instances_usd  EC2, by the second
+    surcharge_usd  of the service that runs the cluster (EMR), by the second
+    volumes_usd    of volumes attached for scratch files
+    requests_usd   of S3
+    storage_usd    of what is written to S3, for one month
+    start_usd      of the first three, what is paid before the first task can run
+    priced_on      the day of the oldest price in it, ISO 8601
+    """
+
+    seconds: float = Field(ge=0)
+    instances_usd: float = Field(ge=0)
+    surcharge_usd: float = Field(ge=0)
+    volumes_usd: float = Field(ge=0)
+    requests_usd: float = Field(ge=0)
+    storage_usd: float = Field(ge=0)
+    start_usd: float = Field(ge=0)
+    total_usd: float = Field(ge=0)
+    priced_on: str
+
+
+class PaidRates(Document):
+    """Rates of a cluster and its store in US dollars, from which the used cost is calculated afterwards.
+
+    instances_usd_hour, surcharge_usd_hour, volumes_usd_hour  of the whole cluster as it starts
+    """
+
+    instances_usd_hour: float = Field(ge=0)
+    surcharge_usd_hour: float = Field(ge=0)
+    volumes_usd_hour: float = Field(ge=0)
+    put_usd_1000: float = Field(ge=0)
+    get_usd_1000: float = Field(ge=0)
+    storage_usd_gib_month: float = Field(ge=0)
+    priced_on: str
+
+    @property
+    def usd_hour(self) -> float:
+        return self.instances_usd_hour + self.surcharge_usd_hour + self.volumes_usd_hour
+
+
+class ClusterPlan(Document):
+    """A cluster for one session, decided before anything is launched.
+
+    region                    of its prices, in which it is to run
+    instance_type             of its worker nodes
+    nodes                     worker nodes that it starts with, `spot_nodes` included
+    nodes_max                 that managed scaling may grow it to
+    spot_nodes                of `nodes`: task nodes on Spot, which may be taken away; the others are core nodes
+    primary_instance_type     of the one node that runs the driver and the cluster's own services
+    executors_per_node        Spark executors, each with `executor_cores` tasks side by side
+    executor_heap_bytes       of an executor's JVM, which moves shuffle files (spark.executor.memory)
+    executor_overhead_bytes   beside it, for the executor's Python workers (spark.executor.memoryOverhead)
+    task_memory_bytes         of that, for one task
+    driver_heap_bytes         spark.driver.memory
+    driver_overhead_bytes     beside it, for the driver's Python
+    scratch_volumes_per_node  volumes to attach to each worker node for scratch files; 0: its local disks hold them
+    scratch_volume_gib        of each of these volumes
+    local_disk_gib            of each worker node's own disks, in all
+    start_seconds             from the request for the cluster to the first task
+    expected_sla              predicted seconds from that request to the session's end, with the 10 % buffer
+    within_desired_sla        None: none was asked for
+    rates                     what it costs by the hour
+    cost                      what the session is expected to cost, without the buffer
+    """
+
+    region: str
+    instance_type: str
+    nodes: int = Field(ge=1)
+    nodes_max: int = Field(ge=1)
+    spot_nodes: int = Field(default=0, ge=0)
+    primary_instance_type: str
+    executors_per_node: int = Field(ge=1)
+    executor_cores: int = Field(ge=1)
+    executor_heap_bytes: int = Field(ge=1)
+    executor_overhead_bytes: int = Field(ge=1)
+    task_memory_bytes: int = Field(ge=1)
+    driver_heap_bytes: int = Field(ge=1)
+    driver_overhead_bytes: int = Field(ge=1)
+    scratch_volumes_per_node: int = Field(default=0, ge=0)
+    scratch_volume_gib: int = Field(default=0, ge=0)
+    local_disk_gib: int = Field(default=0, ge=0)
+    start_seconds: float = Field(ge=0)
+    expected_sla: float
+    within_desired_sla: bool | None = None
+    rates: PaidRates
+    cost: Cost
+
+    @property
+    def cores_per_node(self) -> int:
+        return self.executors_per_node * self.executor_cores
+
+    @property
+    def tasks(self) -> int:
+        """Tasks side by side when it has started."""
+        return self.nodes * self.cores_per_node
+
+    @property
+    def core_nodes(self) -> int:
+        """Worker nodes that are not on Spot."""
+        return self.nodes - self.spot_nodes
+
+    @property
+    def scratch_bytes_per_node(self) -> int:
+        return (self.scratch_volumes_per_node * self.scratch_volume_gib or self.local_disk_gib) * 1024**3

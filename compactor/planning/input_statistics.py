@@ -1,0 +1,432 @@
+"""Statistics of a session's input before any row is read: one frozen value, from the log if possible, else from
+footers. `SessionSize` are its amounts, from which sizing and time are calculated.
+
+    from the log       rows, bytes at rest, files, content types, the index, which keys lie in which file
+    from footers       decoded bytes of each column; of at most `OUTLINED_FILES_MAX` files, spread over all
+    from a sample      the same for text, and its types if none are declared: its first block
+    from the table's   the seconds of its steps, and the share of its rows that was rewritten
+    own rounds
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+
+import pyarrow as pa
+
+from compactor.catalog.actions import RoundCommitted
+from compactor.catalog.snapshot import CompactedStream
+from compactor.model.files import DataFile, Scalar
+from compactor.model.names import ContentType, counted
+from compactor.planning.round_plan import DeltaFileRef
+from compactor.planning.sizing import SessionSize
+from compactor.planning.time_model import MeasuredRound, SessionWork, correction_of, rates_of
+from compactor.tabular import FileOutline
+
+OUTLINED_FILES_MAX = 32
+"""Footers that are read for the widths of columns, in addition to those that are read for their schemas."""
+
+COMPARED_FILES_MAX = 64
+COMPARISONS_MAX = 200_000
+"""At most this many delta files, spread over all, are compared by their keys with all other files, and fewer if
+these are many.
+"""
+
+
+@dataclass(frozen=True)
+class SchemaStatistics:
+    """Statistics of all files with one schema.
+
+    schema         of these files
+    size_bytes     at rest
+    decoded_bytes  of each column, in all rows; bytes at rest if a column's decoded size is unknown
+    content_types  of the files
+    """
+
+    schema: pa.Schema
+    files: int
+    rows: int
+    size_bytes: int
+    decoded_bytes: Mapping[str, int]
+    content_types: frozenset[ContentType]
+
+    @property
+    def decoded_row_bytes(self) -> float:
+        return sum(self.decoded_bytes.values()) / max(self.rows, 1)
+
+
+@dataclass(frozen=True)
+class IndexStatistics:
+    """
+    rows, files, size_bytes  of the primary key index, tombstones included
+    """
+
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    hash_bucket_count: int | None = None
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """
+    deltas                 pending delta files, by schema
+    compacted              the current compacted stream; None: there is none
+    key_bytes_per_row      decoded, of all primary key columns
+    sort_values_bytes      of a row in the index
+    touched_rows, touched_rows_per_file, overlap_share, corrections  see `SessionSize`
+    sampled_files          text files whose types are those of their first block
+    """
+
+    deltas: tuple[SchemaStatistics, ...]
+    compacted: SchemaStatistics | None
+    index: IndexStatistics
+    key_bytes_per_row: float
+    sort_values_bytes: int
+    largest_delta_file_rows: int
+    touched_rows: int
+    touched_rows_per_file: float
+    overlap_share: float
+    corrections: tuple[tuple[str, float], ...]
+    lake_is_remote: bool
+    sampled_files: int
+
+    @property
+    def size(self) -> SessionSize:
+        """The amounts."""
+        compacted = self.compacted
+        return SessionSize(
+            index_rows=self.index.rows,
+            delta_rows=sum(each.rows for each in self.deltas),
+            delta_bytes=sum(each.size_bytes for each in self.deltas),
+            sort_values_bytes=self.sort_values_bytes,
+            inherited_hash_bucket_count=self.index.hash_bucket_count,
+            delta_files=sum(each.files for each in self.deltas),
+            largest_delta_file_rows=self.largest_delta_file_rows,
+            compacted_files=compacted.files if compacted else 0,
+            compacted_bytes=compacted.size_bytes if compacted else 0,
+            touched_rows=self.touched_rows,
+            touched_rows_per_file=self.touched_rows_per_file,
+            overlap_share=self.overlap_share,
+            lake_is_remote=self.lake_is_remote,
+            corrections=self.corrections,
+        )
+
+    def arithmetic(self) -> tuple[str, ...]:
+        """Sentences that describe the input."""
+        sentences = []
+        rows = sum(each.rows for each in self.deltas)
+        if rows:
+            at_rest = sum(each.size_bytes for each in self.deltas)
+            decoded = sum(sum(each.decoded_bytes.values()) for each in self.deltas)
+            kinds = ", ".join(sorted({kind.value for each in self.deltas for kind in each.content_types}))
+            files = counted(sum(each.files for each in self.deltas), f"{kinds} file")
+            sentences.append(
+                f"{counted(rows, 'delta row')} in {files} of {counted(len(self.deltas), 'schema')}: {at_rest:,} bytes "
+                f"at rest, {decoded:,} decoded, {self.key_bytes_per_row:.0f} a row of primary keys"
+            )
+        if self.sampled_files:
+            sentences.append(
+                f"the types of {counted(self.sampled_files, 'text file')} are those of the first 8 MiB: no schema is "
+                "declared, and a session that finds others says so"
+            )
+        if self.compacted is not None and self.compacted.rows and rows:
+            share = f"{self.touched_rows / self.compacted.rows:.0%}"
+            sentences.append(f"deltas may touch {share} of {counted(self.compacted.rows, 'compacted row')}")
+        return tuple(sentences)
+
+
+def statistics_of(
+    deltas: Sequence[tuple[DeltaFileRef, pa.Schema]],
+    outlines: Mapping[str, FileOutline],
+    compacted: CompactedStream | None,
+    compacted_schema: pa.Schema | None,
+    key_columns: Sequence[str],
+    sort_values_bytes: int,
+    *,
+    max_dead_row_share: float,
+    lake_is_remote: bool,
+) -> InputStatistics:
+    """`outlines`: those of some delta files, by URI."""
+    by_schema: dict[pa.Schema, list[DeltaFileRef]] = {}
+    for ref, schema in deltas:
+        by_schema.setdefault(schema.remove_metadata(), []).append(ref)
+    delta_statistics = tuple(_of_schema(schema, refs, outlines) for schema, refs in by_schema.items())
+    widths = _mean_widths(delta_statistics)
+    files = [ref.file for ref, _ in deltas]
+    delta_rows = sum(file.rows for file in files)
+    ordered = _ordered_columns(deltas, key_columns)
+    touched = _touched(files, compacted, ordered, delta_rows, max_dead_row_share)
+    return InputStatistics(
+        deltas=delta_statistics,
+        compacted=_of_compacted(compacted, compacted_schema, widths),
+        index=_of_index(compacted),
+        key_bytes_per_row=sum(widths.get(name, 0.0) for name in key_columns),
+        sort_values_bytes=sort_values_bytes,
+        largest_delta_file_rows=max((file.rows for file in files), default=0),
+        touched_rows=touched.rows,
+        touched_rows_per_file=touched.rows_per_file,
+        overlap_share=_overlap_share(files, ordered),
+        corrections=_corrections(compacted, lake_is_remote),
+        lake_is_remote=lake_is_remote,
+        sampled_files=sum(not outline.whole for outline in outlines.values()),
+    )
+
+
+def _ordered_columns(deltas: Sequence[tuple[DeltaFileRef, pa.Schema]], key_columns: Sequence[str]) -> tuple[str, ...]:
+    """Columns whose bounds in the log have the order of their values: decimals are stored there as digits."""
+    decimals = {field.name for _, schema in deltas for field in schema if pa.types.is_decimal(field.type)}
+    return tuple(name for name in key_columns if name not in decimals)
+
+
+def spread(count: int, most: int) -> frozenset[int]:
+    """At most `most` positions of a sequence of `count`, spread over all of it."""
+    return frozenset(place * count // min(count, most) for place in range(min(count, most)))
+
+
+def _of_schema(
+    schema: pa.Schema, refs: Sequence[DeltaFileRef], outlines: Mapping[str, FileOutline]
+) -> SchemaStatistics:
+    rows = sum(ref.file.rows for ref in refs)
+    size_bytes = sum(ref.file.size_bytes for ref in refs)
+    known = [outlines[ref.uri] for ref in refs if ref.uri in outlines]
+    widths: dict[str, list[float]] = {}
+    for outline in known:
+        for name, width in outline.row_bytes.items():
+            widths.setdefault(name, []).append(width)
+    means = {name: sum(each) / len(each) for name, each in widths.items() if name in schema.names}
+    return SchemaStatistics(
+        schema=schema,
+        files=len(refs),
+        rows=rows,
+        size_bytes=size_bytes,
+        decoded_bytes=_decoded(schema, rows, size_bytes, means),
+        content_types=frozenset(ref.file.content_type for ref in refs),
+    )
+
+
+def _of_compacted(
+    compacted: CompactedStream | None, schema: pa.Schema | None, widths: Mapping[str, float]
+) -> SchemaStatistics | None:
+    """Compacted files are not opened: fixed widths are known, other columns are assumed as wide as those of the
+    deltas.
+    """
+    if compacted is None or schema is None:
+        return None
+    files = compacted.files.values()
+    rows, size_bytes = sum(file.rows for file in files), compacted.bytes_at_rest
+    return SchemaStatistics(
+        schema=schema,
+        files=len(files),
+        rows=rows,
+        size_bytes=size_bytes,
+        decoded_bytes=_decoded(schema, rows, size_bytes, widths),
+        content_types=frozenset(file.content_type for file in files),
+    )
+
+
+def _of_index(compacted: CompactedStream | None) -> IndexStatistics:
+    if compacted is None:
+        return IndexStatistics()
+    files = compacted.index_files
+    return IndexStatistics(
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        size_bytes=sum(file.bytes_at_rest for file in files),
+        hash_bucket_count=compacted.hash_bucket_count,
+    )
+
+
+def _decoded(schema: pa.Schema, rows: int, size_bytes: int, widths: Mapping[str, float]) -> dict[str, int]:
+    """Decoded bytes of each column: by its type if that has a fixed width, else by the outlines, else an even share
+    of the bytes at rest.
+    """
+    decoded = {}
+    for field in schema:
+        width = _fixed_width(field.type)
+        if width is None:
+            width = widths.get(field.name, size_bytes / max(rows, 1) / len(schema))
+        decoded[field.name] = int(rows * width)
+    return decoded
+
+
+def _fixed_width(kind: pa.DataType) -> float | None:
+    try:
+        return float(kind.bit_width) / 8
+    except ValueError:
+        return None
+
+
+def _mean_widths(statistics: Sequence[SchemaStatistics]) -> dict[str, float]:
+    bytes_of: dict[str, int] = {}
+    rows_of: dict[str, int] = {}
+    for each in statistics:
+        for name, size in each.decoded_bytes.items():
+            bytes_of[name] = bytes_of.get(name, 0) + size
+            rows_of[name] = rows_of.get(name, 0) + each.rows
+    return {name: size / max(rows_of[name], 1) for name, size in bytes_of.items()}
+
+
+# ------------------------------------------------------------------------------------- which files deltas may touch
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """See `SessionSize.touched_rows`."""
+
+    rows: int
+    rows_per_file: float
+
+
+def _touched(
+    deltas: Sequence[DataFile],
+    compacted: CompactedStream | None,
+    key_columns: Sequence[str],
+    delta_rows: int,
+    max_dead_row_share: float,
+) -> _Touched:
+    """Compacted rows in files whose keys overlap those of the deltas, by the log's bounds.
+
+    The probability of touching a file is that of a random key; a file below its permitted share of dead rows is not
+    rewritten.
+    """
+    if compacted is None or not compacted.files:
+        return _Touched(0, 0.0)
+    if not deltas:
+        dirty = compacted.files_with_more_dead_rows_than(max_dead_row_share)
+        return _Touched(sum(compacted.files[vector.file_number].rows for vector in dirty), 0.0)
+    files = list(compacted.files.values())
+    dead = {vector.file_number: vector.rows for vector in compacted.deletion_vectors}
+    rows = sum(file.rows for file in files)
+    if max_dead_row_share and (delta_rows + sum(dead.values())) / max(rows, 1) <= max_dead_row_share:
+        return _Touched(0, 0.0)
+    bounds = [_interval_of(deltas, files, name) for name in key_columns]
+    hit = [file for file in files if all(interval is None or interval.meets(file) for interval in bounds)]
+    within = sum(file.rows for file in hit)
+    expected = sum(file.rows * (1 - exp(-delta_rows * file.rows / max(within, 1))) for file in hit)
+    expected = min(expected, _observed_share(compacted, delta_rows) * rows)
+    by_file = _mean_touched_rows(deltas, hit, key_columns)
+    return _Touched(int(expected), min(by_file, expected))
+
+
+def _observed_share(compacted: CompactedStream, delta_rows: int) -> float:
+    """The share of compacted rows that the last round rewrote; 1 if it was much smaller than this session."""
+    counts = compacted.last_round.counts
+    arrived = counts.rows_in - counts.rows_before
+    if not counts.rows_before or 2 * arrived < delta_rows:
+        return 1.0
+    return 1 - counts.rows_carried / counts.rows_before
+
+
+@dataclass(frozen=True)
+class _Intervals:
+    """The merged ranges of the deltas' values of one column, in order."""
+
+    column: str
+    lows: list[Scalar]
+    highs: list[Scalar]
+
+    def meets(self, file: DataFile) -> bool:
+        low, high = _bounds_of(file, self.column)
+        if low is None or high is None:
+            return True
+        return bisect_right(self.lows, high) > bisect_left(self.highs, low)
+
+
+def _interval_of(deltas: Sequence[DataFile], files: Sequence[DataFile], column: str) -> _Intervals | None:
+    """None: the bounds of one of the files are unknown, or its values are not comparable."""
+    ranges = [_bounds_of(file, column) for file in deltas if file.rows]
+    kinds = {_kind_of(bound) for each in (*ranges, *(_bounds_of(file, column) for file in files)) for bound in each}
+    if len(kinds) != 1 or None in kinds:
+        return None
+    lows: list[Scalar] = []
+    highs: list[Scalar] = []
+    for low, high in sorted((low, high) for low, high in ranges if low is not None and high is not None):
+        if highs and low <= highs[-1]:  # type: ignore[operator]
+            highs[-1] = max(highs[-1], high)
+        else:
+            lows.append(low)
+            highs.append(high)
+    return _Intervals(column, lows, highs)
+
+
+def _bounds_of(file: DataFile, column: str) -> tuple[Scalar | None, Scalar | None]:
+    """Bounds do not cover nulls, so a column that may have nulls has no bounds."""
+    stats = file.columns.get(column)
+    if stats is None or stats.null_count != 0:
+        return None, None
+    return stats.min_value, stats.max_value
+
+
+def _kind_of(bound: Scalar | None) -> type | None:
+    """Numbers are comparable with numbers, texts with texts."""
+    if bound is None:
+        return None
+    return str if isinstance(bound, str) else float
+
+
+def _mean_touched_rows(deltas: Sequence[DataFile], files: Sequence[DataFile], key_columns: Sequence[str]) -> float:
+    """The average number of compacted rows that one delta file may touch."""
+    some = [deltas[place] for place in sorted(_compared(len(deltas), len(files)))]
+    met = 0
+    for delta in some:
+        intervals = [_interval_of([delta], files, name) for name in key_columns]
+        met += sum(file.rows for file in files if all(each is None or each.meets(file) for each in intervals))
+    return met / max(len(some), 1)
+
+
+def _compared(deltas: int, files: int) -> frozenset[int]:
+    return spread(deltas, min(COMPARED_FILES_MAX, max(COMPARISONS_MAX // max(files, 1), 1)))
+
+
+def _overlap_share(deltas: Sequence[DataFile], key_columns: Sequence[str]) -> float:
+    """The share of the deltas' rows whose delta file overlaps another delta file by keys, on average."""
+    if len(deltas) < 2:
+        return 0.0
+    some = sorted(_compared(len(deltas), len(deltas)))
+    shares = []
+    for place in some:
+        others = [file for other, file in enumerate(deltas) if other != place]
+        intervals = [_interval_of([deltas[place]], others, name) for name in key_columns]
+        rows = sum(file.rows for file in others)
+        met = sum(file.rows for file in others if all(each is None or each.meets(file) for each in intervals))
+        shares.append(met / max(rows, 1))
+    return sum(shares) / len(shares)
+
+
+# ------------------------------------------------------------------------------------------ the table's own rounds
+
+
+def _corrections(compacted: CompactedStream | None, lake_is_remote: bool) -> tuple[tuple[str, float], ...]:
+    """From the last round, if it says how many cores it had."""
+    if compacted is None:
+        return ()
+    measured = _measured(compacted.last_round)
+    if measured is None:
+        return ()
+    factors = correction_of([measured], rates_of(far=lake_is_remote, in_process=measured.cores == 1))
+    return tuple(sorted(factors.items()))
+
+
+def _measured(done: RoundCommitted) -> MeasuredRound | None:
+    cores = {step.cores for step in done.steps.values()}
+    if len(cores) != 1 or (of := next(iter(cores))) is None:
+        return None
+    counts = done.counts
+    written = sum(file.rows for file in done.files_added)
+    bytes_written = sum(file.size_bytes for file in done.files_added)
+    arrived = counts.rows_in - counts.rows_before
+    work = SessionWork(
+        rounds=1,
+        delta_rows=arrived,
+        files_read=len(done.files_added) + len(done.files_removed),
+        bytes_read=bytes_written,
+        shuffled_bytes=0,
+        index_rows=counts.rows_before,
+        rows_written=written,
+        bytes_written=bytes_written,
+    )
+    return MeasuredRound(work, of, {name: step.seconds for name, step in done.steps.items()})

@@ -1,0 +1,178 @@
+"""Makes the plan of one round from the current compacted stream. Pure: it reads nothing, it names the input."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from compactor.catalog.snapshot import CompactedStream, ReadPoint, StreamSnapshot
+from compactor.catalog.stream import PartitionStream
+from compactor.index.files import IndexTarget
+from compactor.kernels.sort_values import encoded_width
+from compactor.kernels.survivors import KEEP_FOR_EVER
+from compactor.model.counts import Watermark
+from compactor.model.files import IndexFile
+from compactor.model.names import Operation
+from compactor.planning.round_plan import (
+    CompactedSource,
+    DeltaFileRef,
+    DeltaSource,
+    Output,
+    RehashPlan,
+    RoundPlan,
+)
+from compactor.planning.rounds import runs_to_absorb, watermark_after
+from compactor.planning.session_input import SessionInput, files_to_rewrite
+from compactor.planning.sizing import RoundRoom, spare_scratch_bytes
+from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.storage.location import StoreLocation
+from compactor.tabular import TabularFile
+
+
+@dataclass(frozen=True)
+class RoundTurn:
+    """One round of a session: its number among `rounds`, its files, and the next file of the stream, if any."""
+
+    number: int
+    rounds: int
+    files: tuple[DeltaFileRef, ...]
+    following: DeltaFileRef | None
+    commit_id: str
+
+
+def plan_round(
+    location: StoreLocation, plan: SessionPlan, session: SessionInput, snapshot: StreamSnapshot, turn: RoundTurn
+) -> RoundPlan:
+    """The plan of one round. `snapshot` is that of the compacted stream after the previous round."""
+    compacted = _continued(session, snapshot)
+    run = plan.spec.job_run
+    rewritten = files_to_rewrite(session, compacted)
+    sources = _compacted_sources(session.destination, compacted, rewritten)
+    rows = sum(ref.file.rows for ref in turn.files)
+    processed = _processed(compacted, turn)
+    index_files = () if compacted is None else compacted.index_files
+    return RoundPlan(
+        commit_id=turn.commit_id,
+        round_number=turn.number,
+        rounds=turn.rounds,
+        location=location,
+        read_point=ReadPoint.of(snapshot),
+        compacted=sources,
+        deltas=_delta_sources(session, turn.files, first_ordinal=len(sources)),
+        index_files=index_files,
+        absorbed_runs=runs_to_absorb(index_files, rows, _rows_to_absorb(plan, session, rows, index_files)),
+        tombstones=0 if compacted is None else compacted.last_round.counts.tombstones,
+        hash_bucket_count=plan.hash_bucket_count,
+        key_columns=session.key_columns,
+        sort_columns=session.sort_columns,
+        sort_keys=session.sort_keys,
+        processed=processed,
+        horizon=processed.position,
+        tombstone_retention=KEEP_FOR_EVER if run.tombstone_retention is None else run.tombstone_retention,
+        output=Output(
+            content_type=run.compacted_file_content_type,
+            schema=session.schema,
+            rows_per_compacted_file=rows_per_file(run, compacted, turn.files),
+            private_columns=session.private_columns,
+            max_dead_row_share=run.max_dead_row_share,
+            own_parquet_pages=run.own_parquet_pages,
+            page_check_share=run.page_check_share,
+            compacted_stream_version=session.compacted_stream_version,
+            next_file_number=1 if compacted is None else compacted.next_file_number,
+            index=_index_target(plan, session, snapshot, turn.commit_id),
+            open_partition=tuple(session.destination.partition.items()) if session.is_open else None,
+        ),
+        tasks=plan.tasks,
+        task_memory_bytes=plan.task_memory_bytes,
+        spare_scratch_bytes=spare_scratch_bytes(plan.scratch_bytes_per_round),
+    )
+
+
+def plan_rehash(
+    location: StoreLocation, plan: SessionPlan, session: SessionInput, compacted: CompactedStream, commit_id: str
+) -> RehashPlan:
+    """The plan that brings the inherited index to the session's hash bucket count."""
+    return RehashPlan(
+        location=location,
+        index_files=compacted.index_files,
+        sort_columns=session.sort_columns,
+        from_index_version=compacted.index_version,
+        from_hash_bucket_count=compacted.hash_bucket_count,
+        keys=compacted.rows + compacted.last_round.counts.tombstones,
+        hash_bucket_count=plan.hash_bucket_count,
+        target=_index_target(plan, session, session.snapshot, commit_id),
+    )
+
+
+def rows_per_file(run: JobRunSpec, compacted: CompactedStream | None, deltas: Sequence[DeltaFileRef]) -> int:
+    """How many rows a new compacted file takes at most: as many as it may have, or as fill its bytes, whichever is
+    less. Its rows are taken to be as large as those that the round reads, in their files."""
+    if run.bytes_per_compacted_file is None:
+        return run.rows_per_compacted_file
+    files = [] if compacted is None else list(compacted.files.values())
+    files += [ref.file for ref in deltas if ref.operation is Operation.UPSERT]
+    size_bytes, rows = sum(file.size_bytes for file in files), sum(file.rows for file in files)
+    if not size_bytes or not rows:
+        return run.rows_per_compacted_file
+    return max(1, min(run.rows_per_compacted_file, run.bytes_per_compacted_file * rows // size_bytes))
+
+
+def _continued(session: SessionInput, snapshot: StreamSnapshot) -> CompactedStream | None:
+    """The part of the snapshot that belongs to the compacted stream version which the session writes."""
+    compacted = snapshot.compacted
+    return compacted if compacted and compacted.stream_version == session.compacted_stream_version else None
+
+
+def _rows_to_absorb(plan: SessionPlan, session: SessionInput, rows: int, index_files: Sequence[IndexFile]) -> int:
+    room = RoundRoom(plan.task_memory_bytes, plan.hash_bucket_count, plan.scratch_bytes_per_round)
+    return room.rows_to_absorb(rows, sum(file.rows for file in index_files), encoded_width(session.sort_columns))
+
+
+def _processed(compacted: CompactedStream | None, turn: RoundTurn) -> Watermark:
+    """The position up to which the stream is compacted after the round; a round without files does not change it."""
+    if turn.files or compacted is None:
+        return watermark_after(turn.files, turn.following)
+    return compacted.processed
+
+
+def _index_target(plan: SessionPlan, session: SessionInput, snapshot: StreamSnapshot, commit_id: str) -> IndexTarget:
+    return IndexTarget(
+        stream=session.destination.folder,
+        index_version=snapshot.last_index_version + 1,
+        commit_id=commit_id,
+        rows_per_file=plan.spec.job_run.rows_per_primary_key_index_file,
+    )
+
+
+def _compacted_sources(
+    destination: PartitionStream, compacted: CompactedStream | None, rewritten: Collection[int]
+) -> tuple[CompactedSource, ...]:
+    files = sorted((compacted.files if compacted else {}).values(), key=lambda file: file.file_number)
+    vectors = {vector.file_number: vector for vector in compacted.deletion_vectors} if compacted else {}
+    return tuple(
+        CompactedSource(
+            ordinal=ordinal,
+            file=TabularFile(destination.uri_of(file.path), file.content_type, file.size_bytes),
+            rows=file.rows,
+            size_bytes=file.size_bytes,
+            file_number=file.file_number,
+            vector=vectors.get(file.file_number),
+            is_rewritten=file.file_number in rewritten,
+        )
+        for ordinal, file in enumerate(files)
+    )
+
+
+def _delta_sources(session: SessionInput, files: Sequence[DeltaFileRef], first_ordinal: int) -> tuple[DeltaSource, ...]:
+    return tuple(
+        DeltaSource(
+            ordinal=ordinal,
+            file=TabularFile(ref.uri, ref.file.content_type, ref.file.size_bytes),
+            rows=ref.file.rows,
+            size_bytes=ref.file.size_bytes,
+            position=ref.position,
+            operation=ref.operation,
+            sorts=(ref.position, ref.file.file_number) not in session.without_sort_values,
+        )
+        for ordinal, ref in enumerate(files, first_ordinal)
+    )

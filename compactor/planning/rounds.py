@@ -1,0 +1,91 @@
+"""Splits a session into rounds. Pure.
+
+A plan decides everything but the data; the round runner decides nothing. It carries the entry of the compacted stream's
+log from which it was made (`ReadPoint`): if the stream has changed at the commit, the commit fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compactor.model.counts import Watermark
+from compactor.model.files import IndexFile
+from compactor.planning.round_plan import DeltaFileRef, DeltaSource
+
+ABSORBED_RUN_SHARE = 2
+"""A run of the index is absorbed if it has at most this many times the rows gathered so far."""
+
+INDEX_RUNS_MAX = 8
+"""The most runs after a round, which a lookup has to search."""
+
+
+def split_into_rounds(
+    files: Sequence[DeltaFileRef], rows_per_round_max: int, files_per_round_max: int | None = None
+) -> Iterator[tuple[DeltaFileRef, ...]]:
+    """Splits delta files, in (position, file number) order, into rounds of a bounded number of rows and files.
+
+    A round takes at least one file, so a file above the bound is a round of its own. A position may be split between
+    files: the watermark then names its last compacted file.
+    """
+    taken: list[DeltaFileRef] = []
+    rows = 0
+    for file in files:
+        if taken and (rows + file.file.rows > rows_per_round_max or len(taken) == files_per_round_max):
+            yield tuple(taken)
+            taken, rows = [], 0
+        taken.append(file)
+        rows += file.file.rows
+    if taken:
+        yield tuple(taken)
+
+
+def watermark_after(taken: Sequence[DeltaFileRef], following: DeltaFileRef | None) -> Watermark:
+    """The watermark after `taken` is compacted; `following` is the next file of the stream, if any."""
+    last = taken[-1]
+    cuts_position = following is not None and following.position == last.position
+    return Watermark(position=last.position, file_number=last.file.file_number if cuts_position else None)
+
+
+def group_for_tasks(files: Sequence[DeltaSource], groups: int) -> tuple[tuple[DeltaSource, ...], ...]:
+    """Consecutive files in at most `groups` non-empty groups of about equal bytes."""
+    total = sum(file.size_bytes for file in files)
+    cut: list[tuple[DeltaSource, ...]] = []
+    group: list[DeltaSource] = []
+    before = 0
+    for file in files:
+        group.append(file)
+        before += file.size_bytes
+        if len(cut) < groups - 1 and before * groups >= total * (len(cut) + 1):
+            cut.append(tuple(group))
+            group = []
+    if group:
+        cut.append(tuple(group))
+    return tuple(cut)
+
+
+def runs_to_absorb(
+    index_files: Sequence[IndexFile], arriving_rows: int, absorbed_rows_max: int | None = None
+) -> frozenset[int]:
+    """The newest index runs that a round merges into its new run.
+
+    A run is absorbed if it is not much larger than the rows gathered so far; so an index of n rows has about log n
+    runs, and each row is written about log n times in all, for rounds of any size. Worked: over a base of 4,000,000
+    rows, rounds of 200,000 rows leave runs of 0.2, 0.4, 0.2 + 0.6, ... million rows; the base is absorbed when 2
+    million rows lie above it.
+
+    absorbed_rows_max  rows that fit memory and scratch folders; takes precedence over `INDEX_RUNS_MAX`
+    """
+    rows_of_runs: dict[int, int] = {}
+    for file in index_files:
+        rows_of_runs[file.run] = rows_of_runs.get(file.run, 0) + file.rows
+    absorbed: set[int] = set()
+    gathered = max(arriving_rows, 1)
+    for run in sorted(rows_of_runs, reverse=True):
+        too_many = len(rows_of_runs) - len(absorbed) >= INDEX_RUNS_MAX
+        if rows_of_runs[run] > ABSORBED_RUN_SHARE * gathered and not too_many:
+            break
+        if absorbed_rows_max is not None and gathered + rows_of_runs[run] > max(arriving_rows, 1) + absorbed_rows_max:
+            break
+        absorbed.add(run)
+        gathered += rows_of_runs[run]
+    return frozenset(absorbed)

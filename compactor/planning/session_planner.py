@@ -1,0 +1,320 @@
+"""Splits a job run into sessions, and plans each session. Reads logs, never data; `sizing.py` calculates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
+from compactor.catalog.stream import PartitionStream
+from compactor.catalog.tables import DeltaCatalog, Table
+from compactor.kernels.sort_values import encoded_width
+from compactor.model.errors import Invalid
+from compactor.model.names import counted, render_partition
+from compactor.planning.destinations import check_destination
+from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatistics, statistics_of
+from compactor.planning.session_input import (
+    SessionInput,
+    continued_stream,
+    files_to_rewrite,
+    pending_files,
+    read_session_input,
+)
+from compactor.planning.sizing import Resources, SessionSize, Sizing, size_session
+from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, SessionPlan, SessionSpec
+from compactor.planning.table_terms import check_online
+from compactor.schemas.text import parse_schema
+from compactor.storage.location import StoreLocation
+from compactor.storage.paths import is_open_file
+from compactor.storage.side_by_side import side_by_side
+from compactor.tabular import FileOutline, TabularFile, read_outline, read_schema
+
+
+@dataclass(frozen=True)
+class PinnedSession:
+    """A session with its pinned source and the amount of its work.
+
+    files_to_clean     compacted files with more dead rows than the job run allows
+    uris_outside_lake  pending files that were registered in place
+    """
+
+    spec: SessionSpec
+    compacted_rows: int
+    pending_rows: int
+    pending_file_count: int
+    files_to_clean: int
+    uris_outside_lake: tuple[str, ...] = ()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are deltas to compact, or compacted files to clean."""
+        return self.pending_file_count > 0 or self.files_to_clean > 0
+
+
+def pin_sessions(run: JobRunSpec, lake: DeltaCatalog, source: Table | None = None) -> tuple[PinnedSession, ...]:
+    """One session per partition stream that has an active stream version, in partition order.
+
+    Nothing is written, and the destination table is not created. Raises `Invalid` for a missing table or partition, an
+    offline table, a destination with other data, and an excessive number of files.
+
+    source  the job run's table, if it was just opened
+    """
+    source = lake.table(run.source_table_id) if source is None else source
+    destination = lake.table_like(run.destination_compacted_table_id, source)
+    check_online((source, destination))
+    check_destination(source.table_id, destination)
+
+    def pin(number_and_partition: tuple[int, dict[str, str]]) -> PinnedSession | None:
+        number, partition = number_and_partition
+        return _pin(run, source, destination, partition, number)
+
+    partitions = list(enumerate(partitions_to_compact(run, source), 1))
+    found = side_by_side(lake.location, pin, partitions)
+    sessions = tuple(pinned for pinned in found if pinned is not None)
+    _check_file_counts(run, sum(pinned.compacted_rows + pinned.pending_rows for pinned in sessions))
+    return sessions
+
+
+def spec_as_compacted(
+    lake: DeltaCatalog, stream: PartitionStream, compacted: CompactedStream, job_run_id: str
+) -> SessionSpec:
+    """A session that continues a compacted stream with the keys and the source of its last round, as of now."""
+    run = JobRunSpec(
+        job_run_id=job_run_id,
+        source_table_id=compacted.source_table_id,
+        primary_keys=compacted.primary_keys,
+        sort_keys=compacted.sort_keys or DEFAULT_SORT_KEYS,
+        lake=lake.location,
+        destination_compacted_table_id=stream.table_id,
+    )
+    return SessionSpec(
+        job_run=run,
+        session_id=f"{job_run_id}.1",
+        partition=stream.partition,
+        source_stream_version=compacted.source_stream_version,
+        source_entry_number=lake.table(compacted.source_table_id).stream(stream.partition).load().entry_number,
+        source_position=None,
+        destination_entry_number=stream.load().entry_number,
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredSession:
+    """A session with the figures from which it is planned. It is small, since a job run may have thousands.
+
+    why         a description of the input, and the reason to run if no delta is pending
+    statistics  statistics of the input, if they were requested
+    """
+
+    spec: SessionSpec
+    size: SessionSize
+    why: tuple[str, ...]
+    statistics: InputStatistics | None = None
+    has_work: bool = True
+
+
+def measure_session(spec: SessionSpec, lake: DeltaCatalog, *, with_statistics: bool = False) -> MeasuredSession:
+    """Raises `Invalid` for input that can never be compacted as asked.
+
+    with_statistics  keeps all that is known of the input, beside the amounts that a plan is made of
+    """
+    session, outlines = _read_for_plan(spec, lake)
+    share = spec.job_run.max_dead_row_share
+    statistics = measure(session, outlines, lake, share)
+    cleaning = _cleaning(session, share)
+    why = (*cleaning, *statistics.arithmetic())
+    has_work = bool(session.pending or cleaning)
+    return MeasuredSession(spec, statistics.size, why, statistics if with_statistics else None, has_work)
+
+
+def plan_session(
+    spec: SessionSpec, lake: DeltaCatalog, resources: Resources, share_of_memory: float = 1.0
+) -> SessionPlan:
+    """Measures and sizes a session. Raises `Invalid` for input that can never be compacted as asked.
+
+    share_of_memory  of a task's memory that the plan takes: less after an attempt that ran out of memory
+    """
+    return plan_measured(measure_session(spec, lake), resources, share_of_memory)
+
+
+def plan_measured(measured: MeasuredSession, resources: Resources, share_of_memory: float = 1.0) -> SessionPlan:
+    """Sizes a session that was measured. Raises `Invalid` if it cannot work with these resources."""
+    run = measured.spec.job_run
+    sizing = size_session(measured.size, resources, run.hash_bucket_count, run.max_rows_per_round, share_of_memory)
+    return plan_sized(measured, resources, sizing)
+
+
+def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) -> SessionPlan:
+    """The plan of a session that was sized."""
+    return SessionPlan(
+        spec=measured.spec,
+        hash_bucket_count=sizing.hash_bucket_count,
+        max_rows_per_round=sizing.max_rows_per_round,
+        max_files_per_round=sizing.max_files_per_round,
+        scratch_bytes_per_round=sizing.scratch_bytes_per_round,
+        task_memory_bytes=sizing.task_memory_bytes,
+        tasks=resources.tasks,
+        expected_sla=sizing.expected_sla,
+        arithmetic=(*measured.why, *sizing.arithmetic),
+        expected_rows_written=sizing.work.rows_written,
+        first_pass_share=sizing.time.first_pass_share,
+    )
+
+
+class _Outlines:
+    """Reads schemas for a plan: a sample of text files, and the column widths of some files."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, FileOutline] = {}
+        self._read = 0
+
+    def schema_of(self, location: StoreLocation, file: TabularFile, declared: pa.Schema | None) -> pa.Schema:
+        self._read += 1
+        if not file.content_type.is_text and self._read > OUTLINED_FILES_MAX:
+            return read_schema(location, file, declared)
+        outline = read_outline(location, file, declared)
+        self.found[file.uri] = outline
+        return outline.schema
+
+    @property
+    def all_whole(self) -> bool:
+        return all(outline.whole for outline in self.found.values())
+
+
+def _read_for_plan(spec: SessionSpec, lake: DeltaCatalog) -> tuple[SessionInput, dict[str, FileOutline]]:
+    """For text without declared types a sample is read. If the sample is refused, the text is read whole, because
+    the whole text may be valid.
+    """
+    outlines = _Outlines()
+    try:
+        return read_session_input(spec, lake, schema_of=outlines.schema_of), outlines.found
+    except Invalid:
+        if outlines.all_whole:
+            raise
+    return read_session_input(spec, lake), {}
+
+
+def measure(
+    session: SessionInput, outlines: Mapping[str, FileOutline], lake: DeltaCatalog, max_dead_row_share: float
+) -> InputStatistics:
+    """Statistics of a session's input."""
+    compacted = session.compacted
+    return statistics_of(
+        list(zip(session.pending, session.schemas, strict=True)),
+        outlines,
+        compacted,
+        None if compacted is None else parse_schema(compacted.last_round.compacted_schema),
+        session.key_columns,
+        encoded_width(session.sort_columns),
+        max_dead_row_share=max_dead_row_share,
+        lake_is_remote=lake.location.root_uri.startswith("s3://"),
+    )
+
+
+def _files_to_clean(compacted: CompactedStream, max_dead_row_share: float, is_open: bool) -> int:
+    closed = sum(not is_open_file(file.path) for file in compacted.files.values()) if is_open else 0
+    return closed or len(compacted.files_with_more_dead_rows_than(max_dead_row_share))
+
+
+def _cleaning(session: SessionInput, max_dead_row_share: float) -> tuple[str, ...]:
+    """The reason to run a session without deltas to compact."""
+    if session.pending or session.compacted is None:
+        return ()
+    vectors = session.compacted.files_with_more_dead_rows_than(max_dead_row_share)
+    rewritten = files_to_rewrite(session, session.compacted)
+    if rewritten:
+        files = counted(len(rewritten), "compacted file")
+        return (
+            f"no delta is pending: {files} are rewritten, since the table is published and other engines read them",
+        )
+    if not vectors:
+        return ()
+    files, rows = counted(len(vectors), "compacted file"), counted(sum(each.rows for each in vectors), "dead row")
+    return (
+        f"no delta is pending: {files} with {rows} are rewritten, since max_dead_row_share is {max_dead_row_share:g}",
+    )
+
+
+def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str], ...]:
+    """The partitions of a job run: those that it names, or all. Of a table that lists the streams with something to do
+    only these. Published tables are looked at whole: files may have to be rewritten that no delta has touched."""
+    into_itself = run.destination_compacted_table_id == source.table_id
+    if run.partitions is None and into_itself and not source.properties.publish:
+        with_news = source.partitions_with_news()
+        if with_news is not None:
+            return tuple(with_news)
+    existing = source.partitions()
+    if run.partitions is None:
+        return tuple(existing)
+    known = {frozenset(partition.items()) for partition in existing}
+    missing = [partition for partition in run.partitions if frozenset(partition.items()) not in known]
+    if missing:
+        raise Invalid(*(f"{run.source_table_id} has no partition {render_partition(each)}" for each in missing))
+    return run.partitions
+
+
+def _check_file_counts(run: JobRunSpec, rows: int) -> None:
+    """An upper estimate from the logs: rows that lose are counted too."""
+    rows_per_file = {
+        "rows_per_compacted_file": run.rows_per_compacted_file,
+        "rows_per_primary_key_index_file": run.rows_per_primary_key_index_file,
+    }
+    reasons = [
+        f"{name} is {each:,}: {counted(rows, 'row')} would make up to {counted(-(-rows // each), 'file')}, and at most "
+        f"{FILES_MAX:,} are allowed: give {-(-rows // FILES_MAX):,} or more"
+        for name, each in rows_per_file.items()
+        if rows > FILES_MAX * each
+    ]
+    if reasons:
+        raise Invalid(*reasons)
+
+
+def _pin(
+    run: JobRunSpec, source: Table, destination: Table, partition: dict[str, str], number: int
+) -> PinnedSession | None:
+    stream, written = source.stream(partition), destination.stream(partition)
+    at = stream.load()
+    active = at.state.active
+    if active is None:
+        return None
+    current = at if written is stream else written.load()
+    spec = SessionSpec(
+        job_run=run,
+        session_id=f"{run.job_run_id}.{number}",
+        partition=partition,
+        source_stream_version=active.stream_version,
+        source_entry_number=at.entry_number,
+        source_position=active.last_position,
+        destination_entry_number=current.entry_number,
+    )
+    return _pinned(spec, stream, at.state, current.state, is_open=bool(destination.properties.publish))
+
+
+def pinned_session(spec: SessionSpec, lake: DeltaCatalog) -> PinnedSession:
+    """The work of a session if it began now. Reads the logs of its source and its destination."""
+    source = lake.table(spec.job_run.source_table_id)
+    table = lake.table_like(spec.job_run.destination_compacted_table_id, source)
+    destination, stream = table.stream(spec.partition), source.stream(spec.partition)
+    stream.load(as_of=spec.source_entry_number)  # the next load continues from it
+    current = destination.load().state
+    now = current if stream is destination else stream.load().state
+    return _pinned(spec, stream, now, current, is_open=bool(table.properties.publish))
+
+
+def _pinned(
+    spec: SessionSpec, source: PartitionStream, now: StreamSnapshot, destination: StreamSnapshot, *, is_open: bool
+) -> PinnedSession:
+    """`now`: the current source; `is_open`: other engines read the destination, so closed files are rewritten."""
+    run = spec.job_run
+    compacted, _ = continued_stream(destination, spec)
+    pending = pending_files(source, spec, compacted, now)
+    return PinnedSession(
+        spec,
+        compacted_rows=compacted.rows if compacted else 0,
+        pending_rows=sum(ref.file.rows for ref in pending),
+        pending_file_count=len(pending),
+        files_to_clean=_files_to_clean(compacted, run.max_dead_row_share, is_open) if compacted else 0,
+        uris_outside_lake=tuple(ref.uri for ref in pending if "://" in ref.file.path),
+    )

@@ -1,0 +1,259 @@
+"""Predicts the time of a session: a sum of amounts times rates. Pure.
+
+    seconds = start + rounds x (round + commit) + core-seconds / cores
+
+    core-seconds    rehash       by rows of the index, where its bucket count changes
+                    read         by bytes and by files
+                    hash         by arriving rows
+                    shuffle      by bytes, between machines; on one machine it is part of hash and dedupe
+                    dedupe       by arriving rows, and by index rows that a round reads
+                    index        by rows written
+                    materialize  by rows written and by bytes
+                    write        by bytes
+
+Predictions start with these rates (`tests/benchmarks/RESULTS.md` fits them). A table's own rounds correct them, step by
+step (`Rates.corrected`): rows, machines and stores differ from those of the benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+SLA_BUFFER = 1.1
+"""Seed 000, "SLA Adherence": the expected SLA is the predicted time and 10 %."""
+
+SLA_BUFFER_SECONDS_MIN = 0.5
+"""At least half a second: a tenth of a short session is less than the noise of its machine."""
+
+
+def with_buffer(seconds: float) -> float:
+    """The expected SLA for predicted seconds. Worked: 20 s are 22, 1 s is 1.5."""
+    return max(seconds * SLA_BUFFER, seconds + SLA_BUFFER_SECONDS_MIN)
+
+
+CORRECTION_MAX = 4.0
+"""The greatest factor, up or down, by which a table's own rounds correct a step."""
+
+CORRECTED_SECONDS_MIN = 0.05
+"""Least seconds of a step in a round, predicted or measured: below, a measurement is mostly noise."""
+
+
+@dataclass(frozen=True)
+class SessionWork:
+    """The amounts of a session, over all of its rounds.
+
+    files_read       delta files, and compacted files that are rewritten
+    bytes_read       at rest, of the same files
+    shuffled_bytes   pointer records in the shuffle to dedupe
+    index_rows       that rounds read: each round reads the whole index before it
+    rows_written     into compacted files
+    bytes_written    into compacted files
+    rehashed_rows    of the index, moved to another hash bucket count before the first round
+    """
+
+    rounds: int
+    delta_rows: int
+    files_read: int
+    bytes_read: int
+    shuffled_bytes: int
+    index_rows: int
+    rows_written: int
+    bytes_written: int
+    rehashed_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds of one core per amount. Those of a round do not decrease with more cores.
+
+    round_seconds   scheduling of a round's two jobs
+    commit_seconds  a round's entry in the log, and reading it in the next round
+    """
+
+    round_seconds: float
+    commit_seconds: float
+    read_file: float
+    read_byte: float
+    hash_row: float
+    shuffle_byte: float
+    dedupe_row: float
+    index_row: float
+    index_written_row: float
+    materialize_row: float
+    materialize_byte: float
+    write_byte: float
+
+    def corrected(self, factors: Mapping[str, float]) -> Rates:
+        """The same, each step times its factor (`correction_of`). Most bytes are read, and all are written, in the
+        materialize step.
+        """
+        hashing = factors.get("hash_bucket", 1.0)
+        dedupe = factors.get("dedupe", 1.0)
+        materialize = factors.get("materialize", 1.0)
+        return replace(
+            self,
+            hash_row=self.hash_row * hashing,
+            dedupe_row=self.dedupe_row * dedupe,
+            index_row=self.index_row * dedupe,
+            index_written_row=self.index_written_row * materialize,
+            materialize_row=self.materialize_row * materialize,
+            materialize_byte=self.materialize_byte * materialize,
+            read_file=self.read_file * materialize,
+            read_byte=self.read_byte * materialize,
+            write_byte=self.write_byte * materialize,
+        )
+
+
+NEAR = Rates(
+    round_seconds=0.33,
+    commit_seconds=0.05,
+    read_file=0.002,
+    read_byte=0.0,
+    hash_row=129e-9,
+    shuffle_byte=0.0,
+    dedupe_row=114e-9,
+    index_row=10e-9,
+    index_written_row=96e-9,
+    materialize_row=300e-9,
+    materialize_byte=0.9e-9,
+    write_byte=0.0,
+)
+"""A folder on this machine, in the page cache or on a disk that is as fast: reading and writing are part of the steps.
+Fitted by `make bench` over all of its runs of narrow rows (75 bytes) and wide ones (987)."""
+
+IN_PROCESS = Rates(
+    round_seconds=0.02,
+    commit_seconds=0.02,
+    read_file=0.0045,
+    read_byte=0.0,
+    hash_row=80e-9,
+    shuffle_byte=0.0,
+    dedupe_row=90e-9,
+    index_row=30e-9,
+    index_written_row=50e-9,
+    materialize_row=100e-9,
+    materialize_byte=0.8e-9,
+    write_byte=0.0,
+)
+"""The same without a Spark: nothing is scheduled, and no record passes between processes."""
+
+
+def _far(near: Rates) -> Rates:
+    """The same with the lake on S3: each request has a latency, a core transfers 100 to 200 MB/s, and the index has
+    bytes too, 36 a row. Fitted with an S3 server on the same machine; a table's own rounds correct the rates of
+    more distant stores.
+    """
+    return replace(
+        near,
+        commit_seconds=near.commit_seconds + 0.05,
+        read_file=near.read_file + 0.01,
+        read_byte=5e-9,
+        index_row=near.index_row + 400e-9,
+        index_written_row=near.index_written_row + 300e-9,
+        write_byte=9e-9,
+    )
+
+
+FAR = _far(NEAR)
+
+
+def rates_of(*, far: bool, in_process: bool, network_byte: float = 0.0, machines: int = 1) -> Rates:
+    """Initial rates: for a local or a remote store, a session with or without a Spark, one machine or several.
+
+    network_byte  seconds of one core for a byte over its share of its machine's network; half of it is for shuffles
+    """
+    near = replace(IN_PROCESS if in_process else NEAR, shuffle_byte=2 * network_byte * (machines - 1) / machines)
+    if not far:
+        return near
+    rates = _far(near)
+    return replace(rates, read_byte=max(rates.read_byte, network_byte), write_byte=max(rates.write_byte, network_byte))
+
+
+@dataclass(frozen=True)
+class PredictedTime:
+    """Seconds, by part. The core-seconds of each step are divided by the cores already."""
+
+    start: float
+    rounds: float
+    commits: float
+    read: float
+    hash_bucket: float
+    shuffle: float
+    dedupe: float
+    index: float
+    materialize: float
+    write: float
+    rehash: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        passes = self.rehash + self.read + self.hash_bucket + self.shuffle + self.dedupe
+        return self.start + self.rounds + self.commits + passes + self.index + self.materialize + self.write
+
+    @property
+    def first_pass_share(self) -> float:
+        """The share of hash, shuffle and dedupe in the rounds' time. Half of the bytes are read there."""
+        first = self.read / 2 + self.hash_bucket + self.shuffle + self.dedupe
+        second = self.read / 2 + self.index + self.materialize + self.write
+        scheduling = self.rounds + self.commits
+        return (first + scheduling / 2) / max(first + second + scheduling, 1e-9)
+
+
+def predict_time(work: SessionWork, rates: Rates, cores: int, start_seconds: float) -> PredictedTime:
+    """Worked: 5,000,000 delta rows of 75 bytes in 20 files, 4,200,000 written, 2 cores, a warm Spark: 0.33 s for the
+    round and 0.05 for its commit, 0.02 read, 0.32 hash, 0.29 dedupe, 0.20 index, 0.77 materialize: 2.0 s.
+    """
+    rounds = max(work.rounds, 1)
+    return PredictedTime(
+        start=start_seconds,
+        rounds=rounds * rates.round_seconds,
+        commits=rounds * rates.commit_seconds,
+        read=(work.files_read * rates.read_file + work.bytes_read * rates.read_byte) / cores,
+        hash_bucket=work.delta_rows * rates.hash_row / cores,
+        shuffle=work.shuffled_bytes * rates.shuffle_byte / cores,
+        dedupe=(work.delta_rows * rates.dedupe_row + work.index_rows * rates.index_row) / cores,
+        index=work.rows_written * rates.index_written_row / cores,
+        materialize=(work.rows_written * rates.materialize_row + work.bytes_written * rates.materialize_byte) / cores,
+        write=work.bytes_written * rates.write_byte / cores,
+        rehash=_rehash_seconds(work.rehashed_rows, rates, cores),
+    )
+
+
+def _rehash_seconds(rows: int, rates: Rates, cores: int) -> float:
+    """Each row of the index is read, passes to its new bucket, and is written; in a commit of its own."""
+    if not rows:
+        return 0.0
+    scheduling = rates.round_seconds + rates.commit_seconds
+    return scheduling + rows * (rates.index_row + rates.dedupe_row + rates.index_written_row) / cores
+
+
+@dataclass(frozen=True)
+class MeasuredRound:
+    """A committed round: its amounts, and the seconds of its steps."""
+
+    work: SessionWork
+    cores: int
+    step_seconds: Mapping[str, float]
+
+
+def correction_of(measured: Sequence[MeasuredRound], rates: Rates) -> dict[str, float]:
+    """By step, the greatest factor between measured and predicted seconds of this table's rounds, since an expected SLA
+    must hold. Steps that were too short are omitted.
+
+    Worked: materialize took 3.0 s, 1.2 s were predicted: 2.5.
+    """
+    factors: dict[str, float] = {}
+    for each in measured:
+        predicted = predict_time(each.work, rates, each.cores, 0.0)
+        by_step = {
+            "hash_bucket": predicted.hash_bucket,
+            "dedupe": predicted.dedupe,
+            "materialize": predicted.index + predicted.materialize + predicted.read + predicted.write,
+        }
+        for step, expected_seconds in by_step.items():
+            took = each.step_seconds.get(step, 0.0)
+            if min(took, expected_seconds) >= CORRECTED_SECONDS_MIN:
+                factor = min(max(took / expected_seconds, 1 / CORRECTION_MAX), CORRECTION_MAX)
+                factors[step] = max(factors.get(step, 0.0), factor)
+    return factors

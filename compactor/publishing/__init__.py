@@ -1,0 +1,1 @@
+"""Publishes the compacted rows of tables in open table formats, by reference to the same files: no row is copied."""

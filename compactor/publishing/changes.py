@@ -1,0 +1,71 @@
+"""The changes of a stream to publish: the difference of two folds of its log, by file and deletion vector. Pure.
+
+A file is identified by its path: each attempt of a task writes under its own name, so a path never gets other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compactor.catalog.snapshot import CompactedStream
+from compactor.model.files import DataFile, DeletionVector
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A live compacted file. `vector`: its dead rows, if it has any."""
+
+    file: DataFile
+    vector: DeletionVector | None = None
+
+    @property
+    def rows(self) -> int:
+        """Live rows."""
+        return self.file.rows - (self.vector.rows if self.vector else 0)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A file that stays, with other dead rows than before."""
+
+    before: LiveFile
+    after: LiveFile
+
+
+@dataclass(frozen=True)
+class Changes:
+    added: tuple[LiveFile, ...] = ()
+    removed: tuple[LiveFile, ...] = ()
+    marked: tuple[Marked, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.marked)
+
+
+def live_files(compacted: CompactedStream | None) -> dict[str, LiveFile]:
+    """The live files of a fold, by path, in file number order."""
+    if compacted is None:
+        return {}
+    vectors = {vector.file_number: vector for vector in compacted.deletion_vectors}
+    return {
+        compacted.files[number].path: LiveFile(compacted.files[number], vectors.get(number))
+        for number in sorted(compacted.files)
+    }
+
+
+def changes(before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]) -> Changes:
+    """The changes from the files of the published fold to those of the newest one."""
+    return Changes(
+        added=tuple(file for path, file in after.items() if path not in before),
+        removed=tuple(file for path, file in before.items() if path not in after),
+        marked=tuple(
+            Marked(before[path], file)
+            for path, file in after.items()
+            if path in before and _vector_path(before[path]) != _vector_path(file)
+        ),
+    )
+
+
+def _vector_path(file: LiveFile) -> str | None:
+    return None if file.vector is None else file.vector.path

@@ -1,0 +1,154 @@
+"""The transaction log of a Delta Lake table: commits by put-if-absent, checkpoints, and the fold of both.
+
+An outcome of a put is settled as in `log/durable_log.py`: taken or unknown, the commit is read back and compared by its
+id; absent, the same bytes are put again.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+
+import structlog
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Corrupt, Outdated, Unavailable
+from compactor.publishing.delta_actions import CommitInfo, DeltaAction, DeltaState, parse_commit, render_commit
+from compactor.publishing.delta_checkpoint import read_checkpoint, write_checkpoint
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import DeltaLogObject, TableFolder, parse
+
+_log = structlog.get_logger(__name__)
+
+CHECKPOINT_VERSIONS = 10
+"""A checkpoint is written at every multiple."""
+
+TOMBSTONES_KEPT_MS = 30 * 24 * 3_600_000
+"""A checkpoint leaves out files that were removed longer ago: the grace period of garbage collection has passed."""
+
+UNKNOWN_ATTEMPTS_MAX = 5
+PAUSE_SECONDS = 0.1
+
+
+class DeltaLog:
+    """Caches the newest fold that it has read or written. Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore, table_id: str, clock: Clock) -> None:
+        self._store = store
+        self._table_id = table_id
+        self._clock = clock
+        self._newest = DeltaState()
+        self._lock = threading.Lock()
+
+    @property
+    def newest(self) -> DeltaState:
+        """The cached fold, without reading the log, which may have newer versions."""
+        return self._newest
+
+    def load(self) -> DeltaState:
+        """The fold of the log. Raises `Corrupt` if a version is missing or damaged."""
+        state = self._replay(self._newest if self._newest.version >= 0 else self._from_checkpoint())
+        if state.version < 0:
+            state = self._replay(self._from_listing())
+        self._remember(state)
+        return state
+
+    def _replay(self, state: DeltaState) -> DeltaState:
+        while (actions := self._read(state.version + 1)) is not None:
+            state = state.after(state.version + 1, actions)
+        return state
+
+    def commit(self, before: DeltaState, actions: Sequence[DeltaAction], commit_id: str) -> DeltaState | None:
+        """The fold with the next version; None: another publisher wrote that version first, and nothing was written.
+
+        Raises `Unavailable` if the outcome is unknown.
+        """
+        version = before.version + 1
+        info = CommitInfo(timestamp=max(self._clock.now_ms(), before.at_ms), lithify_commit_id=commit_id)
+        whole = (info, *actions)
+        if not self._create(version, render_commit(whole), commit_id):
+            return None
+        state = before.after(version, whole)
+        self._remember(state)
+        if version and version % CHECKPOINT_VERSIONS == 0:
+            self._checkpoint(state)
+        return state
+
+    def _create(self, version: int, body: bytes, commit_id: str) -> bool:
+        key = DeltaLogObject(self._table_id, "commit", version).key
+        failure: Unavailable | None = None
+        for _ in range(UNKNOWN_ATTEMPTS_MAX):
+            try:
+                if self._store.put_if_absent(key, body):
+                    return True
+            except Unavailable as error:
+                failure = error
+            try:
+                existing = self._read(version)
+            except Outdated:
+                return False  # ours can be read
+            except Unavailable as error:
+                failure, existing = error, None
+            if existing is not None:
+                return any(isinstance(each, CommitInfo) and each.lithify_commit_id == commit_id for each in existing)
+            self._clock.sleep(PAUSE_SECONDS)
+        raise Unavailable(f"it is not known whether {key} was written: {failure}") from failure
+
+    def _read(self, version: int) -> list[DeltaAction] | None:
+        key = DeltaLogObject(self._table_id, "commit", version).key
+        body = self._store.read(key)
+        return None if body is None else parse_commit(body, key)
+
+    # -- checkpoints
+
+    def _checkpoint(self, state: DeltaState) -> None:
+        """Writes a checkpoint, after the commit. A failure only makes the next reader slower."""
+        oldest = state.at_ms - TOMBSTONES_KEPT_MS
+        kept = tuple(each for each in state.removed if each.deletion_timestamp >= oldest)
+        body, rows = write_checkpoint(DeltaState(**{**vars(state), "removed": kept}))
+        try:
+            self._store.overwrite(DeltaLogObject(self._table_id, "checkpoint", state.version).key, body)
+            hint = json.dumps({"version": state.version, "size": rows})
+            self._store.overwrite(DeltaLogObject(self._table_id, "hint").key, hint.encode())
+        except Unavailable as error:
+            _log.warning("delta_checkpoint_not_written", table=self._table_id, reason=str(error))
+
+    def _from_checkpoint(self) -> DeltaState:
+        hint = self._store.read(DeltaLogObject(self._table_id, "hint").key)
+        if hint is None:
+            return DeltaState()
+        try:
+            version = int(json.loads(hint)["version"])
+            found = self._read_checkpoint(version)
+        except (ValueError, KeyError, TypeError, Corrupt) as error:
+            _log.warning("delta_checkpoint_unreadable", table=self._table_id, reason=str(error))
+            return DeltaState()
+        return found or DeltaState()
+
+    def _read_checkpoint(self, version: int) -> DeltaState | None:
+        key = DeltaLogObject(self._table_id, "checkpoint", version).key
+        body = self._store.read(key)
+        return None if body is None else read_checkpoint(body, version, key)
+
+    def _from_listing(self) -> DeltaState:
+        """The newest listed checkpoint, also one that the hint does not name. Called only if there is no version 0.
+        Without a checkpoint the log must be empty then: readers would take a new version 0 beside later ones for
+        another table."""
+        folder = TableFolder(self._table_id).delta_log
+        found = [parse(each.key) for each in self._store.list(f"{folder}/") if not each.key.endswith("_checkpoint")]
+        logged = [each for each in found if isinstance(each, DeltaLogObject) and each.version is not None]
+        for version in sorted({each.version or 0 for each in logged if each.kind == "checkpoint"}, reverse=True):
+            state = self._read_checkpoint(version)
+            if state is not None:
+                return state
+        if logged:
+            raise Corrupt(
+                f"{folder} has commits, but no version 0 and no checkpoint: delete that folder, and publish again"
+            )
+        return DeltaState()
+
+    def _remember(self, state: DeltaState) -> None:
+        with self._lock:
+            if state.version > self._newest.version:
+                self._newest = state

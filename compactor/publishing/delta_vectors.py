@@ -1,0 +1,76 @@
+"""Deletion vectors as Delta Lake reads them: a file with one vector, named by a UUID.
+
+    version 1 (one byte), size (uint32), vector, CRC-32 of the vector (uint32): both numbers big-endian
+    vector  magic number 1681511377 (uint32, little-endian), 64-bit Roaring bitmap
+
+The UUID follows from the name of Lithify's own vector, so writing the file a second time writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID, uuid5
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from compactor.publishing.delta_actions import VectorReference
+from compactor.publishing.roaring import roaring_bitmap
+
+FOLDER = "dead"
+"""Of vectors, below the table's root; it is the prefix in their references."""
+
+_FILE_VERSION = b"\x01"
+_MAGIC = 1_681_511_377
+_NAMESPACE = UUID("6f2c1d0e-9b57-5a83-8a0e-3d1b6c2f7e44")
+_BASE_85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+def vector_id(path: str) -> UUID:
+    """The UUID of the vector that Lithify has at `path`."""
+    return uuid5(_NAMESPACE, path)
+
+
+def vector_file(dead_rows: npt.NDArray[np.int64]) -> bytes:
+    """The whole file; rows ascending, each once."""
+    data = struct.pack("<I", _MAGIC) + roaring_bitmap(dead_rows)
+    return _FILE_VERSION + struct.pack(">I", len(data)) + data + struct.pack(">I", crc32(data))
+
+
+def reference(path: str, file: bytes, cardinality: int) -> VectorReference:
+    """How an action names the vector that Lithify has at `path`, written as `file`."""
+    return VectorReference(
+        storage_type="u",
+        path_or_inline_dv=FOLDER + _in_base_85(vector_id(path).bytes),
+        offset=len(_FILE_VERSION),
+        size_in_bytes=len(file) - 9,
+        cardinality=cardinality,
+    )
+
+
+def referred_id(vector: VectorReference) -> UUID:
+    """The inverse of `reference`: the UUID in the file's name."""
+    return UUID(bytes=_from_base_85(vector.path_or_inline_dv[-20:]))
+
+
+def _in_base_85(data: bytes) -> str:
+    """ZeroMQ's base 85: five characters for four bytes."""
+    text: list[str] = []
+    for (word,) in struct.iter_unpack(">I", data):
+        digits = []
+        for _ in range(5):
+            word, digit = divmod(word, 85)
+            digits.append(_BASE_85[digit])
+        text += reversed(digits)
+    return "".join(text)
+
+
+def _from_base_85(text: str) -> bytes:
+    words = []
+    for start in range(0, len(text), 5):
+        word = 0
+        for character in text[start : start + 5]:
+            word = word * 85 + _BASE_85.index(character)
+        words.append(struct.pack(">I", word))
+    return b"".join(words)

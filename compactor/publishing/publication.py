@@ -1,0 +1,167 @@
+"""A table's publication as a whole: its publishers, their lag, and the differences between published metadata and
+logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from compactor.catalog.stream import PartitionStream
+from compactor.catalog.tables import Table
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid, LithifyError
+from compactor.model.names import OpenFormat, counted
+from compactor.publishing.changes import LiveFile, changes, live_files
+from compactor.publishing.delta import DeltaPublisher
+from compactor.publishing.delta_schema import left_out
+from compactor.publishing.protocol import Outcome, PublishedState, Publisher
+from compactor.schemas.open_types import OpenTable, reasons_against
+from compactor.schemas.text import parse_schema
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import encode_partition, is_open_file, reasons_against_place
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class PublishFailed:
+    """A format could not be published now, for these reasons. The next publish continues."""
+
+    format: OpenFormat
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StreamLag:
+    """How far a stream is published in a format.
+
+    entry_number  the published entry of its log; 0: nothing is published
+    behind        files to be added, removed and marked
+    seconds       since the newest entry of its log; None: nothing is behind
+    """
+
+    format: OpenFormat
+    entry_number: int
+    behind: int
+    seconds: float | None
+
+
+def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[Publisher, ...]:
+    """A publisher for each format of the table. Raises `Invalid` if other engines cannot read the location."""
+    formats = table.properties.publish
+    reasons = reasons_against_place(store.location, table.table_id) if formats else ()
+    if reasons:
+        raise Invalid(*reasons)
+    return tuple(_publisher(each, store, table, clock) for each in formats)
+
+
+def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clock) -> Publisher:
+    match format_:
+        case OpenFormat.DELTA:
+            return DeltaPublisher(store, table.table_id, table.partition_keys, clock)
+
+
+def publish(publishers: Sequence[Publisher], streams: Sequence[PartitionStream]) -> tuple[Outcome | PublishFailed, ...]:
+    """Publishes each format separately: a failure of one does not stop the others."""
+    return tuple(_publish(publisher, streams) for publisher in publishers)
+
+
+def _publish(publisher: Publisher, streams: Sequence[PartitionStream]) -> Outcome | PublishFailed:
+    try:
+        return publisher.publish(streams)
+    except LithifyError as error:
+        reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
+        _log.warning("table_not_published", format=publisher.format, reason=str(error))
+        return PublishFailed(publisher.format, reasons)
+
+
+def lags(publisher: Publisher, streams: Sequence[PartitionStream], clock: Clock) -> list[StreamLag]:
+    """The lag of each stream. Reads the published state once."""
+    state = publisher.state()
+    return [_lag(publisher.format, state, stream, clock) for stream in streams]
+
+
+def _lag(format_: OpenFormat, state: PublishedState, stream: PartitionStream, clock: Clock) -> StreamLag:
+    now, entry = stream.load(), state.entries.get(encode_partition(stream.partition), 0)
+    behind = 0
+    if now.entry_number > entry:
+        before = live_files(stream.load(as_of=entry).state.compacted) if entry else {}
+        found = changes(before, live_files(now.state.compacted))
+        behind = len(found.added) + len(found.removed) + len(found.marked)
+    seconds = max(0, clock.now_ms() - now.at_ms) / 1_000 if behind else None
+    return StreamLag(format_, entry, behind, seconds)
+
+
+def columns_left_out(publisher: Publisher, streams: Sequence[PartitionStream]) -> tuple[str, ...]:
+    """Columns of the compacted rows that the format has no type for."""
+    if publisher.format is not OpenFormat.DELTA:
+        return ()
+    found: dict[str, None] = {}
+    for stream in streams:
+        compacted = stream.load().state.compacted
+        if compacted is not None:
+            found |= dict.fromkeys(left_out(parse_schema(compacted.last_round.compacted_schema)))
+    return tuple(found)
+
+
+def reasons_against_publishing(streams: Sequence[PartitionStream], table: Table) -> tuple[str, ...]:
+    """Why the table's compacted rows cannot be published as they are: every reason."""
+    found: dict[str, None] = {}
+    for stream in streams:
+        compacted = stream.load().state.compacted
+        if compacted is None:
+            continue
+        sorted_by = [key.column for key in compacted.sort_keys]
+        about = OpenTable(
+            table.partition_keys, compacted.primary_keys, sorted_by, OpenFormat.DELTA in table.properties.publish
+        )
+        found |= dict.fromkeys(reasons_against(parse_schema(compacted.last_round.compacted_schema), about))
+        closed = sum(not is_open_file(file.path) for file in compacted.files.values())
+        if closed:
+            found[f"{counted(closed, 'compacted file')} of {stream}: the next compaction rewrites them"] = None
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class PublishedFiles:
+    """The objects that readers of published tables may need.
+
+    paths    keys of data files and of published vectors, of every version that was the newest one within a time
+    entries  the published entry of each stream's log, by encoded partition; the minimum over the formats
+    """
+
+    paths: frozenset[str] = frozenset()
+    entries: Mapping[str, int] = field(default_factory=dict)
+
+
+def published_files(store: ObjectStore, table_id: str, clock: Clock, since_ms: int) -> PublishedFiles:
+    """The published files, also of a table that is no longer published: they stay readable until they are deleted."""
+    publisher = DeltaPublisher(store, table_id, (), clock)
+    return PublishedFiles(publisher.paths_since(since_ms), publisher.state().entries)
+
+
+def differences(publisher: Publisher, streams: Sequence[PartitionStream]) -> Iterator[str]:
+    """The differences between the published metadata and the logs at the published entries, one sentence each."""
+    state = publisher.state()
+    known = {encode_partition(stream.partition): stream for stream in streams}
+    expected: dict[str, LiveFile] = {}
+    for app_id, entry in state.entries.items():
+        stream = known.get(app_id)
+        if stream is None:
+            yield f"{publisher.format} has partition {app_id}, which the table does not have"
+            continue
+        expected |= live_files(stream.load(as_of=entry).state.compacted)
+    for path in sorted(expected.keys() - state.files.keys()):
+        yield f"{publisher.format} lacks {path}, which has {counted(expected[path].rows, 'row')}"
+    for path in sorted(state.files.keys() - expected.keys()):
+        yield f"{publisher.format} has {path}, which the log does not name"
+    for path in sorted(expected.keys() & state.files.keys()):
+        file, published = expected[path], state.files[path]
+        dead = file.vector.rows if file.vector is not None else 0
+        if (published.rows, published.dead_rows) != (file.file.rows, dead):
+            yield (
+                f"{publisher.format} has {path} with {counted(published.rows, 'row')}, {published.dead_rows} of them "
+                f"dead: the log says {file.file.rows} and {dead}"
+            )

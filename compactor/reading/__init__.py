@@ -1,0 +1,1 @@
+"""Reads a table: scan, merge on read, lookup by key."""

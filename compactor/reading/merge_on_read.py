@@ -1,0 +1,244 @@
+"""Merge on read: the rows of partition streams as if their pending deltas were compacted now. Writes nothing.
+
+It runs a round's steps in this process until the survivors are known: it reads the key columns of the pending deltas
+and the whole index of the stream. It is meant for streams that are compacted so often that few deltas are pending.
+
+A stream that was never compacted is merged by the keys of the table's properties, else by those of the table's other
+partitions, if these agree; otherwise the view is refused, since a stream left out would look like an empty one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from compactor.catalog.snapshot import CompactedStream
+from compactor.catalog.stream import PartitionStream
+from compactor.catalog.tables import DeltaCatalog, Table
+from compactor.model.clock import SystemClock
+from compactor.model.counts import SortKey
+from compactor.model.errors import Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import ContentType, counted
+from compactor.planning.round_plan import RoundPlan
+from compactor.planning.round_planner import RoundTurn, plan_round
+from compactor.planning.session_input import SessionInput, read_session_input
+from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec, SessionPlan, SessionSpec
+from compactor.steps.dedupe import DedupeStep, dedupe_bucket, indexed_buckets
+from compactor.steps.hash_bucket import HashedRows, HashStep, hash_files
+from compactor.storage.object_store import ObjectStore
+
+_NAME = "merge-on-read"
+_NO_BOUND = 1 << 62
+_STREAMS_AT_ONCE = 16
+_HASH_BUCKET_COUNT = 8
+"""For streams without an index: their rows are hashed and sorted in so many parts."""
+
+
+@dataclass(frozen=True)
+class MergedFile:
+    """A compacted file or a delta file, and its surviving rows (int64, ascending)."""
+
+    uri: str
+    file: DataFile
+    kept: npt.NDArray[np.int64]
+    is_delta: bool
+
+
+@dataclass(frozen=True)
+class MergedStream:
+    """The merged view of one partition stream."""
+
+    stream: PartitionStream
+    schema: pa.Schema
+    files: tuple[MergedFile, ...]
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The keys by which a partition stream is compacted, and its source table."""
+
+    source_table_id: str
+    primary_keys: tuple[str, ...]
+    sort_keys: tuple[SortKey, ...]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A partition stream at the end of its log. `keys` None: it was never compacted."""
+
+    stream: PartitionStream
+    keys: _Keys | None
+    has_deltas: bool
+
+
+def merge_table(
+    store: ObjectStore, table_id: str, streams: Sequence[PartitionStream], *, whole: bool
+) -> tuple[MergedStream, ...]:
+    """The merged view of a table's partition streams, in their order; `whole`: they are all of the table's.
+
+    If another table is compacted into this one, `whole` includes the other one's partitions. Raises `Invalid`, with the
+    stream's name, if one has deltas and its keys are unknown.
+    """
+    lake = DeltaCatalog(store, SystemClock())
+    with ThreadPoolExecutor(_STREAMS_AT_ONCE) as threads:
+        opened = list(threads.map(_open, streams))
+        known = {each.keys for each in opened if each.keys is not None}
+        if whole:
+            opened += _in_sources_only(lake, table_id, known, opened)
+        elif any(each.keys is None for each in opened):
+            table = lake.table(table_id)
+            others = threads.map(_open, map(table.stream, table.partitions()))
+            known |= {each.keys for each in others if each.keys is not None}
+        if any(each.keys is None and each.has_deltas for each in opened):
+            opened = _with_keys_of_table(lake.table(table_id), opened)
+        jobs = _with_keys(opened, known)
+        return tuple(each for each in threads.map(lambda job: _merge(lake, *job), jobs) if each is not None)
+
+
+def _open(stream: PartitionStream) -> _Opened:
+    snapshot = stream.load().state
+    compacted, active = snapshot.compacted, snapshot.active
+    keys = None
+    if compacted is not None:
+        keys = _Keys(compacted.source_table_id, compacted.primary_keys, compacted.sort_keys)
+    return _Opened(stream, keys, has_deltas=active is not None and bool(active.deltas))
+
+
+def _in_sources_only(
+    lake: DeltaCatalog, table_id: str, known: Collection[_Keys], opened: Sequence[_Opened]
+) -> Iterator[_Opened]:
+    """Partitions of the source tables for which this table has no stream yet."""
+    there = [each.stream.partition for each in opened]
+    keys = _only(known)
+    for source_table_id in sorted({keys.source_table_id for keys in known} - {table_id}):
+        source = lake.table(source_table_id)
+        for partition in source.partitions():
+            if partition not in there and _open(source.stream(partition)).has_deltas:
+                yield _Opened(lake.table(table_id).stream(partition), keys, has_deltas=True)
+
+
+def _with_keys_of_table(table: Table, opened: Sequence[_Opened]) -> list[_Opened]:
+    """Those that were never compacted by the keys of the table's properties, if it has any."""
+    primary_keys, sort_keys = table.properties.primary_keys, table.properties.sort_keys
+    if primary_keys is None:
+        return list(opened)
+    own_sort_keys = () if sort_keys in (None, DEFAULT_SORT_KEYS) else sort_keys
+    keys = _Keys(table.table_id, tuple(sorted(primary_keys)), own_sort_keys or ())
+    return [replace(each, keys=keys) if each.keys is None and each.has_deltas else each for each in opened]
+
+
+def _only(known: Collection[_Keys]) -> _Keys | None:
+    return next(iter(known)) if len(known) == 1 else None
+
+
+def _with_keys(opened: Sequence[_Opened], known: Collection[_Keys]) -> list[tuple[PartitionStream, _Keys]]:
+    """The streams that have rows, each with its keys. Raises `Invalid` if one has deltas and unknown keys."""
+    only = _only(known)
+    unknown = [
+        each.stream
+        for each in opened
+        if each.keys is None and each.has_deltas and (only is None or only.source_table_id != each.stream.table_id)
+    ]
+    if unknown:
+        others = len(unknown) - 1
+        verb = f" and {counted(others, 'more partition')} were" if others else " was"
+        why = "the table's other partitions have different keys" if known else "its keys are unknown"
+        raise Invalid(
+            f"{unknown[0]}{verb} never compacted, and {why}: compact it, or leave out what is not compacted yet "
+            "with view='compacted'"
+        )
+    with_keys = ((each.stream, each.keys or (only if each.has_deltas else None)) for each in opened)
+    return [(stream, keys) for stream, keys in with_keys if keys is not None]
+
+
+def _merge(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> MergedStream | None:
+    """None if the stream has no rows."""
+    spec = _spec(lake, stream, keys)
+    if spec is None:
+        return None
+    session = read_session_input(spec, lake, only_reads=True)
+    if session.compacted is None and not session.pending:
+        return None
+    kept = _surviving_rows(_plan(lake, spec, session))
+    compacted = [] if session.compacted is None else sorted(session.compacted.files.items())
+    files = [
+        *((stream.uri_of(file.path), file, False) for _, file in compacted),
+        *((ref.uri, ref.file, True) for ref in session.pending),
+    ]
+    merged = (
+        MergedFile(uri, file, kept[ordinal], is_delta=is_delta) for ordinal, (uri, file, is_delta) in enumerate(files)
+    )
+    return MergedStream(stream, session.schema, tuple(merged))
+
+
+def _spec(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> SessionSpec | None:
+    """The session of a compaction that would run now; None if there is no source stream version."""
+    source, standing = lake.table(keys.source_table_id).stream(stream.partition).load(), stream.load()
+    active, before = source.state.active, standing.state.compacted
+    if active is not None and (active.deltas or before is None):
+        version = active.stream_version
+    elif before is not None:
+        version = before.source_stream_version  # a newer one without deltas replaces nothing yet
+    else:
+        return None
+    run = JobRunSpec(
+        job_run_id=_NAME,
+        source_table_id=keys.source_table_id,
+        primary_keys=keys.primary_keys,
+        sort_keys=keys.sort_keys or DEFAULT_SORT_KEYS,
+        lake=lake.location,
+        destination_compacted_table_id=stream.table_id,
+        compacted_file_content_type=ContentType.FEATHER,  # the one that holds every type: nothing is written
+    )
+    return SessionSpec(
+        job_run=run,
+        session_id=f"{_NAME}.1",
+        partition=stream.partition,
+        source_stream_version=version,
+        source_entry_number=source.entry_number,
+        source_position=None,
+        destination_entry_number=standing.entry_number,
+    )
+
+
+def _plan(lake: DeltaCatalog, spec: SessionSpec, session: SessionInput) -> RoundPlan:
+    compacted: CompactedStream | None = session.compacted
+    plan = SessionPlan(
+        spec=spec,
+        hash_bucket_count=_HASH_BUCKET_COUNT if compacted is None else compacted.hash_bucket_count,
+        max_rows_per_round=_NO_BOUND,
+        task_memory_bytes=_NO_BOUND,
+        tasks=1,
+        expected_sla=0.0,
+        arithmetic=(),
+    )
+    turn = RoundTurn(1, 1, session.pending, None, _NAME)
+    round_plan = plan_round(lake.location, plan, session, session.snapshot, turn)
+    # Every run is absorbed, so dedupe returns every live row of the stream.
+    return replace(round_plan, absorbed_runs=frozenset(file.run for file in round_plan.index_files))
+
+
+def _surviving_rows(plan: RoundPlan) -> Sequence[npt.NDArray[np.int64]]:
+    """The surviving rows of every source file, by ordinal."""
+    hashing, deduping = HashStep.of(plan), DedupeStep.of(plan)
+    blocks: dict[int, list[HashedRows]] = defaultdict(list)
+    for file in plan.deltas:
+        for bucket, block in hash_files(hashing, [file]):
+            blocks[bucket].append(block)
+    found = chain.from_iterable(
+        dedupe_bucket(deduping, bucket, blocks[bucket.hash_bucket]) for bucket in indexed_buckets(plan)
+    )
+    pointers = [(piece.run.ordinals_of_rows, piece.run.row_indices[piece.run.is_row]) for piece in found]
+    ordinals = np.concatenate([np.empty(0, np.int32), *(ordinals for ordinals, _ in pointers)])
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in pointers)])
+    order = np.lexsort((rows, ordinals))
+    starts = np.searchsorted(ordinals[order], np.arange(len(plan.sources) + 1))
+    return [rows[order[starts[ordinal] : starts[ordinal + 1]]] for ordinal in range(len(plan.sources))]

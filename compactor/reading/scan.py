@@ -1,0 +1,431 @@
+"""Reads the rows of a table: chooses the files by the log at one entry, and reads them batch by batch.
+
+A scan is pinned when it is created: it keeps showing the same snapshot while deltas are appended and compacted. Rows
+are returned by partition, then by file number, then in file order.
+
+A filter excludes files by the bounds of their columns in the log, and row groups of Parquet by the bounds in the
+footer. Only files and row groups without matching rows are excluded; the filter is then applied to every row.
+
+Partition keys are columns of every scan: if a partition's rows have no column of that name, its value is added as the
+last column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from compactor.catalog.stream import PartitionStream
+from compactor.index.deletion_vectors import read_dead_rows
+from compactor.model.arrow_types import value_type
+from compactor.model.errors import Invalid
+from compactor.model.files import DataFile, DeletionVector, Scalar
+from compactor.model.names import ContentType, PartitionValues
+from compactor.schemas.cast import conform
+from compactor.schemas.open_types import open_schema
+from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import unify_schemas
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
+from compactor.tabular import TabularFile, each_begun, read_batches, read_matching, written_here
+
+FILES_AHEAD = 8
+"""Files of a scan that are asked for before they are read, as far as there is room."""
+
+STREAMS_LOADED_AT_ONCE = 16
+
+VIEWS = ("compacted", "merged")
+"""The compacted rows; the compacted rows with all pending deltas applied (merge on read)."""
+
+AsOf: TypeAlias = int | str | datetime
+"""An entry number of one partition stream's log, or a time: a datetime, ISO 8601 text, or ms since the epoch."""
+
+
+@dataclass(frozen=True)
+class ScanFile:
+    """A file of the scan, with its entry in the log of its partition stream.
+
+    constants  the partition's values that are columns of the scan but not of its files
+    dead       the deletion vector of a compacted file that has dead rows
+    kept       int64, ascending: the rows to read, from merge on read; None: all but the dead ones
+    is_delta   whether it is a delta file, in which merge on read found surviving rows; else a compacted file
+    """
+
+    partition: Mapping[str, str]
+    uri: str
+    file: DataFile
+    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    dead: DeletionVector | None = None
+    kept: npt.NDArray[np.int64] | None = None
+    is_delta: bool = False
+
+
+@dataclass(frozen=True)
+class ScanPart:
+    """One partition stream of a scan: its live files, in order, and the schema of all their rows."""
+
+    stream: PartitionStream
+    schema: pa.Schema
+    files: tuple[ScanFile, ...]
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """The arguments of a scan.
+
+    lake            the table's lake; merge on read opens other tables of it
+    is_whole_table  no partition is named
+    """
+
+    lake: ObjectStore
+    table_id: str
+    partition_keys: Sequence[str]
+    columns: Sequence[str] | None
+    row_filter: pc.Expression | None
+    as_of: AsOf | None
+    view: str
+    is_whole_table: bool
+
+    @property
+    def names_one_stream(self) -> bool:
+        return not (self.is_whole_table and self.partition_keys)
+
+
+class Scan:
+    """The rows of a scan, which can be read repeatedly: `to_table`, `to_batches`, `files`.
+
+    schema      of the rows: the requested columns, in the requested order
+    scan_files  the files that will be read, in order: live files except those that the filter excludes
+    """
+
+    def __init__(
+        self,
+        location: StoreLocation,
+        parts: Sequence[ScanPart],
+        whole_schema: pa.Schema,
+        columns: Sequence[str] | None,
+        row_filter: pc.Expression | None,
+    ) -> None:
+        names = list(whole_schema.names) if columns is None else list(columns)
+        _check_columns(names, whole_schema)
+        filtered_by = _columns_of(row_filter, whole_schema)
+        self.schema = pa.schema([whole_schema.field(name) for name in names], metadata=whole_schema.metadata)
+        self.scan_files = _scan_files(parts, whole_schema, row_filter)
+        self._location = location
+        self._filter = row_filter
+        self._read_schema = pa.schema([field for field in whole_schema if field.name in {*names, *filtered_by}])
+        # Bounds do not cover NaN, which `~(x < 5)` matches: a float's bounds exclude nothing.
+        self._leaves_out_row_groups = row_filter is not None and not any(
+            _holds_floats(whole_schema.field(name).type) for name in filtered_by
+        )
+
+    def files(self) -> list[str]:
+        """The absolute URIs of the files that will be read. They are not percent-encoded."""
+        return [scanned.uri for scanned in self.scan_files]
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, a bounded number of bytes at a time. No batch is empty."""
+        # With a filter, row groups are selected before any is requested.
+        columns = [] if self._leaves_out_row_groups else self._read_schema.names
+        files = [_file_of(scanned) for scanned in self.scan_files]
+        begun = each_begun(self._location, files, columns, FILES_AHEAD)
+        for scanned, _ in zip(self.scan_files, begun, strict=True):
+            for batch in self._read(scanned):
+                rows = conform(self._with_constants(batch, scanned), self._read_schema)
+                kept = rows if self._filter is None else rows.filter(self._filter)
+                for selected in kept.select(self.schema.names).to_batches():
+                    if selected.num_rows:
+                        yield selected
+
+    def count_rows(self) -> int:
+        """The number of rows. Without a filter no file is opened."""
+        if self._filter is not None:
+            return sum(batch.num_rows for batch in self.to_batches())
+        return sum(
+            scanned.file.rows - (scanned.dead.rows if scanned.dead else 0)
+            if scanned.kept is None
+            else len(scanned.kept)
+            for scanned in self.scan_files
+        )
+
+    def to_table(self) -> pa.Table:
+        """All rows at once."""
+        return pa.Table.from_batches(list(self.to_batches()), self.schema)
+
+    def _read(self, scanned: ScanFile) -> Iterator[pa.RecordBatch]:
+        with nullcontext() if scanned.is_delta else written_here():
+            yield from self._batches(scanned)
+
+    def _with_constants(self, batch: pa.RecordBatch, scanned: ScanFile) -> pa.Table:
+        rows = pa.Table.from_batches([batch])
+        for name, value in scanned.constants.items():
+            if name in self._read_schema.names:
+                rows = rows.append_column(name, pa.repeat(value, batch.num_rows))
+        return rows
+
+    def _batches(self, scanned: ScanFile) -> Iterator[pa.RecordBatch]:
+        content_type = scanned.file.content_type
+        file = _file_of(scanned)
+        columns = [name for name in self._read_schema.names if name not in scanned.constants]
+        if scanned.dead is not None or scanned.kept is not None:
+            return _select_rows(
+                read_batches(self._location, file, columns, self._read_schema), _kept_rows(self._location, scanned)
+            )
+        if self._leaves_out_row_groups and content_type is ContentType.PARQUET:
+            return read_matching(self._location, file, columns, self._filter)
+        return read_batches(self._location, file, columns, self._read_schema)
+
+
+def _file_of(scanned: ScanFile) -> TabularFile:
+    return TabularFile(scanned.uri, scanned.file.content_type, scanned.file.size_bytes)
+
+
+def open_scan(
+    location: StoreLocation,
+    streams: Sequence[PartitionStream],
+    declared: pa.Schema | None,
+    request: ScanRequest,
+) -> Scan:
+    """Pins the streams' snapshots and plans the scan. Raises `Invalid` for a request that does not fit the table.
+
+    declared  the table's schema; the scan's schema adds the further columns of the compacted rows
+    """
+    if request.row_filter is not None and not isinstance(request.row_filter, pc.Expression):
+        raise Invalid('filter is not a PyArrow expression: write, for example, pyarrow.dataset.field("a") > 5')
+    if request.view not in VIEWS:
+        raise Invalid(f"there is no view {request.view!r} of a table: use 'compacted' or 'merged'")
+    if request.view == "merged":
+        parts = _pin_merged(streams, request)
+    else:
+        with ThreadPoolExecutor(STREAMS_LOADED_AT_ONCE) as threads:
+            pinned = threads.map(lambda stream: _pin(stream, request), streams)
+            parts = [part for part in pinned if part is not None]
+    named = [] if declared is None else [("the table's definition", declared)]
+    named += [(str(part.stream), part.schema) for part in parts]
+    if not named:
+        # Nothing is compacted and no schema was declared, so the request's columns cannot be checked.
+        return Scan(location, [], pa.schema([]), None, None)
+    whole_schema = with_partition_columns(_unified(named), request.partition_keys)
+    parts = [_with_partition_values(part, whole_schema) for part in parts]
+    return Scan(location, parts, whole_schema, request.columns, request.row_filter)
+
+
+def _unified(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
+    """The unified schema. Of a published table, some files have the types of open files; others, or the declared
+    schema, do not yet."""
+    try:
+        return unify_schemas(named)
+    except Invalid:
+        with suppress(Invalid):
+            return unify_schemas([(name, open_schema(schema)) for name, schema in named])
+        raise
+
+
+# -- partition columns
+
+
+def with_partition_columns(schema: pa.Schema, partition_keys: Iterable[str]) -> pa.Schema:
+    """The schema of rows, with a text column added for each partition key that it lacks."""
+    missing = [pa.field(key, pa.string()) for key in partition_keys if key not in schema.names]
+    return pa.schema([*schema, *missing], metadata=schema.metadata)
+
+
+def partition_constants(
+    partition: PartitionValues, held: pa.Schema, whole_schema: pa.Schema, stream: object
+) -> dict[str, pa.Scalar]:
+    """The partition's values that rows of schema `held` lack, in the types of the whole schema.
+
+    Raises `Invalid` if a value is not of the column's type, which the table or other partitions' files declare.
+    """
+    constants = {}
+    for key, value in partition.items():
+        if key not in held.names:
+            kind = whole_schema.field(key).type
+            try:
+                constants[key] = pa.scalar(value).cast(kind)
+            except pa.ArrowException as error:
+                raise Invalid(
+                    f"the partition value {key}={value} of {stream} is no {kind}, which column {key!r} has in the "
+                    "table's schema or in the files of other partitions: rename that column"
+                ) from error
+    return constants
+
+
+def _with_partition_values(part: ScanPart, whole_schema: pa.Schema) -> ScanPart:
+    constants = partition_constants(part.stream.partition, part.schema, whole_schema, part.stream)
+    return replace(part, files=tuple(replace(scanned, constants=constants) for scanned in part.files))
+
+
+# -- the snapshot
+
+
+def _pin(stream: PartitionStream, request: ScanRequest) -> ScanPart | None:
+    """The files and rows of the stream's compacted side; None if nothing was compacted."""
+    compacted = stream.load(_entry_number(stream, request)).state.compacted
+    if compacted is None:
+        return None
+    vectors = {vector.file_number: vector for vector in compacted.deletion_vectors}
+    files = tuple(
+        ScanFile(stream.partition, stream.uri_of(file.path), file, dead=vectors.get(number))
+        for number, file in sorted(compacted.files.items())
+    )
+    return ScanPart(stream, parse_schema(compacted.last_round.compacted_schema), files)
+
+
+def _pin_merged(streams: Sequence[PartitionStream], request: ScanRequest) -> list[ScanPart]:
+    """The files and rows of the streams as if every delta were compacted now."""
+    if request.as_of is not None:
+        raise Invalid("view='merged' shows the deltas of now: leave as_of out, or use view='compacted'")
+    # Merging needs the compaction's steps, which are above the catalog; they are imported only for a merged scan.
+    from compactor.reading.merge_on_read import merge_table
+
+    return [
+        ScanPart(
+            merged.stream,
+            merged.schema,
+            tuple(
+                ScanFile(merged.stream.partition, each.uri, each.file, kept=each.kept, is_delta=each.is_delta)
+                for each in merged.files
+                if len(each.kept)
+            ),
+        )
+        for merged in merge_table(request.lake, request.table_id, streams, whole=request.is_whole_table)
+    ]
+
+
+def _kept_rows(location: StoreLocation, scanned: ScanFile) -> npt.NDArray[np.int64]:
+    if scanned.kept is not None:
+        return scanned.kept
+    kept = np.ones(scanned.file.rows, np.bool_)
+    if scanned.dead is not None:
+        kept[read_dead_rows(location, scanned.dead)] = False
+    return np.flatnonzero(kept)
+
+
+def _select_rows(batches: Iterator[pa.RecordBatch], kept: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """The kept rows (ascending) of a file that is read in batches."""
+    start = 0
+    for batch in batches:
+        begin, end = np.searchsorted(kept, [start, start + batch.num_rows])
+        if begin < end:
+            yield batch.take(pa.array(kept[begin:end] - start))
+        start += batch.num_rows
+
+
+def _entry_number(stream: PartitionStream, request: ScanRequest) -> int | None:
+    as_of = request.as_of
+    if as_of is None:
+        return None
+    if isinstance(as_of, int) and request.names_one_stream:
+        return as_of
+    return stream.log.entry_number_at(_time_ms(as_of))
+
+
+def _time_ms(as_of: AsOf) -> int:
+    if isinstance(as_of, int):
+        return as_of
+    try:
+        time = datetime.fromisoformat(as_of) if isinstance(as_of, str) else as_of
+    except ValueError as error:
+        raise Invalid(f"as_of is {as_of!r}: write a time as in 2026-11-21T12:00:00+00:00") from error
+    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+# -- columns
+
+
+def _check_columns(names: Sequence[str], schema: pa.Schema) -> None:
+    reasons = [f"there is no column {name!r} (there are: {', '.join(schema.names)})" for name in names]
+    reasons = [reason for name, reason in zip(names, reasons) if name not in schema.names]
+    if len(set(names)) < len(names):
+        reasons.append(f"a column is requested twice: {', '.join(names)}")
+    if not names and schema.names:
+        reasons.append("no column is requested: name some, or leave columns out for all")
+    if reasons:
+        raise Invalid(*reasons)
+
+
+def _columns_of(row_filter: pc.Expression | None, schema: pa.Schema) -> list[str]:
+    """The columns of a filter. PyArrow does not list them, but a table without one of them does not fit the filter."""
+    if row_filter is None:
+        return []
+    try:
+        schema.empty_table().filter(row_filter)
+    except (pa.ArrowException, TypeError) as error:
+        raise Invalid(f"the filter does not fit the table: {error}") from error
+    return [name for name in schema.names if not _fits(row_filter, schema.empty_table().drop_columns([name]))]
+
+
+def _fits(row_filter: pc.Expression, rows: pa.Table) -> bool:
+    try:
+        rows.filter(row_filter)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _holds_floats(kind: pa.DataType) -> bool:
+    kind = value_type(kind)
+    return pa.types.is_floating(kind) or any(
+        _holds_floats(kind.field(position).type) for position in range(kind.num_fields)
+    )
+
+
+# -- files and row groups that a filter excludes
+
+
+def _scan_files(parts: Sequence[ScanPart], schema: pa.Schema, row_filter: pc.Expression | None) -> tuple[ScanFile, ...]:
+    found = [scanned for part in parts for scanned in part.files]
+    if row_filter is None:
+        return tuple(found)
+    # PyArrow's datasets exclude fragments whose guarantee contradicts the filter. No file is opened for this, so the
+    # format does not matter, and the number in the list serves as the path.
+    nowhere, any_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
+    fragments = [
+        any_format.make_fragment(str(place), nowhere, partition_expression=_guarantee(scanned, schema))
+        for place, scanned in enumerate(found)
+    ]
+    dataset = ds.FileSystemDataset(fragments, schema, any_format, nowhere)
+    return tuple(found[int(fragment.path)] for fragment in dataset.get_fragments(filter=row_filter))
+
+
+def _guarantee(scanned: ScanFile, schema: pa.Schema) -> pc.Expression:
+    """A condition that every row of the file fulfils, from its partition and the bounds of its columns."""
+    file, guarantee = scanned.file, pc.scalar(True)
+    for name, value in scanned.constants.items():
+        if not _holds_floats(value.type):
+            guarantee &= pc.field(name) == value
+    for name, stats in file.columns.items():
+        position = schema.get_field_index(name)
+        if position < 0 or _holds_floats(schema.field(position).type):
+            continue
+        column, kind = pc.field(name), schema.field(position).type
+        least, greatest = _bound(stats.min_value, kind), _bound(stats.max_value, kind)
+        if stats.null_count is not None and stats.null_count == file.rows:
+            guarantee &= column.is_null()
+        elif least is not None and greatest is not None:
+            within = (column >= least) & (column <= greatest)
+            guarantee &= within if stats.null_count == 0 else within | column.is_null()
+    return guarantee
+
+
+def _bound(value: Scalar | None, kind: pa.DataType) -> pa.Scalar | None:
+    """A bound in the log as a value of the column's type; None if it is not one."""
+    if value is None:
+        return None
+    try:
+        is_text_for = isinstance(value, str) and not (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        return pa.scalar(value).cast(kind) if is_text_for else pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None

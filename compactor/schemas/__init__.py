@@ -1,0 +1,1 @@
+"""How schemas grow: unify, cast, render."""

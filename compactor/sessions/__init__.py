@@ -1,0 +1,1 @@
+"""The life of a session: attempts, rounds, commits, the session log."""

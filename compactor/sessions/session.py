@@ -1,0 +1,238 @@
+"""One session: brings a partition stream's compacted side up to the pinned source position, round by round.
+
+The ladder of names; each has one owner, one durable record, and one thing that ends it:
+
+    name         what it is                           owner                     durable record         ended by
+    -----------  -----------------------------------  ------------------------  ---------------------  -----------------
+    instruction  a document on the queue              the intake                job-run log, entry 1   acknowledgement
+    job run      one instruction's work, one outcome  a dispatcher, by a claim  job-run log            job_run_ended
+    session      one partition stream of it           the session launcher      session log            session_ended
+    attempt      one launch of a session              the cluster               session log: started   its verdict
+    round        one commit of a session              this module               one entry of the       round_committed
+                                                                                stream's log
+    step         hash bucket, dedupe, materialize     the round runner          figures in the round   its last task
+    task         one function call on one machine     the engine                none: it may be run    its value
+                                                                                again, anywhere
+
+The steps of a session:
+
+    open       read the current state and the pending deltas, check the input          (session_input)
+    rehash     if the index has another hash bucket count than planned     (rehash, one commit)
+    rounds     plan -> run -> commit, each based on the one before     (round_planner, round_runner, round_commit)
+
+The session owns no durable state of its own: after a crash the next attempt reads the compacted stream's log and
+continues after its last round. A `SessionReport` receives the progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from compactor.catalog.actions import RoundCommitted
+from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
+from compactor.catalog.tables import DeltaCatalog
+from compactor.catalog.transaction import Committed
+from compactor.engine.protocol import Engine
+from compactor.log_context import bound
+from compactor.model.clock import Clock
+from compactor.planning.read_progress import Commit
+from compactor.planning.round_plan import DeltaFileRef
+from compactor.planning.round_planner import RoundTurn, plan_rehash, plan_round
+from compactor.planning.rounds import split_into_rounds
+from compactor.planning.session_input import ReadReport, SessionInput, commits_of, files_to_rewrite, read_session_input
+from compactor.planning.spec import SessionPlan, SessionResult
+from compactor.planning.store_use import StoreUse, store_use
+from compactor.sessions.pace import FIRST_PASS_SHARE, ExpectedWork, Pace
+from compactor.sessions.rehash import rehash
+from compactor.sessions.round_commit import commit_rehash, commit_round, complete
+from compactor.sessions.round_runner import run_round
+from compactor.sessions.session_journal import rows_arrived
+from compactor.task_progress import ProgressAddress
+
+
+class SessionReport(ReadReport, Protocol):
+    """Receives the progress of a session, in the order of events, from one thread."""
+
+    def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None: ...
+
+    def found(self, commits: Sequence[Commit]) -> None:
+        """Commits of earlier attempts, each with its entry number: a crashed attempt may not have logged its last
+        one.
+        """
+
+    def step_started(self, round_number: int, rounds: int, step: str, tasks: int) -> None: ...
+
+    def rehashed(self, entry_number: int, hash_bucket_count: int) -> None: ...
+
+    def round_done(self, entry_number: int, completion: RoundCommitted, seconds: float) -> None: ...
+
+    def expected_sla_changed(self, before: float, now: float) -> None: ...
+
+    def follow(self, rows_reported: Callable[[int], None]) -> None:
+        """`rows_reported` is called with the total whenever tasks have reported more rows, from any thread."""
+
+
+@dataclass(frozen=True)
+class SessionDependencies:
+    """The dependencies of a session.
+
+    progress        where running tasks report rows
+    before_seconds  from its launch to here: a part of its expected SLA
+    """
+
+    lake: DeltaCatalog
+    engine: Engine
+    clock: Clock
+    report: SessionReport
+    progress: ProgressAddress | None = None
+    before_seconds: float = 0.0
+
+
+def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> SessionResult:
+    """Runs every remaining round. Raises the errors of a round; earlier commits remain."""
+    started = dependencies.clock.monotonic_seconds() - dependencies.before_seconds
+    session = read_session_input(plan.spec, dependencies.lake, dependencies.report)
+    rounds = _rounds(plan, session)
+    found = commits_of(plan.spec, session.destination, dependencies.report, session.destination.log.newest)
+    done = [action for _, action in found if isinstance(action, RoundCommitted)]
+    rounds_in_all = len(done) + len(rounds)
+    rows = sum(ref.file.rows for ref in session.pending)
+    dependencies.report.started(len(done), rounds_in_all, rows, plan.expected_sla)
+    dependencies.report.found(found)
+    run = plan.spec.job_run
+    dependencies.lake.create_table_like(
+        run.destination_compacted_table_id, dependencies.lake.table(run.source_table_id)
+    )
+    snapshot = _rehash_first(plan, session, dependencies) if rounds else session.snapshot
+    pace = Pace(
+        _expected_work(plan, rounds, dependencies.before_seconds),
+        lambda: dependencies.clock.monotonic_seconds() - started,
+        dependencies.report.expected_sla_changed,
+    )
+    pace.earlier_attempts([(rows_arrived(each), sum(step.seconds for step in each.steps.values())) for each in done])
+    dependencies.report.follow(pace.rows_reported)
+    for place, files in enumerate(rounds):
+        following = rounds[place + 1][0] if place + 1 < len(rounds) else None
+        turn = RoundTurn(len(done) + 1, rounds_in_all, files, following, commit_id=dependencies.clock.new_id())
+        with bound(round=turn.number):
+            committed, completion = _run_round(plan, session, snapshot, turn, dependencies, pace)
+        snapshot = committed.snapshot
+        done.append(completion)
+        pace.round_done()
+    if rounds and session.destination.news is not None:
+        session.destination.news.clear(session.destination.load())
+    seconds = dependencies.clock.monotonic_seconds() - started
+    return summarise(plan, snapshot, done, seconds, pace.expected_sla)
+
+
+def run_rehash(plan: SessionPlan, dependencies: SessionDependencies) -> StreamSnapshot:
+    """Rehashes the index to the planned hash bucket count without a compaction."""
+    return _rehash_first(plan, read_session_input(plan.spec, dependencies.lake, dependencies.report), dependencies)
+
+
+def _rounds(plan: SessionPlan, session: SessionInput) -> tuple[tuple[DeltaFileRef, ...], ...]:
+    """The files of each round to run. One round without files if only dead rows are cleaned."""
+    rounds = tuple(split_into_rounds(session.pending, plan.max_rows_per_round, plan.max_files_per_round))
+    compacted, share = session.compacted, plan.spec.job_run.max_dead_row_share
+    if not rounds and compacted is not None:
+        is_due = compacted.files_with_more_dead_rows_than(share) or files_to_rewrite(session, compacted)
+        return ((),) if is_due else ()
+    return rounds
+
+
+def summarise(
+    plan: SessionPlan,
+    snapshot: StreamSnapshot,
+    completions: Sequence[RoundCommitted],
+    seconds: float,
+    expected_sla: float,
+) -> SessionResult:
+    """The result of a session from its completions: input of the first round, output of the last."""
+    live_rows = snapshot.compacted.rows if snapshot.compacted else 0
+    arrived = sum(each.counts.rows_in - each.counts.rows_before for each in completions)
+    return SessionResult(
+        session_id=plan.spec.session_id,
+        partition=plan.spec.partition,
+        rounds=len(completions),
+        rows_in=completions[0].counts.rows_before + arrived if completions else live_rows,
+        rows_out=completions[-1].counts.rows_out if completions else live_rows,
+        rows_deduplicated=sum(each.counts.rows_deduplicated for each in completions),
+        rows_deleted=sum(each.counts.rows_deleted for each in completions),
+        seconds=seconds,
+        expected_sla=expected_sla,
+        completions=tuple(completions),
+        store=_store_use(completions),
+        expected_cost=plan.cluster.cost if plan.cluster is not None else None,
+    )
+
+
+def _store_use(completions: Sequence[RoundCommitted]) -> StoreUse:
+    """The store use of rounds, from their entries: as much is read as is written, since each replaced file was
+    read, and the deltas too.
+    """
+    added = [file for each in completions for file in each.files_added]
+    index = [file for each in completions for file in each.index_files if file.run == each.index_version]
+    bytes_written = sum(file.size_bytes for file in added) + sum(file.bytes_at_rest for file in index)
+    return store_use(
+        rounds=len(completions),
+        files_read=2 * len(added) + len(index),
+        bytes_read=bytes_written,
+        files_written=len(added) + len(index),
+        bytes_written=bytes_written,
+    )
+
+
+def _rehash_first(plan: SessionPlan, session: SessionInput, dependencies: SessionDependencies) -> StreamSnapshot:
+    """Rehashes the inherited index to the planned hash bucket count, if it has another."""
+    compacted = session.compacted
+    if compacted is None or compacted.hash_bucket_count == plan.hash_bucket_count:
+        return session.snapshot
+    rehash_plan = plan_rehash(dependencies.lake.location, plan, session, compacted, dependencies.clock.new_id())
+    dependencies.report.step_started(0, 0, "rehash", plan.hash_bucket_count)
+    index_files = rehash(dependencies.engine, rehash_plan)
+    committed = commit_rehash(
+        session.destination,
+        plan.spec,
+        rehash_plan,
+        ReadPoint.of(session.snapshot),
+        compacted.stream_version,
+        index_files,
+    )
+    dependencies.report.rehashed(committed.entry_number, plan.hash_bucket_count)
+    return committed.snapshot
+
+
+def _expected_work(plan: SessionPlan, rounds: Sequence[Sequence[DeltaFileRef]], before_seconds: float) -> ExpectedWork:
+    return ExpectedWork(
+        expected_sla=plan.expected_sla,
+        before_seconds=before_seconds,
+        rounds=tuple(sum(ref.file.rows for ref in files) for files in rounds),
+        rows_written=plan.expected_rows_written,
+        first_pass_share=FIRST_PASS_SHARE if plan.first_pass_share is None else plan.first_pass_share,
+    )
+
+
+def _run_round(
+    plan: SessionPlan,
+    session: SessionInput,
+    snapshot: StreamSnapshot,
+    turn: RoundTurn,
+    dependencies: SessionDependencies,
+    pace: Pace,
+) -> tuple[Committed, RoundCommitted]:
+    started = dependencies.clock.monotonic_seconds()
+    round_plan = plan_round(dependencies.lake.location, plan, session, snapshot, turn)
+    round_plan = replace(round_plan, progress=dependencies.progress)
+
+    def step_started(step: str, tasks: int) -> None:
+        dependencies.report.step_started(turn.number, turn.rounds, step, tasks)
+        pace.pass_started(second=step == "materialize")
+
+    result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
+    completion = complete(plan.spec, round_plan, result)
+    committed = commit_round(session.destination, session.source, round_plan, completion)
+    seconds = dependencies.clock.monotonic_seconds() - started
+    dependencies.report.round_done(committed.entry_number, completion, seconds)
+    return committed, completion

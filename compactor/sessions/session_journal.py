@@ -1,0 +1,238 @@
+"""Records the course of a session: facts in the session log, progress in the heartbeat beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from compactor.catalog.actions import IndexRehashed, RoundCommitted
+from compactor.log.durable_log import DurableLog, LogState
+from compactor.log_context import operator_log
+from compactor.model.clock import Clock
+from compactor.model.errors import ErrorKind, Fenced
+from compactor.planning.read_progress import Commit
+from compactor.planning.spec import SessionResult
+from compactor.sessions.session_log import (
+    SESSION_LOG,
+    ExpectedSlaChanged,
+    Heartbeat,
+    IndexMoved,
+    RoundDone,
+    SessionAction,
+    SessionFailed,
+    SessionStarted,
+    SessionState,
+    SessionSucceeded,
+)
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import SessionFolder
+
+_log = structlog.get_logger(__name__)
+
+POLL_SECONDS = 1.0
+"""Interval between two reads of the attempt's progress, which listeners in this process get."""
+
+WRITE_SECONDS = 10.0
+"""Least interval between two heartbeats: readers read as often."""
+
+HeartbeatListener = Callable[[Heartbeat], None]
+"""Receives each heartbeat in this process, before it is written. It must not raise."""
+
+Count = Callable[[], int]
+"""A progress count; read from the journal's own thread."""
+
+
+class SessionJournal:
+    """The `SessionReport` of an attempt that is watched by other processes. A context manager that writes heartbeats.
+
+    A heartbeat is written only after progress, so that a job that hangs is detected; and at most every `WRITE_SECONDS`,
+    except for the last one. A fenced attempt writes none any more: it would overwrite that of its successor.
+
+    is_brief  the attempt is one of many small ones: if it ends before the first heartbeat is due, none is written
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: SessionFolder,
+        attempt: int,
+        clock: Clock,
+        poll_seconds: float = POLL_SECONDS,
+        *,
+        on_heartbeat: HeartbeatListener = lambda _: None,
+        is_brief: bool = False,
+    ) -> None:
+        self.attempt = attempt
+        self._is_brief = is_brief
+        self._store = store
+        self._folder = folder
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._on_heartbeat = on_heartbeat
+        self._log: DurableLog[SessionState, SessionAction] = DurableLog(store, folder.log, SESSION_LOG, clock)
+        self._tasks_done: Count = _none
+        self._rows_in_tasks: Count = _none
+        self._done: Count = _none
+        self._read = 0
+        self._rows_reported: Callable[[int], None] = lambda _: None
+        self._beat = Heartbeat(
+            attempt=attempt,
+            at_ms=clock.now_ms(),
+            round_number=0,
+            rounds=0,
+            step="starting",
+            tasks_done=0,
+            tasks=0,
+            rows_done=0,
+            rows=0,
+        )
+        self._written: Heartbeat | None = None
+        self._write_due_seconds = float("-inf")
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
+
+    def count_with(self, tasks_done: Count, rows_in_tasks: Count) -> None:
+        """Sets the sources of progress within a step: the number of done tasks, and of rows that running tasks have
+        reported.
+        """
+        self._tasks_done, self._rows_in_tasks = tasks_done, rows_in_tasks
+
+    def follow(self, rows_reported: Callable[[int], None]) -> None:
+        """Sets the function that is called when tasks have reported more rows."""
+        self._rows_reported = rows_reported
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        unseen = self._is_brief and self._written is None
+        if not unseen and not isinstance(error, Fenced):
+            self._write_heartbeat()
+
+    def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None:
+        self._append(SessionStarted(attempt=self.attempt, rounds=rounds, expected_sla=expected_sla))
+        operator_log("session_started", rounds_done=rounds_done, rounds=rounds, rows=rows, expected_sla=expected_sla)
+        self._move(round_number=rounds_done, rounds=rounds, rows=rows, step="planned")
+
+    def found(self, commits: Sequence[Commit]) -> None:
+        """Logs commits that their own attempt did not log because it crashed."""
+        if not commits:
+            return
+        self._append_if(lambda state: [self._late_entry(*each) for each in commits if each[0] not in state.told])
+
+    def reading(self, what: str, of: int) -> None:
+        """`count` of `what` are read next; `read_one` is called for each."""
+        self._read = 0
+        self._done = lambda: self._read
+        self._move(step=what, tasks=of, tasks_done=0)
+
+    def read_one(self) -> None:
+        self._read += 1
+
+    def step_started(self, round_number: int, rounds: int, step: str, tasks: int) -> None:
+        self._done = self._tasks_done
+        self._move(round_number=round_number, rounds=rounds, step=step, tasks=tasks, tasks_done=0)
+
+    def rehashed(self, entry_number: int, hash_bucket_count: int) -> None:
+        self._append(IndexMoved(attempt=self.attempt, entry_number=entry_number, hash_bucket_count=hash_bucket_count))
+
+    def round_done(self, entry_number: int, completion: RoundCommitted, seconds: float) -> None:
+        self._append(
+            RoundDone(
+                attempt=self.attempt,
+                round_number=completion.round_number,
+                rounds=completion.rounds,
+                entry_number=entry_number,
+                counts=completion.counts,
+                seconds=seconds,
+            )
+        )
+        self._move(step="committed", rows_done=self._beat.rows_done + rows_arrived(completion))
+
+    def expected_sla_changed(self, before: float, now: float) -> None:
+        self._append(ExpectedSlaChanged(attempt=self.attempt, before=before, now=now))
+
+    def succeeded(self, result: SessionResult) -> None:
+        self._append(SessionSucceeded(attempt=self.attempt, result=result))
+
+    def failed(self, error_kind: ErrorKind, reasons: tuple[str, ...]) -> None:
+        self._append(SessionFailed(attempt=self.attempt, error_kind=error_kind, reasons=reasons))
+
+    def _append(self, action: SessionAction) -> None:
+        self._append_if(lambda _: (action,))
+
+    def _append_if(self, choose: Callable[[SessionState], Sequence[SessionAction]]) -> None:
+        def decide(before: LogState[SessionState]) -> Sequence[SessionAction]:
+            if before.state.attempt > self.attempt:
+                raise Fenced(f"attempt {self.attempt} was superseded by attempt {before.state.attempt} and stops")
+            return choose(before.state)
+
+        # Other writers are rare: the last entry read or written is the log's end, or the number is taken.
+        self._log.append(decide, self._log.newest)
+
+    def _late_entry(self, entry_number: int, commit: RoundCommitted | IndexRehashed) -> SessionAction:
+        if isinstance(commit, IndexRehashed):
+            return IndexMoved(
+                attempt=self.attempt, entry_number=entry_number, hash_bucket_count=commit.hash_bucket_count
+            )
+        return RoundDone(
+            attempt=self.attempt,
+            round_number=commit.round_number,
+            rounds=commit.rounds,
+            entry_number=entry_number,
+            counts=commit.counts,
+            seconds=sum(step.seconds for step in commit.steps.values()),
+        )
+
+    def _move(self, **changes: int | str) -> None:
+        with self._lock:
+            self._beat = self._beat.model_copy(update={**changes, "at_ms": self._clock.now_ms()})
+        self._on_heartbeat(self._beat)
+
+    def _keep_beating(self) -> None:
+        while not self._stop.wait(self._poll_seconds):
+            self.beat()
+
+    def beat(self) -> None:
+        """Notes the progress, and writes it if a heartbeat is due. For the journal's own thread."""
+        try:
+            done, rows = self._done(), self._rows_in_tasks()
+            more_rows = rows != self._beat.rows_in_tasks
+            if more_rows or done != self._beat.tasks_done:
+                self._move(tasks_done=done, rows_in_tasks=rows)
+            if more_rows:
+                self._rows_reported(rows)
+        except Exception as error:  # noqa: BLE001  (a watcher would take silence for a stall)
+            _log.warning("heartbeat_failed", reason=f"{type(error).__name__}: {error}")
+        if self._clock.monotonic_seconds() >= self._write_due_seconds:
+            self._write_heartbeat()
+
+    def _write_heartbeat(self) -> None:
+        beat = self._beat
+        if beat == self._written:
+            return
+        try:
+            self._store.overwrite(self._folder.heartbeat.key, beat.render())
+            self._written = beat
+            self._write_due_seconds = self._clock.monotonic_seconds() + WRITE_SECONDS
+        except Exception as error:  # noqa: BLE001  (a hint: the next one makes up for it, and the facts are in the log)
+            _log.warning("heartbeat_not_written", reason=f"{type(error).__name__}: {error}")
+
+
+def _none() -> int:
+    return 0
+
+
+def rows_arrived(completion: RoundCommitted) -> int:
+    """The delta rows of a round: all rows in, minus those that were compacted before."""
+    return completion.counts.rows_in - completion.counts.rows_before

@@ -1,0 +1,322 @@
+"""The second part of dedupe, once the row counts of all buckets are known (seed 000): pointers into the files to be
+written.
+
+Moving rows get new pointers: arriving rows, and rows of compacted files that are rewritten. The new run holds some of
+the latter, older runs the others. If few of an older run's rows move, they are written to the new run; if many do, the
+older run gets new pointers and keeps its digests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from compactor.index.files import Asked, IndexTarget, open_bucket, write_bucket, write_pointers
+from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows, IndexSegment
+from compactor.kernels.digest_sort import digest_order
+from compactor.kernels.live_rows import live_pointers
+from compactor.kernels.pointers import compacted_pointers, ranks_within_files
+from compactor.kernels.sort_values import SortColumn
+from compactor.kernels.survivors import ERASED, LIVE
+from compactor.model.files import IndexFile
+from compactor.planning.round_plan import RoundPlan
+from compactor.planning.sizing import KEPT_INDEX_BYTES_MAX, index_bytes_kept
+from compactor.steps.dedupe import indexed_buckets
+from compactor.steps.memory import peak_memory_bytes
+from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
+from compactor.steps.placement import BucketCells, MaterializeLayout, PlacesInBucket, Writers
+from compactor.steps.sources import Sources
+from compactor.task_progress import ProgressAddress
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+REPOINTED_SHARE_MIN = 0.25
+"""From this share of moving rows on, an index file gets new pointers: 12 bytes for each of its rows. Below it, the
+moving rows are merged into the new run: 32 bytes and the sort values for each.
+"""
+
+
+@dataclass(frozen=True)
+class RowsOfFiles:
+    """Rows of source files, in the order in which they are written.
+
+    ordinals, row_counts  one per source file, in ordinal order
+    row_indices           int64 (rows,), file after file
+    """
+
+    ordinals: npt.NDArray[np.int32]
+    row_counts: Int64s
+    row_indices: Int64s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Half of the bytes of Spark's shuffle.
+        return _restore_rows, (self.ordinals, self.row_counts, narrowest(self.row_indices))
+
+
+def _restore_rows(ordinals: Int32s, row_counts: Int64s, row_indices: npt.NDArray[np.signedinteger]) -> RowsOfFiles:
+    return RowsOfFiles(ordinals, row_counts, row_indices.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class BucketForWriter:
+    """The output of one hash bucket for one writer.
+
+    rows               to fetch, by materialize task
+    died               rows of compacted files that get a deletion vector, by ordinal; ascending
+    index_files        which the bucket wrote, or for which it wrote new pointers: the first writer passes them on
+    peak_memory_bytes  of the task that finished the bucket
+    """
+
+    hash_bucket: int
+    rows: Mapping[int, RowsOfFiles]
+    died: Mapping[int, Int64s]
+    index_files: tuple[IndexFile, ...]
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class FinishStep:
+    """The arguments that all tasks which finish a bucket share.
+
+    is_rewritten        bool (compacted,): by ordinal
+    first_file_numbers  int64 (tasks,): of each materialize task
+    marked              int64: ordinals of compacted files that get a deletion vector, ascending
+    """
+
+    sources: Sources
+    sort_columns: tuple[SortColumn, ...]
+    hash_bucket_count: int
+    is_rewritten: npt.NDArray[np.bool_]
+    first_file_numbers: Int64s
+    marked: Int64s
+    writers: Writers
+    rows_per_compacted_file: int
+    index: IndexTarget
+    progress: ProgressAddress | None
+    index_bytes_kept: int = KEPT_INDEX_BYTES_MAX
+
+    @classmethod
+    def of(cls, plan: RoundPlan, layout: MaterializeLayout, writers: Writers) -> FinishStep:
+        is_rewritten = np.zeros(len(plan.sources), np.bool_)
+        is_rewritten[layout.rewritten] = True
+        return cls(
+            sources=Sources.of(plan),
+            sort_columns=plan.sort_columns,
+            hash_bucket_count=plan.hash_bucket_count,
+            is_rewritten=is_rewritten[: len(plan.compacted)],
+            first_file_numbers=layout.first_file_numbers,
+            marked=np.array(layout.marked, np.int64),
+            writers=writers,
+            rows_per_compacted_file=plan.output.rows_per_compacted_file,
+            index=plan.output.index,
+            progress=plan.progress,
+            index_bytes_kept=index_bytes_kept(plan.task_memory_bytes),
+        )
+
+
+@dataclass(frozen=True)
+class FinishTask:
+    """The argument of one of them: a hash bucket, its rows to write, and its files of the remaining runs."""
+
+    hash_bucket: int
+    cells: BucketCells
+    older: tuple[IndexFile, ...]
+
+
+def finish_tasks(plan: RoundPlan, layout: MaterializeLayout) -> list[FinishTask]:
+    """One for each hash bucket."""
+    return [
+        FinishTask(bucket.hash_bucket, layout.cells.of_bucket(bucket.hash_bucket), bucket.older)
+        for bucket in indexed_buckets(plan)
+    ]
+
+
+@dataclass(frozen=True)
+class _LeavingRows:
+    """Live rows of an older run's file whose compacted files are rewritten.
+
+    places    int64 (rows,): positions in the index file, ascending
+    ordinals  int32 (rows,): the compacted file that each is in
+    """
+
+    segment: IndexSegment
+    places: Int64s
+    ordinals: Int32s
+
+    @property
+    def are_many(self) -> bool:
+        return len(self.places) >= REPOINTED_SHARE_MIN * self.segment.file.rows
+
+
+@dataclass(frozen=True)
+class _MovingRows:
+    """Rows that will be written.
+
+    ordinals, row_indices  source file and row index of each
+    ranks                  rank of a delta row among this bucket's survivors in its file; undefined for others
+    """
+
+    ordinals: Int32s
+    row_indices: Int64s
+    ranks: Int32s
+
+
+def finish_bucket(
+    step: FinishStep, task: FinishTask, bucket: DedupedBucket, task_attempt: str
+) -> Iterator[tuple[int, BucketForWriter]]:
+    """Writes the bucket's new run, and new pointers for older ones.
+
+    Yields (writer, its input) for the first writer, and for every other one that has work.
+    """
+    leaving = list(_leaving_rows(step, task, bucket))
+    repointed = [each for each in leaving if each.are_many]
+    run = _with_rows(step, bucket.run, [each for each in leaving if not each.are_many])
+    here = task.cells.by_source(len(step.sources), step.first_file_numbers)
+    moves = run.is_row & here.are_written[run.ordinals]
+    moving = _ranked(step, _moving_rows(run, moves, repointed))
+    pointers = compacted_pointers(
+        moving.ordinals,
+        moving.ranks,
+        here.places,
+        here.first_file_numbers,
+        step.rows_per_compacted_file,
+    )
+    written = _write_index(step, task.hash_bucket, run, moves, pointers, repointed, task_attempt=task_attempt)
+    rows: dict[int, dict[int, RowsOfFiles]] = defaultdict(dict)
+    for number, of_task in _rows_to_fetch(here, moving):
+        rows[int(step.writers.of_tasks[number])][number] = of_task
+    died: dict[int, dict[int, Int64s]] = defaultdict(dict)
+    for place, ordinal, of_file in _dead_rows_to_mark(step, bucket):
+        died[int(step.writers.of_marked[place])][ordinal] = of_file
+    peak = peak_memory_bytes()
+    for writer in sorted({0, *rows, *died}):
+        index_files = () if writer else written
+        yield writer, BucketForWriter(task.hash_bucket, rows[writer], died[writer], index_files, peak)
+
+
+def _write_index(
+    step: FinishStep,
+    hash_bucket: int,
+    run: NewRun,
+    moves: npt.NDArray[np.bool_],
+    pointers: tuple[Int32s, Int64s],
+    repointed: Sequence[_LeavingRows],
+    *,
+    task_attempt: str,
+) -> tuple[IndexFile, ...]:
+    """`pointers` are those of the run's moving rows, then of the rows that leave each file of `repointed`."""
+    file_numbers, row_indices = pointers
+    start = int(moves.sum())
+    rows = _index_rows(step, run, moves, file_numbers[:start], row_indices[:start])
+    location = step.sources.location
+    files = list(write_bucket(location, step.index, hash_bucket, rows, step.sort_columns, task_attempt))
+    for each in repointed:
+        end = start + len(each.places)
+        files.append(_repoint(step, each, file_numbers[start:end], row_indices[start:end], task_attempt))
+        start = end
+    return tuple(files)
+
+
+def _leaving_rows(step: FinishStep, task: FinishTask, bucket: DedupedBucket) -> Iterator[_LeavingRows]:
+    if not step.is_rewritten.any():
+        return
+    live = step.sources.live_rows(bucket.died.by_file())
+    asked = Asked(file_numbers=True, everything=False, kept_bytes=step.index_bytes_kept)
+    for segment in open_bucket(step.sources.location, task.older, step.hash_bucket_count, asked):
+        numbers = segment.file_numbers
+        may_be_dead = partial(live.may_be_dead, numbers, step.is_rewritten)
+        places = live_pointers(live, numbers, segment.row_indices_where(may_be_dead), step.is_rewritten)
+        if len(places):
+            yield _LeavingRows(segment, places, live.files.ordinals[numbers[places]])
+
+
+def _with_rows(step: FinishStep, run: NewRun, leaving: Sequence[_LeavingRows]) -> NewRun:
+    """The new run merged with rows of older ones, in digest order."""
+    if not leaving:
+        return run
+    taken = IndexRows.concatenate([each.segment.rows(step.sort_columns, each.places) for each in leaving])
+    words = np.concatenate([run.words, taken.words])
+    order = digest_order(words)
+    return NewRun(
+        words=words.take(order, axis=0),
+        outcomes=np.concatenate([run.outcomes, np.full(len(taken), LIVE, np.uint8)]).take(order),
+        ordinals=np.concatenate([run.ordinals, *(each.ordinals for each in leaving)]).take(order),
+        row_indices=np.concatenate([run.row_indices, taken.row_indices]).take(order),
+        ranks=np.concatenate([run.ranks, np.zeros(len(taken), np.int32)]).take(order),
+        sort_values=np.concatenate([run.sort_values, taken.sort_values]).take(order, axis=0),
+    )
+
+
+def _moving_rows(run: NewRun, moves: npt.NDArray[np.bool_], repointed: Sequence[_LeavingRows]) -> _MovingRows:
+    """Those of the new run, then those of runs that get new pointers."""
+    if not repointed and moves.all():
+        return _MovingRows(run.ordinals, run.row_indices, run.ranks)
+    rows_in = [each.segment.row_indices_at(each.places) for each in repointed]
+    return _MovingRows(
+        ordinals=np.concatenate([run.ordinals[moves], *(each.ordinals for each in repointed)]),
+        row_indices=np.concatenate([run.row_indices[moves], *rows_in]),
+        ranks=np.concatenate([run.ranks[moves], *(np.zeros(len(each.places), np.int32) for each in repointed)]),
+    )
+
+
+def _ranked(step: FinishStep, moving: _MovingRows) -> _MovingRows:
+    """Adds the ranks of rows from compacted files, by their position in the file."""
+    compacted = np.flatnonzero(moving.ordinals < step.sources.compacted_count)
+    if len(compacted):
+        rows_of_files = step.sources.rows[: step.sources.compacted_count]
+        moving.ranks[compacted] = ranks_within_files(
+            moving.ordinals[compacted], moving.row_indices[compacted], rows_of_files
+        )
+    return moving
+
+
+def _index_rows(
+    step: FinishStep, run: NewRun, moves: npt.NDArray[np.bool_], new_numbers: Int32s, new_indices: Int64s
+) -> IndexRows:
+    """The new run in the form of the index: moving rows have their new pointers."""
+    if moves.all():
+        return IndexRows(run.words, new_numbers, new_indices, run.sort_values)
+    file_numbers = np.where(run.outcomes == ERASED, VOID_FILE_NUMBER, TOMBSTONE_FILE_NUMBER)
+    file_numbers, row_indices = file_numbers.astype(np.int32), run.row_indices.copy()
+    stays = run.is_row & ~moves
+    file_numbers[stays] = step.sources.file_numbers[run.ordinals[stays]]
+    file_numbers[moves], row_indices[moves] = new_numbers, new_indices
+    return IndexRows(run.words, file_numbers, row_indices, run.sort_values)
+
+
+def _repoint(
+    step: FinishStep, leaving: _LeavingRows, new_numbers: Int32s, new_indices: Int64s, task_attempt: str
+) -> IndexFile:
+    """Pointers for an older run's file: new ones for rows that leave, existing ones for all others."""
+    file_numbers, row_indices = leaving.segment.file_numbers.copy(), leaving.segment.row_indices.copy()
+    file_numbers[leaving.places], row_indices[leaving.places] = new_numbers, new_indices
+    file = leaving.segment.file
+    return write_pointers(step.sources.location, step.index, file, file_numbers, row_indices, task_attempt)
+
+
+def _rows_to_fetch(here: PlacesInBucket, moving: _MovingRows) -> Iterator[tuple[int, RowsOfFiles]]:
+    """(materialize task, rows) for every task that reads rows of this bucket."""
+    counts = np.bincount(moving.ordinals, minlength=len(here.tasks))
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    ordered = np.empty(len(moving.ordinals), np.int64)
+    ordered[starts[moving.ordinals] + moving.ranks] = moving.row_indices
+    present = np.flatnonzero(counts)
+    tasks = here.tasks[present]
+    for task in np.unique(tasks):
+        files = present[tasks == task]
+        pieces = [ordered[starts[file] : starts[file + 1]] for file in files]
+        yield int(task), RowsOfFiles(files.astype(np.int32), counts[files], np.concatenate(pieces))
+
+
+def _dead_rows_to_mark(step: FinishStep, bucket: DedupedBucket) -> Iterator[tuple[int, int, Int64s]]:
+    """(place in `step.marked`, ordinal, rows that died) for every compacted file that is kept with dead rows."""
+    places = {ordinal: place for place, ordinal in enumerate(step.marked.tolist())}
+    for ordinal, rows in bucket.died.by_file().items() if places else ():
+        if ordinal in places:
+            yield places[ordinal], ordinal, rows

@@ -1,0 +1,152 @@
+"""The index run that a dedupe task creates, in pieces that pass from task to task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from compactor.kernels.sha1 import Words
+from compactor.kernels.survivors import LIVE
+
+Int32s = npt.NDArray[np.int32]
+
+
+Int64s = npt.NDArray[np.int64]
+Outcomes = npt.NDArray[np.uint8]
+
+
+KEYS_PER_PIECE = 32 * 1024
+"""Keys per piece of a run in Spark: about a megabyte, so that it is copied within a processor's cache."""
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """Rows of a bucket's new run, in digest order, with pointers into source files.
+
+    outcomes     uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
+    ordinals     int32 (keys,): the source file that holds the row; undefined if the key is not LIVE
+    row_indices  int64 (keys,): the row in that file; of a TOMBSTONE, the stream position of its delete; of ERASED, 0
+    ranks        int32 (keys,): rank of a delta row among this bucket's survivors in its file; undefined for others
+    """
+
+    words: Words
+    outcomes: Outcomes
+    ordinals: Int32s
+    row_indices: Int64s
+    ranks: Int32s
+    sort_values: npt.NDArray[np.uint8]
+
+    @property
+    def is_row(self) -> npt.NDArray[np.bool_]:
+        """Which keys have a row."""
+        live: npt.NDArray[np.bool_] = self.outcomes == LIVE
+        return live
+
+    @property
+    def ordinals_of_rows(self) -> Int32s:
+        """The source file of each row; keys without a row are omitted."""
+        is_row = self.is_row
+        return self.ordinals if is_row.all() else self.ordinals[is_row]
+
+    @classmethod
+    def empty(cls, keys: int, width: int) -> NewRun:
+        """Uninitialized arrays for this many keys with sort values of this width."""
+        return cls(
+            np.empty((keys, 5), np.uint32),
+            np.empty(keys, np.uint8),
+            np.empty(keys, np.int32),
+            np.empty(keys, np.int64),
+            np.empty(keys, np.int32),
+            np.empty((keys, width), np.uint8),
+        )
+
+    def put(self, start: int, part: NewRun) -> None:
+        """Copies a piece to `start`."""
+        keys = slice(start, start + len(part.words))
+        self.words[keys], self.outcomes[keys], self.sort_values[keys] = part.words, part.outcomes, part.sort_values
+        self.ordinals[keys], self.row_indices[keys], self.ranks[keys] = part.ordinals, part.row_indices, part.ranks
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Spark keeps the run between its two jobs: narrow numbers are less to write and read.
+        numbers = narrowest(self.ordinals), narrowest(self.row_indices), narrowest(self.ranks)
+        outcomes = None if self.is_row.all() else self.outcomes
+        return _restore_run, (self.words, outcomes, *numbers, self.sort_values)
+
+
+@dataclass(frozen=True)
+class DeadPointers:
+    """Rows of compacted files. ordinals: int32 (rows,); row_indices: int64 (rows,)."""
+
+    ordinals: Int32s
+    row_indices: Int64s
+
+    @classmethod
+    def none(cls) -> DeadPointers:
+        return cls(np.empty(0, np.int32), np.empty(0, np.int64))
+
+    def by_file(self) -> dict[int, Int64s]:
+        """Row indices by ordinal, ascending."""
+        order = np.lexsort((self.row_indices, self.ordinals))
+        files, starts = np.unique(self.ordinals[order], return_index=True)
+        pieces = np.split(self.row_indices[order], starts[1:])
+        return {int(file): rows for file, rows in zip(files, pieces, strict=False)}
+
+
+@dataclass(frozen=True)
+class BucketPiece:
+    """A part of a dedupe task's output: consecutive keys of a run, with the number of all its keys.
+
+    died  rows of compacted files that died in this round: all of them in the first piece
+    """
+
+    keys_in_all: int
+    run: NewRun
+    died: DeadPointers
+
+
+@dataclass(frozen=True)
+class DedupedBucket:
+    """A dedupe task's output, assembled for `index_update.py`."""
+
+    run: NewRun
+    died: DeadPointers
+
+    @classmethod
+    def from_pieces(cls, pieces: Iterable[BucketPiece]) -> DedupedBucket:
+        """The bucket, from its pieces in order; it has at least one."""
+        in_order = iter(pieces)
+        first = next(in_order)
+        run = NewRun.empty(first.keys_in_all, first.run.sort_values.shape[1])
+        run.put(0, first.run)
+        filled = len(first.run.words)
+        for piece in in_order:
+            run.put(filled, piece.run)
+            filled += len(piece.run.words)
+        return cls(run, first.died)
+
+
+def _restore_run(
+    words: Words,
+    outcomes: Outcomes | None,
+    ordinals: npt.NDArray[np.signedinteger],
+    row_indices: npt.NDArray[np.signedinteger],
+    ranks: npt.NDArray[np.signedinteger],
+    sort_values: npt.NDArray[np.uint8],
+) -> NewRun:
+    """`outcomes`: None where every key is LIVE."""
+    if outcomes is None:
+        outcomes = np.full(len(words), LIVE, np.uint8)
+    numbers = ordinals.astype(np.int32), row_indices.astype(np.int64), ranks.astype(np.int32)
+    return NewRun(words, outcomes, *numbers, sort_values)
+
+
+def narrowest(numbers: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """The numbers in the narrowest type that holds all of them."""
+    least, greatest = numbers.min(initial=0), numbers.max(initial=0)
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= least and greatest <= np.iinfo(kind).max:
+            return numbers.astype(kind, copy=False)
+    return numbers

@@ -1,0 +1,244 @@
+"""Writes rows to compacted files of a bounded number of rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.catalog.delta_files import data_file
+from compactor.model.errors import Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import render_partition
+from compactor.planning.round_plan import CompactedSource, Output, RoundPlan, SourceFile
+from compactor.planning.sizing import ahead_bytes
+from compactor.storage.location import StoreLocation
+from compactor.storage.paths import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
+from compactor.tabular import (
+    FileMeasure,
+    RowGroup,
+    TabularFile,
+    TabularWriter,
+    check_row_group,
+    written_here,
+)
+from compactor.task_progress import ProgressAddress, RowCounter
+
+
+@dataclass(frozen=True)
+class WriteStep:
+    """The arguments that all writers of a round share."""
+
+    location: StoreLocation
+    commit_id: str
+    output: Output
+    task_memory_bytes: int
+    progress: ProgressAddress | None
+
+    @classmethod
+    def of(cls, plan: RoundPlan) -> WriteStep:
+        return cls(plan.location, plan.commit_id, plan.output, plan.task_memory_bytes, plan.progress)
+
+
+UNFINISHED_FILES_MAX = 4
+_BYTES_PER_UNFINISHED_FILE = 16 * 1024 * 1024
+"""A file that is being uploaded holds its last parts of 8 MiB; tasks of 256 MiB finish one at a time."""
+
+
+class Finishing:
+    """Brings files of a task to the disk, or to the store, while the next ones are written. A context manager.
+
+    On this machine one at a time: a disk that is slower than the task must not fall behind. To a store several, since
+    each waits for answers; never more than these wait with what they still hold.
+    """
+
+    def __init__(self, location: StoreLocation, task_memory_bytes: int) -> None:
+        by_memory = ahead_bytes(task_memory_bytes) // _BYTES_PER_UNFINISHED_FILE
+        self._at_once = min(max(by_memory, 1), UNFINISHED_FILES_MAX) if location.is_remote else 1
+        self._is_remote = location.is_remote
+        self._threads = ThreadPoolExecutor(self._at_once)
+        self._under_way: deque[Future[DataFile]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._threads.shutdown(wait=True)
+
+    def submit(self, finish: Callable[[], DataFile]) -> Future[DataFile]:
+        while self._is_remote and len(self._under_way) >= self._at_once:
+            self._under_way.popleft().result()
+        future = self._threads.submit(finish)
+        if self._is_remote:
+            self._under_way.append(future)
+        return future
+
+    def wait_for(self, file: Future[DataFile]) -> None:
+        """On this machine: so that files do not pile up for a slow disk."""
+        if not self._is_remote:
+            file.result()
+
+
+@dataclass(frozen=True)
+class OutputTarget:
+    """The output of a task's attempt; `finishing`: what brings files to the disk, or the store; `done`: counts its
+    rows."""
+
+    step: WriteStep
+    task_attempt: str
+    finishing: Finishing
+    done: RowCounter
+
+    def path(self, file_number: int) -> str:
+        output, commit_id = self.step.output, self.step.commit_id
+        if output.open_partition is not None:
+            hashed = partition_hash(dict(output.open_partition))
+            return OpenFilePath(output.index.stream.table_id, hashed, commit_id, file_number, self.task_attempt).key
+        stream, version, content_type = output.index.stream, output.compacted_stream_version, output.content_type
+        return CompactedFilePath(stream, version, commit_id, file_number, content_type, self.task_attempt).key
+
+    def uri(self, file_number: int) -> str:
+        return f"{self.step.location.root_uri}/{self.path(file_number)}"
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A row group to be read back, and the source of its rows."""
+
+    row_group: int
+    source: SourceFile
+    row_indices: npt.NDArray[np.int64]
+
+
+class FileCutter:
+    """Writes tables one after the other into files of at most `rows_per_compacted_file` rows.
+
+    files  the written files; the last one may be unfinished
+    """
+
+    def __init__(
+        self,
+        target: OutputTarget,
+        first_file_number: int,
+        dictionary_columns: Sequence[str] | None,
+        takes_row_groups: bool,
+    ) -> None:
+        self.files: list[Future[DataFile]] = []
+        self._target = target
+        self._step = target.step
+        self._file_number = first_file_number
+        self._dictionary_columns = dictionary_columns
+        self._takes_row_groups = takes_row_groups
+        self._writer: TabularWriter | None = None
+        self._room = 0
+        self._checks: list[_Check] = []
+
+    def __enter__(self) -> FileCutter:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._writer is not None and error is not None:
+            self._writer.abort()
+        elif self._writer is not None:
+            self._finish_file(self._writer)
+
+    @property
+    def room(self) -> int:
+        """Rows that still fit the open file, or a new file if it is full."""
+        return self._room if self._writer is not None else self._step.output.rows_per_compacted_file
+
+    def write(self, table: pa.Table) -> None:
+        table = self._with_partition(table)
+        start = 0
+        while start < table.num_rows:
+            taken = min(self.room, table.num_rows - start)
+            self._file().write(table.slice(start, taken))
+            self._fill(taken)
+            start += taken
+
+    def write_row_group(self, group: RowGroup, source: SourceFile, row_indices: npt.NDArray[np.int64]) -> None:
+        """Writes the rows of `source` at `row_indices`, at most `room` of them."""
+        number = self._file().write_row_group(group)
+        if self._is_sampled(number):
+            self._checks.append(_Check(number, source, row_indices))
+        self._fill(group.rows)
+
+    def _with_partition(self, table: pa.Table) -> pa.Table:
+        """Rows of an open file end with the partition's values."""
+        for key, value in self._step.output.open_partition or ():
+            if key in table.schema.names:
+                _check_values(table, key, value, self._step.output.index.stream)
+                table = table.drop_columns([key])
+            table = table.append_column(pa.field(key, pa.string()), pa.repeat(pa.scalar(value), table.num_rows))
+        return table
+
+    def _file(self) -> TabularWriter:
+        if self._writer is None:
+            self._writer = self._open_file()
+        return self._writer
+
+    def _fill(self, rows: int) -> None:
+        self._target.done.add(rows)
+        self._room -= rows
+        if self._writer is not None and not self._room:
+            self._finish_file(self._writer)
+
+    def _open_file(self) -> TabularWriter:
+        output = self._step.output
+        self._room = output.rows_per_compacted_file
+        uri = self._target.uri(self._file_number)
+        location, columns = self._step.location, self._dictionary_columns
+        if columns is not None:
+            columns = (*columns, *(key for key, _ in output.open_partition or ()))
+        schema, takes_row_groups = output.file_schema, self._takes_row_groups
+        return TabularWriter.open(location, uri, output.content_type, schema, columns, takes_row_groups)
+
+    def _is_sampled(self, row_group: int) -> bool:
+        """Whether a row group is read back. It follows from its name, so that a retried task reads the same ones."""
+        name = f"{self._step.commit_id}/{self._file_number}/{row_group}"
+        return crc32(name.encode()) < self._step.output.page_check_share * 2**32
+
+    def _finish_file(self, writer: TabularWriter) -> None:
+        checks, self._checks = self._checks, []
+        finish = partial(_finished, self._target, self._file_number, writer, checks)
+        try:
+            if self.files:
+                self._target.finishing.wait_for(self.files[-1])
+            self.files.append(self._target.finishing.submit(finish))
+        except BaseException:  # another file could not be finished: no upload of this one may stay
+            writer.abort()
+            raise
+        self._writer = None
+        self._file_number += 1
+
+
+def _check_values(table: pa.Table, key: str, value: str, stream: StreamFolder) -> None:
+    """A column with the name of a partition key must hold the partition's value in every row."""
+    column = table.column(key)
+    differs = pc.fill_null(pc.not_equal(column, pa.scalar(value, column.type)), True)
+    if pc.any(differs).as_py():
+        other = column.filter(differs)[0].as_py()
+        raise Invalid(
+            f"column {key!r} holds {other!r} in a row of partition {render_partition(dict(stream.partition))} of "
+            f"{stream.table_id}, which is published: other engines read the partition's value there; rename the column"
+        )
+
+
+def _finished(target: OutputTarget, file_number: int, writer: TabularWriter, checks: Sequence[_Check]) -> DataFile:
+    measure: FileMeasure = writer.close()
+    written = TabularFile(target.uri(file_number), target.step.output.content_type)
+    for check in checks:
+        with written_here() if isinstance(check.source, CompactedSource) else nullcontext():
+            check_row_group(target.step.location, written, check.row_group, check.source.file, check.row_indices)
+    output = target.step.output
+    return data_file(file_number, target.path(file_number), output.content_type, measure, output.private_columns)

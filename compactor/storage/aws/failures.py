@@ -1,0 +1,116 @@
+"""Translates boto3's errors into Lithify's kinds of error, for all AWS services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    InvalidRegionError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    NoRegionError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+from urllib3.exceptions import HTTPError
+
+from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+
+_TRY_LATER = frozenset(
+    {
+        "InternalError",
+        "InternalFailure",
+        "KMSThrottled",
+        "KmsThrottlingException",
+        "OverLimit",
+        "RequestThrottled",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttled",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+"""Codes with a status below 500 that still mean: try later."""
+
+_DENIED_STATUSES = (401, 403)
+_DENIED = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthFailure",
+        "AuthorizationError",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidSignatureException",
+        "InvalidToken",
+        "KMSAccessDenied",
+        "KMSAccessDeniedException",
+        "KmsAccessDeniedException",
+        "KmsInvalidStateException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "NotAuthorized",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+        "UnrecognizedClientException",
+    }
+)
+"""Codes about credentials, clocks and rights; S3 and the JSON protocols send some of them with status 400."""
+
+_NO_CREDENTIALS = (
+    CredentialRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+_NEVER_WORKS = (InvalidRegionError, NoRegionError, ParamValidationError)
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """While the context is open, an error of boto3 becomes `Denied` (credentials, clock, rights), `Invalid` (no such
+    resource, or a malformed request) or `Unavailable` (no answer, overloaded).
+
+    what  begins the sentence: "queue https://... cannot be read"
+    """
+    try:
+        yield
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        message = error.response.get("Error", {}).get("Message", "")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        raise kind_of(code, status)(f"{what}: {message or code} ({code})") from error
+    except _NO_CREDENTIALS as error:
+        raise Denied(f"{what}: {error}; set AWS credentials for this process") from error
+    except _NEVER_WORKS as error:
+        raise Invalid(f"{what}: {error}") from error
+    except (BotoCoreError, HTTPError) as error:
+        # Botocore lets through what urllib3 raises while the body of an error is read.
+        raise Unavailable(f"{what}: {error}") from error
+
+
+def kind_of(code: str, status: int) -> type[LithifyError]:
+    """The kind of error of a service's answer, by its code (without a prefix) and HTTP status."""
+    name = code.rsplit(".", 1)[-1]
+    if status >= 500 or name in _TRY_LATER:
+        return Unavailable
+    return Denied if status in _DENIED_STATUSES or name in _DENIED else Invalid

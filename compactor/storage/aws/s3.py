@@ -1,0 +1,331 @@
+"""A lake on S3, or on a service with S3's API. Put-if-absent is a PUT with `If-None-Match: *`.
+
+Botocore repeats requests that are safe to repeat (reads, listings, overwrites of hints, deletes). It must not repeat a
+conditional PUT: if the first one succeeded and its answer was lost, the second one gets the answer "taken", and our own
+object looks like another writer's. So a conditional PUT is sent once, and each answer has one meaning:
+
+| answer | meaning |
+|---|---|
+| 200 | created, by us |
+| 412 | taken: the object existed before our request |
+| 409 | a concurrent write to the key; nothing was written: sent again |
+| timeout, reset, 5xx, throttled | unknown: `Unavailable`, and the caller finds out |
+
+The log finds out by its entry's id (`log/durable_log.py`). Other callers, whose bodies have no id, cannot know who won:
+after `True` or `False` the object exists, after `Unavailable` nothing is known.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
+from urllib3.exceptions import HTTPError
+
+from compactor.model.clock import Clock, SystemClock
+from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
+from compactor.storage.aws.failures import translated
+from compactor.storage.location import StoreLocation, key_bytes_max
+from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
+
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef, ListObjectsV2RequestTypeDef
+
+AnswerT = TypeVar("AnswerT")
+
+KEY_BYTES_MAX = 1_024
+
+CONNECT_TIMEOUT_SECONDS = 5
+READ_TIMEOUT_SECONDS = 30
+CONNECTIONS_MAX = 32
+"""Connections that one client keeps open; all threads of a process share the client."""
+
+REPEATS_MAX = 6
+"""Tries of a request that may be repeated, by botocore's standard mode: about 10 seconds in all."""
+
+RENEW_SECONDS_MIN = 30.0
+"""Least time between two renewals of clients whose credentials are refused."""
+
+BODY_TRIES_MAX = 5
+"""Of a read whose answer breaks off."""
+
+_BROKEN_OFF = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError, HTTPError)
+
+CONFLICT_TRIES_MAX = 10
+CONFLICT_PAUSE_SECONDS_MAX = 1.0
+CONFLICT_PAUSE_SECONDS_MIN = 0.02
+
+_UPLOAD = "?uploadId="
+_REGION_OF_STAND_INS = "us-east-1"
+
+
+class S3Clients:
+    """The two clients of one S3 service. Safe to share between threads and stores.
+
+    repeating  for requests that may be repeated
+    sent_once  for those that may not: configured without retries
+
+    boto3 reads the credentials file once, when a client is opened. Clients whose credentials were refused are opened
+    again, so that a corrected file needs no restart of this process.
+    """
+
+    def __init__(self, endpoint_url: str | None, region: str | None) -> None:
+        self._endpoint_url = endpoint_url
+        self._region = region
+        self._lock = threading.Lock()
+        self._renewed_at_seconds: float | None = None
+        self._both = self._open()
+
+    @classmethod
+    def open(cls, endpoint_url: str | None, region: str | None) -> S3Clients:
+        """boto3 finds the credentials in its usual places."""
+        return cls(endpoint_url, region)
+
+    @property
+    def repeating(self) -> S3Client:
+        return self._both[0]
+
+    @property
+    def sent_once(self) -> S3Client:
+        return self._both[1]
+
+    @property
+    def region(self) -> str:
+        return self.repeating.meta.region_name
+
+    def credentials(self) -> ReadOnlyCredentials:
+        """The current credentials. Raises `Denied` if boto3 finds none."""
+        found = self._session.get_credentials()
+        if found is None:
+            raise Denied("S3 cannot be asked: no credentials are found; set AWS credentials for this process")
+        return found.get_frozen_credentials()
+
+    def renew(self, now_seconds: float) -> None:
+        """Opens the clients again after credentials were refused, but not at every refusal: opening them is slow."""
+        with self._lock:
+            last_seconds = self._renewed_at_seconds
+            if last_seconds is not None and now_seconds - last_seconds < RENEW_SECONDS_MIN:
+                return
+            self._renewed_at_seconds = now_seconds
+            self._both = self._open()
+
+    def _open(self) -> tuple[S3Client, S3Client]:
+        # One boto session for both: opening a client mostly reads the service's description, which a session caches.
+        session = self._session = boto3.session.Session()
+        where = (session, self._endpoint_url, self._region)
+        return _open_client(*where, REPEATS_MAX), _open_client(*where, 1)
+
+
+def shared_clients(endpoint_url: str | None, region: str | None) -> S3Clients:
+    """The clients of this process for a service. A forked process opens its own: connections do not survive a fork."""
+    return _clients_of_process(os.getpid(), endpoint_url, region)
+
+
+@lru_cache(maxsize=32)
+def _clients_of_process(_process_id: int, endpoint_url: str | None, region: str | None) -> S3Clients:
+    return S3Clients.open(endpoint_url, region)
+
+
+class S3Store:
+    """An `ObjectStore` over the objects below a prefix of a bucket. Safe to share between threads."""
+
+    def __init__(self, location: StoreLocation, clients: S3Clients, clock: Clock) -> None:
+        bucket, _, prefix = location.root_uri.removeprefix("s3://").partition("/")
+        self._location = location
+        self._bucket = bucket
+        self._root = f"{prefix}/" if prefix else ""
+        self._clients = clients
+        self._clock = clock
+
+    @classmethod
+    def open(cls, location: StoreLocation) -> S3Store:
+        return cls(location, shared_clients(location.endpoint_url, location.region), SystemClock())
+
+    @property
+    def location(self) -> StoreLocation:
+        return self._location
+
+    @property
+    def clients(self) -> S3Clients:
+        return self._clients
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        full_key = self._full_key(key)
+        for tries in range(CONFLICT_TRIES_MAX):
+            with self._asking(f"{self._uri(key)} cannot be created"):
+                try:
+                    self._clients.sent_once.put_object(Bucket=self._bucket, Key=full_key, Body=body, IfNoneMatch="*")
+                    return True
+                except ClientError as error:
+                    if _code(error) == "PreconditionFailed":
+                        return False
+                    if _code(error) not in ("ConditionalRequestConflict", "OperationAborted"):
+                        raise
+            self._pause(tries)
+        raise Unavailable(f"{self._uri(key)} cannot be created: other writers write to it all the time; try later")
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        full_key = self._full_key(key)
+        with self._asking(f"{self._uri(key)} cannot be written"):
+            self._clients.repeating.put_object(Bucket=self._bucket, Key=full_key, Body=body)
+
+    def read(self, key: str) -> bytes | None:
+        with self._asking(f"{self._uri(key)} cannot be read"):
+            try:
+                return self._get(key)
+            except ClientError as error:
+                if _code(error) == "NoSuchKey":
+                    return None
+                raise
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        with self._asking(f"{self._uri(key)} cannot be read"):
+            try:
+                return self._get(key, f"bytes={start}-{start + length - 1}")
+            except ClientError as error:
+                if _code(error) == "NoSuchKey":
+                    raise Corrupt(f"{self._uri(key)} does not exist, but a log refers to it") from error
+                if _code(error) == "InvalidRange":
+                    return b""  # it begins beyond the end
+                raise
+
+    def _get(self, key: str, wanted: str | None = None) -> bytes:
+        return self._unbroken(partial(self._get_once, self._full_key(key), wanted))
+
+    def _get_once(self, full_key: str, wanted: str | None) -> bytes:
+        if wanted is None:
+            return self._clients.repeating.get_object(Bucket=self._bucket, Key=full_key)["Body"].read()
+        return self._clients.repeating.get_object(Bucket=self._bucket, Key=full_key, Range=wanted)["Body"].read()
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        request: ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root + prefix}
+        if start_after is not None:
+            request["StartAfter"] = self._root + start_after
+        with self._asking(f"{self._uri(prefix)} cannot be listed"):
+            for page in self._pages(request):
+                for found in page.get("Contents", []):
+                    # Consoles create keys that end with a slash as empty folders; they are not our objects.
+                    if not found["Key"].endswith("/"):
+                        modified_at_ms = int(found["LastModified"].timestamp() * 1000)
+                        yield ObjectEntry(found["Key"].removeprefix(self._root), found["Size"], modified_at_ms)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        folder = self._root + prefix
+        with self._asking(f"{self._uri(prefix)} cannot be listed"):
+            for page in self._pages({"Bucket": self._bucket, "Prefix": folder, "Delimiter": "/"}):
+                for found in page.get("CommonPrefixes", []):
+                    yield found["Prefix"].removeprefix(folder).removesuffix("/")
+
+    def _pages(self, request: ListObjectsV2RequestTypeDef) -> Iterator[ListObjectsV2OutputTypeDef]:
+        while True:
+            page = self._unbroken(partial(self._clients.repeating.list_objects_v2, **request))
+            yield page
+            if not page.get("NextContinuationToken"):
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _unbroken(self, ask: Callable[[], AnswerT]) -> AnswerT:
+        """Repeats requests whose answer was cut off. Botocore repeats only requests without an answer."""
+        for tries in range(BODY_TRIES_MAX - 1):
+            try:
+                return ask()
+            except _BROKEN_OFF:
+                self._pause(tries)
+            except ClientError as error:
+                # A "not found" answer that was cut off before it named the object or its bucket.
+                if _code(error) != "404":
+                    raise
+                self._pause(tries)
+        return ask()
+
+    def delete(self, key: str) -> None:
+        full_key = self._full_key(key)
+        with self._asking(f"{self._uri(key)} cannot be deleted"):
+            self._clients.repeating.delete_object(Bucket=self._bucket, Key=full_key)
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        """Multipart uploads, with the sum of their parts' sizes."""
+        uploads = self._clients.repeating.get_paginator("list_multipart_uploads")
+        parts = self._clients.repeating.get_paginator("list_parts")
+        with self._asking(f"unfinished uploads to {self._uri('')} cannot be listed"):
+            for page in uploads.paginate(Bucket=self._bucket, Prefix=self._root):
+                for found in page.get("Uploads", []):
+                    key, upload_id = found["Key"], found["UploadId"]
+                    size_bytes = 0
+                    try:
+                        for listed in parts.paginate(Bucket=self._bucket, Key=key, UploadId=upload_id):
+                            size_bytes += sum(part["Size"] for part in listed.get("Parts", []))
+                    except ClientError as error:
+                        if _code(error) == "NoSuchUpload":
+                            continue  # ended while we listed
+                        raise
+                    name = f"{key.removeprefix(self._root)}{_UPLOAD}{upload_id}"
+                    yield UnfinishedWrite(name, size_bytes, int(found["Initiated"].timestamp() * 1000))
+
+    def give_up(self, write: UnfinishedWrite) -> None:
+        key, _, upload_id = write.name.partition(_UPLOAD)
+        with self._asking(f"the unfinished upload to {self._uri(key)} cannot be aborted"):
+            try:
+                self._clients.repeating.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self._full_key(key), UploadId=upload_id
+                )
+            except ClientError as error:
+                if _code(error) != "NoSuchUpload":
+                    raise
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        try:
+            with translated(what):
+                yield
+        except Denied:
+            self._clients.renew(self._clock.monotonic_seconds())
+            raise
+
+    def _full_key(self, key: str) -> str:
+        check_key(key)
+        if len(key.encode()) > key_bytes_max(self._location):
+            raise Invalid(f"{self._uri(key)} is longer than the {KEY_BYTES_MAX} bytes that S3 allows")
+        return self._root + key
+
+    def _uri(self, key: str) -> str:
+        return f"s3://{self._bucket}/{self._root}{key}"
+
+    def _pause(self, tries: int) -> None:
+        pause_seconds = min(CONFLICT_PAUSE_SECONDS_MAX, CONFLICT_PAUSE_SECONDS_MIN * 2.0**tries)
+        chance = int(self._clock.new_id()[:8], 16) / 0xFFFF_FFFF
+        self._clock.sleep(pause_seconds * chance)
+
+
+def _open_client(
+    session: boto3.session.Session, endpoint_url: str | None, region: str | None, tries_max: int
+) -> S3Client:
+    is_stand_in = endpoint_url is not None
+    return session.client(
+        "s3",
+        endpoint_url=endpoint_url,
+        region_name=region or (_REGION_OF_STAND_INS if is_stand_in else None),
+        config=Config(
+            connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            read_timeout=READ_TIMEOUT_SECONDS,
+            max_pool_connections=CONNECTIONS_MAX,
+            retries={"mode": "standard", "total_max_attempts": tries_max},
+            # Another endpoint gets the bucket in the path: `http://bucket.127.0.0.1` cannot be resolved.
+            s3={"addressing_style": "path"} if is_stand_in else {},
+        ),
+    )
+
+
+def _code(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")

@@ -1,0 +1,185 @@
+"""An object that is written piece by piece, and can be discarded before it is finished: one PUT, or a multipart upload.
+
+PyArrow's output stream cannot do this: closing it, also by its destructor, completes the upload, so a discarded file
+would become an object (apache/arrow issue 40502). Here nothing is visible before `finish`, and `discard` aborts the
+upload. Nothing is ever deleted by name: an existing object of this name belongs to another writer.
+
+The upload of a killed process stays unfinished: no reader sees it, but it is stored and billed until `lithify gc` or
+the bucket's lifecycle rule for incomplete multipart uploads (see infra/storage.py) aborts it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+from botocore.exceptions import ClientError
+
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.storage.aws.failures import translated
+from compactor.storage.aws.s3 import S3Clients, shared_clients
+from compactor.storage.location import StoreLocation
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+PART_BYTES = 8 * 1024 * 1024
+PARTS_OF_ONE_SIZE = 1_000
+"""After so many parts, parts are twice as large: S3 allows 10,000 parts of an object, and objects up to 5 TiB."""
+
+CONCURRENT_PARTS_MAX = 2
+"""Memory for parts is bounded by these and the one that is currently filled."""
+
+
+class S3Upload:
+    """The file object behind a `pa.PythonFile`. Used by one thread at a time.
+
+    Every method may raise `Unavailable`, `Denied` or `Invalid`; once a part has failed, `finish` does, too.
+    """
+
+    def __init__(self, clients: S3Clients, uri: str) -> None:
+        self.closed = False
+        self._clients = clients
+        self._uri = uri
+        self._bucket, _, self._key = uri.removeprefix("s3://").partition("/")
+        self._filling = bytearray()
+        self._size = 0
+        self._discarded = False
+        self._upload_id: str | None = None
+        self._parts: list[CompletedPartTypeDef] = []
+        self._on_the_way: deque[Future[CompletedPartTypeDef]] = deque()
+        self._parts_sent = 0
+        self._threads: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def open(cls, location: StoreLocation, uri: str) -> S3Upload:
+        """Sends no request yet. Clients are shared within a process."""
+        return cls(shared_clients(location.endpoint_url, location.region), uri)
+
+    def write(self, data: bytes | memoryview) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        if self._discarded:
+            return size
+        while rest:
+            # A part is sent only when more bytes follow: a file of one part needs no multipart upload.
+            if len(self._filling) == self._part_bytes:
+                self._send_part()
+            taken = rest[: self._part_bytes - len(self._filling)]
+            self._filling += taken
+            rest = rest[len(taken) :]
+        self._size += size
+        return size
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Does nothing: a part cannot be sent before it is full."""
+
+    def close(self) -> None:
+        """Ends the writing. The object becomes visible only with `finish`."""
+        self.closed = True
+
+    def finish(self) -> int:
+        """Returns the size in bytes once the object is whole, durable and visible."""
+        with self._writing():
+            if self._upload_id is None:
+                body = bytes(self._filling)
+                self._clients.repeating.put_object(Bucket=self._bucket, Key=self._key, Body=body)
+                return self._size
+            self._send_part()
+            while self._on_the_way:
+                self._await_part()
+            self._stop_threads()
+            self._complete(self._upload_id)
+            return self._size
+
+    def discard(self) -> None:
+        """Discards the object; later writes are ignored. Best effort: a failure is not reported."""
+        self._discarded = True
+        self._filling = bytearray()
+        self._stop_threads()
+        if self._upload_id is None:
+            return
+        try:
+            with translated(f"{self._uri} cannot be discarded"):
+                # Sent once: a caller often discards because the service does not answer.
+                self._clients.sent_once.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self._key, UploadId=self._upload_id
+                )
+        except LithifyError:
+            return
+
+    @property
+    def _part_bytes(self) -> int:
+        return PART_BYTES << (self._parts_sent // PARTS_OF_ONE_SIZE)
+
+    def _send_part(self) -> None:
+        """Hands the full part to a thread; waits for the oldest if too many are being sent."""
+        if self._upload_id is None:
+            with self._writing():
+                answer = self._clients.repeating.create_multipart_upload(Bucket=self._bucket, Key=self._key)
+            self._upload_id = answer["UploadId"]
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(CONCURRENT_PARTS_MAX, thread_name_prefix="upload")
+        if len(self._on_the_way) == CONCURRENT_PARTS_MAX:
+            self._await_part()
+        body, self._filling = self._filling, bytearray()
+        self._parts_sent += 1
+        self._on_the_way.append(self._threads.submit(self._upload_part, self._upload_id, self._parts_sent, body))
+
+    def _upload_part(self, upload_id: str, number: int, body: bytearray) -> CompletedPartTypeDef:
+        with self._writing():
+            answer = self._clients.repeating.upload_part(
+                Bucket=self._bucket, Key=self._key, UploadId=upload_id, PartNumber=number, Body=cast("bytes", body)
+            )
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    def _await_part(self) -> None:
+        self._parts.append(self._on_the_way.popleft().result())
+
+    def _complete(self, upload_id: str) -> None:
+        """Safe to repeat: after a lost answer a second request fails, since the upload has ended; see `_is_there`."""
+        try:
+            self._clients.repeating.complete_multipart_upload(
+                Bucket=self._bucket, Key=self._key, UploadId=upload_id, MultipartUpload={"Parts": self._parts}
+            )
+        except ClientError as error:
+            if not _is_no_such_upload(error) or not self._is_there():
+                raise
+
+    def _is_there(self) -> bool:
+        """The name is fresh for every attempt, so an object with it, of this size, is ours."""
+        try:
+            found = self._clients.repeating.head_object(Bucket=self._bucket, Key=self._key)
+        except ClientError as error:
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+                return False
+            raise
+        return bool(found["ContentLength"] == self._size)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with translated(f"{self._uri} cannot be written"):
+                yield
+        except Denied:
+            self._clients.renew(SystemClock().monotonic_seconds())
+            raise
+        except Invalid as error:
+            if isinstance(error.__cause__, ClientError) and _is_no_such_upload(error.__cause__):
+                raise Unavailable(f"{self._uri} cannot be written: somebody has aborted its upload") from error
+            raise
+
+    def _stop_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _is_no_such_upload(error: ClientError) -> bool:
+    return error.response.get("Error", {}).get("Code") == "NoSuchUpload"

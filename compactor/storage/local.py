@@ -1,0 +1,222 @@
+"""A lake in a local folder: one file per object.
+
+A reader never sees half an object, and of several writers of one key exactly one wins: the body is written to a
+temporary file under `.writing/` and fsynced, and only then gets its name, by a hard link (which fails if the name is
+taken) or by a rename (which replaces). Files that a crash leaves under `.writing/` are not objects.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
+from compactor.storage.paths import TASK_TOKENS
+
+WRITING_FOLDER = ".writing"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class LocalStore:
+    """An `ObjectStore` over a folder, which is created with the first object."""
+
+    def __init__(self, location: StoreLocation) -> None:
+        if not location.root_uri.startswith("file:///"):
+            raise Invalid(f"{location.root_uri!r} is no local folder: write file:///path/to/lake")
+        self._location = location
+        self._root = Path(location.root_uri.removeprefix("file://"))
+        self._write_numbers = itertools.count()
+
+    @property
+    def location(self) -> StoreLocation:
+        return self._location
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        path = self._path(key)
+        with _translated(path):
+            # This saves most losers of a race a write to disk; the link below decides.
+            if path.exists():
+                return False
+            written = self._write_temp_file(key, body)
+            try:
+                self._make_folder(path.parent)
+                os.link(written, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in _WITHOUT_HARD_LINKS:
+                    raise Invalid(
+                        f"the file system of {self._root} has no hard links, so it cannot create an object exclusively:"
+                        " put the lake on another file system or on S3"
+                    ) from error
+                raise
+            finally:
+                written.unlink(missing_ok=True)
+            _fsync_folder(path.parent)
+            return True
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        path = self._path(key)
+        with _translated(path):
+            written = self._write_temp_file(key, body)
+            try:
+                self._make_folder(path.parent)
+                written.replace(path)
+            finally:
+                written.unlink(missing_ok=True)
+            _fsync_folder(path.parent)
+
+    def read(self, key: str) -> bytes | None:
+        path = self._path(key)
+        with _translated(path):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        path = self._path(key)
+        with _translated(path):
+            try:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    return file.read(length)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                raise Corrupt(f"{path} does not exist, but a log refers to it") from error
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        folder, _, _ = prefix.rpartition("/")
+        top = self._root / folder if folder else self._root
+        with _translated(top):
+            yield from _walk(top, f"{folder}/" if folder else "", prefix, start_after)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        top = self._root / prefix
+        with _translated(top):
+            for name, is_folder in _children(top, at_root=not prefix):
+                # A folder without files remains after a delete or a stopped writer. It has no key, so it is not listed.
+                if is_folder and any(files for _, _, files in os.walk(top / name)):
+                    yield name.removesuffix("/")
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with _translated(path):
+            try:
+                path.unlink(missing_ok=True)
+            except (NotADirectoryError, IsADirectoryError):
+                return
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        folder = self._root / WRITING_FOLDER
+        with _translated(folder):
+            for name, is_folder in _children(folder, at_root=False):
+                with suppress(FileNotFoundError):  # ended while we listed
+                    status = (folder / name).stat()
+                    if not is_folder:
+                        modified_at_ms = status.st_mtime_ns // 1_000_000
+                        yield UnfinishedWrite(f"{WRITING_FOLDER}/{name}", status.st_size, modified_at_ms)
+
+    def give_up(self, write: UnfinishedWrite) -> None:
+        path = self._root / WRITING_FOLDER / Path(write.name).name
+        with _translated(path):
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        check_key(key)
+        if key.split("/", 1)[0] == WRITING_FOLDER:
+            raise Invalid(f"the key {key!r} lies in {WRITING_FOLDER}/, which is reserved for the store")
+        return self._root / key
+
+    def _write_temp_file(self, key: str, body: bytes) -> Path:
+        """Writes and fsyncs the body to a temporary file. A secret may be read by its writer's user only."""
+        mode = 0o600 if key.startswith(TASK_TOKENS) else 0o666
+        folder = self._root / WRITING_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        # Process and thread make the name unique among the live ones of this machine; the exclusive open skips names
+        # left by a crashed process, or by one on another machine.
+        while True:
+            path = folder / f"{os.getpid()}-{threading.get_ident()}-{next(self._write_numbers)}"
+            try:
+                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+                break
+            except FileExistsError:
+                continue
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            # Whatever ended the write: else a full disk would keep the part of each body that was written.
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for parent in folder.parents:
+            _fsync_folder(parent)
+            if parent == self._root:
+                return
+
+
+def _fsync_folder(folder: Path) -> None:
+    """Names given in this folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _children(folder: Path, *, at_root: bool) -> list[tuple[str, bool]]:
+    """Names in a folder and whether each is a folder itself, in the order of the keys below them (`a-` before `a/`)."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name + "/", True) if entry.is_dir() else (entry.name, False) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(child for child in found if not (at_root and child[0] == WRITING_FOLDER + "/"))
+
+
+def _walk(folder: Path, folder_key: str, prefix: str, start_after: str | None) -> Iterator[ObjectEntry]:
+    for name, is_folder in _children(folder, at_root=not folder_key):
+        key = folder_key + name
+        if is_folder:
+            may_match = key.startswith(prefix) or prefix.startswith(key)
+            all_before = start_after is not None and start_after > key and not start_after.startswith(key)
+            if may_match and not all_before:
+                yield from _walk(folder / name, key, prefix, start_after)
+        elif key.startswith(prefix) and (start_after is None or key > start_after):
+            try:
+                status = (folder / name).stat()
+            except FileNotFoundError:
+                continue  # deleted while we listed
+            if stat.S_ISREG(status.st_mode):
+                yield ObjectEntry(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise Invalid(f"{path} is too long a name for this file system") from error
+        if error.errno in _FULL:
+            reason = f"its disk is full: free some space and try again ({error.strerror})"
+            raise Unavailable(f"{path} cannot be written, {reason}") from error
+        kind = Denied if isinstance(error, PermissionError) else Unavailable
+        raise kind(f"{path} cannot be reached: {error.strerror or error}") from error

@@ -1,0 +1,56 @@
+"""The location of a lake or a dispatcher's state, as a plain value, and its text form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from compactor.model.endpoints import checked_endpoint
+from compactor.model.errors import Invalid
+
+
+@dataclass(frozen=True)
+class StoreLocation:
+    """The location of a lake, or of a dispatcher's state.
+
+    root_uri      `s3://bucket/prefix` or `file:///absolute/path`, without a trailing slash
+    endpoint_url  the S3 service's address; None: AWS's own
+    region        the S3 region; None: that of the environment
+    """
+
+    root_uri: str
+    endpoint_url: str | None = None
+    region: str | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each request takes a round trip."""
+        return self.root_uri.startswith("s3://")
+
+
+def key_bytes_max(location: StoreLocation) -> int:
+    """The longest key that fits below this root: S3 takes 1,024 bytes with the prefix, Linux 4,095 with the folder."""
+    if location.root_uri.startswith("s3://"):
+        prefix = location.root_uri.removeprefix("s3://").partition("/")[2]
+        return 1_024 - len(f"{prefix}/".encode())
+    return 4_095 - len(location.root_uri.removeprefix("file://").encode()) - 1
+
+
+def parse_location(uri_or_path: str, *, endpoint_url: str | None = None, region: str | None = None) -> StoreLocation:
+    """A location from what a person types: `s3://bucket/prefix`, `file:///data/lake`, or a local path.
+
+    Raises `Invalid` for any other scheme, an S3 URI without a bucket, or a malformed endpoint.
+    """
+    if uri_or_path.startswith("s3://"):
+        bucket = uri_or_path.removeprefix("s3://").split("/", 1)[0]
+        if not bucket:
+            raise Invalid(f"{uri_or_path!r} names no bucket: write s3://bucket/prefix")
+        return StoreLocation(uri_or_path.rstrip("/"), checked_endpoint(endpoint_url), region)
+    if uri_or_path.startswith("file://"):
+        path = uri_or_path.removeprefix("file://")
+        if not path.startswith("/"):
+            raise Invalid(f"{uri_or_path!r} is not absolute: write file:///path/to/lake")
+        return StoreLocation("file://" + (path.rstrip("/") or "/"))
+    if "://" in uri_or_path or not uri_or_path:
+        raise Invalid(f"{uri_or_path!r} is not a location: use s3://bucket/prefix, file:///path or a local path")
+    return StoreLocation("file://" + str(Path(uri_or_path).absolute()))

@@ -1,0 +1,46 @@
+"""Opens the object store of a location, and the reader of remote ranges: the only importer of the implementations."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import lru_cache
+
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.ranges import RangeReader
+
+
+def open_store(location: StoreLocation) -> ObjectStore:
+    """The store at a location. boto3 is imported only when the location is on S3."""
+    if location.root_uri.startswith("s3://"):
+        from compactor.storage.aws.s3 import S3Store
+
+        return S3Store.open(location)
+    from compactor.storage.local import LocalStore
+
+    return LocalStore(location)
+
+
+def with_region(location: StoreLocation) -> StoreLocation:
+    """The location with the S3 region of this process's environment, if it has none: for processes on other machines,
+    whose environment may have no region."""
+    if location.region is not None or not location.root_uri.startswith("s3://"):
+        return location
+    from compactor.storage.aws.s3 import shared_clients
+
+    region = shared_clients(location.endpoint_url, None).repeating.meta.region_name
+    return replace(location, region=region)
+
+
+def range_reader(location: StoreLocation) -> RangeReader:
+    """The reader of this process for objects on the location's S3 service, also where the location is a folder."""
+    return _range_reader(os.getpid(), location.endpoint_url, location.region)
+
+
+@lru_cache(maxsize=32)
+def _range_reader(_process_id: int, endpoint_url: str | None, region: str | None) -> RangeReader:
+    """The process id is part of the cache key, because connections do not survive a fork."""
+    from compactor.storage.aws.ranges import S3Ranges
+
+    return RangeReader(S3Ranges.open(endpoint_url, region))

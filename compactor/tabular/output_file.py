@@ -1,0 +1,118 @@
+"""A new file that is invisible under its final name until it is whole.
+
+local  a temporary file in the same folder, fsynced and renamed
+S3     an upload, which becomes an object when it is completed (compactor/storage/aws/upload.py)
+
+A discarded file leaves nothing. Only the temporary file is ever deleted, never a file of the final name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from compactor.storage.location import StoreLocation
+from compactor.tabular.filesystems import local_path
+from compactor.tabular.growing_file import GrowingFile
+
+_temporary_numbers = itertools.count(1)
+_UNFINISHED = re.compile(r"(?:.*/)?\.[^/]+\.[0-9]+-[0-9]+\.partial")
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether a path is the temporary name of a file that is being written, or whose writer died."""
+    return _UNFINISHED.fullmatch(path) is not None
+
+
+class _Bytes(Protocol):
+    """The file object behind a `pa.PythonFile`: a local file or an upload."""
+
+    closed: bool
+
+    def write(self, data: bytes | memoryview) -> int: ...
+
+    def tell(self) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def finish(self) -> int:
+        """Makes the file durable and visible under its name; returns its size in bytes."""
+
+    def discard(self) -> None:
+        """Removes what was written, by best effort; later writes are ignored."""
+
+
+class OutputFile:
+    """The format's writer writes to `stream`. After a failure, also of `finish`, call `discard`."""
+
+    def __init__(self, target: _Bytes, *, gzipped: bool) -> None:
+        self.stream: pa.NativeFile = pa.PythonFile(target, "w")
+        if gzipped:
+            self.stream = pa.CompressedOutputStream(self.stream, "gzip")
+        self._target = target
+
+    @classmethod
+    def open(cls, location: StoreLocation, uri: str) -> OutputFile:
+        """Starts a file; text is gzipped if the URI ends in `.gz`. Raises `Invalid` for an unknown scheme."""
+        path = local_path(uri)
+        if path is None:
+            from compactor.storage.aws.upload import S3Upload
+
+            return cls(S3Upload.open(location, uri), gzipped=uri.endswith(".gz"))
+        return cls(_LocalFile(Path(path)), gzipped=uri.endswith(".gz"))
+
+    def finish(self) -> int:
+        """Makes the file visible under its name; returns its size in bytes."""
+        self.stream.close()
+        return self._target.finish()
+
+    def discard(self) -> None:
+        """Removes what was written, by best effort: the failure that led here is the one to report.
+
+        A format's writer may write more after this, for instance its footer; it is ignored.
+        """
+        self._target.discard()
+
+
+class _LocalFile(GrowingFile):
+    def __init__(self, path: Path) -> None:
+        _make_folder(path.parent)
+        self._path = path
+        self._temporary = path.parent / f".{path.name[:200]}.{os.getpid()}-{next(_temporary_numbers)}.partial"
+        super().__init__(str(self._temporary))
+
+    def finish(self) -> int:
+        self.flush_to_disk()
+        self._temporary.replace(self._path)
+        _fsync_folder(self._path.parent)
+        return self.tell()
+
+    def discard(self) -> None:
+        self.close_descriptor()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Creates the folder and its parents, and fsyncs their names."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _fsync_folder(folder.parent)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""Parquet files as Arrow opens and writes them: the metadata, and what Lithify does not decode itself."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compactor.model.arrow_types import wide_dictionary
+from compactor.storage.ranges import Span
+from compactor.tabular.formats import Source
+from compactor.tabular.parquet_pages.page_reader import chunk_span
+from compactor.tabular.remote_file import RemoteFile
+
+
+def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
+    """The types that the file was written from.
+
+    The Arrow schema beside Parquet's own is followed by the reader, but not for all types: seconds come back as
+    milliseconds, date64 as date32, and dictionaries of anything but text without their dictionary.
+    """
+    read = parquet.schema_arrow
+    encoded = (parquet.metadata.metadata or {}).get(_ARROW_SCHEMA_KEY)
+    if encoded is None:
+        return read
+    written = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(encoded)))
+    if written.names != read.names:
+        return read
+    fields = [read.field(position).with_type(wide_dictionary(field.type)) for position, field in enumerate(written)]
+    return pa.schema(fields, metadata=read.metadata)
+
+
+@dataclass(frozen=True)
+class OpenParquet:
+    """An open Parquet file. `remote`: of a remote one, the file object behind `opened`."""
+
+    parquet: pq.ParquetFile
+    opened: pa.NativeFile
+    remote: RemoteFile | None
+
+    def hold(self, row_groups: Sequence[int], columns: Sequence[str] | None) -> None:
+        """Fetches what will be read of a remote file: these row groups' columns, in the place of those held before."""
+        if self.remote is not None:
+            self.remote.release()
+            self.remote.hold(self._spans(self.remote, row_groups, columns))
+
+    def begin(self, row_groups: Sequence[int], columns: Sequence[str] | None) -> None:
+        """Asks for what will be held next of a remote file."""
+        if self.remote is not None:
+            self.remote.begin(self._spans(self.remote, row_groups, columns))
+
+    def _spans(self, remote: RemoteFile, row_groups: Sequence[int], columns: Sequence[str] | None) -> list[Span]:
+        return spans_of_columns(self.parquet.metadata, remote.size_bytes, row_groups, columns)
+
+
+@contextmanager
+def open_parquet(source: Source) -> Iterator[OpenParquet]:
+    """A file as Parquet, with its footer read."""
+    remote = source.open_remote()
+    opened = source.open() if remote is None else pa.PythonFile(remote, mode="r")
+    with opened, pq.ParquetFile(opened, pre_buffer=False) as parquet:
+        yield OpenParquet(parquet, opened, remote)
+
+
+def spans_of_columns(
+    metadata: pq.FileMetaData, file_bytes: int, row_groups: Sequence[int], columns: Sequence[str] | None
+) -> list[Span]:
+    """Where the column chunks of these top-level columns lie (None: of all), in some row groups.
+
+    Raises `pa.ArrowInvalid` for a footer whose chunks are not within the file.
+    """
+    names = None if columns is None else set(columns)
+    wanted = [
+        number
+        for number in range(metadata.num_columns)
+        if names is None or {metadata.schema.column(number).path, _top_of(metadata, number)} & names
+    ]
+    chunks = (metadata.row_group(group).column(number) for group in row_groups for number in wanted)
+    return [Span(start, start + length) for start, length in (chunk_span(chunk, file_bytes) for chunk in chunks)]
+
+
+def _top_of(metadata: pq.FileMetaData, number: int) -> str:
+    path: str = metadata.schema.column(number).path
+    return path.split(".", 1)[0]
+
+
+def parquet_writer(
+    stream: pa.NativeFile,
+    schema: pa.Schema,
+    dictionary_columns: Sequence[str] | None,
+    footers: list[pq.FileMetaData] | None = None,
+) -> pq.ParquetWriter:
+    """Writes Parquet as all of Lithify's files are written. Its footer is added to `footers` when it is closed."""
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="snappy",
+        write_statistics=True,
+        store_schema=True,
+        use_dictionary=True if dictionary_columns is None else list(dictionary_columns),
+        metadata_collector=footers,
+    )
+
+
+_ARROW_SCHEMA_KEY = b"ARROW:schema"

@@ -1,0 +1,356 @@
+"""Copies rows from Parquet file to Parquet file without decoding their values: the source and the target.
+
+with open_rows(location, file, [schema]) as rows:    # None: only Arrow can read this file
+    group = rows.take(row_indices)                   # None: the same
+writer.write_row_group(group)
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType
+from compactor.storage.location import StoreLocation
+from compactor.storage.ranges import Span
+from compactor.tabular.filesystems import reading
+from compactor.tabular.formats import Source, TabularFile
+from compactor.tabular.parquet_pages.arrow_files import arrow_schema_of, open_parquet, parquet_writer
+from compactor.tabular.parquet_pages.page_format import (
+    MAGIC,
+    ColumnChunkField,
+    FileMetaDataField,
+    RowGroupField,
+)
+from compactor.tabular.parquet_pages.page_format import ColumnMetaDataField as _Metadata
+from compactor.tabular.parquet_pages.page_reader import (
+    Column,
+    ColumnType,
+    UnsupportedPages,
+    chunk_span,
+    is_supported,
+    read_column,
+)
+from compactor.tabular.parquet_pages.page_writer import ColumnChunk, encode_rows
+from compactor.tabular.parquet_pages.thrift import (
+    Field,
+    Kind,
+    Struct,
+    binary,
+    i64,
+    items,
+    read_struct,
+    struct_in,
+    structs_in,
+    structure,
+    write_struct,
+)
+from compactor.tabular.remote_file import RemoteFile
+from compactor.tabular.stored_types import stored_schema
+
+PlacedChunk: TypeAlias = tuple[pq.ColumnChunkMetaData, int]
+"""A column chunk, and its start."""
+
+
+@lru_cache(maxsize=1)
+def created_by() -> str:
+    """The writer of the pages, for readers that have workarounds for certain writers: Lithify, not Arrow."""
+    try:
+        version = metadata.version("lithify")
+    except metadata.PackageNotFoundError:  # not installed: the source folder is on the path
+        version = "unknown"
+    return f"lithify version {version}"
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows encoded as Parquet, one column chunk per column."""
+
+    rows: int
+    chunks: tuple[ColumnChunk, ...]
+
+
+class ParquetRows:
+    """The rows of an open file, which can be taken in any order.
+
+    schema         which of the given schemas the file has
+    bytes_per_row  average memory of a row, as encoded in the file
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        remote: RemoteFile | None,
+        mapped: mmap.mmap | None,
+        metadata: pq.FileMetaData,
+        schema: pa.Schema,
+    ) -> None:
+        self.schema = schema
+        self.row_count = metadata.num_rows
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        self.bytes_per_row = max(1, sum(group.total_byte_size for group in groups) // max(1, self.row_count))
+        self._source = source
+        self._remote = remote
+        self._mapped = mapped
+        self._column_types = [ColumnType.of(metadata.schema.column(number)) for number in range(metadata.num_columns)]
+        self._chunks = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
+        self._columns: list[Column] = []
+
+    def take(self, row_indices: npt.NDArray[np.int64], keep_decoded: bool = False) -> RowGroup | None:
+        """These rows, in this order; None if the file has pages that only Arrow can read.
+
+        keep_decoded  keep the decoded columns for the next call
+        Raises `Invalid` if the file is damaged.
+        """
+        self._check(row_indices)
+        with reading(self._source.file.uri, ContentType.PARQUET):
+            try:
+                if not keep_decoded and not self._columns:
+                    return RowGroup(len(row_indices), tuple(encode_rows(each, row_indices) for each in self._read()))
+                self._columns = self._columns or list(self._read())
+            except UnsupportedPages:
+                return None
+            return RowGroup(len(row_indices), tuple(encode_rows(each, row_indices) for each in self._columns))
+
+    def take_groups(self, groups: Sequence[npt.NDArray[np.int64]]) -> list[RowGroup] | None:
+        """Several row groups at once, of a file that is too large to keep: only one of its columns is in memory at a
+        time, beside the result. Otherwise as `take`."""
+        for row_indices in groups:
+            self._check(row_indices)
+        chunks: list[list[ColumnChunk]] = [[] for _ in groups]
+        with reading(self._source.file.uri, ContentType.PARQUET):
+            try:
+                for column in self._read(ahead=False):
+                    for taken, row_indices in zip(chunks, groups, strict=True):
+                        taken.append(encode_rows(column, row_indices))
+            except UnsupportedPages:
+                return None
+        return [RowGroup(len(rows), tuple(taken)) for rows, taken in zip(groups, chunks, strict=True)]
+
+    def _check(self, row_indices: npt.NDArray[np.int64]) -> None:
+        if len(row_indices) and not 0 <= row_indices.min() <= row_indices.max() < self.row_count:
+            raise Invalid(f"{self._source.file.uri} holds {self.row_count} rows, and not row {row_indices.max()}")
+
+    def _read(self, ahead: bool = True) -> Iterator[Column]:
+        """The columns, one after the other. `ahead`: all columns of a remote file are requested at once."""
+        for column_type, (data, chunks) in zip(self._column_types, self._bytes_of_columns(ahead), strict=True):
+            column = read_column(column_type, data, chunks)
+            if self.row_count != (len(column.valid) if column.valid is not None else _rows_of(column)):
+                raise pa.ArrowInvalid(f"column {column_type.name!r} does not have {self.row_count} rows")
+            yield column
+
+    def _bytes_of_columns(self, ahead: bool) -> Iterator[tuple[npt.NDArray[np.uint8], list[PlacedChunk]]]:
+        """For each column bytes that contain it, and the starts of its chunks in them."""
+        if self._mapped is not None:
+            whole = np.frombuffer(self._mapped, np.uint8)
+            for chunks in self._chunks:
+                yield whole, [(chunk, chunk_span(chunk, len(whole))[0]) for chunk in chunks]
+                # Pages of the mapping count as this process's memory until they are released; they can be read again.
+                self._mapped.madvise(mmap.MADV_DONTNEED)
+            return
+        if self._remote is None:  # an empty file, which cannot be mapped, has no columns
+            return
+        spans = [[self._span_of(self._remote, chunk) for chunk in chunks] for chunks in self._chunks]
+        for chunks, pieces in zip(self._chunks, self._fetched(self._remote, spans, ahead), strict=True):
+            starts = itertools.accumulate((len(piece) for piece in pieces[:-1]), initial=0)
+            joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+            yield joined, list(zip(chunks, starts, strict=False))
+
+    def _fetched(self, remote: RemoteFile, spans: Sequence[Sequence[Span]], ahead: bool) -> Iterator[list[memoryview]]:
+        """All columns asked for at once, or one while the one before it is taken."""
+        if ahead:
+            yield from remote.read_groups(spans)
+            return
+        for place, of_column in enumerate(spans):
+            for following in spans[place + 1 : place + 2]:
+                remote.begin(following)
+            yield from remote.read_groups([of_column])
+
+    def _span_of(self, remote: RemoteFile, chunk: pq.ColumnChunkMetaData) -> Span:
+        start, length = chunk_span(chunk, remote.size_bytes)
+        return Span(start, start + length)
+
+
+def _rows_of(column: Column) -> int:
+    return len(column.values) if column.codes is None else len(column.codes)
+
+
+@contextmanager
+def open_rows(location: StoreLocation, file: TabularFile, schemas: Sequence[pa.Schema]) -> Iterator[ParquetRows | None]:
+    """The rows of a Parquet file; None unless a Parquet file of one of the schemas would encode them in the same
+    way."""
+    if file.content_type is not ContentType.PARQUET:
+        yield None
+        return
+    source = Source.of(location, file)
+    with ExitStack() as files:
+        with reading(file.uri, file.content_type):
+            mapped = None if source.is_remote else _map(source.path)
+            if mapped is None:
+                opened = files.enter_context(open_parquet(source))
+                parquet, remote = opened.parquet, opened.remote
+            else:
+                parquet, remote = files.enter_context(pq.ParquetFile(pa.BufferReader(mapped))), None
+            schema = next((each for each in schemas if _is_alike(parquet, each)), None)
+            rows = None if schema is None else ParquetRows(source, remote, mapped, parquet.metadata, schema)
+        yield rows
+
+
+def with_constants(group: RowGroup, values: Mapping[str, str]) -> RowGroup:
+    """The row group with further columns, each with one text in every row."""
+    return replace(group, chunks=(*group.chunks, *_constant_chunks(values, group.rows))) if values else group
+
+
+def _constant_chunks(values: Mapping[str, str], rows: int) -> Iterator[ColumnChunk]:
+    codes = pa.array(np.zeros(rows, np.int32))
+    table = pa.table({name: pa.DictionaryArray.from_arrays(codes, [value]) for name, value in values.items()})
+    data = _file_of(table, table.schema, None)
+    footer, _ = _footer_of(data)
+    (group,) = structs_in(footer, FileMetaDataField.ROW_GROUPS)
+    for chunk in structs_in(group, RowGroupField.COLUMNS):
+        metadata = struct_in(chunk, ColumnChunkField.META_DATA)
+        start = min(_number(metadata, _Metadata.DICTIONARY_PAGE_OFFSET), _number(metadata, _Metadata.DATA_PAGE_OFFSET))
+        size = _number(metadata, _Metadata.TOTAL_COMPRESSED_SIZE)
+        _shift(metadata, -start)
+        yield ColumnChunk(
+            [data.slice(start, size)], size, _number(metadata, _Metadata.TOTAL_UNCOMPRESSED_SIZE), metadata
+        )
+
+
+def _number(metadata: Struct, field: _Metadata) -> int:
+    value = metadata[field].value
+    if not isinstance(value, int):
+        raise TypeError(f"{field.name} is no number")
+    return value
+
+
+def _map(path: str) -> mmap.mmap | None:
+    """A mapped local file; None for an empty one, which cannot be mapped. It stays mapped while it is referenced."""
+    with Path(path).open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else None
+
+
+def _is_alike(parquet: pq.ParquetFile, schema: pa.Schema) -> bool:
+    metadata = parquet.metadata
+    stored = stored_schema(schema, ContentType.PARQUET)
+    template = pq.ParquetFile(pa.BufferReader(_file_of(stored.empty_table(), stored, None)))
+    return (
+        arrow_schema_of(parquet).equals(stored)
+        and metadata.schema.equals(template.metadata.schema)
+        and all(
+            is_supported(metadata.schema.column(column), metadata.row_group(group).column(column))
+            for group in range(metadata.num_row_groups)
+            for column in range(metadata.num_columns)
+        )
+    )
+
+
+class RowGroupSink:
+    """Writes a file of copied row groups, and of tables, each of which Arrow encodes as a row group."""
+
+    def __init__(self, stream: pa.NativeFile, schema: pa.Schema, dictionary_columns: Sequence[str] | None) -> None:
+        self._stream = stream
+        self._schema = schema
+        self._dictionary_columns = dictionary_columns
+        self._groups: list[Struct] = []
+        self._rows = 0
+        self._position = len(MAGIC)
+        stream.write(MAGIC)
+
+    def write(self, piece: pa.Table) -> None:
+        """Appends rows that Arrow encodes."""
+        data = _file_of(piece, self._schema, self._dictionary_columns)
+        footer, end = _footer_of(data)
+        shift = self._position - len(MAGIC)
+        self._stream.write(data.slice(len(MAGIC), end - len(MAGIC)))
+        self._position += end - len(MAGIC)
+        for group in structs_in(footer, FileMetaDataField.ROW_GROUPS):
+            for chunk in structs_in(group, RowGroupField.COLUMNS):
+                _shift(struct_in(chunk, ColumnChunkField.META_DATA), shift)
+            self._add(group, piece.num_rows)
+
+    def write_row_group(self, group: RowGroup) -> int:
+        """Appends encoded rows; returns the row group's number."""
+        start, plain_bytes = self._position, 0
+        columns: list[Struct] = []
+        for chunk in group.chunks:
+            for piece in chunk.pieces:
+                self._stream.write(piece)
+            metadata = dict(chunk.metadata)
+            _shift(metadata, self._position)
+            self._position += chunk.size
+            plain_bytes += chunk.plain_size
+            columns.append({ColumnChunkField.FILE_OFFSET: i64(0), ColumnChunkField.META_DATA: structure(metadata)})
+        fields: Struct = {
+            RowGroupField.COLUMNS: items(Kind.STRUCT, columns),
+            RowGroupField.TOTAL_BYTE_SIZE: i64(plain_bytes),
+            RowGroupField.NUM_ROWS: i64(group.rows),
+            RowGroupField.TOTAL_COMPRESSED_SIZE: i64(self._position - start),
+        }
+        self._add(fields, group.rows)
+        return len(self._groups) - 1
+
+    def close(self) -> pq.FileMetaData:
+        """Writes the footer: Arrow's footer for this schema, with these row groups."""
+        footer, _ = _footer_of(_file_of(self._schema.empty_table(), self._schema, None))
+        footer[FileMetaDataField.NUM_ROWS] = i64(self._rows)
+        footer[FileMetaDataField.ROW_GROUPS] = items(Kind.STRUCT, self._groups)
+        footer[FileMetaDataField.CREATED_BY] = binary(created_by().encode())
+        data = write_struct(footer)
+        tail = data + struct.pack("<I", len(data)) + MAGIC
+        self._stream.write(tail)
+        return pq.read_metadata(pa.BufferReader(MAGIC + tail))
+
+    def _add(self, group: Struct, rows: int) -> None:
+        first = struct_in(structs_in(group, RowGroupField.COLUMNS)[0], ColumnChunkField.META_DATA)
+        starts = [
+            first[field].value
+            for field in (_Metadata.DICTIONARY_PAGE_OFFSET, _Metadata.DATA_PAGE_OFFSET)
+            if field in first
+        ]
+        group[RowGroupField.FILE_OFFSET] = Field(Kind.I64, starts[0])
+        group[RowGroupField.ORDINAL] = Field(Kind.I16, len(self._groups))
+        self._groups.append(group)
+        self._rows += rows
+
+
+def _shift(metadata: Struct, distance: int) -> None:
+    for field in (
+        _Metadata.DATA_PAGE_OFFSET,
+        _Metadata.INDEX_PAGE_OFFSET,
+        _Metadata.DICTIONARY_PAGE_OFFSET,
+    ):
+        value = metadata[field].value if field in metadata else None
+        if isinstance(value, int):
+            metadata[field] = i64(value + distance)
+
+
+def _file_of(table: pa.Table, schema: pa.Schema, dictionary_columns: Sequence[str] | None) -> pa.Buffer:
+    """A Parquet file in memory: the table in one row group, or without one if it is empty."""
+    stream = pa.BufferOutputStream()
+    with parquet_writer(stream, schema, dictionary_columns) as writer:
+        if table.num_rows:
+            writer.write_table(table, row_group_size=table.num_rows)
+    return stream.getvalue()
+
+
+def _footer_of(data: pa.Buffer) -> tuple[Struct, int]:
+    """The footer of a Parquet file, and its start."""
+    view = memoryview(data).cast("B")
+    start = data.size - 8 - int(struct.unpack("<I", view[-8:-4])[0])
+    return read_struct(view[start:-8])[0], start

@@ -1,0 +1,101 @@
+"""What `--cluster-settings` makes of a dispatcher: sessions run on EMR or EMR Serverless. Read whole and checked at the
+start, before anything is launched: all that is wrong is one `Invalid`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid, Unavailable
+from compactor.storage.location import StoreLocation
+from compactor.storage.object_store import ObjectStore
+from launcher.archive import ArchiveManifest
+from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
+from launcher.cluster_sizing.instance_types import BUILT_IN, read_price_list
+from launcher.emr.archive import check_archive, room_on
+from launcher.emr.settings import AwsClusterSettings, check_places, read_settings
+
+_log = structlog.get_logger(__name__)
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class AwsSessions:
+    """`room`: what the cluster of a session is chosen from."""
+
+    settings: AwsClusterSettings
+    room: ClusterRoom
+
+
+def read_aws_sessions(
+    cluster_settings: str,
+    read_room: Callable[[], ClusterRoom],
+    state: StoreLocation,
+    lake: StoreLocation | None,
+    open_folder: Callable[[str], ObjectStore],
+) -> AwsSessions:
+    """Raises `Invalid` with all that is wrong with settings, limits, prices, places and the archive.
+
+    read_room    raises `Invalid` for limits and prices that make no sense
+    open_folder  opens a folder on S3
+    """
+    reasons: list[str] = []
+    settings = _checked(lambda: read_settings(cluster_settings), reasons)
+    room = _checked(read_room, reasons)
+    _checked(lambda: check_places(state, lake), reasons)
+    if settings is not None:
+        manifest = _checked(lambda: _read_archive(settings.archive_uri, open_folder), reasons)
+        if manifest is not None and room is not None:
+            room = _checked(partial(room_on, manifest, room), reasons)
+    if settings is None or room is None or reasons:
+        raise Invalid(*reasons)
+    if room.prices.region != settings.region:
+        _log.warning("prices_of_another_region", region=settings.region, prices_of=room.prices.region)
+    return AwsSessions(settings, room)
+
+
+def _checked(check: Callable[[], ValueT], reasons: list[str]) -> ValueT | None:
+    try:
+        return check()
+    except Invalid as error:
+        reasons += error.reasons
+        return None
+
+
+def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest | None:
+    """None: S3 does not answer now, or this process may not read there; then the nodes find out."""
+    try:
+        return check_archive(uri, open_folder)
+    except Unavailable as error:
+        _log.warning("archive_not_checked", archive=uri, reason=str(error))
+        return None
+
+
+def cluster_room(
+    limits: ClusterLimits, price_file: Path | None, instance_types: Sequence[str], clock: Clock
+) -> ClusterRoom:
+    """What clusters are chosen from. Raises `Invalid` with everything that is wrong with limits, prices and names."""
+    reasons: list[str] = []
+    prices = BUILT_IN
+    try:
+        limits.check()
+    except Invalid as error:
+        reasons += error.reasons
+    try:
+        if price_file is not None:
+            prices = read_price_list(price_file, datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date())
+        if instance_types:
+            prices = prices.only(tuple(instance_types))
+    except Invalid as error:
+        reasons += error.reasons
+    if reasons:
+        raise Invalid(*reasons)
+    return ClusterRoom(limits, prices)

@@ -1,0 +1,42 @@
+"""`lithify archive`: the Python environment that workers of a cluster run in, as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from compactor.model.names import counted
+from dispatcher.cli.options import Output, OutputOption
+from dispatcher.cli.output import answer
+from launcher.archive import THIS_CPU, pack_archive
+
+MIB = 1024 * 1024
+
+
+def archive(
+    target: Annotated[Path, typer.Argument(help="Where to write it: lithify.tar.gz, say.")],
+    cpu: Annotated[
+        str,
+        typer.Option(
+            help="For which processors kernels are compiled, by LLVM's name: x86-64-v3, neoverse-n1, ... "
+            "native: this machine's."
+        ),
+    ] = THIS_CPU,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Pack Lithify and what it needs for the workers of a Spark cluster; PySpark and Python are the cluster's own."""
+    with TemporaryDirectory(prefix="lithify-archive-") as scratch:
+        packed = pack_archive(target, Path(scratch), cpu)
+    manifest, size = packed.manifest, f"{packed.archive_bytes / MIB:,.0f} MiB"
+    whole = f"{manifest.files:,} files of {manifest.bytes / MIB:,.0f} MiB"
+    answer(
+        output,
+        {"archive": str(packed.path), "archive_bytes": packed.archive_bytes, **manifest.model_dump(mode="json")},
+        [
+            f"{packed.path}: {size}, with {counted(len(manifest.packages), 'package')} in {whole}.",
+            f"Workers need Python {manifest.python} on {manifest.platform}; kernels are compiled for {manifest.cpu}.",
+        ],
+    )

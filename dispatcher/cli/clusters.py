@@ -1,0 +1,120 @@
+"""`lithify clusters`: running jobs of a state store on EMR, and those without an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from compactor.model.exit_codes import EXIT_FAILED
+from compactor.model.names import counted
+from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.output import answer_records
+from dispatcher.clients import dependencies_of
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.layout import Column, time_text
+from dispatcher.operations.ownerless import owners_in
+from launcher.cluster_sizing.cluster_plan import ClusterRoom
+from launcher.clusters.launched_jobs import LaunchedJob
+from launcher.emr.settings import read_settings
+from launcher.emr.tags import ATTEMPT_TAG, JOB_RUN_TAG, OWNER_TAG, SESSION_TAG
+from launcher.sweep import Sweep
+
+SECONDS_BETWEEN_LOOKS = 60.0
+
+
+_COLUMNS = (
+    Column("cluster"),
+    Column("state"),
+    Column("job_run_id"),
+    Column("session_id"),
+    Column("attempt"),
+    Column("created_at_ms", show=time_text),
+    Column("standing"),
+)
+
+
+def clusters(
+    context: typer.Context,
+    state: StateOption,
+    cluster_settings: Annotated[
+        str,
+        typer.Option(help="As dispatchers have it: JSON of EMR or EMR Serverless, or a file of it."),
+    ],
+    end: Annotated[
+        bool,
+        typer.Option("--end", help="End jobs that no open session owns, after a second look. Else only list them."),
+    ] = False,
+    seconds_between_looks: Annotated[
+        float, typer.Option(min=1, help="Between the two looks that must both find a cluster ownerless.")
+    ] = SECONDS_BETWEEN_LOOKS,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show the clusters that dispatchers of a state launched and that still run; with --end, end those without
+    an owner."""
+    dependencies = dependencies_of(context)
+    settings = read_settings(cluster_settings)
+    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    sweep = Sweep(
+        dependencies.clients.aws_cluster(settings, ClusterRoom(), dependencies.owner),
+        records.store.location,
+        lambda job_run_tags: owners_in(records, job_run_tags),
+        dependencies.clock,
+        seconds_between_looks,
+    )
+    look = sweep.look()
+    ended: tuple[LaunchedJob, ...] = ()
+    if end and look.ownerless:
+        what = counted(len(look.ownerless), "cluster")
+        Console(stderr=True).print(Text(f"{what} without an owner: a second look in {seconds_between_looks:g} s"))
+        dependencies.clock.sleep(seconds_between_looks)
+        look = sweep.look()
+        ended = sweep.end(look.to_end)
+    answer_records(
+        output,
+        {
+            "ended": end,
+            "clusters": [
+                *(_figures(job, "owned") for job in look.owned),
+                *(_figures(job, "ended" if job in ended else "ownerless") for job in look.ownerless),
+            ],
+        },
+        "clusters",
+        _COLUMNS,
+        none="No cluster of this state runs.",
+        after=list(_conclusion(len(look.ownerless), len(ended), is_to_end=end)),
+    )
+    if end and len(ended) < len(look.ownerless):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _figures(job: LaunchedJob, standing: str) -> dict[str, object]:
+    """`standing`: owned, ownerless, or ended, if its end was requested now."""
+    return {
+        "cluster": job.service_id,
+        "name": job.name,
+        "state": job.state,
+        "job_run_id": job.tags.get(JOB_RUN_TAG),
+        "session_id": job.tags.get(SESSION_TAG),
+        "attempt": job.tags.get(ATTEMPT_TAG),
+        "launched_by": job.tags.get(OWNER_TAG),
+        "created_at_ms": job.created_at_ms,
+        "standing": standing,
+    }
+
+
+def _conclusion(ownerless: int, ended: int, *, is_to_end: bool) -> Iterator[str]:
+    if not ownerless:
+        return
+    if not is_to_end:
+        yield f"Nothing was ended. To end {counted(ownerless, 'cluster')} that no open session owns, add --end."
+        return
+    yield f"Asked {counted(ended, 'cluster')} to end."
+    if ended < ownerless:
+        left = counted(ownerless - ended, "cluster")
+        yield f"{left} could not be asked, or had an owner a moment ago: the log says which; call it again."

@@ -1,0 +1,88 @@
+"""`lithify events publish`: publishes pending events of job runs after their topic was repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from compactor.model.errors import LithifyError
+from compactor.model.exit_codes import EXIT_FAILED
+from compactor.model.names import counted
+from dispatcher.cli.options import EndpointOption, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.output import answer_records
+from dispatcher.clients import dependencies_of, show_help
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.publisher import publish_to_the_end
+from dispatcher.job_runs.topic_sinks import TopicSinks
+from dispatcher.layout import Column
+
+_COLUMNS = (Column("job_run_id"), Column("told"), Column("reason"))
+
+events_app = typer.Typer()
+
+
+@events_app.callback(invoke_without_command=True)
+def events(context: typer.Context) -> None:
+    """Events of job runs."""
+    show_help(context)
+
+
+@events_app.command()
+def publish(
+    context: typer.Context,
+    state: StateOption,
+    job_run_ids: Annotated[
+        list[str] | None,
+        typer.Argument(help="Job runs that have ended; none: all whose events wait.", metavar="JOB_RUN_ID..."),
+    ] = None,
+    topic_arn: Annotated[str | None, typer.Option(help="For job runs whose instruction names no topic.")] = None,
+    endpoint_url: EndpointOption = None,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Send the events of ended job runs that their topic refused or did not take, after it was mended. Each event keeps
+    its id; one that was sent before is sent again at most where nobody could note that it had arrived."""
+    dependencies = dependencies_of(context)
+    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    sinks = TopicSinks(topic_arn, lambda arn: dependencies.clients.topic(arn, endpoint_url, patient=True))
+    tried = [_tell(records, sinks, each) for each in job_run_ids or _waiting(records)]
+    failed = sum(not each["told"] for each in tried)
+    answer_records(
+        output,
+        {"job_runs": tried},
+        "job_runs",
+        _COLUMNS,
+        none="No job run waits to be told.",
+        after=[f"{counted(len(tried) - failed, 'job run')} told, {failed} not."] if tried else [],
+    )
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _waiting(records: JobRunStore) -> Iterator[str]:
+    """Job runs whose topic refused events, and ended ones whose events are not all published."""
+    untold = records.unpublished_job_run_ids()
+    yield from untold
+    for job_run_id in records.open_job_run_ids():
+        if job_run_id not in untold and _has_ended(records, job_run_id):
+            yield job_run_id
+
+
+def _has_ended(records: JobRunStore, job_run_id: str) -> bool:
+    try:
+        state = records.state(job_run_id)
+    except LithifyError:
+        return False  # `lithify status` reports it
+    return state.ended is not None or state.rejected is not None
+
+
+def _tell(records: JobRunStore, sinks: TopicSinks, job_run_id: str) -> dict[str, object]:
+    try:
+        told = publish_to_the_end(records, job_run_id, sinks.of)
+    except LithifyError as error:
+        return {"job_run_id": job_run_id, "told": False, "reason": str(error)}
+    reason = None if told else "it has not ended, and its dispatcher tells what happens"
+    return {"job_run_id": job_run_id, "told": told, "reason": reason}

@@ -1,0 +1,54 @@
+"""`lithify health`: whether the dispatcher with this work folder runs, and reaches its services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compactor.model.names import counted
+from dispatcher.cli.options import Output, OutputOption
+from dispatcher.cli.output import answer_records
+from dispatcher.clients import dependencies_of
+from dispatcher.layout import Column, time_text
+from dispatcher.operations.health import HEALTH_FILE, HealthReport, read_health
+
+EXIT_FAILED = 1
+REPORT_AGE_SECONDS_MAX = 60.0
+
+_COLUMNS = (
+    Column("place"),
+    Column("error_kind", "kind"),
+    Column("since_ms", "since (UTC)", time_text),
+    Column("reason"),
+)
+
+
+def health(
+    context: typer.Context,
+    work_folder: Annotated[Path, typer.Option(help="As it was given to `lithify dispatch`.")] = Path(".lithify"),
+    age_seconds_max: Annotated[
+        float, typer.Option(min=1, help="A report older than this says that the dispatcher hangs or is gone.")
+    ] = REPORT_AGE_SECONDS_MAX,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Say whether the dispatcher with this work folder runs and reaches queue, state and topics. Exit code 0: it does;
+    1: it does not. Good for a container's health check."""
+    report = read_health(work_folder / HEALTH_FILE)
+    age_seconds = max(dependencies_of(context).clock.now_ms() - report.at_ms, 0) / 1000
+    gone = age_seconds > age_seconds_max
+    answer_records(
+        output,
+        {**report.model_dump(mode="json"), "age_seconds": age_seconds, "is_well": not gone and not report.troubles},
+        "troubles",
+        _COLUMNS,
+        none="" if gone else f"{report.owner} is well and holds {_job_runs(report)}.",
+        note=f"{report.owner} has not reported for {age_seconds:,.0f} s: it hangs, or is gone." if gone else None,
+    )
+    if gone or report.troubles:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _job_runs(report: HealthReport) -> str:
+    return counted(report.job_runs_held, "job run")

@@ -1,0 +1,171 @@
+"""`lithify history`, `lithify clean`: job runs that have ended, and what they left beside their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from typing import Annotated
+
+import typer
+
+from compactor.model.errors import Invalid
+from compactor.model.names import counted
+from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.output import answer_records, page_width
+from dispatcher.cli.table_places import check_place
+from dispatcher.clients import dependencies_of
+from dispatcher.job_runs.history import EndedJobRun, RecordedDay
+from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
+from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.layout import (
+    FAILED,
+    STATUS,
+    Column,
+    Line,
+    count_text,
+    seconds_text,
+    sentence_lines,
+    time_text,
+    usd_text,
+)
+
+ENDS = (JobRunStatus.SUCCEEDED, JobRunStatus.FAILED, JobRunStatus.CANCELLED, JobRunStatus.REJECTED)
+
+_COLUMNS = (
+    Column("day", for_people=False),
+    Column("job_run_id", "job run"),
+    Column("table"),
+    STATUS,
+    Column("ended_at_ms", "ended (UTC)", time_text),
+    Column("seconds", show=seconds_text),
+    Column("rounds", show=count_text),
+    Column("rows_in", show=count_text),
+    Column("rows_out", show=count_text),
+    Column("usd", show=usd_text),
+    *(
+        Column(name, for_people=False)
+        for name in EndedJobRun.model_fields
+        if name
+        not in ("job_run_id", "table", "status", "ended_at_ms", "seconds", "rounds", "rows_in", "rows_out", "usd")
+    ),
+)
+
+_CLEAN_COLUMNS = (
+    Column("day"),
+    Column("objects", show=count_text),
+    Column("kept", "job runs that keep theirs", show=lambda kept: str(len(kept)) if isinstance(kept, list) else "0"),
+)
+
+
+def history(
+    context: typer.Context,
+    state: StateOption,
+    since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD, in UTC.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="The last day, YYYY-MM-DD.")] = None,
+    table: Annotated[str | None, typer.Option("--table", help="Only job runs of this source table.")] = None,
+    status: Annotated[str | None, typer.Option("--status", help=f"Only those that are {', '.join(ENDS)}.")] = None,
+    backfill: Annotated[
+        bool,
+        typer.Option(
+            "--backfill",
+            help="Record job runs first that dispatchers of an earlier release have ended. A dispatcher does so once.",
+        ),
+    ] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show job runs that have ended, the latest first: all of them, or those of some days."""
+    first, last = _day(since, "--since"), _day(until, "--until")
+    if first is not None and last is not None and first > last:
+        raise Invalid(f"--since {first} is after --until {last}")
+    if status is not None and status not in ENDS:
+        raise Invalid(f"--status {status!r} is none of {', '.join(ENDS)}")
+    records = _recorded(context, state, s3_endpoint_url, region)
+    if backfill:
+        HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock).backfill()
+    days = list(records.history.read(first, last))
+    found = [
+        {"day": day.day, **each.model_dump(mode="json")}
+        for day in days
+        for each in day.job_runs
+        if (table is None or each.table == table) and (status is None or each.status == status)
+    ]
+    answer_records(
+        output,
+        {"job_runs": found},
+        "job_runs",
+        _COLUMNS,
+        none="The history has no such job run.",
+        after=list(_notes(days, is_complete=backfill or records.history.is_complete)),
+    )
+
+
+def _notes(days: list[RecordedDay], *, is_complete: bool) -> Iterator[str | Line]:
+    for day in days:
+        if day.failure is not None:
+            yield from sentence_lines(f"{day.day} cannot be read: {day.failure}", page_width(), FAILED)
+    if not is_complete:
+        yield (
+            "Job runs that dispatchers of an earlier release have ended may be missing: a dispatcher of this release "
+            "records them when it starts, or `lithify history --backfill` now."
+        )
+
+
+def clean(
+    context: typer.Context,
+    state: StateOption,
+    older_than_days: Annotated[
+        float, typer.Option("--older-than-days", min=0, help="Days since the end of the day on which a job run ended.")
+    ] = HistorySettings.keep_plans_days,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete them. Without this, they are only listed.")] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Find plans, heartbeats and cursors of job runs that ended long ago, and with --delete, delete them.
+
+    Their logs and the history stay. Days that are not closed yet are left alone. Dispatchers do the same by themselves,
+    see --keep-plans-days of `lithify dispatch`.
+    """
+    records = _recorded(context, state, s3_endpoint_url, region)
+    upkeep = HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock)
+    days = upkeep.days_to_clean(older_than_days)
+    found = [upkeep.clean(day) if delete else upkeep.leftovers(day) for day in days]
+    answer_records(
+        output,
+        {"deleted": delete, "days": [_figures(each) for each in found]},
+        "days",
+        _CLEAN_COLUMNS,
+        none="There is nothing to delete.",
+        after=[_conclusion(found, deleted=delete)] if found else [],
+    )
+
+
+def _figures(leftovers: Leftovers) -> dict[str, object]:
+    kept = list(leftovers.kept)
+    return {"day": leftovers.day, "objects": len(leftovers.keys), "kept": kept, "keys": list(leftovers.keys)}
+
+
+def _conclusion(found: list[Leftovers], *, deleted: bool) -> str:
+    objects = counted(sum(len(each.keys) for each in found), "object")
+    return f"Deleted {objects}." if deleted else f"Nothing was deleted. To delete {objects}, add --delete."
+
+
+def _day(text: str | None, option: str) -> str | None:
+    if text is None:
+        return None
+    try:
+        day = date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise Invalid(f"{option} {text!r} is no day: write it as 2026-11-22") from error
+    return day
+
+
+def _recorded(context: typer.Context, state: str, s3_endpoint_url: str | None, region: str | None) -> JobRunStore:
+    """The job runs of a state that exists."""
+    dependencies = dependencies_of(context)
+    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    check_place(records.store, "state")
+    return records

@@ -1,0 +1,65 @@
+"""Shows the progress of a compaction in this process: live on a terminal, and a line for each round."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from compactor.model.clock import Clock
+from compactor.model.names import counted
+from compactor.sessions.progress import SessionProgress
+from compactor.sessions.session_log import Heartbeat, describe_progress
+from dispatcher.layout import partition_text, printable
+
+
+class ProgressScreen:
+    """A context manager, and inside it a `Listener`. Thread-safe."""
+
+    def __init__(self, out: Console, clock: Clock) -> None:
+        self._out = out
+        self._clock = clock
+        self._began_at_seconds = clock.monotonic_seconds()
+        self._status = Status(Text("looking for work"), console=out)
+        self._lock = threading.Lock()
+        self._committed: tuple[int, int] = (0, 0)
+
+    def __enter__(self) -> Self:
+        if self._out.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def __call__(self, progress: SessionProgress) -> None:
+        with self._lock:
+            name = printable(partition_text(progress.partition))
+            if progress.sessions > 1:
+                name += f" ({progress.number} of {progress.sessions})"
+            beat = progress.heartbeat
+            self._status.update(Text(f"{name}: {_standing(beat)}"))
+            if beat is not None and beat.step == "committed" and (progress.number, beat.round_number) > self._committed:
+                self._committed = (progress.number, beat.round_number)
+                seconds = self._clock.monotonic_seconds() - self._began_at_seconds
+                line = (
+                    f"{seconds:6.1f} s  {name}: {_round(beat)} committed, {counted(beat.rows_done, 'delta row')} done"
+                )
+                self._out.print(Text(line), soft_wrap=not self._out.is_terminal)
+
+
+def _standing(beat: Heartbeat | None) -> str:
+    if beat is None:
+        return "starts"
+    rows = f", {beat.rows_done:,} of {counted(beat.rows, 'delta row')} done" if beat.round_number else ""
+    return f"{describe_progress(beat)}{rows}"
+
+
+def _round(beat: Heartbeat) -> str:
+    return f"round {beat.round_number} of {beat.rounds}"

@@ -1,0 +1,133 @@
+"""`lithify publish`: tables as other engines read them, brought to the end of their logs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from compactor.catalog.tables import PartitionStream
+from compactor.lake import Table
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Invalid, Unavailable
+from compactor.model.names import render_partition
+from compactor.publishing.protocol import NothingToDo, Outcome, Published, Publisher
+from compactor.publishing.publication import PublishFailed, columns_left_out, lags, publish, publishers_of
+from compactor.storage.object_store import ObjectStore
+from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
+from dispatcher.cli.output import answer_records
+from dispatcher.cli.table_places import open_lake
+from dispatcher.layout import Column, count_text
+
+_COLUMNS = (
+    Column("table_id", "table"),
+    Column("format"),
+    Column("version", show=lambda value: "-" if value is None else str(value)),
+    Column("files_added", show=count_text),
+    Column("files_removed", show=count_text),
+    Column("files_marked", show=count_text),
+    Column("behind", show=count_text),
+    Column("state"),
+)
+
+
+def publish_tables(
+    lake: LakeOption,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="Left out: all that have the property publish.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be published, and write nothing.")] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Publish committed rounds in the table formats that other engines read. No row is copied. Exit code 1 if
+    something could not be published."""
+    catalog = open_lake(lake, s3_endpoint_url, region)
+    if table is not None and not catalog.table(table).properties.publish:
+        raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` begins it")
+    tables = [catalog.table(each) for each in ([table] if table is not None else catalog.tables())]
+    published = [each for each in tables if each.properties.publish]
+    shown, reasons = [], []
+    for each in published:
+        found, refused = _of_table(catalog.store, each, dry_run=dry_run)
+        shown += found
+        reasons += refused
+    answer_records(
+        output,
+        {"dry_run": dry_run, "tables": shown},
+        "tables",
+        _COLUMNS,
+        none="No table here has the property publish.",
+        before=["Nothing was written. Without --dry-run this would be published:"] if dry_run and shown else [],
+        after=reasons,
+    )
+    if any(each["state"] in ("failed", "refused") for each in shown):
+        raise Unavailable("not everything is published: see the reasons, and publish again")
+
+
+def _of_table(store: ObjectStore, table: Table, *, dry_run: bool) -> tuple[list[dict[str, object]], list[str]]:
+    streams = [table.stream(partition) for partition in table.partitions()]
+    publishers = publishers_of(store, table, SystemClock())
+    lines = [
+        f"{table.table_id}: {publisher.format} has no type for {', '.join(names)}, which it leaves out"
+        for publisher in publishers
+        if (names := columns_left_out(publisher, streams))
+    ]
+    if dry_run:
+        return [_planned(table, publisher, streams) for publisher in publishers], lines
+    outcomes = publish(publishers, streams)
+    found = [_figures(table, each) for each in outcomes]
+    return found, lines + [reason for outcome in outcomes for reason in _reasons(table, outcome)]
+
+
+def _planned(table: Table, publisher: Publisher, streams: list[PartitionStream]) -> dict[str, object]:
+    behind = sum(each.behind for each in lags(publisher, streams, SystemClock()))
+    return {
+        "table_id": table.table_id,
+        "format": publisher.format,
+        "version": publisher.state().version,
+        "files_added": None,
+        "files_removed": None,
+        "files_marked": None,
+        "behind": behind,
+        "state": "behind" if behind else "published",
+    }
+
+
+def _figures(table: Table, outcome: Outcome | PublishFailed) -> dict[str, object]:
+    figures: dict[str, object] = {"table_id": table.table_id, "format": outcome.format, "behind": None}
+    match outcome:
+        case Published():
+            state = "refused" if outcome.refused else "published"
+            return {
+                **figures,
+                "version": outcome.version,
+                "files_added": outcome.files_added,
+                "files_removed": outcome.files_removed,
+                "files_marked": outcome.files_marked,
+                "entries": dict(outcome.entries),
+                "rows": outcome.rows,
+                "state": state,
+            }
+        case NothingToDo():
+            nothing = dict.fromkeys(("files_added", "files_removed", "files_marked"), 0)
+            return {
+                **figures,
+                **nothing,
+                "version": outcome.version,
+                "state": "refused" if outcome.refused else "published",
+            }
+        case PublishFailed():
+            none = dict.fromkeys(("version", "files_added", "files_removed", "files_marked"))
+            return {**figures, **none, "state": "failed"}
+
+
+def _reasons(table: Table, outcome: Outcome | PublishFailed) -> list[str]:
+    if isinstance(outcome, PublishFailed):
+        return [f"{table.table_id}: {reason}" for reason in outcome.reasons]
+    return [
+        f"{table.table_id} {render_partition(each.partition)}: {reason}"
+        for each in outcome.refused
+        for reason in each.reasons
+    ]

@@ -1,0 +1,187 @@
+"""`lithify redrive`: sends dead letters again after the cause was repaired."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from compactor.model.errors import Invalid, LithifyError
+from compactor.model.names import counted
+from dispatcher.cli.options import (
+    DeadLettersOption,
+    EndpointOption,
+    Output,
+    OutputOption,
+    QueueOption,
+    RegionOption,
+)
+from dispatcher.cli.output import answer
+from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, Queue, QueueMessage
+
+VISIBILITY_SECONDS = 900
+"""Visibility timeout of dead letters while they are read; those that stay are released at the end."""
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+DeadLetter = dict[str, str | int | None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Selects the dead letters that match all given conditions.
+
+    ids     of the message, on this queue or as it first came, or of the job run
+    reason  a part of any of its reasons, in any case
+    """
+
+    ids: frozenset[str] = frozenset()
+    table: str | None = None
+    reason: str | None = None
+    older_than_seconds: int | None = None
+    newer_than_seconds: int | None = None
+
+    def takes(self, message: QueueMessage, now_ms: int) -> bool:
+        document = _fields(message.body)
+        own_ids = {message.message_id, message.origin.message_id, str(document.get("job_run_id"))}
+        age_seconds = (now_ms - message.sent_at_ms) / 1000
+        return (
+            (not self.ids or not self.ids.isdisjoint(own_ids))
+            and (self.table is None or document.get("source_table_id") == self.table)
+            and (self.reason is None or self.reason.casefold() in _reasons_text(message).casefold())
+            and (self.older_than_seconds is None or age_seconds >= self.older_than_seconds)
+            and (self.newer_than_seconds is None or age_seconds <= self.newer_than_seconds)
+        )
+
+
+def redrive(
+    context: typer.Context,
+    queue_url: QueueOption,
+    dead_letter_queue_url: DeadLettersOption = None,
+    endpoint_url: EndpointOption = None,
+    region: RegionOption = None,
+    only_id: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="Only this message or job run; once for each.", metavar="ID"),
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="Only documents of this source table.", metavar="TABLE")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only those with a reason that has this text in it.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Only those that have lain there for so long: 90s, 30m, 12h, 7d.")
+    ] = None,
+    newer_than: Annotated[str | None, typer.Option(help="Only those that have lain there no longer than that.")] = None,
+    messages_max: Annotated[int, typer.Option("--max", min=1, help="Messages to send at most.")] = 1_000,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "--list", help="Show them with their reasons; send nothing.")
+    ] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Send the dead-letter queue's documents again, as new messages, after what kept them from working was mended."""
+    dependencies = dependencies_of(context)
+    selection = Selection(
+        ids=frozenset(only_id or ()),
+        table=table,
+        reason=reason,
+        older_than_seconds=parse_age(older_than, "--older-than") if older_than is not None else None,
+        newer_than_seconds=parse_age(newer_than, "--newer-than") if newer_than is not None else None,
+    )
+    queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, region))
+    report = move(queue, selection, messages_max, dependencies.clock.now_ms(), dry_run=dry_run)
+    count = counted(len(report), "message")
+    last = f"{count} would be sent again; nothing was." if dry_run else f"{count} sent again."
+    answer(output, {"moved": not dry_run, "messages": report}, [*map(_line, report), last])
+
+
+def parse_age(text: str, option: str) -> int:
+    """Seconds. Raises `Invalid` for anything but a number with its unit."""
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if match is None:
+        raise Invalid(f"{option} {text!r} is no time: write a number and s, m, h or d, for example 12h")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def move(queue: Queue, selection: Selection, messages_max: int, now_ms: int, *, dry_run: bool) -> list[DeadLetter]:
+    """Each is sent before it is deleted: a crash in between sends it twice, and loses none. The rest are released."""
+    dead_letters = queue.dead_letters()
+    report: list[DeadLetter] = []
+    stays: list[QueueMessage] = []
+    seen: set[str] = set()
+    try:
+        while len(report) < messages_max:
+            received = dead_letters.receive(10, 1, VISIBILITY_SECONDS)
+            fresh = [message for message in received if message.message_id not in seen]
+            if not fresh:
+                return report
+            seen.update(message.message_id for message in fresh)
+            for message in fresh:
+                if len(report) == messages_max or not selection.takes(message, now_ms):
+                    stays.append(message)
+                    continue
+                report.append(_shown(message))
+                if dry_run:
+                    stays.append(message)
+                else:
+                    report[-1]["sent_as"] = _send_again(queue, message)
+                    dead_letters.delete(message)
+        return report
+    finally:
+        for message in stays:
+            _give_back(dead_letters, message)
+
+
+def _send_again(queue: Queue, message: QueueMessage) -> str:
+    """A new message without the attributes that were added to the dead letter."""
+    noted = (ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE)
+    kept = {name: each for name, each in message.attributes.items() if name not in noted}
+    return queue.send(message.body, kept, message.group)
+
+
+def _give_back(dead_letters: Queue, message: QueueMessage) -> None:
+    try:
+        dead_letters.set_visibility(message, 0)
+    except LithifyError:
+        return  # it comes back when its visibility timeout ends
+
+
+def _shown(message: QueueMessage) -> DeadLetter:
+    document = _fields(message.body)
+    return {
+        "message_id": message.message_id,
+        "first_message_id": message.origin.message_id,
+        "job_run_id": _text(document.get("job_run_id")),
+        "table": _text(document.get("source_table_id")),
+        "sent_at_ms": message.sent_at_ms,
+        "reasons": message.reasons,
+    }
+
+
+def _line(report: DeadLetter) -> str:
+    named = " ".join(str(report[key]) for key in ("job_run_id", "table") if report[key] is not None)
+    return (
+        f"{report['first_message_id']}{f' ({named})' if named else ''}: {report['reasons'] or 'no reasons were given'}"
+    )
+
+
+def _reasons_text(message: QueueMessage) -> str:
+    """Without JSON's escapes, so that users can search for it."""
+    try:
+        reasons = json.loads(message.reasons or "[]")
+    except ValueError:
+        return message.reasons or ""
+    return "\n".join(map(str, reasons)) if isinstance(reasons, list) else str(reasons)
+
+
+def _fields(body: str) -> dict[str, object]:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,184 @@
+"""`lithify report`: job runs, sessions, clusters, dead letters and tables, each as a table to be sorted and counted.
+
+The data of `status`, `redrive --dry-run` and `table list` for all of them, read by the same functions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dispatcher.cli.options import (
+    DeadLettersOption,
+    EndpointOption,
+    LakeOption,
+    Output,
+    OutputOption,
+    QueueOption,
+    RegionOption,
+    S3EndpointOption,
+    StateOption,
+)
+from dispatcher.cli.output import answer_records
+from dispatcher.cli.redrive import Selection, move
+from dispatcher.cli.table_places import check_place, open_lake
+from dispatcher.cli.tables import TABLE_COLUMNS, table_figures
+from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, show_help
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text
+from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
+
+DEAD_LETTERS_MAX = 1_000
+
+_RUN_COLUMNS = (
+    Column("job_run_id", "job run"),
+    Column("table"),
+    STATUS,
+    Column("accepted_at_ms", "accepted (UTC)", time_text),
+    Column("seconds", show=seconds_text),
+    Column("expected_sla", "expected", seconds_text),
+    Column("desired_sla", "desired", count_text),
+    Column("late_seconds", "late", seconds_text),
+)
+_SESSION_COLUMNS = (
+    Column("job_run_id", "job run"),
+    PARTITION,
+    STATUS,
+    Column("attempt"),
+    Column("seconds", show=seconds_text),
+    Column("expected_sla", "expected", seconds_text),
+    Column("rows_done", "rows done", count_text),
+    Column("rows", show=count_text),
+)
+_CLUSTER_COLUMNS = (
+    Column("cluster"),
+    Column("job_run_id", "job run"),
+    PARTITION,
+    Column("attempt"),
+    Column("seconds", show=seconds_text),
+)
+_DEAD_LETTER_COLUMNS = (
+    Column("first_message_id", "message"),
+    Column("job_run_id", "job run"),
+    Column("table"),
+    Column("sent_at_ms", "since (UTC)", time_text),
+    Column("reasons"),
+)
+
+report_app = typer.Typer()
+
+
+@report_app.callback(invoke_without_command=True)
+def report(context: typer.Context) -> None:
+    """Job runs, sessions, clusters, dead letters and tables, all of a kind at once."""
+    show_help(context)
+
+
+@report_app.command()
+def runs(
+    context: typer.Context,
+    state: StateOption,
+    only_open: Annotated[bool, typer.Option("--open", help="Only those that have not ended.")] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Job runs, the latest first: how long each took, against what was expected and desired."""
+    dependencies = dependencies_of(context)
+    recorded = _recorded(dependencies, state, s3_endpoint_url, region)
+    views = view_open(recorded, dependencies.clock) if only_open else view_all(recorded, dependencies.clock)
+    records = [_run(view) for view in views]
+    answer_records(output, {"job_runs": records}, "job_runs", _RUN_COLUMNS, none="There is no job run here.")
+
+
+@report_app.command()
+def sessions(
+    context: typer.Context,
+    state: StateOption,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Sessions of all job runs that have not ended."""
+    dependencies = dependencies_of(context)
+    found = _open_sessions(dependencies, _recorded(dependencies, state, s3_endpoint_url, region))
+    none = "No job run is open here."
+    answer_records(output, {"sessions": found}, "sessions", _SESSION_COLUMNS, none=none)
+
+
+@report_app.command()
+def clusters(
+    context: typer.Context,
+    state: StateOption,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """What runs where: the cluster, or the Spark job on this machine, of each session that runs."""
+    dependencies = dependencies_of(context)
+    found = _open_sessions(dependencies, _recorded(dependencies, state, s3_endpoint_url, region))
+    running = [each for each in found if each["status"] == "running" and each["cluster"] is not None]
+    none = "No session runs here."
+    answer_records(output, {"clusters": running}, "clusters", _CLUSTER_COLUMNS, none=none)
+
+
+@report_app.command("dead-letters")
+def dead_letters(
+    context: typer.Context,
+    queue_url: QueueOption,
+    dead_letter_queue_url: DeadLettersOption = None,
+    endpoint_url: EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Documents that were given up, with their reasons. They stay where they are: `redrive` sends them again."""
+    dependencies = dependencies_of(context)
+    queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, region))
+    found = move(queue, Selection(), DEAD_LETTERS_MAX, dependencies.clock.now_ms(), dry_run=True)
+    none = "There is no dead letter."
+    answer_records(output, {"dead_letters": found}, "dead_letters", _DEAD_LETTER_COLUMNS, none=none)
+
+
+@report_app.command()
+def tables(
+    context: typer.Context,
+    lake: LakeOption,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait."""
+    catalog = open_lake(lake, s3_endpoint_url, region)
+    now_ms = dependencies_of(context).clock.now_ms()
+    found = [table_figures(catalog.table(table_id), now_ms) for table_id in catalog.tables()]
+    found.sort(key=lambda figures: (-figures.pending_seconds, -figures.pending_rows, figures.table_id))
+    records = [figures.model_dump() for figures in found]
+    answer_records(output, {"tables": records}, "tables", TABLE_COLUMNS, none="There is no table here yet.")
+
+
+def _recorded(
+    dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
+) -> JobRunStore:
+    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    check_place(records.store, "state")
+    return records
+
+
+def _run(view: JobRunView) -> dict[str, object]:
+    late = view.seconds - view.desired_sla if view.desired_sla is not None else None
+    record = view.model_dump(mode="json", exclude={"sessions", "rejections"})
+    return {**record, "late_seconds": max(late, 0.0) if late is not None else None}
+
+
+def _open_sessions(dependencies: CommandDependencies, records: JobRunStore) -> list[dict[str, object]]:
+    views = view_open(records, dependencies.clock)
+    whole = [view_job_run(records, view.job_run_id, dependencies.clock) for view in views]
+    return [_session(view, session) for view in whole for session in view.sessions]
+
+
+def _session(view: JobRunView, session: SessionView) -> dict[str, object]:
+    beat = session.heartbeat
+    record = session.model_dump(mode="json", exclude={"heartbeat", "end"})
+    progress = {"rows_done": beat.rows_done if beat else None, "rows": beat.rows if beat else None}
+    return {"job_run_id": view.job_run_id, "table": view.table, **record, **progress}

@@ -1,0 +1,86 @@
+"""`lithify table new-version`, `release` and `deprecate`: the versions of a partition stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from compactor.lake import Table
+from compactor.model.names import LifecycleState, PartitionValues, render_partition
+from dispatcher.cli.options import (
+    LakeOption,
+    Output,
+    OutputOption,
+    PartitionOption,
+    RegionOption,
+    S3EndpointOption,
+    TableArgument,
+)
+from dispatcher.cli.output import answer, parse_partition
+from dispatcher.cli.table_places import open_lake, partitions_of
+
+VersionOption = Annotated[int, typer.Option("--stream-version", min=1, help="Its number.")]
+
+
+def new_version(
+    table: TableArgument,
+    lake: LakeOption,
+    partition: PartitionOption = None,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Create the next version of a partition stream. Fill it by append --stream-version, then release it."""
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    wanted = opened.stream(parse_partition(partition)).partition
+    number = opened.create_stream_version(wanted)
+    _answer(output, opened, wanted, number, "is unreleased: compactions do not read it until it is released")
+
+
+def release(
+    table: TableArgument,
+    lake: LakeOption,
+    stream_version: VersionOption,
+    partition: PartitionOption = None,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Make a version of a partition stream the active one; the active one before it is deprecated."""
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    wanted = _existing(opened, partition)
+    opened.release_stream_version(wanted, stream_version)
+    _answer(output, opened, wanted, stream_version, "is active: writers and compactions take it from now on")
+
+
+def deprecate(
+    table: TableArgument,
+    lake: LakeOption,
+    stream_version: VersionOption,
+    partition: PartitionOption = None,
+    abandon: Annotated[
+        bool,
+        typer.Option("--abandon", help="Also the active version with rows that no compaction has: none ever will."),
+    ] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Make a version of a partition stream take no more deltas, for ever."""
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    wanted = _existing(opened, partition)
+    opened.deprecate_stream_version(wanted, stream_version, abandon_pending=abandon)
+    _answer(output, opened, wanted, stream_version, "is deprecated: it takes no more deltas")
+
+
+def _existing(table: Table, partition: list[str] | None) -> dict[str, str]:
+    wanted = table.stream(parse_partition(partition)).partition
+    partitions_of(table, partition)
+    return wanted
+
+
+def _answer(output: Output, table: Table, partition: PartitionValues, number: int, what: str) -> None:
+    state: LifecycleState = table.stream(partition).load().state.sources[number].state
+    value = {"table_id": table.table_id, "partition": dict(partition), "stream_version": number, "state": state.value}
+    answer(output, value, [f"Stream version {number} of {table.table_id} {render_partition(partition)} {what}."])

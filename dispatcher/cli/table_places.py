@@ -1,0 +1,66 @@
+"""Opens the lake, the table and the partitions that a command names, and reports missing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from compactor.lake import DeltaCatalog, Table
+from compactor.model.arrow_types import decoded_type
+from compactor.model.errors import Invalid
+from compactor.model.names import render_partition
+from compactor.storage.object_store import ObjectStore
+from dispatcher.cli.output import parse_partition
+
+_PARTITIONS_NAMED_MAX = 3
+
+
+def open_lake(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCatalog:
+    """An existing lake. Raises `Invalid` if there is nothing at that location."""
+    catalog = DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region)
+    check_place(catalog.store, "lake")
+    return catalog
+
+
+def check_place(store: ObjectStore, what: str) -> None:
+    """Raises `Invalid` if a local folder does not exist, or no object has a key below a location on S3."""
+    root_uri = store.location.root_uri
+    if root_uri.startswith("file://"):
+        is_there = Path(root_uri.removeprefix("file://")).is_dir()
+    else:
+        is_there = next(iter(store.list_folders("")), None) is not None
+    if not is_there:
+        raise Invalid(f"there is no {what} at {root_uri}: check the place (it is made by what first writes to it)")
+
+
+def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, str]]:
+    """The named partition, or all. Raises `Invalid` for one without a stream, and names some that exist."""
+    existing = table.partitions()
+    if not pairs:
+        return existing
+    stream = table.stream(parse_partition(pairs))
+    if stream.partition not in existing:
+        shown = ", ".join(render_partition(each) for each in existing[:_PARTITIONS_NAMED_MAX])
+        more = len(existing) - _PARTITIONS_NAMED_MAX
+        there_are = f"there are {shown}{f' and {more:,} more' if more > 0 else ''}" if existing else "it has none yet"
+        raise Invalid(f"{table.table_id} has no partition {render_partition(stream.partition)}: {there_are}")
+    return [stream.partition]
+
+
+def parse_key(pairs: Sequence[str], key_columns: Sequence[str], schema: pa.Schema) -> dict[str, object]:
+    """Key values from text, by the types of their columns. Raises `Invalid` unless each is COLUMN=VALUE, once."""
+    key: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or name not in key_columns:
+            raise Invalid(f"--key {pair!r}: write COLUMN=VALUE with a column of {', '.join(key_columns)}")
+        if name in key:
+            raise Invalid(f"--key names {name!r} twice: a row has one value of each key column")
+        arrow_type = decoded_type(schema.field(name).type)
+        try:
+            key[name] = pa.scalar(text).cast(arrow_type).as_py()
+        except pa.ArrowException as error:
+            raise Invalid(f"--key {pair!r}: {text!r} is no {arrow_type}") from error
+    return key

@@ -1,0 +1,211 @@
+"""`lithify table list`, `schema`, `files` and `drop`: tables as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from compactor.catalog.dropping import drop_table, find_table_objects
+from compactor.lake import Table
+from compactor.model.document import Document
+from compactor.model.errors import Invalid
+from compactor.model.names import counted
+from compactor.reading.scan import ScanFile
+from dispatcher.cli.options import (
+    LakeOption,
+    Output,
+    OutputOption,
+    PartitionOption,
+    RegionOption,
+    S3EndpointOption,
+    TableArgument,
+)
+from dispatcher.cli.output import answer, answer_records, parse_partition, write_lines
+from dispatcher.cli.table_places import open_lake, partitions_of
+from dispatcher.clients import dependencies_of
+from dispatcher.layout import PARTITION, Column, age_text, count_text
+
+_STREAMS_AT_ONCE = 16
+
+TABLE_COLUMNS = (
+    Column("table_id", "table"),
+    Column("partitions", show=count_text),
+    Column("rows", show=count_text),
+    Column("bytes", show=count_text),
+    Column("pending_rows", show=count_text),
+    Column("pending_seconds", "pending for", age_text),
+)
+_SCHEMA_COLUMNS = (Column("column"), Column("type"), Column("nullable"), Column("declared"))
+_FILE_COLUMNS = (
+    PARTITION,
+    Column("path", "file"),
+    Column("rows", show=count_text),
+    Column("dead_rows", show=count_text),
+    Column("bytes", show=count_text),
+)
+
+
+class FilesOutput(StrEnum):
+    """`paths`: a path a line, for programs that read a list of files."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    PATHS = "paths"
+
+
+def list_tables(
+    context: typer.Context,
+    lake: LakeOption,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show all tables of a lake with their sizes: live rows, bytes of compacted files, rows not compacted yet, and for
+    how long the oldest of them have been waiting."""
+    catalog = open_lake(lake, s3_endpoint_url, region)
+    now_ms = dependencies_of(context).clock.now_ms()
+    listed = [table_figures(catalog.table(table_id), now_ms).model_dump() for table_id in catalog.tables()]
+    answer_records(output, {"tables": listed}, "tables", TABLE_COLUMNS, none="There is no table here yet.")
+
+
+class TableFigures(Document):
+    """`pending_seconds`: since the oldest delta that is not compacted was appended; 0: all are."""
+
+    table_id: str
+    partitions: int
+    rows: int
+    bytes: int
+    pending_rows: int
+    pending_seconds: float
+
+
+def table_figures(table: Table, now_ms: int) -> TableFigures:
+    streams = [table.stream(partition) for partition in table.partitions()]
+    with ThreadPoolExecutor(_STREAMS_AT_ONCE) as threads:
+        sides = [each for each in threads.map(lambda stream: stream.load().state.compacted, streams) if each]
+        pending = list(threads.map(lambda stream: table.backlog(stream.partition), streams))
+    since_ms = min((each.oldest_at_ms for each in pending if each.oldest_at_ms is not None), default=now_ms)
+    return TableFigures(
+        table_id=table.table_id,
+        partitions=len(streams),
+        rows=sum(side.rows for side in sides),
+        bytes=sum(side.bytes_at_rest for side in sides),
+        pending_rows=sum(each.rows for each in pending),
+        pending_seconds=max(now_ms - since_ms, 0) / 1000,
+    )
+
+
+def schema(
+    table: TableArgument,
+    lake: LakeOption,
+    partition: PartitionOption = None,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show a table's columns and types: what was declared, what is compacted, what deltas bring that are pending."""
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    found = opened.known_schema([parse_partition(partition)] if partition else None)
+    declared = opened.schema.names if opened.schema is not None else []
+    columns = [
+        {"column": field.name, "type": str(field.type), "nullable": field.nullable, "declared": field.name in declared}
+        for field in found
+    ]
+    value = {"table_id": table, "columns": columns}
+    answer_records(
+        output, value, "columns", _SCHEMA_COLUMNS, none="Nothing was declared, and nothing was appended yet."
+    )
+
+
+def files(
+    table: TableArgument,
+    lake: LakeOption,
+    partition: PartitionOption = None,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: Annotated[
+        FilesOutput, typer.Option("--output", "-o", help="How the answer is written; paths: a file a line.")
+    ] = FilesOutput.TEXT,
+) -> None:
+    """List the live compacted files, as they are now, for other readers: a folder holds replaced ones too.
+
+    A file with dead rows comes with its deletion vector. --output paths has no room for one, and refuses.
+    """
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    live = [scanned for each in partitions_of(opened, partition) for scanned in opened.scan(each).scan_files]
+    if output is FilesOutput.PATHS:
+        _refuse_dead_rows(table, live)
+        write_lines(_path(scanned.uri) for scanned in live)
+        return
+    records = [_file_figures(opened, scanned) for scanned in live]
+    value = {"table_id": table, "files": records}
+    answer_records(Output(output.value), value, "files", _FILE_COLUMNS, none="Nothing is compacted yet.")
+
+
+def _refuse_dead_rows(table: str, live: list[ScanFile]) -> None:
+    marked = [scanned for scanned in live if scanned.dead is not None]
+    if marked:
+        dead = counted(sum(scanned.dead.rows for scanned in marked if scanned.dead is not None), "dead row")
+        raise Invalid(
+            f"{counted(len(marked), 'file')} of {table} with {dead} would be read wrongly by others: "
+            "compact with --max-dead-row-share 0 to write them anew, or take --output json, which has the vectors"
+        )
+
+
+def _file_figures(table: Table, scanned: ScanFile) -> dict[str, object]:
+    vector = scanned.dead
+    return {
+        "partition": dict(scanned.partition),
+        "path": _path(scanned.uri),
+        "content_type": scanned.file.content_type.value,
+        "rows": scanned.file.rows,
+        "bytes": scanned.file.size_bytes,
+        "dead_rows": 0 if vector is None else vector.rows,
+        "deletion_vector": None if vector is None else _path(table.stream(scanned.partition).uri_of(vector.path)),
+    }
+
+
+def _path(uri: str) -> str:
+    """A local file's path, which every program accepts; a URI otherwise."""
+    return uri.removeprefix("file://")
+
+
+def drop(
+    table: TableArgument,
+    lake: LakeOption,
+    delete: Annotated[bool, typer.Option("--delete", help="Drop it. Without this, it is only described.")] = False,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Drop a table: its rows, its index and its history, for ever. Its id is not given again.
+
+    Files that were registered where they lie stay there.
+    """
+    catalog = open_lake(lake, s3_endpoint_url, region)
+    found = find_table_objects(catalog, table)
+    if delete:
+        drop_table(catalog, table)
+    value = {
+        "table_id": table,
+        "dropped": delete,
+        "streams": found.streams,
+        "objects": found.objects,
+        "bytes": found.size_bytes,
+    }
+    answer(output, value, _drop_lines(table, found.objects, found.size_bytes, found.streams, dropped=delete))
+
+
+def _drop_lines(table: str, objects: int, size_bytes: int, streams: int, *, dropped: bool) -> Iterator[str]:
+    what = f"{counted(streams, 'partition stream')}, {counted(objects, 'object')}, {counted(size_bytes, 'byte')}"
+    if dropped:
+        yield f"{table} is dropped: {what}. Its id is not given again: create the next version."
+    else:
+        yield f"{table} has {what}."
+        yield "Nothing was dropped. To drop it for ever, add --delete."

@@ -1,0 +1,136 @@
+"""What the commands work with: made by `dispatcher/main.py`, which alone knows the concrete clients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import typer
+
+from compactor.events.relay import EventSink
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import Clock
+from compactor.model.exit_codes import EXIT_INVALID
+from compactor.planning.machine_share import GIB, service_memory_bytes, session_share
+from compactor.planning.sizing import Resources
+from compactor.storage.location import StoreLocation, parse_location
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.opening import open_store
+from dispatcher.intake.queue import Queue
+from dispatcher.workflow.callbacks import Workflows
+from launcher.cluster_sizing.cluster_plan import ClusterRoom
+from launcher.clusters import Cluster
+from launcher.clusters.launched_jobs import ListingCluster
+from launcher.emr.settings import AwsClusterSettings
+
+
+@dataclass(frozen=True)
+class QueueAddress:
+    """Where a queue is, and the dead-letter queue if it is not the one of its redrive policy."""
+
+    url: str
+    dead_letter_queue_url: str | None
+    endpoint_url: str | None
+    region: str | None
+
+
+class AwsCluster(Cluster, ListingCluster, Protocol):
+    """Runs sessions on their own machines, which may outlive the launching process."""
+
+
+@dataclass(frozen=True)
+class StandaloneAddress:
+    """A standalone Spark, and how its workers are made to run sessions: see `StandaloneClusterSettings`."""
+
+    master_url: str
+    archive: Path
+    executor_cores: int | None
+    driver_host: str | None
+
+
+class Clients(Protocol):
+    """How the outside is reached."""
+
+    def queue(self, address: QueueAddress) -> Queue: ...
+
+    def sns_regions(self) -> Mapping[str, frozenset[str]]: ...
+
+    def topic(self, topic_arn: str, endpoint_url: str | None, *, patient: bool) -> EventSink:
+        """`patient`: whether a call may take minutes, trying again and again, or some seconds at most."""
+
+    def check_topic(self, topic_arn: str, endpoint_url: str | None) -> None:
+        """Raises `Invalid` if there is no such topic, `Denied` or `Unavailable` where that cannot be told."""
+
+    def callbacks(self, address: QueueAddress) -> Workflows:
+        """The service in which workflows wait, beside this queue. Nothing is asked of it yet."""
+
+    def standalone_cluster(
+        self, address: StandaloneAddress, resources: Resources, driver_memory_bytes: int, work_folder: Path
+    ) -> Cluster:
+        """Raises `Invalid` with all that is wrong with its archive."""
+
+    def local_cluster(self, resources: Resources, driver_memory_bytes: int, work_folder: Path) -> Cluster: ...
+
+    def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
+        """Clusters on EMR, or job runs on EMR Serverless. Nothing is asked of it yet. `owner`: of what it launches."""
+
+
+class Stops(threading.Event):
+    """Set by SIGTERM and SIGINT. `interrupted`: it was SIGINT, which is Ctrl-C."""
+
+    interrupted = False
+
+
+@dataclass(frozen=True)
+class CommandDependencies:
+    """
+    memory_bytes  of this machine
+    cores         of this machine that this process may use
+    owner         how this process is called in claims
+    program       how a person calls this command, in a shell
+    variables     the environment's LITHIFY_* variables, by the option's name
+    stops_when_asked  from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
+    stand_in_for_aws  from its call on, the variables given are all that this process and its children know of AWS
+    """
+
+    clients: Clients
+    clock: Clock
+    memory_bytes: int
+    cores: int
+    owner: str
+    program: str
+    variables: Mapping[str, str]
+    stops_when_asked: Callable[[], Stops]
+    stand_in_for_aws: Callable[[Mapping[str, str]], None]
+
+    def store(self, uri: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
+        return open_store(parse_location(uri, endpoint_url=endpoint_url, region=region))
+
+    def lake(self, location: StoreLocation) -> DeltaCatalog:
+        return DeltaCatalog(open_store(location), self.clock)
+
+
+def show_help(context: typer.Context) -> None:
+    """For a group of commands that was called without one."""
+    if context.invoked_subcommand is None:
+        context.get_help()  # on a terminal, or in a pipe, it is written by asking for it
+        raise typer.Exit(EXIT_INVALID)
+
+
+def machine_share(
+    dependencies: CommandDependencies, cores: int | None, memory_gib: float | None, sessions: int
+) -> tuple[Resources, int]:
+    """What one of `sessions` side by side gets of the machine, or of what is given of it, and its driver's bytes."""
+    memory_bytes = service_memory_bytes(dependencies.memory_bytes) if memory_gib is None else int(memory_gib * GIB)
+    return session_share(memory_bytes, cores or dependencies.cores, sessions)
+
+
+def dependencies_of(context: typer.Context) -> CommandDependencies:
+    """The dependencies that `main` gave to all commands."""
+    dependencies = context.find_object(CommandDependencies)
+    if dependencies is None:
+        raise TypeError("the commands were started without their dependencies")
+    return dependencies

@@ -1,0 +1,106 @@
+"""The demo's environment: the stand-ins for AWS with queue, topic and bucket, the lake, and the dispatcher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from compactor.events.relay import Event
+from compactor.lake import DeltaCatalog
+from compactor.storage.location import parse_location
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.opening import open_store
+from dispatcher.assembly import build_dispatcher
+from dispatcher.clients import CommandDependencies, QueueAddress
+from dispatcher.demo.folder import DemoFolder
+from dispatcher.demo.stand_ins import BUCKET, REGION, S3Server, queue_server, s3_server
+from dispatcher.intake.queue import Queue
+from dispatcher.service_options import ServiceOptions
+from dispatcher.settings import connections, dispatcher_settings, session_clusters
+
+SESSIONS_MAX = 4
+"""At a time, on as many cores. A small session mostly starts its Spark, which takes one core."""
+
+_NAME = "lithify-demo"
+
+
+@dataclass(frozen=True)
+class DemoEnvironment:
+    """
+    s3           the S3 server that the lake and the state are on; None: they are in `folder`
+    topic_arn    the topic that instructions name
+    receive      returns the events that arrived since its last call
+    """
+
+    folder: DemoFolder
+    s3: S3Server | None
+    lake: DeltaCatalog
+    state: ObjectStore
+    queue: Queue
+    topic_arn: str
+    receive: Callable[[], list[Event]]
+    endpoint_url: str
+
+
+@contextmanager
+def demo_environment(
+    dependencies: CommandDependencies, folder: DemoFolder, *, on_s3: bool
+) -> Iterator[DemoEnvironment]:
+    """The stand-ins run while the context is open. Raises `Invalid` if one is not installed, `Unavailable` if one does
+    not start."""
+    from dispatcher.aws.demo_account import EventFeed, create_bucket, create_services
+
+    with ExitStack() as running:
+        endpoint_url = running.enter_context(queue_server())
+        services = create_services(endpoint_url, REGION, _NAME)
+        s3: S3Server | None = None
+        if on_s3:
+            s3 = running.enter_context(
+                s3_server(folder.s3, lambda url: create_bucket(url, REGION, BUCKET), dependencies.clock)
+            )
+        yield DemoEnvironment(
+            folder=folder,
+            s3=s3,
+            lake=DeltaCatalog(_open(folder, s3, "lake"), dependencies.clock),
+            state=_open(folder, s3, "state"),
+            queue=dependencies.clients.queue(QueueAddress(services.queue_url, None, endpoint_url, REGION)),
+            topic_arn=services.topic_arn,
+            receive=EventFeed.open(services.events_queue_url, endpoint_url, REGION).receive,
+            endpoint_url=endpoint_url,
+        )
+
+
+def make_dispatcher(
+    dependencies: CommandDependencies, environment: DemoEnvironment, max_sessions: int | None
+) -> Callable[[threading.Event], object]:
+    """The `run` of the dispatcher that `lithify dispatch` builds. It polls more often, for the screen."""
+    options = ServiceOptions(
+        queue_url=environment.queue.name,
+        state=environment.state.location.root_uri,
+        topic_arn=environment.topic_arn,
+        endpoint_url=environment.endpoint_url,
+        s3_endpoint_url=environment.s3.endpoint_url if environment.s3 is not None else None,
+        region=REGION,
+        work_folder=environment.folder.spark,
+        max_sessions=max_sessions or min(dependencies.cores, SESSIONS_MAX),
+        drain_seconds=0.0,
+        start_seconds=120.0,
+        stall_seconds=120.0,
+        max_attempts=2,
+        wait_seconds=1,
+        poll_seconds=0.1,
+        look_seconds=0.5,
+        heartbeat_event_seconds=0.5,
+        allow_lake=(environment.lake.location.root_uri,),
+    )
+    clusters = session_clusters(dependencies, options, environment.state.location)
+    parts = connections(dependencies, options, environment.queue, environment.state, clusters)
+    return build_dispatcher(parts, dispatcher_settings(options, sns_regions={})).run
+
+
+def _open(folder: DemoFolder, s3: S3Server | None, name: str) -> ObjectStore:
+    if s3 is None:
+        return open_store(parse_location(str(folder.path / name)))
+    return open_store(parse_location(f"s3://{BUCKET}/{name}", endpoint_url=s3.endpoint_url, region=REGION))

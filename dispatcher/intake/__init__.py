@@ -1,0 +1,1 @@
+"""From a message on the queue to an accepted or a rejected job run."""

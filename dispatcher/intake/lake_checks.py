@@ -1,0 +1,85 @@
+"""Checks a job run against its lake before it is accepted: the existence of its tables and columns.
+
+Only logs and one file's schema per partition stream are read, and nothing is written. Defects that only reading every
+file shows (a corrupt file, a missing key column) are found by the session, before it writes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from compactor.catalog.key_columns import check_key_columns
+from compactor.catalog.snapshot import SourceStream
+from compactor.catalog.stream import PartitionStream
+from compactor.catalog.tables import Table
+from compactor.model.errors import Invalid
+from compactor.model.files import DataFile
+from compactor.model.names import Operation
+from compactor.planning.session_planner import partitions_to_compact
+from compactor.planning.spec import JobRunSpec
+from compactor.schemas.unify import unify_schemas
+from compactor.tabular import TabularFile, read_schema
+
+STREAMS_LOOKED_AT_MAX = 64
+"""A table's partitions nearly always have the same columns; if one has others, its own session reports it."""
+
+
+def check_against_lake(
+    job_run: JobRunSpec, table: Table, may_read: Callable[[str], bool] = lambda _: True
+) -> tuple[str, ...]:
+    """Every reason why this job run can never work on the lake as it is; empty if there is none.
+
+    table     its source
+    may_read  whether a file with this absolute URI may be opened here; one that may not be is passed over
+    """
+    reasons: list[str] = []
+    streams = []
+    existing = partitions_to_compact(job_run, table) if job_run.partitions is None else table.partitions()
+    known = {frozenset(partition.items()) for partition in existing}
+    for partition in existing if job_run.partitions is None else job_run.partitions:
+        try:
+            stream = table.stream(partition)
+        except Invalid as error:
+            reasons.extend(error.reasons)
+            continue
+        if frozenset(partition.items()) in known:
+            streams.append(stream)
+        else:
+            reasons.append(f"there is no partition stream {stream}: nothing was ever appended to it")
+    streams = streams[:STREAMS_LOOKED_AT_MAX]
+    reasons.extend(_check_columns(job_run, _schemas(table, streams, may_read)))
+    return tuple(reasons)
+
+
+def _check_columns(job_run: JobRunSpec, schemas: Iterator[tuple[str, pa.Schema]]) -> tuple[str, ...]:
+    try:
+        named = list(schemas)
+        schema = unify_schemas(named) if named else None
+    except Invalid as error:
+        return error.reasons
+    return check_key_columns(schema, job_run.primary_keys, job_run.sort_keys) if schema is not None else ()
+
+
+def _schemas(
+    table: Table, streams: list[PartitionStream], may_read: Callable[[str], bool]
+) -> Iterator[tuple[str, pa.Schema]]:
+    """The declared schema, and that of the newest upsert of each stream."""
+    if table.schema is not None:
+        yield f"the schema of {table.table_id}", table.schema
+    known: set[str | None] = set()
+    for stream in streams:
+        active = stream.load().state.active
+        file = _newest_upserted_file(active) if active is not None else None
+        uri = stream.uri_of(file.path) if file is not None else ""
+        if file is not None and may_read(uri) and file.schema_fingerprint not in known:
+            known |= {file.schema_fingerprint} - {None}
+            yield uri, read_schema(stream.location, TabularFile(uri, file.content_type, file.size_bytes), table.schema)
+
+
+def _newest_upserted_file(active: SourceStream) -> DataFile | None:
+    for delta in reversed(active.deltas):
+        if delta.operation is Operation.UPSERT and delta.files:
+            return delta.files[-1]
+    return None

@@ -1,0 +1,168 @@
+"""Long-polls the queue while there is room for another job run, and hands each message to the intake."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import structlog
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from dispatcher.intake.intake import Accepted, Intake, Rejected, Repeated
+from dispatcher.intake.queue import Queue, QueueMessage
+from dispatcher.job_runs.job_run_controller import JobRunController
+from dispatcher.job_runs.meter import Meter
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ReceiverSettings:
+    """
+    wait_seconds         of one long poll; a drain takes up to this long to be noticed
+    messages_max         of one long poll; no more than there is room for
+    idle_seconds         between two looks for room
+    count_seconds        between two looks at whether anything waits on the queue, while there is no room
+    unavailable_seconds  after the queue did not answer
+    """
+
+    wait_seconds: int = 10
+    messages_max: int = 5
+    idle_seconds: float = 1.0
+    count_seconds: float = 15.0
+    unavailable_seconds: float = 5.0
+
+
+class Receiver:
+    """Runs in its own thread until it is stopped."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        intake: Intake,
+        controller: JobRunController,
+        meter: Meter,
+        settings: ReceiverSettings,
+        clock: Clock,
+    ) -> None:
+        self._queue = queue
+        self._intake = intake
+        self._controller = controller
+        self._meter = meter
+        self._settings = settings
+        self._clock = clock
+        self._waits_since_ms: int | None = None
+        self._seen_empty_at_ms = clock.now_ms()
+        self._answered_at_seconds: float | None = None
+        self._found_nothing = False
+        self.trouble: Exception | None = None
+        """The error of the last long poll."""
+
+    def run(self, stops: threading.Event) -> None:
+        """Raises `Invalid` if there is no such queue any more, and outlives everything else."""
+        with self._intake.keeper.running():
+            self._run(stops)
+
+    def _run(self, stops: threading.Event) -> None:
+        while not stops.is_set():
+            self._controller.receiver_turned()
+            has_room = self._controller.room > 0
+            try:
+                if has_room:
+                    self.receive_once(stops)
+                else:
+                    self.look_at_queue()
+                self.trouble = None
+            except Denied as error:
+                self.trouble = error
+                # Credentials and rights may be renewed while this runs, without a restart.
+                _log.error("queue_denied", reason=str(error))
+                stops.wait(self._settings.unavailable_seconds)
+            except Unavailable as error:
+                self.trouble = error
+                _log.warning("queue_unavailable", reason=str(error))
+                stops.wait(self._settings.unavailable_seconds)
+            except Invalid:
+                raise
+            except Exception as error:  # noqa: BLE001 (whatever a queue answers, this is the only thread that asks it)
+                self.trouble = error
+                _log.error("queue_not_received_from", error_kind=type(error).__name__, exc_info=error)
+                stops.wait(self._settings.unavailable_seconds)
+            else:
+                stops.wait(0 if has_room else self._settings.idle_seconds)
+
+    def is_empty(self) -> bool:
+        """Whether the last long poll was empty, and no invisible message is on the queue. False if the queue does
+        not answer.
+        """
+        if not self._found_nothing:
+            return False
+        try:
+            return self._queue.messages_left() == 0
+        except Unavailable as error:
+            _log.warning("queue_not_counted", reason=str(error))
+            return False
+
+    @property
+    def queue_age_seconds(self) -> float:
+        """For how long the oldest message has been waiting, at most: since that of the last poll was sent, or since the
+        queue was last seen empty. 0: none waits. Any thread may ask."""
+        since_ms = self._waits_since_ms
+        return 0.0 if since_ms is None else max(self._clock.now_ms() - since_ms, 0) / 1000
+
+    def look_at_queue(self) -> None:
+        """While there is no room to receive: whether anything waits, asked when that is due. Raises what the queue
+        raises."""
+        now_seconds, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
+        answered_at = self._answered_at_seconds
+        if answered_at is not None and now_seconds - answered_at < self._settings.count_seconds:
+            return
+        self._answered_at_seconds = None  # without an answer the next look is due at once
+        if not self._queue.messages_visible():
+            self._waits_since_ms, self._seen_empty_at_ms = None, now_ms
+        elif self._waits_since_ms is None:
+            self._waits_since_ms = self._seen_empty_at_ms
+        self._answered_at_seconds = now_seconds
+
+    def receive_once(self, stops: threading.Event) -> int:
+        """One long poll, of no more messages than there is room for; returns their number. Once `stops` is set they are
+        released."""
+        settings = self._settings
+        keeper = self._intake.keeper
+        messages_max = min(settings.messages_max, self._controller.room)
+        if not messages_max:
+            return 0
+        self._answered_at_seconds = None
+        messages = self._queue.receive(messages_max, settings.wait_seconds, keeper.visibility_seconds)
+        keeper.hold(messages)
+        self._answered_at_seconds = self._clock.monotonic_seconds()
+        self._found_nothing = not messages
+        self._waits_since_ms = min((message.origin.sent_at_ms for message in messages), default=None)
+        if not messages:
+            self._seen_empty_at_ms = self._clock.now_ms()
+        for message in messages:
+            if stops.is_set():
+                self._give_back(message)
+                continue
+            taken = self._intake.take(message)
+            keeper.release(message)
+            self._controller.receiver_turned()
+            self._meter.message_taken(type(taken).__name__)
+            match taken:
+                case Accepted(job_run_id, log):
+                    self._controller.offer(job_run_id, log)
+                case Rejected(message_id=message_id):
+                    self._controller.offer(message_id)  # to publish its event
+                case Repeated(job_run_id, status) if not status.is_open:
+                    self._controller.offer(job_run_id)  # likewise; of one that is open, its holder does
+                case _:
+                    pass
+        return len(messages)
+
+    def _give_back(self, message: QueueMessage) -> None:
+        self._intake.keeper.release(message)
+        try:
+            self._queue.set_visibility(message, 0)
+        except LithifyError as error:
+            _log.warning("message_not_released", reason=str(error))  # it comes back when its visibility ends

@@ -1,0 +1,31 @@
+"""Expected and actual cost of sessions, in money. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compactor.planning.cluster_plan import Cost
+from compactor.planning.store_use import StoreUse
+from dispatcher.job_runs.job_run_log import SessionState
+from launcher.cluster_sizing.money import cost_used
+from launcher.outcomes import Succeeded
+
+
+def expected_cost(session: SessionState) -> Cost | None:
+    return session.plan.cluster.cost if session.plan is not None and session.plan.cluster is not None else None
+
+
+def session_cost(session: SessionState, now_ms: int) -> Cost | None:
+    """The cost of a session; unless it succeeded, the cost of its clusters until its end or until now."""
+    if isinstance(session.end, Succeeded):
+        return session.end.result.cost
+    attempts = session.attempt_seconds(session.ended_at_ms or now_ms)
+    if session.plan is None or session.plan.cluster is None or not attempts:
+        return None
+    return cost_used(session.plan.cluster, attempts, StoreUse())
+
+
+def total_usd(costs: Iterable[Cost | None]) -> float | None:
+    """The sum of the known costs; None: no cost is known."""
+    known = [cost.total_usd for cost in costs if cost is not None]
+    return sum(known) if known else None

@@ -1,0 +1,643 @@
+"""The job-run log: the course of one instruction document, from its acceptance to its end. Actions, fold, outcome.
+
+                 rejected
+    (nothing) ------------> REJECTED -- dead-lettered
+        |
+        | accepted                claimed, renewed
+        v                          +---------+
+     WAITING ------- claimed ----->| RUNNING |<--+ claimed by another, once the claim has run out
+        ^                          +---------+   |
+        +--------- released -----------|  +------+
+                                       | ended
+                                       v
+                       SUCCEEDED | FAILED | CANCELLED
+
+| arrow                     | written by                                                  |
+|---------------------------|-------------------------------------------------------------|
+| accepted, rejected        | the dispatcher that received the message, as first entry    |
+| dead-lettered             | the dispatcher that put the copy on the dead-letter queue   |
+| repeated                  | the dispatcher that received the document a second time     |
+| claimed                   | any dispatcher, while no other holds the job run            |
+| cancel requested          | any client, until the job run has ended; changes no state   |
+| paused, resumed           | any dispatcher that would start a session of it; likewise   |
+| waits for money           | the dispatcher that would launch a session of it; likewise  |
+| all others                | the holder of the claim, with its epoch in the action       |
+
+Within RUNNING, each session has its own state, always driven by the holder:
+
+    PINNED -- planned --> PLANNED -- launching, launched --> LAUNCHED -- ended --> ENDED (see SessionEnd)
+                                      ^                |
+                                      +----------------+ stalled, retried, or launched anew after a takeover
+
+The fold refuses (`Corrupt`) an action of an epoch that is not the current one, so a dispatcher that was taken over
+cannot have written anything: `claims.py` sees to it before every append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Literal, assert_never
+
+from pydantic import Field, TypeAdapter
+
+from compactor.log.durable_log import LogFormat
+from compactor.log.small_states import small_checkpoint
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, ErrorKind
+from compactor.model.names import render_partition
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.spec import JobRunSpec, Partition, SessionSpec
+from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
+from launcher.retrying import Setbacks
+from launcher.spark_job import ClusterReference, InFlight
+
+
+class SessionPin(Document):
+    """A requested session: one partition stream, and the positions of its logs when the job run was accepted."""
+
+    session_id: str
+    partition: Partition
+    source_stream_version: int
+    source_entry_number: int
+    source_position: int | None
+    destination_entry_number: int
+
+
+def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
+    return SessionSpec(
+        job_run=job_run,
+        session_id=pin.session_id,
+        partition=pin.partition,
+        source_stream_version=pin.source_stream_version,
+        source_entry_number=pin.source_entry_number,
+        source_position=pin.source_position,
+        destination_entry_number=pin.destination_entry_number,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ actions
+
+
+class JobRunStatus(StrEnum):
+    ABSENT = "absent"
+    REJECTED = "rejected"
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a dispatcher has work left."""
+        return self in (JobRunStatus.WAITING, JobRunStatus.RUNNING)
+
+
+class Waiter(Document):
+    """A workflow that waits for the job run. Its task token, a secret, came with the message and is stored elsewhere.
+
+    heartbeat_seconds  after which the workflow gives up without a heartbeat; None: it needs none
+    """
+
+    heartbeat_seconds: int | None = None
+
+
+class JobRunAccepted(Document):
+    """The first entry of a job run. From now on the message is not needed.
+
+    predecessor  the job run that this one runs again; its message is the predecessor's then
+    waiter       the workflow that waits, if the message had a task token
+    """
+
+    action: Literal["job_run_accepted"] = "job_run_accepted"
+    spec: JobRunSpec
+    content_digest: str
+    message_id: str
+    sessions: tuple[SessionPin, ...]
+    predecessor: str | None = None
+    waiter: Waiter | None = None
+
+
+class JobRunRejected(Document):
+    """The only entry about a message that can never work. `requested_job_run_id`: the id in its document, if any."""
+
+    action: Literal["job_run_rejected"] = "job_run_rejected"
+    message_id: str
+    requested_job_run_id: str | None
+    table: str | None
+    reasons: tuple[str, ...]
+    waiter: Waiter | None = None
+
+
+class MessageDeadLettered(Document):
+    """A copy of the rejected message is on the dead-letter queue; no second copy is sent."""
+
+    action: Literal["message_dead_lettered"] = "message_dead_lettered"
+
+
+class JobRunRepeated(Document):
+    """Another message with the same request. It starts nothing and changes no state; an event informs its sender."""
+
+    action: Literal["job_run_repeated"] = "job_run_repeated"
+    message_id: str
+    status: JobRunStatus
+    answer: str
+    waiter: Waiter | None = None
+
+
+class JobRunClaimed(Document):
+    """
+    expires_at_ms  by the holder's wall clock, for display only: it is compared with no other clock
+    lasts_seconds  after which the claim expires for watchers that see no sign of life; None: the duration of the
+                   watcher's own claims
+    """
+
+    action: Literal["job_run_claimed"] = "job_run_claimed"
+    owner: str
+    epoch: int = Field(ge=1)
+    expires_at_ms: int
+    lasts_seconds: float | None = None
+
+
+class ClaimRenewed(Document):
+    action: Literal["claim_renewed"] = "claim_renewed"
+    epoch: int
+    expires_at_ms: int
+    lasts_seconds: float | None = None
+
+
+class JobRunReleased(Document):
+    """The holder stops, the work does not: the next dispatcher continues.
+
+    left_running  sessions whose Spark job was left running, to be attached; all others do not run
+    """
+
+    action: Literal["job_run_released"] = "job_run_released"
+    epoch: int
+    left_running: tuple[str, ...] = ()
+
+
+class CancelRequested(Document):
+    action: Literal["cancel_requested"] = "cancel_requested"
+    reason: str
+
+
+class JobRunPaused(Document):
+    """A dispatcher does not start a session of it, because `scope` is paused (`dispatcher/job_runs/pauses.py`).
+
+    This entry is for display; the pause itself decides.
+    """
+
+    action: Literal["job_run_paused"] = "job_run_paused"
+    scope: str
+    reason: str
+
+
+class JobRunResumed(Document):
+    action: Literal["job_run_resumed"] = "job_run_resumed"
+
+
+class JobRunWaitsForMoney(Document):
+    """A session of it is not launched now, because a limit on money would be exceeded. It changes no status.
+
+    again  it has waited before: no event is published
+    """
+
+    action: Literal["job_run_waits_for_money"] = "job_run_waits_for_money"
+    reason: str
+    again: bool = False
+
+
+class SessionPlanned(Document):
+    """The plan of attempts from number `attempt` on. `changes`: differences from the previous plan, one sentence each.
+
+    cluster  launched for them; None: they run on an existing machine
+    bundle  id of the bundle, if the attempt shares a Spark job with other sessions; None: it has its own
+    """
+
+    action: Literal["session_planned"] = "session_planned"
+    epoch: int
+    session_id: str
+    attempt: int = 1
+    hash_bucket_count: int
+    max_rows_per_round: int
+    task_memory_bytes: int
+    tasks: int
+    expected_sla: float
+    arithmetic: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    cluster: ClusterPlan | None = None
+    bundle: str | None = None
+
+
+class SessionLaunching(Document):
+    """Takes the attempt's number. It is written before the launch, so that no two attempts share a number.
+
+    at_ms  by the holder's wall clock, for display only; None: not recorded
+    name, place  of the attempt on its cluster, to find it again; None: an older release launched it
+    bundle  as in `SessionPlanned`
+    """
+
+    action: Literal["session_launching"] = "session_launching"
+    epoch: int
+    session_id: str
+    attempt: int = Field(ge=1)
+    at_ms: int | None = None
+    name: str | None = None
+    place: str | None = None
+    bundle: str | None = None
+
+
+class SessionLaunched(Document):
+    """`cluster`: where it runs, for display only; `reference`: to attach to it; None: an older release launched it."""
+
+    action: Literal["session_launched"] = "session_launched"
+    epoch: int
+    session_id: str
+    attempt: int = Field(ge=1)
+    cluster: str
+    reference: ClusterReference | None = None
+    bundle: str | None = None
+
+
+class SessionStalled(Document):
+    """No progress for `quiet_seconds`: the attempt was stopped."""
+
+    action: Literal["session_stalled"] = "session_stalled"
+    epoch: int
+    session_id: str
+    attempt: int
+    quiet_seconds: float
+
+
+class SessionRetried(Document):
+    """An attempt has failed and another will follow; `attempt` is the one to come.
+
+    failed_at_ms  by the observer's wall clock; None: not known
+    progressed    the failed attempt had committed a round
+    alone         it failed in a bundle, and the next attempt has a Spark job of its own
+    """
+
+    action: Literal["session_retried"] = "session_retried"
+    epoch: int
+    session_id: str
+    attempt: int
+    error_kind: ErrorKind
+    reasons: tuple[str, ...]
+    failed_at_ms: int | None = None
+    progressed: bool = False
+    alone: bool = False
+
+
+class SessionEnded(Document):
+    """`at_ms`: by the holder's wall clock, for display only; None: not recorded."""
+
+    action: Literal["session_ended"] = "session_ended"
+    epoch: int
+    session_id: str
+    end: SessionEnd
+    at_ms: int | None = None
+
+
+class JobRunEnded(Document):
+    """The complete conclusion: this entry alone has the outcome of the job run.
+
+    seconds       from its acceptance
+    expected_sla  the predicted seconds; None: nothing was planned, or it was not recorded
+    """
+
+    action: Literal["job_run_ended"] = "job_run_ended"
+    epoch: int
+    outcome: JobRunOutcome
+    seconds: float
+    expected_sla: float | None = None
+
+
+class JobRunOutcome(Document):
+    """Rows over all sessions that succeeded, as in `RowCounts`. `reasons`: of a cancel, and of each failure."""
+
+    status: Literal["succeeded", "failed", "cancelled"]
+    nothing_to_do: bool
+    sessions: int
+    rounds: int
+    rows_in: int
+    rows_out: int
+    rows_deduplicated: int
+    rows_deleted: int
+    failed_sessions: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+JobRunEnded.model_rebuild()
+
+JobRunAction = Annotated[
+    JobRunAccepted
+    | JobRunRejected
+    | MessageDeadLettered
+    | JobRunRepeated
+    | JobRunClaimed
+    | ClaimRenewed
+    | JobRunReleased
+    | CancelRequested
+    | JobRunPaused
+    | JobRunResumed
+    | JobRunWaitsForMoney
+    | SessionPlanned
+    | SessionLaunching
+    | SessionLaunched
+    | SessionStalled
+    | SessionRetried
+    | SessionEnded
+    | JobRunEnded,
+    Field(discriminator="action"),
+]
+AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
+HolderAction = ClaimRenewed | JobRunReleased | AboutSession | JobRunEnded
+
+
+# --------------------------------------------------------------------------------------------------------- fold
+
+
+@dataclass(frozen=True)
+class ClaimState:
+    """`signs_of_life`: actions that its holder has written."""
+
+    owner: str
+    epoch: int
+    lasts_seconds: float | None
+    signs_of_life: int = 0
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """
+    attempt         the last number taken for a launch, 0 before the first
+    setbacks        failures of the attempts, under all holders
+    launched_epoch  of the last launch, while its end is unknown
+    in_flight       the last attempt, until its end is recorded
+    launched_at_ms, ended_at_ms  of the last attempt, and of the session, if recorded
+    failed_seconds  from launch to end of each failed attempt, if both were recorded
+    failed_launched_at_ms  of the last failed attempt
+    bundle          in which the last attempt was launched; None: it had a Spark job of its own
+    alone           it has failed in a bundle, and is not bundled again
+    """
+
+    pin: SessionPin
+    plan: SessionPlanned | None = None
+    attempt: int = 0
+    setbacks: Setbacks = field(default_factory=Setbacks)
+    launched_epoch: int | None = None
+    cluster: str | None = None
+    end: SessionEnd | None = None
+    launched_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    in_flight: InFlight | None = None
+    failed_seconds: tuple[float, ...] = ()
+    failed_launched_at_ms: int | None = None
+    bundle: str | None = None
+    alone: bool = False
+
+    def attempt_seconds(self, now_ms: int) -> tuple[float, ...]:
+        """The seconds of every attempt from its launch to its end; of one that has not failed, until now."""
+        if self.launched_at_ms is None or self.launched_at_ms == self.failed_launched_at_ms:
+            return self.failed_seconds
+        return (*self.failed_seconds, max(now_ms - self.launched_at_ms, 0) / 1000)
+
+
+@dataclass(frozen=True)
+class JobRunState:
+    """The fold of a job-run log.
+
+    epoch        of the last claim, held or not
+    repeated_by  message ids
+    waiters      workflows that wait, answered ones too, by the id of the message that brought the token
+    waits_for_money   the reason, until the next launch
+    has_lacked_money  it has waited for money before
+    """
+
+    accepted: JobRunAccepted | None = None
+    rejected: JobRunRejected | None = None
+    dead_lettered: bool = False
+    repeated_by: frozenset[str] = frozenset()
+    waiters: Mapping[str, Waiter] = field(default_factory=lambda: MappingProxyType({}))
+    claim: ClaimState | None = None
+    epoch: int = 0
+    cancel: CancelRequested | None = None
+    paused: JobRunPaused | None = None
+    waits_for_money: JobRunWaitsForMoney | None = None
+    has_lacked_money: bool = False
+    sessions: Mapping[str, SessionState] = field(default_factory=lambda: MappingProxyType({}))
+    ended: JobRunEnded | None = None
+
+    @property
+    def status(self) -> JobRunStatus:
+        if self.ended is not None:
+            return JobRunStatus(self.ended.outcome.status)
+        if self.rejected is not None:
+            return JobRunStatus.REJECTED
+        if self.accepted is None:
+            return JobRunStatus.ABSENT
+        return JobRunStatus.RUNNING if self.claim is not None else JobRunStatus.WAITING
+
+    def open_sessions(self) -> tuple[SessionState, ...]:
+        return tuple(session for session in self.sessions.values() if session.end is None)
+
+
+def apply(state: JobRunState, action: JobRunAction) -> JobRunState:
+    """The state after one more action. Raises `Corrupt` if the action cannot follow: the log is damaged."""
+    match action:
+        case JobRunAccepted():
+            _require(state.status is JobRunStatus.ABSENT, "a job run is accepted in a log that has begun")
+            sessions = {pin.session_id: SessionState(pin) for pin in action.sessions}
+            return _with_waiter(replace(state, accepted=action, sessions=MappingProxyType(sessions)), action)
+        case JobRunRejected():
+            _require(state.status is JobRunStatus.ABSENT, "a job run is rejected in a log that has begun")
+            return _with_waiter(replace(state, rejected=action), action)
+        case MessageDeadLettered():
+            _require(state.rejected is not None, "a message is dead-lettered that was not rejected")
+            return replace(state, dead_lettered=True)
+        case JobRunRepeated():
+            _require(state.accepted is not None, "a job run is repeated that was not accepted")
+            return _with_waiter(replace(state, repeated_by=state.repeated_by | {action.message_id}), action)
+        case JobRunClaimed():
+            _require(state.status.is_open, f"a job run is claimed that is {state.status}")
+            _require(action.epoch == state.epoch + 1, f"epoch {action.epoch} follows epoch {state.epoch}")
+            claim = ClaimState(action.owner, action.epoch, action.lasts_seconds)
+            return replace(state, claim=claim, epoch=action.epoch)
+        case CancelRequested() | JobRunPaused() | JobRunResumed() | JobRunWaitsForMoney():
+            _require(state.status.is_open, f"a job run {_WOULD_BE[action.action]} that is {state.status}")
+            return _apply_unclaimed(state, action)
+        case _:
+            return _apply_claimed(state, action)
+
+
+_WOULD_BE = {
+    "cancel_requested": "is to be cancelled",
+    "job_run_paused": "is paused",
+    "job_run_resumed": "is resumed",
+    "job_run_waits_for_money": "waits for money",
+}
+
+
+def _apply_unclaimed(
+    state: JobRunState, action: CancelRequested | JobRunPaused | JobRunResumed | JobRunWaitsForMoney
+) -> JobRunState:
+    match action:
+        case CancelRequested():
+            return replace(state, cancel=state.cancel or action)
+        case JobRunPaused():
+            return replace(state, paused=action)
+        case JobRunResumed():
+            return replace(state, paused=None)
+        case JobRunWaitsForMoney():
+            return replace(state, waits_for_money=action, has_lacked_money=True)
+        case _:
+            assert_never(action)
+
+
+def _with_waiter(state: JobRunState, action: JobRunAccepted | JobRunRejected | JobRunRepeated) -> JobRunState:
+    if action.waiter is None:
+        return state
+    return replace(state, waiters=MappingProxyType({**state.waiters, action.message_id: action.waiter}))
+
+
+def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
+    claim = state.claim
+    if claim is None or claim.epoch != action.epoch or state.ended is not None:
+        raise Corrupt(f"{action.action} of epoch {action.epoch} stands where epoch {state.epoch} is {state.status}")
+    claim = replace(claim, signs_of_life=claim.signs_of_life + 1)
+    state = replace(state, claim=claim)
+    match action:
+        case ClaimRenewed():
+            return replace(state, claim=replace(claim, lasts_seconds=action.lasts_seconds))
+        case JobRunReleased():
+            # Its holder was stopped: that is no setback of its sessions.
+            left = {
+                key: replace(
+                    session,
+                    launched_epoch=None,
+                    in_flight=session.in_flight if key in action.left_running else None,
+                )
+                for key, session in state.sessions.items()
+            }
+            return replace(state, claim=None, sessions=MappingProxyType(left))
+        case JobRunEnded():
+            return replace(state, claim=None, ended=action)
+        case _:
+            session = state.sessions.get(action.session_id)
+            if session is None or session.end is not None:
+                raise Corrupt(f"{action.action} is about session {action.session_id!r}, which is not open")
+            sessions = {**state.sessions, action.session_id: _apply_to_session(session, action)}
+            waits_for_money = None if isinstance(action, SessionLaunching) else state.waits_for_money
+            return replace(state, sessions=MappingProxyType(sessions), waits_for_money=waits_for_money)
+
+
+def _apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
+    match action:
+        case SessionPlanned():
+            return replace(session, plan=action)
+        case SessionLaunching():
+            vanished = session.launched_epoch not in (None, action.epoch)
+            return replace(
+                session,
+                attempt=action.attempt,
+                cluster=None,
+                setbacks=replace(session.setbacks, unwatched=session.setbacks.unwatched + vanished),
+                launched_epoch=action.epoch,
+                launched_at_ms=action.at_ms,
+                in_flight=InFlight(action.attempt, action.name, action.place),
+                bundle=action.bundle,
+            )
+        case SessionLaunched():
+            before = session.in_flight or InFlight(action.attempt)
+            in_flight = replace(before, attempt=action.attempt, reference=action.reference)
+            return replace(session, cluster=action.cluster, in_flight=in_flight)
+        case SessionStalled():
+            return session
+        case SessionRetried():
+            after = session.setbacks.after(action.error_kind, action.failed_at_ms, progressed=action.progressed)
+            failed = session
+            if action.failed_at_ms is not None:
+                seconds = session.attempt_seconds(action.failed_at_ms)
+                failed = replace(session, failed_seconds=seconds, failed_launched_at_ms=session.launched_at_ms)
+            return replace(
+                failed, setbacks=after, launched_epoch=None, in_flight=None, alone=session.alone or action.alone
+            )
+        case SessionEnded():
+            return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)
+        case _:
+            assert_never(action)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Corrupt(otherwise)
+
+
+JOB_RUN_LOG: LogFormat[JobRunState, JobRunAction] = LogFormat(
+    name="job_run",
+    action_type=TypeAdapter(JobRunAction),
+    initial=JobRunState(),
+    apply=apply,
+    checkpoint=small_checkpoint(JobRunState),
+)
+
+
+# ------------------------------------------------------------------------------------------------------ outcome
+
+
+def expected_sla(
+    state: JobRunState, accepted_at_ms: int, now_ms: int, refined: Mapping[str, float] | None = None
+) -> float | None:
+    """The expected seconds of the job run from its acceptance: the maximum over its sessions, each with its wait before
+    its last launch (until now if it still waits). A session without a plan, which waits for a slot, is expected to take
+    the average of the others. None: no session has a plan. Pure.
+
+    refined  newer expected seconds of sessions, from their own logs
+    """
+    if state.ended is not None and state.ended.expected_sla is not None:
+        return state.ended.expected_sla
+    planned = {
+        session_id: (refined or {}).get(session_id, session.plan.expected_sla)
+        for session_id, session in state.sessions.items()
+        if session.plan is not None
+    }
+    if not planned:
+        return None
+    mean = sum(planned.values()) / len(planned)
+    return max(
+        max((session.launched_at_ms or now_ms) - accepted_at_ms, 0) / 1000 + planned.get(session_id, mean)
+        for session_id, session in state.sessions.items()
+        if session_id in planned or session.end is None
+    )
+
+
+def conclude(state: JobRunState) -> JobRunOutcome | None:
+    """The outcome of the job run; None while a session is open. Pure: the same sessions, the same outcome."""
+    ends = {session.pin.session_id: session.end for session in state.sessions.values()}
+    if any(end is None for end in ends.values()):
+        return None
+    results = [end.result for end in ends.values() if isinstance(end, Succeeded)]
+    failed = {session_id: end for session_id, end in ends.items() if isinstance(end, Failed)}
+    cancelled = any(isinstance(end, Cancelled) for end in ends.values())
+    why_cancelled = (state.cancel.reason,) if cancelled and state.cancel is not None else ()
+    return JobRunOutcome(
+        status="cancelled" if cancelled else "failed" if failed else "succeeded",
+        nothing_to_do=all(isinstance(end, NothingToDo) for end in ends.values()),
+        sessions=len(results),
+        rounds=sum(result.rounds for result in results),
+        rows_in=sum(result.rows_in for result in results),
+        rows_out=sum(result.rows_out for result in results),
+        rows_deduplicated=sum(result.rows_deduplicated for result in results),
+        rows_deleted=sum(result.rows_deleted for result in results),
+        failed_sessions=tuple(failed),
+        reasons=why_cancelled
+        + tuple(
+            f"{render_partition(state.sessions[session_id].pin.partition)}: {reason}"
+            for session_id, end in failed.items()
+            for reason in end.reasons
+        ),
+    )

@@ -1,0 +1,198 @@
+"""Liveness of dispatchers: each overwrites one object repeatedly, and the others watch whether it changes.
+
+A dispatcher writes only while it works (`Heart`): the ticking thread writes, and stops when the receiving thread hangs.
+A watcher (`Fleet`) compares the object with its last content, and measures by its own monotonic clock for how long it
+has not changed. The wall clocks of the machines and of the store have no effect.
+
+An owner without an object is a dispatcher of an earlier release. Its signs of life are its entries in the logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+from pydantic import Field
+
+from compactor.model.clock import Clock
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, LithifyError, Outdated
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import LIVE_DISPATCHERS, LiveDispatcher, parse
+
+_log = structlog.get_logger(__name__)
+
+BEAT_SECONDS_MAX = 30.0
+BEATS_IN_SILENCE = 10
+"""So many beats may fail in a row before others consider a dispatcher dead."""
+
+FORGOTTEN_AFTER_SILENCES = 288
+"""The object of a dispatcher that went without a word is deleted after so many of its silences, a day by default. Until
+then it says of claims that nobody has found yet that their owner is gone."""
+
+
+class SignOfLife(Document):
+    """
+    beat            1 higher each time, so that the object changes
+    at_ms           by its own clock, for display only
+    silent_seconds  after which the dispatcher of an unchanged object counts as dead
+    """
+
+    owner: str
+    beat: int = Field(ge=1)
+    at_ms: int
+    silent_seconds: float = Field(gt=0)
+
+
+class Heart:
+    """This dispatcher's sign of life. Not thread-safe: for the ticking thread."""
+
+    def __init__(self, store: ObjectStore, owner: str, silent_seconds: float, clock: Clock) -> None:
+        self._store = store
+        self._owner = owner
+        self._silent_seconds = silent_seconds
+        self._clock = clock
+        self._beats = 0
+        self._beat_at_seconds: float | None = None
+
+    @property
+    def has_beaten(self) -> bool:
+        """Whether its object exists. Before that, the dispatcher must claim nothing."""
+        return self._beats > 0
+
+    def beat_when_due(self) -> None:
+        """Writes the object when its time has come. Raises the store's errors."""
+        now_seconds = self._clock.monotonic_seconds()
+        every_seconds = min(BEAT_SECONDS_MAX, self._silent_seconds / BEATS_IN_SILENCE)
+        if self._beat_at_seconds is not None and now_seconds - self._beat_at_seconds < every_seconds:
+            return
+        sign = SignOfLife(
+            owner=self._owner,
+            beat=self._beats + 1,
+            at_ms=self._clock.now_ms(),
+            silent_seconds=self._silent_seconds,
+        )
+        self._store.overwrite(LiveDispatcher(self._owner).key, sign.render())
+        self._beats += 1
+        self._beat_at_seconds = now_seconds
+
+    def stop(self) -> None:
+        """Deletes the object, since no claim is held any more. Raises the store's errors."""
+        if self._beats:
+            self._store.delete(LiveDispatcher(self._owner).key)
+
+
+@dataclass
+class _Watched:
+    """
+    stamp  size and time of the object in the last listing: an unchanged object is not read
+    changes  number of observed changes
+    is_gone  it was silent for too long, and a last read found it unchanged
+    """
+
+    body: bytes
+    silent_seconds: float
+    since_seconds: float
+    stamp: tuple[int, int] | None = None
+    changes: int = 1
+    is_gone: bool = False
+
+
+class Fleet:
+    """All other dispatchers that write a sign of life. Not thread-safe: for the ticking thread."""
+
+    def __init__(self, store: ObjectStore, owner: str, silent_seconds: float, clock: Clock) -> None:
+        """`silent_seconds`: for objects without that field."""
+        self._store = store
+        self.owner = owner
+        self._silent_seconds = silent_seconds
+        self._clock = clock
+        self._watched: dict[str, _Watched] = {}
+
+    def look(self, named: Iterable[str]) -> None:
+        """Lists all objects, and reads the changed ones. `named`: owners whose objects stay. Raises the store's
+        errors."""
+        listed = {}
+        for entry in self._store.list(LIVE_DISPATCHERS):
+            path = parse(entry.key)
+            if isinstance(path, LiveDispatcher) and path.owner != self.owner:
+                listed[path.owner] = (entry.size_bytes, entry.modified_at_ms)
+        for gone in self._watched.keys() - listed.keys():
+            del self._watched[gone]
+        for owner, stamp in listed.items():
+            watched = self._watched.get(owner)
+            if watched is None or watched.stamp != stamp:
+                self._read(owner)
+                if owner in self._watched:
+                    self._watched[owner].stamp = stamp
+        self._clear(frozenset(named))
+
+    def knows(self, owner: str) -> bool:
+        """Whether the owner has an object; if not, its logs show its life."""
+        return owner == self.owner or owner in self._watched
+
+    def is_silent(self, owner: str) -> bool:
+        """Whether its object was unchanged for too long; the object is read once more before the answer is yes. This
+        dispatcher itself counts as silent: job runs that it claimed and does not hold are not worked on."""
+        if owner == self.owner:
+            return True
+        watched = self._watched.get(owner)
+        if watched is None or not self._has_been_quiet(watched):
+            return False
+        if watched.is_gone:
+            return True
+        try:
+            self._read(owner)
+        except LithifyError as error:
+            _log.warning("dispatcher_not_watched", owner=owner, reason=str(error))
+            return False
+        watched.is_gone = self._has_been_quiet(watched)
+        return watched.is_gone
+
+    def has_seen_life(self, owner: str) -> bool:
+        """Whether its object has changed since it was first seen, and recently."""
+        watched = self._watched.get(owner)
+        return watched is not None and watched.changes > 1 and not self._has_been_quiet(watched)
+
+    def is_assigned_here(self, job_run_id: str) -> bool:
+        """Whether this dispatcher, of all live ones, takes over a job run whose owner is gone. Dispatchers that see the
+        same ones alive agree, and each gets a share."""
+        alive = [owner for owner, watched in self._watched.items() if not self._has_been_quiet(watched)]
+        return max((*alive, self.owner), key=lambda owner: _rank_of(owner, job_run_id)) == self.owner
+
+    def _has_been_quiet(self, watched: _Watched) -> bool:
+        return self._clock.monotonic_seconds() - watched.since_seconds >= watched.silent_seconds
+
+    def _read(self, owner: str) -> None:
+        key = LiveDispatcher(owner).key
+        body = self._store.read(key)
+        watched = self._watched.get(owner)
+        if body is None:
+            self._watched.pop(owner, None)
+        elif watched is None:
+            self._watched[owner] = _Watched(body, self._silence_of(body, key), self._clock.monotonic_seconds())
+        elif body != watched.body:
+            watched.body, watched.silent_seconds = body, self._silence_of(body, key)
+            watched.since_seconds = self._clock.monotonic_seconds()
+            watched.changes += 1
+            watched.is_gone = False
+
+    def _silence_of(self, body: bytes, key: str) -> float:
+        try:
+            return SignOfLife.parse_durable(body, key).silent_seconds
+        except (Corrupt, Outdated):  # the content does not matter: it changes while its dispatcher lives
+            return self._silent_seconds
+
+    def _clear(self, named: frozenset[str]) -> None:
+        now_seconds = self._clock.monotonic_seconds()
+        for owner, watched in list(self._watched.items()):
+            silences = (now_seconds - watched.since_seconds) / watched.silent_seconds
+            if owner not in named and silences >= FORGOTTEN_AFTER_SILENCES:
+                self._store.delete(LiveDispatcher(owner).key)
+                del self._watched[owner]
+
+
+def _rank_of(owner: str, job_run_id: str) -> bytes:
+    return hashlib.sha256(f"{owner}\n{job_run_id}".encode()).digest()

@@ -1,0 +1,1 @@
+"""For operators: status, health, metrics."""

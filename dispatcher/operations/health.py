@@ -1,0 +1,85 @@
+"""The health of a running dispatcher, in a file in its work folder: the services that it reaches.
+
+The file is rewritten every few seconds; an old one means that the dispatcher hangs or has ended.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from compactor.model.clock import Clock
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, Invalid, Unavailable, kind_of
+
+HEALTH_FILE = "health.json"
+
+
+class Trouble(Document):
+    """`place`: queue, state, workflows, or a topic. `error_kind`: "Denied" needs other credentials or rights."""
+
+    place: str
+    error_kind: str
+    reason: str
+    since_ms: int
+
+
+class HealthReport(Document):
+    """`job_runs_held`: job runs that it works on. Without troubles it reaches all services that it has tried."""
+
+    owner: str
+    at_ms: int
+    job_runs_held: int = Field(ge=0)
+    troubles: tuple[Trouble, ...] = ()
+
+
+class HealthFile:
+    """Not thread-safe: for the controller's thread. `path` None: nothing is written."""
+
+    def __init__(self, path: Path | None, owner: str, seconds: float, clock: Clock) -> None:
+        self._path = path
+        self.owner = owner
+        self._seconds = seconds
+        self._clock = clock
+        self._since_ms: dict[str, int] = {}
+        self._written_at_seconds: float | None = None
+
+    def write_when_due(self, troubles: dict[str, Exception], job_runs_held: int) -> None:
+        """Raises `Unavailable` if the file cannot be written."""
+        now_seconds, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
+        self._since_ms = {place: self._since_ms.get(place, now_ms) for place in troubles}
+        due = self._written_at_seconds is None or now_seconds - self._written_at_seconds >= self._seconds
+        if self._path is None or not due:
+            return
+        self._written_at_seconds = now_seconds
+        report = HealthReport(
+            owner=self.owner,
+            at_ms=now_ms,
+            job_runs_held=job_runs_held,
+            troubles=tuple(
+                Trouble(
+                    place=place,
+                    error_kind=kind_of(error),
+                    reason=str(error),
+                    since_ms=self._since_ms[place],
+                )
+                for place, error in sorted(troubles.items())
+            ),
+        )
+        try:
+            beside = self._path.with_name(f".{self._path.name}")
+            beside.write_bytes(report.render())
+            beside.replace(self._path)  # readers never see a partial report
+        except OSError as error:
+            raise Unavailable(f"{self._path} cannot be written: {error.strerror}") from error
+
+
+def read_health(path: Path) -> HealthReport:
+    """Raises `Invalid` if no dispatcher has reported."""
+    try:
+        return HealthReport.parse_durable(path.read_bytes(), str(path))
+    except FileNotFoundError as error:
+        raise Invalid(f"there is no {path}: does a dispatcher run with this work folder?") from error
+    except (OSError, Corrupt) as error:
+        raise Invalid(f"{path} cannot be read: {error}") from error

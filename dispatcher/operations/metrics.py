@@ -1,0 +1,142 @@
+"""A dispatcher's metrics, as monitoring reads them: Prometheus' text, and CloudWatch's embedded metric format.
+
+Both have the same source: counts since the start of the process, and current values. CloudWatch sums values, so a line
+has the growth of a count since the line before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TextIO
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
+from dispatcher.job_runs.meter import Metric, Reading
+
+NAMESPACE = "Lithify"
+_NAMESPACE = re.compile(r"(?!AWS/)[A-Za-z0-9_.:/#-]{1,255}")
+_PREFIX = "lithify"
+_CLOUDWATCH_UNITS = {"seconds": "Seconds", "bytes": "Bytes", "count": "Count", "usd": "None"}
+
+JOB_RUNS = Metric("job_runs", "count", "Open job runs that this dispatcher knows of, by state.", counts=False)
+QUEUE_AGE = Metric(
+    "queue_age", "seconds", "Age of the oldest message that waits on the queue, at most; 0: none waits.", False
+)
+EVENTS_WAITING = Metric("events_waiting", "count", "Job runs with events that are to be published.", counts=False)
+WORKFLOWS_WAITING = Metric("workflows_waiting", "count", "Task tokens that are to be answered.", counts=False)
+TROUBLES = Metric("troubles", "count", "Services that are not reached.", counts=False)
+OWNERLESS_CLUSTERS = Metric(
+    "ownerless_clusters", "count", "Clusters that no open session owned when they were last looked at.", counts=False
+)
+
+Readings = Callable[[], Iterable[Reading]]
+
+
+def prometheus_text(readings: Iterable[Reading]) -> bytes:
+    """In Prometheus' text format, version 0.0.4."""
+    from prometheus_client import generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector, CollectorRegistry
+
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for reading in readings:
+        metric, labels = reading.metric, dict(reading.labels)
+        name = f"{_PREFIX}_{metric.name}{'' if metric.unit == 'count' else f'_{metric.unit}'}"
+        kind = CounterMetricFamily if metric.counts else GaugeMetricFamily
+        family = families.setdefault(name, kind(name, metric.help, labels=list(labels)))
+        family.add_metric(list(labels.values()), reading.value)
+
+    class Collected(Collector):
+        def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+            yield from families.values()
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collected())
+    return generate_latest(registry)
+
+
+def parse_namespace(text: str) -> str:
+    """Raises `Invalid` for a namespace that CloudWatch does not accept."""
+    if _NAMESPACE.fullmatch(text) is None:
+        raise Invalid(
+            f"{text!r} is no namespace of CloudWatch: write letters, digits and . - _ : / #, not AWS/ at first"
+        )
+    return text
+
+
+def embedded_lines(
+    readings: Iterable[Reading], at_ms: int, properties: Mapping[str, str], namespace: str = NAMESPACE
+) -> Iterator[str]:
+    """A JSON line for each set of labels, which are its dimensions. `properties`: found by searching, not by graphs."""
+    by_labels: dict[tuple[tuple[str, str], ...], list[Reading]] = {}
+    for reading in readings:
+        by_labels.setdefault(reading.labels, []).append(reading)
+    for labels, found in by_labels.items():
+        dimensions = {_camel_case(name): value for name, value in labels}
+        metrics = [
+            {"Name": _camel_case(each.metric.name), "Unit": _CLOUDWATCH_UNITS[each.metric.unit]} for each in found
+        ]
+        directive = {"Namespace": namespace, "Dimensions": [list(dimensions)], "Metrics": metrics}
+        values = {_camel_case(each.metric.name): each.value for each in found}
+        head = {"_aws": {"Timestamp": at_ms, "CloudWatchMetrics": [directive]}}
+        yield json.dumps({**head, **properties, **dimensions, **values})
+
+
+class EmbeddedMetrics:
+    """Writes lines to stdout, from where CloudWatch's agent or a container's log driver takes them. For one thread."""
+
+    def __init__(
+        self,
+        every_seconds: float | None,
+        readings: Readings,
+        owner: str,
+        clock: Clock,
+        out: TextIO | None = None,
+        *,
+        namespace: str = NAMESPACE,
+    ) -> None:
+        """`every_seconds`: None: nothing is written."""
+        self._namespace = namespace
+        self._every_seconds = every_seconds
+        self._readings = readings
+        self._owner = owner
+        self._clock = clock
+        self._out = out
+        self._written_at_seconds: float | None = None
+        self._before: dict[tuple[Metric, tuple[tuple[str, str], ...]], float] = {}
+
+    def write_when_due(self) -> None:
+        """Never raises: a closed pipe must not end a dispatcher."""
+        now_seconds, every_seconds = self._clock.monotonic_seconds(), self._every_seconds
+        if every_seconds is None:
+            return
+        if self._written_at_seconds is None or now_seconds - self._written_at_seconds >= every_seconds:
+            self._written_at_seconds = now_seconds
+            self.write()
+
+    def write(self) -> None:
+        """Writes the growth of counts and the current values; also at the end, so that no count is lost."""
+        if self._every_seconds is None:
+            return
+        grown = [self._since(reading) for reading in self._readings()]
+        out = self._out if self._out is not None else sys.stdout
+        try:
+            for line in embedded_lines(grown, self._clock.now_ms(), {"Owner": self._owner}, self._namespace):
+                out.write(f"{line}\n")
+            out.flush()
+        except OSError:
+            return
+
+    def _since(self, reading: Reading) -> Reading:
+        if not reading.metric.counts:
+            return reading
+        key = (reading.metric, reading.labels)
+        before, self._before[key] = self._before.get(key, 0.0), reading.value
+        return Reading(reading.metric, reading.value - before, reading.labels)
+
+
+def _camel_case(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))

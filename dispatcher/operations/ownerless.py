@@ -1,0 +1,60 @@
+"""The owners of running jobs by the logs of open sessions, for the sweep of `launcher/sweep.py`."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from compactor.model.errors import LithifyError
+from dispatcher.job_runs.job_run_log import JobRunState
+from dispatcher.job_runs.job_run_store import JobRunStore
+from launcher.emr.tags import tag_value
+from launcher.submit import job_name
+from launcher.sweep import Owners, Sweep
+
+_log = structlog.get_logger(__name__)
+
+READERS = 8
+"""Logs read at a time: a read from S3 is mostly waiting."""
+
+
+def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
+    """The attempts that the logs of open job runs name, of the job runs that have these tags. Raises `Unavailable` if
+    the open job runs cannot be listed."""
+    if not job_run_tags:
+        return Owners(frozenset())
+    job_run_ids = [each for each in records.open_job_run_ids() if tag_value(each) in job_run_tags]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="owners") as readers:
+        states = list(readers.map(lambda job_run_id: _state_of(records, job_run_id), job_run_ids))
+    return Owners(
+        names=frozenset(
+            job_name(records.store.location, job_run_id, session.pin.session_id, session.attempt)
+            for job_run_id, state in zip(job_run_ids, states)
+            if state is not None
+            for session in state.open_sessions()
+        ),
+        unreadable_job_runs=tuple(job_run_id for job_run_id, state in zip(job_run_ids, states) if state is None),
+    )
+
+
+def _state_of(records: JobRunStore, job_run_id: str) -> JobRunState | None:
+    """None: its log cannot be read now, or not by this release."""
+    try:
+        return records.state(job_run_id)
+    except LithifyError as error:
+        _log.warning("owners_not_read", job_run_id=job_run_id, reason=str(error))
+        return None
+
+
+def sweep_until(stops: threading.Event, sweep: Sweep, interval_seconds: float) -> None:
+    """A dispatcher's own sweep, in its own thread: now and after each interval. Services that do not answer are
+    asked again the next time.
+    """
+    while not stops.is_set():
+        try:
+            sweep.end(sweep.look().to_end)
+        except LithifyError as error:
+            _log.warning("clusters_not_swept", reason=str(error))
+        stops.wait(interval_seconds)

@@ -1,0 +1,419 @@
+"""The status of job runs for people: folds of the logs, and the heartbeats. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pydantic import Field
+
+from compactor.model.clock import Clock
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Outdated, Unavailable
+from compactor.planning.cluster_plan import Cost
+from compactor.planning.spec import Partition
+from compactor.sessions.session_log import Heartbeat
+from compactor.storage.paths import SessionFolder
+from dispatcher.job_runs.costs import expected_cost, session_cost, total_usd
+from dispatcher.job_runs.history import EndedJobRun
+from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus, SessionState, expected_sla
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.operations.waits import Waits, for_money
+from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
+
+READERS = 16
+"""Logs read at a time: a read from S3 is mostly waiting."""
+
+UNREADABLE = "unreadable"
+"""The status of a job run whose log this release cannot read. The others are shown."""
+
+
+OPEN = (JobRunStatus.WAITING, JobRunStatus.RUNNING)
+
+BUFFER_SHARE, BUFFER_SECONDS_MIN = 0.1, 0.5
+"""That an expected SLA has above what is predicted: the band reaches as far below it as above it."""
+
+REJECTIONS_MAX = 10
+"""The most rejections shown for one job run, the latest ones."""
+
+
+class SessionView(Document):
+    """One session.
+
+    seconds       from the last attempt's launch to the session's end, or to now; None: none was launched
+    expected_sla  its predicted value, in seconds
+    eta_seconds   the rest of it; below 0 it is late
+    eta_band_seconds  from what is predicted without its buffer to that with twice of it
+    share         of its delta rows that is compacted, 0 to 1; None: it has not begun
+    rows_before   live compacted rows before its first round
+    delta_rows    rows of the deltas that its rounds have read so far
+    rows_out      live compacted rows after the last round so far
+    expected_cost  of its cluster and its requests, as planned; None: nothing is launched for it
+    cost           what it used; while it runs, its clusters so far
+    """
+
+    session_id: str
+    partition: Partition
+    status: str
+    attempt: int
+    cluster: str | None
+    rounds_done: int
+    heartbeat: Heartbeat | None
+    seconds: float | None
+    expected_sla: float | None
+    eta_seconds: float | None
+    eta_band_seconds: tuple[float, float] | None = None
+    share: float | None = None
+    rows_before: int | None
+    delta_rows: int | None
+    rows_out: int | None
+    end: SessionEnd | None
+    reasons: tuple[str, ...]
+    expected_cost: Cost | None = None
+    cost: Cost | None = None
+
+
+class RejectionView(Document):
+    """A rejected document that named a job run; it is on the dead-letter queue."""
+
+    message_id: str
+    at_ms: int
+    reasons: tuple[str, ...]
+
+
+class JobRunView(Document):
+    """One job run.
+
+    seconds       from its acceptance to its end, or to now
+    expected_sla  what that was predicted to take: the greatest of its sessions, each with its waiting; None: not known.
+                  Where its sessions are shown, as they have refined it by now
+    eta_seconds   the rest of that, while it is open; below 0 it is late
+    desired_sla   what it was asked to take, in seconds
+    predecessor   the job run that this one runs again
+    paused        what is paused, and why, where that keeps it from going on
+    waits_for     money, its turn on a stream, or a place, while nothing of it runs; `watch` knows of money only
+    waiters       workflows that waited for it, or wait
+    requested_job_run_id  of a rejected document: its own id
+    rejections    documents of this id that were rejected, the latest first; only where one job run is asked for
+    expected_usd  what the clusters of its sessions and their requests are expected to cost; None: it launches none
+    usd           what they used so far
+    """
+
+    job_run_id: str
+    table: str | None
+    destination: str | None
+    status: str
+    owner: str | None
+    accepted_at_ms: int
+    seconds: float
+    expected_sla: float | None = None
+    eta_seconds: float | None = None
+    desired_sla: int | None = None
+    predecessor: str | None = None
+    cancel_requested: bool
+    paused: str | None = None
+    waits_for: str | None = None
+    waiters: int = 0
+    reasons: tuple[str, ...]
+    sessions: tuple[SessionView, ...] = Field(default=())
+    requested_job_run_id: str | None = None
+    rejections: tuple[RejectionView, ...] = ()
+    expected_usd: float | None = None
+    usd: float | None = None
+
+
+def view_job_run(records: JobRunStore, job_run_id: str, clock: Clock, *, with_sessions: bool = True) -> JobRunView:
+    """Raises `Invalid` if there is no such job run."""
+    view = find_job_run(records, job_run_id, clock, with_sessions=with_sessions, waits=Waits(records, clock))
+    if view is None:
+        raise Invalid(f"there is no job run {job_run_id!r} here: `lithify status` lists those there are")
+    return view
+
+
+def find_job_run(
+    records: JobRunStore,
+    job_run_id: str,
+    clock: Clock,
+    *,
+    with_sessions: bool = True,
+    message_id: str | None = None,
+    waits: Waits | None = None,
+) -> JobRunView | None:
+    """None if there is no such job run, or no dispatcher has taken its document yet.
+
+    Documents that were rejected are recorded under their message's id; they are found under the id they gave
+    themselves, too.
+
+    message_id  of the message that is asked about: only its own rejection counts, not one of another document of this
+                job run id; None: the latest
+    waits       asked what it waits for; None: that is not asked, but for money
+    """
+    log = records.log(job_run_id)
+    state = log.load().state
+    rejections = _rejections(records, job_run_id) if with_sessions or state.status is JobRunStatus.ABSENT else ()
+    answer = message_id
+    if message_id is None and state.status is JobRunStatus.ABSENT and rejections:
+        answer = rejections[0].message_id
+    if answer is not None and answer != job_run_id:
+        answering = records.log(answer)
+        answered = answering.load().state
+        if answered.rejected is not None:
+            log, state = answering, answered
+    if state.status is JobRunStatus.ABSENT:
+        return None
+    view = _view(job_run_id, state, log.entry(1).at_ms, clock, waits)
+    if not with_sessions:
+        return view
+    sessions = _sessions(records, state, clock)
+    refined = {each.session_id: each.expected_sla for each in sessions if each.expected_sla is not None}
+    expected = expected_sla(state, log.entry(1).at_ms, clock.now_ms(), refined)
+    left = _left(expected, view.seconds) if state.status.is_open else None
+    update = {"expected_sla": expected, "eta_seconds": left[0] if left is not None else None}
+    return view.model_copy(update={"sessions": sessions, "rejections": rejections, **update})
+
+
+def _rejections(records: JobRunStore, job_run_id: str) -> tuple[RejectionView, ...]:
+    found = []
+    for message_id in records.rejected_message_ids(job_run_id)[:REJECTIONS_MAX]:
+        log = records.log(message_id)
+        rejected = log.load().state.rejected
+        if rejected is not None:
+            found.append(RejectionView(message_id=message_id, at_ms=log.entry(1).at_ms, reasons=rejected.reasons))
+    return tuple(found)
+
+
+def _view(
+    job_run_id: str, state: JobRunState, accepted_at_ms: int, clock: Clock, waits: Waits | None = None
+) -> JobRunView:
+    spec = state.accepted.spec if state.accepted is not None else None
+    return JobRunView(
+        job_run_id=job_run_id,
+        table=spec.source_table_id if spec is not None else _rejected_table(state),
+        destination=spec.destination_compacted_table_id if spec is not None else None,
+        status=state.status,
+        owner=state.claim.owner if state.claim is not None else None,
+        accepted_at_ms=accepted_at_ms,
+        seconds=_seconds(state, accepted_at_ms, clock),
+        expected_sla=expected_sla(state, accepted_at_ms, clock.now_ms()),
+        desired_sla=spec.desired_sla if spec is not None else None,
+        predecessor=state.accepted.predecessor if state.accepted is not None else None,
+        cancel_requested=state.cancel is not None or state.status is JobRunStatus.CANCELLED,
+        paused=f"{state.paused.scope}: {state.paused.reason}" if state.paused is not None else None,
+        waits_for=waits.of(state, accepted_at_ms) if waits is not None else for_money(state),
+        waiters=len(state.waiters),
+        reasons=_reasons(state),
+        requested_job_run_id=state.rejected.requested_job_run_id if state.rejected is not None else None,
+        expected_usd=total_usd(expected_cost(session) for session in state.sessions.values()),
+        usd=total_usd(session_cost(session, clock.now_ms()) for session in state.sessions.values()),
+    )
+
+
+def view_all(records: JobRunStore, clock: Clock, ended_max: int | None = None) -> tuple[JobRunView, ...]:
+    """Every job run, the latest first, without its sessions. One whose log cannot be read says why.
+
+    ended_max  of those that have ended, the latest so many, and a few more; None: all of them
+    """
+    if not records.history.is_complete:
+        return _sorted(_outlines(records, records.job_run_ids(), clock))
+    # The markers first: what ends in between is in the history by then.
+    views = {view.job_run_id: view for view in _outlines(records, records.open_job_run_ids(), clock)}
+    for view in _ended(records, ended_max):
+        views.setdefault(view.job_run_id, view)
+    return _sorted(views.values())
+
+
+def view_open(records: JobRunStore, clock: Clock) -> tuple[JobRunView, ...]:
+    """Job runs that have not ended, as `view_all` shows them."""
+    found = _outlines(records, records.open_job_run_ids(), clock)
+    return _sorted(view for view in found if view.status in OPEN)
+
+
+def _outlines(records: JobRunStore, job_run_ids: Sequence[str], clock: Clock) -> list[JobRunView]:
+    waits = Waits(records, clock)
+    with ThreadPoolExecutor(READERS, thread_name_prefix="status") as readers:
+        found = readers.map(lambda job_run_id: _outlined(records, job_run_id, clock, waits), job_run_ids)
+        return [view for view in found if view is not None]
+
+
+def _sorted(views: Iterable[JobRunView]) -> tuple[JobRunView, ...]:
+    return tuple(sorted(views, key=lambda view: (view.accepted_at_ms, view.job_run_id), reverse=True))
+
+
+def _ended(records: JobRunStore, ended_max: int | None) -> Iterator[JobRunView]:
+    count = 0
+    for day in records.history.read():
+        if day.failure is not None:
+            yield _unreadable_day(day.day, day.failure)
+        yield from map(view_ended, day.job_runs)
+        count += len(day.job_runs)
+        if ended_max is not None and count >= ended_max:
+            return
+
+
+def view_ended(ended: EndedJobRun) -> JobRunView:
+    """As the history has it."""
+    return JobRunView(
+        job_run_id=ended.job_run_id,
+        table=ended.table,
+        destination=ended.destination,
+        status=ended.status,
+        owner=None,
+        accepted_at_ms=ended.accepted_at_ms,
+        seconds=ended.seconds,
+        expected_sla=ended.expected_sla,
+        desired_sla=ended.desired_sla,
+        predecessor=ended.predecessor,
+        cancel_requested=ended.cancel_requested or ended.status == JobRunStatus.CANCELLED,
+        waiters=ended.waiters,
+        reasons=ended.reasons,
+        requested_job_run_id=ended.requested_job_run_id,
+        expected_usd=ended.expected_usd,
+        usd=ended.usd,
+    )
+
+
+def _unreadable_day(day: str, reason: str) -> JobRunView:
+    return JobRunView(
+        job_run_id=f"history of {day}",
+        table=None,
+        destination=None,
+        status=UNREADABLE,
+        owner=None,
+        accepted_at_ms=0,
+        seconds=0.0,
+        cancel_requested=False,
+        reasons=(reason,),
+    )
+
+
+def _outlined(records: JobRunStore, job_run_id: str, clock: Clock, waits: Waits) -> JobRunView | None:
+    try:
+        outline = records.outline(job_run_id)
+    except Outdated as error:
+        return _unreadable(records, job_run_id, str(error))
+    except (Unavailable, Denied):
+        raise  # an error of the store concerns every log
+    except LithifyError as error:
+        return _unreadable(records, job_run_id, str(error))
+    return None if outline is None else _view(job_run_id, outline.state, outline.accepted_at_ms, clock, waits)
+
+
+def _unreadable(records: JobRunStore, job_run_id: str, reason: str) -> JobRunView:
+    log = records.log(job_run_id)
+    accepted = records.accepted_in(log)
+    return JobRunView(
+        job_run_id=job_run_id,
+        table=accepted.spec.source_table_id if accepted is not None else None,
+        destination=accepted.spec.destination_compacted_table_id if accepted is not None else None,
+        status=UNREADABLE,
+        owner=None,
+        accepted_at_ms=log.entry(1).at_ms if accepted is not None else 0,
+        seconds=0.0,
+        cancel_requested=False,
+        reasons=(reason,),
+    )
+
+
+def _sessions(records: JobRunStore, state: JobRunState, clock: Clock) -> tuple[SessionView, ...]:
+    if state.accepted is None:
+        return ()
+    job_run_id = state.accepted.spec.job_run_id
+    with ThreadPoolExecutor(READERS, thread_name_prefix="status") as readers:
+        return tuple(
+            readers.map(lambda session: _session(records, job_run_id, session, clock), state.sessions.values())
+        )
+
+
+def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock: Clock) -> SessionView:
+    folder = SessionFolder(job_run_id, session.pin.session_id)
+    running = records.session_log(job_run_id, session.pin.session_id).load().state
+    expected = session.plan.expected_sla if session.plan is not None else None
+    if running.attempt == session.attempt:  # it has begun and refined it
+        expected = running.expected_sla or expected
+    seconds = _since_launch(session, clock)
+    counts = [each.counts for each in running.rounds_done]
+    beat = _heartbeat(records, folder) if session.end is None else None
+    left = _left(expected, seconds) if session.end is None else None
+    return SessionView(
+        session_id=session.pin.session_id,
+        partition=session.pin.partition,
+        status=_status(session),
+        attempt=session.attempt,
+        cluster=session.cluster,
+        rounds_done=len(running.rounds_done),
+        heartbeat=beat,
+        seconds=seconds,
+        expected_sla=expected,
+        eta_seconds=left[0] if left is not None else None,
+        eta_band_seconds=left[1] if left is not None else None,
+        share=_share(session, beat),
+        rows_before=counts[0].rows_before if counts else None,
+        delta_rows=sum(each.rows_in - each.rows_before for each in counts) if counts else None,
+        rows_out=counts[-1].rows_out if counts else None,
+        end=session.end,
+        reasons=session.end.reasons if isinstance(session.end, Failed) else (),
+        expected_cost=expected_cost(session),
+        cost=session_cost(session, clock.now_ms()),
+    )
+
+
+def _left(expected: float | None, seconds: float | None) -> tuple[float, tuple[float, float]] | None:
+    """Seconds that are left, and their band: from the prediction without its buffer to that with twice of it. None: it
+    is not known."""
+    if not expected or seconds is None:
+        return None
+    spread = max(expected * BUFFER_SHARE / (1 + BUFFER_SHARE), BUFFER_SECONDS_MIN)
+    return expected - seconds, (max(expected - spread - seconds, 0.0), max(expected + spread - seconds, 0.0))
+
+
+def _share(session: SessionState, beat: Heartbeat | None) -> float | None:
+    """What is compacted of a session's delta rows, by its last heartbeat: whole rounds, and of the round that runs the
+    tasks of its step."""
+    if session.end is not None:
+        return 1.0 if isinstance(session.end, Succeeded | NothingToDo) else None
+    if beat is None or beat.attempt != session.attempt:
+        return None
+    return min(beat.rows_done / beat.rows, 1.0) if beat.rows else 0.0
+
+
+def _since_launch(session: SessionState, clock: Clock) -> float | None:
+    """Of the last attempt. None: there is none, or another is to follow it."""
+    if session.launched_at_ms is None or (session.end is None and session.in_flight is None):
+        return None
+    if session.end is None:
+        return max(clock.now_ms() - session.launched_at_ms, 0) / 1000
+    return max(session.ended_at_ms - session.launched_at_ms, 0) / 1000 if session.ended_at_ms is not None else None
+
+
+def _status(session: SessionState) -> str:
+    match session.end:
+        case Succeeded() | NothingToDo() | Failed() | Cancelled():
+            return session.end.end
+        case None:
+            return "waiting" if session.in_flight is None else "running"
+
+
+def _heartbeat(records: JobRunStore, folder: SessionFolder) -> Heartbeat | None:
+    body = records.store.read(folder.heartbeat.key)
+    if body is None:
+        return None
+    try:
+        return Heartbeat.parse_durable(body, folder.heartbeat.key)
+    except (Corrupt, Outdated):
+        return None  # a hint: the next one suffices
+
+
+def _seconds(state: JobRunState, accepted_at_ms: int, clock: Clock) -> float:
+    if state.ended is not None:
+        return state.ended.seconds
+    return 0.0 if state.rejected is not None else (clock.now_ms() - accepted_at_ms) / 1000
+
+
+def _reasons(state: JobRunState) -> tuple[str, ...]:
+    if state.rejected is not None:
+        return state.rejected.reasons
+    return state.ended.outcome.reasons if state.ended is not None else ()
+
+
+def _rejected_table(state: JobRunState) -> str | None:
+    return state.rejected.table if state.rejected is not None else None

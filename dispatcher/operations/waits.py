@@ -1,0 +1,123 @@
+"""What an open job run waits for while nothing of it runs: money, its turn on a stream, or a place. Reads only.
+
+The log of turns and the markers are read once, and only if a job run is asked about that may wait for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from compactor.log.durable_log import DurableLog
+from compactor.model.clock import Clock
+from compactor.model.errors import Denied, LithifyError, Outdated, Unavailable
+from compactor.model.names import counted
+from compactor.storage.paths import TURNS_LOG, MarkedJobRun
+from dispatcher.job_runs.job_run_log import JobRunAccepted, JobRunState
+from dispatcher.job_runs.job_run_store import JobRunStore, OpenMarker
+from dispatcher.job_runs.ranking import ahead_of, mark_of, stream_digest
+from dispatcher.job_runs.turn_log import TURN_LOG, TurnAction, TurnState
+from dispatcher.job_runs.turns import open_streams
+
+AHEAD_READ_MAX = 5
+"""Job runs ahead on a stream whose logs are read for one that waits: mostly the first is in the way."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    turns: TurnState
+    markers: dict[str, OpenMarker]
+
+
+class Waits:
+    """Threads may share one."""
+
+    def __init__(self, records: JobRunStore, clock: Clock) -> None:
+        self._records = records
+        self._clock = clock
+        self._seen: _Seen | None = None
+        self._ahead: dict[str, JobRunState | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, state: JobRunState, accepted_at_ms: int) -> str | None:
+        """A phrase after "waits for"; None: it does not wait, or for no other job run. Raises `Unavailable` or `Denied`
+        if the state's store does not answer; a log that cannot be read is passed over."""
+        accepted = state.accepted
+        if accepted is None or not state.status.is_open or state.paused is not None or state.cancel is not None:
+            return None
+        if state.waits_for_money is not None:
+            return for_money(state)
+        sessions = state.open_sessions()
+        if not sessions or any(each.in_flight is not None for each in sessions):
+            return None
+        try:
+            return self._for_others(accepted, state, self._look(), accepted_at_ms)
+        except LithifyError as error:
+            _pass_unreadable(error)
+            return None
+
+    def _for_others(self, accepted: JobRunAccepted, state: JobRunState, seen: _Seen, accepted_at_ms: int) -> str | None:
+        job_run_id, sessions = accepted.spec.job_run_id, state.open_sessions()
+        if seen.turns.turn_of(job_run_id, [each.pin.session_id for each in sessions]) is not None:
+            return None  # it is being planned
+        streams = {stream_digest(each.pin.partition) for each in sessions}
+        in_the_way = self._in_the_way(_mark(seen, accepted, accepted_at_ms), streams, seen)
+        if in_the_way is not None:
+            return f"its turn: job run {in_the_way} on its stream"
+        at_work = f"{counted(len(seen.turns.turns), 'Spark job')} at work"
+        if job_run_id in seen.turns.wants:
+            return f"a limit on what runs at a time ({at_work})"
+        return f"a place: no dispatcher has had room for it yet ({at_work})" if state.claim is None else None
+
+    def _look(self) -> _Seen:
+        with self._lock:
+            if self._seen is None:
+                turns: DurableLog[TurnState, TurnAction] = DurableLog(
+                    self._records.store, TURNS_LOG, TURN_LOG, self._clock
+                )
+                markers = {each.job_run_id: each for each in self._records.open_markers()}
+                self._seen = _Seen(turns.load().state, markers)
+            return self._seen
+
+    def _in_the_way(self, mark: MarkedJobRun, streams: Collection[str], seen: _Seen) -> str | None:
+        for turn in seen.turns.turns.values():
+            is_other = turn.job_run_id != mark.job_run_id and turn.job_run_id in seen.markers
+            if is_other and turn.table == mark.table and not set(streams).isdisjoint(turn.streams):
+                return f"{turn.job_run_id} runs"
+        marks = [each.valid for each in seen.markers.values() if each.valid is not None]
+        for ahead in ahead_of(mark, streams, marks)[:AHEAD_READ_MAX]:
+            state = self._state_of(ahead.job_run_id)
+            if state is not None and not open_streams(state).isdisjoint(streams):
+                return f"{ahead.job_run_id} is ahead"
+        return None
+
+    def _state_of(self, job_run_id: str) -> JobRunState | None:
+        """None: its log cannot be read."""
+        with self._lock:
+            if job_run_id not in self._ahead:
+                try:
+                    self._ahead[job_run_id] = self._records.state(job_run_id)
+                except LithifyError as error:
+                    _pass_unreadable(error)
+                    self._ahead[job_run_id] = None
+            return self._ahead[job_run_id]
+
+
+def _pass_unreadable(error: LithifyError) -> None:
+    """Raises it again unless it is about one log alone."""
+    if isinstance(error, Unavailable | Denied) and not isinstance(error, Outdated):
+        raise error
+
+
+def for_money(state: JobRunState) -> str | None:
+    """As `Waits.of`, of what its own log says."""
+    return f"money: {state.waits_for_money.reason}" if state.waits_for_money is not None else None
+
+
+def _mark(seen: _Seen, accepted: JobRunAccepted, accepted_at_ms: int) -> MarkedJobRun:
+    """As it is marked, by which dispatchers rank it."""
+    marker = seen.markers.get(accepted.spec.job_run_id)
+    if marker is not None and marker.valid is not None and marker.valid.table is not None:
+        return marker.valid
+    return mark_of(accepted.spec, (pin.partition for pin in accepted.sessions), accepted_at_ms)

@@ -1,0 +1,120 @@
+"""The ARNs that permissions name, and the permissions on lakes, state, keys and queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infra.permissions import Permission, actions
+
+DISPATCHER_TAG = ("lithify", "dispatcher")
+"""Key and value, on the roles that may read task tokens."""
+
+DEPLOYMENT_TAG = "lithify-deployment"
+"""On every cluster and job run, with the stack's name: nothing else is described or ended."""
+
+EMR_TAG = ("for-use-with-amazon-emr-managed-policies", "true")
+"""What EMR's own policy wants on networks and clusters before it touches them."""
+
+ARCHIVE_FOLDER, LOG_FOLDER = "archive", "emr-logs"
+"""Beside the state, in its bucket."""
+
+
+@dataclass(frozen=True)
+class LakePlace:
+    bucket_arn: str
+    prefix: str
+
+    @property
+    def objects(self) -> str:
+        return f"{self.bucket_arn}/{self.prefix}/*"
+
+
+@dataclass(frozen=True)
+class Places:
+    """ARNs, which may be CloudFormation's own expressions.
+
+    arn_head  `arn:aws:{service}:region:account:` with the service left out, as `arn(...)` takes it
+    """
+
+    partition: str
+    region: str
+    account: str
+    stack_name: str
+    queue: str
+    dead_letters: str
+    topic: str
+    key: str
+    state_bucket: str
+    state_prefix: str
+    lakes: tuple[LakePlace, ...]
+    cluster_name: str
+    dispatcher_family: str
+    keeper_family: str
+    workflow_name: str
+    repository: str
+    dispatcher_log_group: str
+    keeper_log_group: str
+
+    def arn(self, service: str, resource: str) -> str:
+        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
+
+    @property
+    def ecs_cluster(self) -> str:
+        return self.arn("ecs", f"cluster/{self.cluster_name}")
+
+    @property
+    def workflow(self) -> str:
+        return self.arn("states", f"stateMachine:{self.workflow_name}")
+
+    @property
+    def executions(self) -> str:
+        return self.arn("states", f"execution:{self.workflow_name}:*")
+
+    def state_objects(self, *keys: str) -> tuple[str, ...]:
+        return tuple(f"{self.state_bucket}/{self.state_prefix}/{key}" for key in keys)
+
+    def in_state_bucket(self, key: str) -> str:
+        return f"{self.state_bucket}/{key}"
+
+
+def use_key(places: Places, *, writes: bool) -> Permission:
+    names = "Decrypt GenerateDataKey" if writes else "Decrypt"
+    return Permission(
+        "UseKey", "buckets, queues and topics are encrypted with it", actions("kms", names), (places.key,)
+    )
+
+
+def list_lakes(places: Places) -> tuple[Permission, ...]:
+    """Permissions to list, one for each bucket. Without them S3 answers 403 instead of 404 for a missing object."""
+    found = []
+    for number, bucket in enumerate(dict.fromkeys(lake.bucket_arn for lake in places.lakes), start=1):
+        prefixes = sorted(f"{lake.prefix}/*" for lake in places.lakes if lake.bucket_arn == bucket)
+        found.append(_list(f"ListLakes{number}", "logs are found by listing", bucket, prefixes))
+    return tuple(found)
+
+
+def list_state(places: Places, *folders: str) -> Permission:
+    prefixes = [f"{places.state_prefix}/{folder}*" for folder in folders or ("",)]
+    return _list("ListState", "logs are found by listing", places.state_bucket, prefixes)
+
+
+def _list(sid: str, why: str, bucket: str, prefixes: Sequence[str]) -> Permission:
+    # IfExists: a GET of a missing object has no prefix, and must be answered with 404, not with 403.
+    conditions = {"StringLikeIfExists": {"s3:prefix": list(prefixes)}}
+    return Permission(sid, why, ("s3:ListBucket",), (bucket,), conditions)
+
+
+def read_lakes(places: Places) -> Permission:
+    return Permission(
+        "ReadLakes", "logs, data and index", ("s3:GetObject",), tuple(lake.objects for lake in places.lakes)
+    )
+
+
+def write_lakes(places: Places) -> Permission:
+    return Permission(
+        "WriteLakes",
+        "files, and the log entry that adds them; what is given up is an aborted upload",
+        actions("s3", "AbortMultipartUpload PutObject"),
+        tuple(lake.objects for lake in places.lakes),
+    )

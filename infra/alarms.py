@@ -1,0 +1,175 @@
+"""Alarms. Each is a value, so that its threshold and its reason stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aws_cdk import Aws
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+from dispatcher.job_runs import meter
+from dispatcher.operations import metrics
+from infra.dispatcher_environment import METRICS_SECONDS, metrics_namespace
+from infra.stages import Stage
+from launcher.watch import WatchTimers
+
+DAY_SECONDS = 86_400
+PERIOD_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """
+    why        the meaning, and what to do
+    statistic  over `period_seconds`; the alarm is raised while it is at or above `threshold`, or below it
+    """
+
+    name: str
+    why: str
+    namespace: str
+    metric: str
+    threshold: float
+    statistic: str = "Maximum"
+    period_seconds: int = PERIOD_SECONDS
+    periods: int = 1
+    is_raised_below: bool = False
+    dimensions: dict[str, str] = field(default_factory=dict)
+
+
+def metric_name(of: meter.Metric) -> str:
+    """The metric's name in CloudWatch's embedded format, as the dispatcher writes it."""
+    return "".join(part.capitalize() for part in of.name.split("_"))
+
+
+def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterator[Alarm]:
+    ours, queue = metrics_namespace(stage), {"QueueName": queue_name}
+    yield Alarm(
+        "OldestInstruction",
+        "Instructions are not taken: see whether dispatchers run, and what they do not reach",
+        "AWS/SQS",
+        "ApproximateAgeOfOldestMessage",
+        stage.oldest_instruction_seconds,
+        dimensions=queue,
+    )
+    yield Alarm(
+        "InstructionsSoonLost",
+        "An instruction has waited for half of the queue's retention: at the end of that, SQS deletes it",
+        "AWS/SQS",
+        "ApproximateAgeOfOldestMessage",
+        stage.retention_days * DAY_SECONDS / 2,
+        dimensions=queue,
+    )
+    yield Alarm(
+        "DeadLetters",
+        "Documents that can never work: `lithify report dead-letters` says why, `lithify redrive` sends them again",
+        "AWS/SQS",
+        "ApproximateNumberOfMessagesVisible",
+        1,
+        dimensions={"QueueName": dead_letter_queue_name},
+    )
+    yield Alarm(
+        "StalledSession",
+        "A session has made no progress for longer than a stall takes to be ended",
+        ours,
+        metric_name(meter.HEARTBEAT_AGE),
+        WatchTimers.stall_seconds + WatchTimers.exit_seconds,
+    )
+    yield Alarm(
+        "SlaMissed",
+        "A job run took longer than its desired SLA: `lithify report runs`",
+        ours,
+        metric_name(meter.JOB_RUNS_LATE),
+        1,
+        statistic="Sum",
+    )
+    yield Alarm(
+        "DispatchersMissing",
+        "Fewer dispatchers report than should run: see the workflow's execution, and the newest log streams",
+        ours,
+        metric_name(metrics.EVENTS_WAITING),
+        (stage.dispatchers - 0.5) * PERIOD_SECONDS / METRICS_SECONDS,
+        statistic="SampleCount",
+        periods=2,
+        is_raised_below=True,
+    )
+    yield Alarm(
+        "Troubles",
+        "A dispatcher does not reach a service: `lithify health`, or its log, says which",
+        ours,
+        metric_name(metrics.TROUBLES),
+        1,
+        periods=3,
+    )
+    yield Alarm(
+        "EventsWaiting",
+        "A topic does not take events: mend it, they are published then; refused ones by `lithify events publish`",
+        ours,
+        metric_name(metrics.EVENTS_WAITING),
+        1,
+        periods=3,
+    )
+    yield Alarm(
+        "MoneyOfTheDay",
+        "Sessions have cost more today than the stage expects: `lithify report runs`",
+        ours,
+        metric_name(meter.COST),
+        stage.usd_per_day,
+        statistic="Sum",
+        period_seconds=DAY_SECONDS,
+    )
+    yield Alarm(
+        "ClustersWithoutOwner",
+        "A cluster runs that no open session owns, and was not ended: `lithify clusters --end`",
+        ours,
+        metric_name(metrics.OWNERLESS_CLUSTERS),
+        1,
+        periods=3,
+    )
+
+
+class Alarms(Construct):
+    """`topic`: the topic that alarms are sent to."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey, raised: Iterator[Alarm]
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.topic = sns.Topic(self, "Topic", enforce_ssl=True, master_key=key)
+        self.topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="AlarmsArePublished",
+                principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+                actions=["sns:Publish"],
+                resources=[self.topic.topic_arn],
+                conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
+            )
+        )
+        for number, address in enumerate(stage.alarm_addresses or (), start=1):
+            sns.CfnSubscription(
+                self, f"Address{number}", protocol="email", endpoint=address, topic_arn=self.topic.topic_arn
+            )
+        for each in raised:
+            cloudwatch.CfnAlarm(
+                self,
+                each.name,
+                alarm_description=f"{each.why}.",
+                namespace=each.namespace,
+                metric_name=each.metric,
+                dimensions=[
+                    cloudwatch.CfnAlarm.DimensionProperty(name=name, value=value)
+                    for name, value in each.dimensions.items()
+                ],
+                statistic=each.statistic,
+                period=each.period_seconds,
+                evaluation_periods=each.periods,
+                threshold=each.threshold,
+                comparison_operator="LessThanThreshold" if each.is_raised_below else "GreaterThanOrEqualToThreshold",
+                treat_missing_data="breaching" if each.is_raised_below else "notBreaching",
+                alarm_actions=[self.topic.topic_arn],
+                ok_actions=[self.topic.topic_arn],
+            )

@@ -1,0 +1,1 @@
+"""The only package of infra/ that imports boto3."""

@@ -1,0 +1,101 @@
+"""The dashboard: lag, actual against expected time, cost, job runs by state, retries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatcher.job_runs import meter
+from dispatcher.operations import metrics
+from infra.alarms import PERIOD_SECONDS, metric_name
+from infra.dispatcher_environment import metrics_namespace
+from infra.permissions import JsonObject
+from infra.stages import Stage
+
+WIDTH, HEIGHT = 12, 6
+
+Line = list[object]
+
+
+def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue_name: str) -> JsonObject:
+    ours = metrics_namespace(stage)
+
+    def total(of: meter.Metric, statistic: str, label: str) -> Line:
+        return [ours, metric_name(of), {"stat": statistic, "label": label}]
+
+    def by(label: str, of: meter.Metric, statistic: str) -> Line:
+        search = f"SEARCH('{{{ours},{label}}} MetricName=\"{metric_name(of)}\"', '{statistic}', {PERIOD_SECONDS})"
+        return [{"expression": search}]
+
+    graphs: Sequence[tuple[str, list[Line]]] = (
+        (
+            "Lag: age of the oldest instruction, seconds",
+            [
+                ["AWS/SQS", "ApproximateAgeOfOldestMessage", "QueueName", queue_name, {"stat": "Maximum"}],
+                total(metrics.QUEUE_AGE, "Maximum", "as dispatchers see it"),
+            ],
+        ),
+        (
+            "Waiting",
+            [
+                _messages(queue_name, "instructions"),
+                _messages(dead_letter_queue_name, "dead letters"),
+                total(metrics.EVENTS_WAITING, "Maximum", "job runs with events"),
+                total(metrics.WORKFLOWS_WAITING, "Maximum", "workflows"),
+            ],
+        ),
+        (
+            "Job runs: seconds, actual and expected",
+            [
+                total(meter.JOB_RUN_SECONDS, "Sum", "actual"),
+                total(meter.JOB_RUN_EXPECTED, "Sum", "expected"),
+                total(meter.JOB_RUNS_LATE, "Sum", "later than desired"),
+            ],
+        ),
+        (
+            "Sessions: seconds, actual and expected",
+            [total(meter.SESSION_SECONDS, "Sum", "actual"), total(meter.SESSION_EXPECTED, "Sum", "expected")],
+        ),
+        ("Job runs by state", [by("State", metrics.JOB_RUNS, "Maximum")]),
+        ("Job runs that ended", [by("Status", meter.JOB_RUNS_ENDED, "Sum")]),
+        (
+            "Retries, by kind of error",
+            [by("ErrorKind", meter.RETRIES, "Sum"), total(meter.CONFLICTS, "Sum", "overtaken")],
+        ),
+        (
+            "Money: US dollars, used and expected",
+            [total(meter.COST, "Sum", "used"), total(meter.EXPECTED_COST, "Sum", "expected")],
+        ),
+        (
+            "Sessions that run",
+            [
+                total(meter.SESSIONS_RUNNING, "Sum", "running"),
+                total(meter.HEARTBEAT_AGE, "Maximum", "seconds since the quietest has progressed"),
+            ],
+        ),
+        (
+            "Dispatchers",
+            [
+                total(metrics.EVENTS_WAITING, "SampleCount", f"reports in {PERIOD_SECONDS} s"),
+                total(metrics.TROUBLES, "Maximum", "services not reached"),
+                total(metrics.OWNERLESS_CLUSTERS, "Maximum", "clusters without an owner"),
+            ],
+        ),
+    )
+    return {
+        "widgets": [
+            {
+                "type": "metric",
+                "x": WIDTH * (number % 2),
+                "y": HEIGHT * (number // 2),
+                "width": WIDTH,
+                "height": HEIGHT,
+                "properties": {"title": title, "region": region, "period": PERIOD_SECONDS, "metrics": lines},
+            }
+            for number, (title, lines) in enumerate(graphs)
+        ]
+    }
+
+
+def _messages(queue_name: str, label: str) -> Line:
+    name = "ApproximateNumberOfMessagesVisible"
+    return ["AWS/SQS", name, "QueueName", queue_name, {"stat": "Maximum", "label": label}]

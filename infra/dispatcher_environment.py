@@ -1,0 +1,182 @@
+"""The environment of the dispatcher's task: its options (dispatcher/service_options.py), with the stage's values.
+
+The dispatcher's own parser checks the variables: a variable that it does not know, or reads differently, fails the
+synthesis. An option without a variable here has the dispatcher's default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from compactor.model.errors import Invalid
+from dispatcher.service_options import VARIABLE_PREFIX, option_fields, read_options, variable_of
+from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
+from infra.permissions import JsonObject
+from infra.stage_checks import STATE_PREFIX
+from infra.stages import Stage
+from launcher.emr.settings import parse_settings
+
+METRICS_SECONDS = 60
+WORK_FOLDER = "/var/lithify"
+TMP_FOLDER = "/tmp"
+OF_THE_WORKFLOW = ("task_token", "execution_arn")
+"""Options that the workflow gives to each task."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Addresses of the stack's resources for a dispatcher. Values may be CloudFormation's own expressions."""
+
+    queue_url: str
+    dead_letter_queue_url: str
+    topic_arn: str
+    state_bucket: str
+    lake_bucket: str
+    region: str
+    stack_name: str
+
+
+@dataclass(frozen=True)
+class SparkAddresses:
+    """Resources that sessions run on.
+
+    subnet_ids  one for each zone
+    application_id  of EMR Serverless; the fields of EMR are empty then
+    """
+
+    job_role: str
+    subnet_ids: tuple[str, ...] = ()
+    service_role: str = ""
+    instance_profile: str = ""
+    security_configuration: str = ""
+    node_group: str = ""
+    access_group: str = ""
+    application_id: str = ""
+
+
+EXAMPLE = Addresses(
+    queue_url="https://sqs.us-east-1.amazonaws.com/123456789012/instructions",
+    dead_letter_queue_url="https://sqs.us-east-1.amazonaws.com/123456789012/dead-letters",
+    topic_arn="arn:aws:sns:us-east-1:123456789012:events",
+    state_bucket="state-bucket",
+    lake_bucket="lake-bucket",
+    region="us-east-1",
+    stack_name="Lithify-example",
+)
+EXAMPLE_SPARK = SparkAddresses(
+    subnet_ids=("subnet-0123456789abcdef0", "subnet-0123456789abcdef1"),
+    service_role="arn:aws:iam::123456789012:role/emr",
+    instance_profile="nodes",
+    security_configuration="lithify",
+    node_group="sg-0123456789abcdef0",
+    job_role="arn:aws:iam::123456789012:role/job",
+    application_id="00f1abcdefgh2345",
+)
+"""Values of the right form, in place of those that are known only once the stack is there."""
+
+
+def lake_uris(stage: Stage, lake_bucket: str) -> tuple[str, ...]:
+    return tuple(each if each.startswith("s3://") else f"s3://{lake_bucket}/{each}" for each in stage.lakes)
+
+
+def state_uri(addresses: Addresses) -> str:
+    return f"s3://{addresses.state_bucket}/{STATE_PREFIX}"
+
+
+def archive_uri(addresses: Addresses) -> str:
+    return f"s3://{addresses.state_bucket}/{ARCHIVE_FOLDER}/lithify.tar.gz"
+
+
+def metrics_namespace(stage: Stage) -> str:
+    return f"Lithify/{stage.name}"
+
+
+def dispatcher_environment(
+    stage: Stage, addresses: Addresses, spark: SparkAddresses | None, to_json: Callable[[object], str]
+) -> dict[str, str]:
+    """All variables, by name."""
+    lakes = lake_uris(stage, addresses.lake_bucket)
+    options: dict[str, object] = {
+        "queue_url": addresses.queue_url,
+        "dead_letter_queue_url": addresses.dead_letter_queue_url,
+        "topic_arn": addresses.topic_arn,
+        "state": state_uri(addresses),
+        "lake": next(iter(lakes), ""),
+        "allow_lake": " ".join(lakes[1:]),
+        "region": addresses.region,
+        "endpoint_url": stage.endpoint_url,
+        "s3_endpoint_url": stage.s3_endpoint_url,
+        "work_folder": WORK_FOLDER,
+        "max_sessions": stage.max_sessions,
+        "max_job_runs": stage.max_job_runs,
+        "max_nodes": stage.max_nodes,
+        "max_vcpus": stage.max_vcpus,
+        "max_usd": stage.max_usd,
+        "spot_share": stage.spot_share,
+        "visibility_seconds": stage.visibility_seconds,
+        "drain_seconds": stage.drain_seconds,
+        "http_port": stage.http_port,
+        "embedded_metrics_seconds": METRICS_SECONDS,
+        "metrics_namespace": metrics_namespace(stage),
+        "task_heartbeat_seconds": stage.heartbeat_seconds,
+    }
+    if spark is not None:
+        options["cluster_settings"] = to_json(cluster_settings(stage, addresses, spark))
+    known = {each.name for each in option_fields()}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise Invalid(*(f"the dispatcher has no option {name}, which the stack gives it" for name in unknown))
+    variables = {variable_of(name): f"{value}" for name, value in options.items() if value not in ("", None)}
+    return {**variables, f"{VARIABLE_PREFIX}LOG_FORMAT": "json"}
+
+
+def cluster_settings(stage: Stage, addresses: Addresses, spark: SparkAddresses) -> JsonObject:
+    """The cluster settings, in the form that `launcher/emr/settings.py` reads."""
+    common: JsonObject = {
+        "region": addresses.region,
+        "archive_uri": archive_uri(addresses),
+        "log_uri": f"s3://{addresses.state_bucket}/{LOG_FOLDER}/",
+        "tags": {DEPLOYMENT_TAG: addresses.stack_name, **dict((EMR_TAG,))},
+    }
+    if stage.spark == "emr_serverless":
+        return common | {
+            "kind": "emr_serverless",
+            "application_id": spark.application_id,
+            "execution_role_arn": spark.job_role,
+            "program_uri": f"s3://{addresses.state_bucket}/{ARCHIVE_FOLDER}/main.py",
+        }
+    groups = {"primary": spark.node_group, "nodes": spark.node_group}
+    if spark.access_group:
+        groups["service_access"] = spark.access_group
+    return common | {
+        "kind": "emr",
+        "release_label": stage.release_label,
+        "subnet_ids": list(spark.subnet_ids),
+        "use_fleets": len(spark.subnet_ids) > 1,
+        "service_role": spark.service_role,
+        "instance_profile": spark.instance_profile,
+        "security_configuration": spark.security_configuration,
+        "security_groups": groups,
+    }
+
+
+def check_environment(stage: Stage) -> None:
+    """Raises `Invalid` with every error that a dispatcher of this stage would report at its start."""
+    spark = None if stage.spark == "local" else EXAMPLE_SPARK
+    environment = dispatcher_environment(stage, EXAMPLE, spark, json.dumps)
+    _, errors = read_options({}, by_option(environment))
+    reasons = list(errors.reasons)
+    if spark is not None:
+        try:
+            parse_settings(environment[variable_of("cluster_settings")].encode(), "the cluster settings")
+        except Invalid as error:
+            reasons += error.reasons
+    if reasons:
+        raise Invalid(*(f"stage {stage.name}: {reason}" for reason in reasons))
+
+
+def by_option(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables, in the form that `read_options` takes."""
+    return {name.removeprefix(VARIABLE_PREFIX).lower(): value for name, value in environment.items()}

@@ -1,0 +1,82 @@
+"""The keeper: garbage collection of every lake, on a schedule."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_ecs as ecs
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_scheduler as scheduler
+from constructs import Construct
+
+from infra.dispatcher_environment import Addresses, lake_uris, state_uri
+from infra.network import Network
+from infra.service import ContainerPlace, container_definition, image_uri
+from infra.stages import Stage
+
+CONTAINER = "keeper"
+SCRIPT = (
+    'hours=$1; shift; failed=0; for lake in "$@"; do '
+    'lithify gc --lake "$lake" --grace-hours "$hours" --delete --output json || failed=1; done; exit $failed'
+)
+"""One lake after the other, whatever became of the one before; it fails if one failed. Hours and lakes are the script's
+arguments, so none of them is a word of the shell."""
+
+
+def keeper_command(stage: Stage, lake_bucket: str) -> list[str]:
+    return ["sh", "-c", SCRIPT, CONTAINER, str(stage.grace_hours), *lake_uris(stage, lake_bucket)]
+
+
+def keeper_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
+    variables = {
+        "LITHIFY_STATE": state_uri(addresses),
+        "LITHIFY_REGION": addresses.region,
+        "LITHIFY_S3_ENDPOINT_URL": stage.s3_endpoint_url,
+        "LITHIFY_LOG_FORMAT": "json",
+    }
+    return {name: value for name, value in variables.items() if value}
+
+
+def keeper_container(
+    place: ContainerPlace, repository_name: str, stage: Stage, addresses: Addresses
+) -> ecs.CfnTaskDefinition.ContainerDefinitionProperty:
+    return container_definition(
+        CONTAINER,
+        image_uri(repository_name, stage),
+        place.keeper_logs,
+        keeper_environment(stage, addresses),
+        stage,
+        command=keeper_command(stage, addresses.lake_bucket),
+    )
+
+
+def create_schedule(
+    scope: Construct,
+    stage: Stage,
+    network: Network,
+    place: ContainerPlace,
+    task: ecs.CfnTaskDefinition,
+    role: iam.CfnRole,
+) -> scheduler.CfnSchedule:
+    target = scheduler.CfnSchedule
+    return scheduler.CfnSchedule(
+        scope,
+        "KeeperSchedule",
+        description="Lithify: garbage collection",
+        flexible_time_window=target.FlexibleTimeWindowProperty(mode="OFF"),
+        schedule_expression=f"rate({stage.keeper_hours} hours)" if stage.keeper_hours > 1 else "rate(1 hour)",
+        target=target.TargetProperty(
+            arn=place.cluster.attr_arn,
+            role_arn=role.attr_arn,
+            ecs_parameters=target.EcsParametersProperty(
+                launch_type="FARGATE",
+                task_definition_arn=task.ref,
+                network_configuration=target.NetworkConfigurationProperty(
+                    awsvpc_configuration=target.AwsVpcConfigurationProperty(
+                        subnets=list(network.subnet_ids),
+                        security_groups=[network.dispatchers.attr_group_id],
+                        assign_public_ip="ENABLED" if network.has_public_addresses else "DISABLED",
+                    )
+                ),
+            ),
+            retry_policy=target.RetryPolicyProperty(maximum_event_age_in_seconds=3_600, maximum_retry_attempts=3),
+        ),
+    )

@@ -1,0 +1,197 @@
+"""Stages: the settings of one deployment of Lithify, as frozen values.
+
+    python -m infra.app dev region=eu-west-1 lakes=lake,finance/eu
+
+A field that is None has no value in its stage: it is given at deployment, as `name=value` after the stage's name. All
+errors are reported together (`infra/stage_checks.py`), before anything is synthesised.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import get_args, get_type_hints
+
+from compactor.model.errors import Invalid
+
+ANY_ACCOUNT = "any"
+"""Of a stage that is deployed to whichever account the credentials lead to."""
+
+SPARKS = ("emr", "emr_serverless", "local")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """
+    account          twelve digits, or `any`
+    region           of AWS
+    alarm_addresses  e-mail addresses that alarms are sent to
+    lakes            each a prefix in the stack's own bucket of lakes, or s3://bucket/prefix of a lake that exists
+                     already; documents that name no lake mean the first
+    state_bucket     the name of the bucket that the stack makes for the state; empty: CloudFormation chooses
+    key_arn          a KMS key for buckets, queues and topics; empty: the stack makes one
+    cidr             of the network
+    zones            availability zones over which the dispatchers are spread
+    nat_gateways     number; 0: tasks and clusters have public addresses; else they are in private subnets
+    flow_logs        whether the network's connections are logged
+
+    dispatchers       number that run at a time
+    image_tag         of the dispatcher's image in the stack's repository
+    dispatcher_cpu    of a dispatcher's task; 1024 is one vCPU
+    dispatcher_memory_mib  of a dispatcher's task
+    http_port         on which a dispatcher answers probes, inside its task
+    heartbeat_seconds after which a silent dispatcher is replaced
+    restart_seconds   between a dispatcher's end and the start of the next; no pause after a missed heartbeat
+    drain_seconds     for a dispatcher's sessions to end when it is stopped
+    stop_seconds      after which its task is killed
+    watch_seconds     between two checks of the length of the workflow's execution
+    execution_events_max  after which it continues as a new one
+    max_sessions      concurrent, of one dispatcher
+    max_job_runs      concurrent, of one dispatcher
+
+    spark          where sessions run: emr, emr_serverless, or local, which is the dispatcher's own task
+    release_label  of EMR
+    max_nodes, max_vcpus, max_usd, spot_share   of one session
+
+    visibility_seconds   time-out of an instruction
+    deliveries_max       before the queue itself moves it to the dead letters
+    retention_days       of instructions
+    dead_letter_days     of dead letters
+    log_days             of log lines, and of Spark's logs
+    keeper_hours         between two garbage collections
+    grace_hours          of garbage collection
+
+    oldest_instruction_seconds, usd_per_day   above which an alarm is raised
+    endpoint_url, s3_endpoint_url   if they are not AWS's own
+    """
+
+    name: str
+    account: str | None = None
+    region: str | None = None
+    alarm_addresses: tuple[str, ...] | None = None
+    lakes: tuple[str, ...] = ("lake",)
+    state_bucket: str = ""
+    key_arn: str = ""
+    cidr: str = "10.20.0.0/16"
+    zones: int = 2
+    nat_gateways: int
+    flow_logs: bool
+
+    dispatchers: int = 2
+    image_tag: str = "0.1.0"
+    dispatcher_cpu: int
+    dispatcher_memory_mib: int
+    http_port: int = 8080
+    heartbeat_seconds: int = 300
+    restart_seconds: int = 30
+    drain_seconds: int = 80
+    stop_seconds: int = 120
+    watch_seconds: int = 900
+    execution_events_max: int = 15_000
+    max_sessions: int
+    max_job_runs: int
+
+    spark: str
+    release_label: str = "emr-spark-8.0.0"
+    max_nodes: int
+    max_vcpus: int
+    max_usd: float
+    spot_share: float = 0.0
+
+    visibility_seconds: int = 120
+    deliveries_max: int = 5
+    retention_days: int = 14
+    dead_letter_days: int = 14
+    log_days: int
+    keeper_hours: int = 24
+    grace_hours: int = 168
+
+    oldest_instruction_seconds: int
+    usd_per_day: float
+    endpoint_url: str = ""
+    s3_endpoint_url: str = ""
+
+
+DEV = Stage(
+    name="dev",
+    account=ANY_ACCOUNT,
+    region="us-east-1",
+    alarm_addresses=(),
+    nat_gateways=0,
+    flow_logs=False,
+    dispatcher_cpu=512,
+    dispatcher_memory_mib=2_048,
+    max_sessions=4,
+    max_job_runs=20,
+    spark="emr",
+    max_nodes=4,
+    max_vcpus=64,
+    max_usd=10,
+    log_days=7,
+    oldest_instruction_seconds=3_600,
+    usd_per_day=50,
+)
+
+PROD = Stage(
+    name="prod",
+    nat_gateways=2,
+    flow_logs=True,
+    dispatcher_cpu=2_048,
+    dispatcher_memory_mib=8_192,
+    max_sessions=100,
+    max_job_runs=1_000,
+    spark="emr",
+    max_nodes=100,
+    max_vcpus=3_200,
+    max_usd=1_000,
+    spot_share=0.5,
+    log_days=90,
+    oldest_instruction_seconds=900,
+    usd_per_day=5_000,
+)
+
+STAGES: Mapping[str, Stage] = {each.name: each for each in (DEV, PROD)}
+
+
+def read_stage(name: str, given: Sequence[str]) -> Stage:
+    """The stage of this name with the given `name=value` settings. Raises `Invalid` with every error."""
+    stage = STAGES.get(name)
+    if stage is None:
+        raise Invalid(f"there is no stage {name!r}: the stages are {', '.join(STAGES)}")
+    values: dict[str, object] = {}
+    reasons: list[str] = []
+    for each in given:
+        field_name, separator, text = each.partition("=")
+        try:
+            if not separator:
+                raise Invalid(f"{each!r} is no setting: write name=value")
+            values[field_name] = _value(field_name, text)
+        except Invalid as error:
+            reasons += error.reasons
+    if reasons:
+        raise Invalid(*reasons)
+    return replace(stage, **values)  # type: ignore[arg-type]  # `_value` returns the field's type
+
+
+def _value(name: str, text: str) -> object:
+    names = [each.name for each in fields(Stage) if each.name != "name"]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        raise Invalid(
+            f"a stage has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ": see infra/stages.py")
+        )
+    hint = get_type_hints(Stage)[name]
+    kind = next((each for each in get_args(hint) if each in (str, tuple)), None) or hint
+    if "tuple" in str(hint):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if kind is bool:
+        if text not in {"true", "false"}:
+            raise Invalid(f"{name} is {text!r}: write true or false")
+        return text == "true"
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise Invalid(f"{name} is {text!r}: write a {'whole ' if kind is int else ''}number") from None
+    return text

@@ -1,0 +1,222 @@
+"""EMR and EMR Serverless over boto3. It translates the errors of boto3.
+
+RunJobFlow takes no client token: boto3 must not repeat it after a lost answer, or there are two clusters. All other
+requests may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from compactor.model.endpoints import checked_endpoint
+from compactor.model.errors import Conflict, Denied, ErrorKind, Unavailable
+from compactor.storage.aws.failures import translated
+from launcher.emr.reasons import of_refusal
+from launcher.emr.request import JsonObject
+from launcher.emr.service import ClusterSeen, JobRunSeen, StepSeen
+from launcher.spark_job import JobFailed, NoCapacity
+
+TRIES = 5
+CONNECT_SECONDS, READ_SECONDS = 5, 30
+Answer = dict[str, Any]
+"""An answer of a service whose types are not installed: boto3's model of the service defines it."""
+
+_GONE = frozenset({"ResourceNotFoundException", "InvalidRequestException"})
+
+
+class _Pages(Protocol):
+    def paginate(self, **request: object) -> Iterable[Answer]: ...
+
+
+class _EmrClient(Protocol):
+    def get_paginator(self, name: str, /) -> _Pages: ...
+    def run_job_flow(self, **request: object) -> Answer: ...
+    def describe_cluster(self, **request: object) -> Answer: ...
+    def list_steps(self, **request: object) -> Answer: ...
+    def terminate_job_flows(self, **request: object) -> Answer: ...
+
+
+class _ServerlessClient(Protocol):
+    def get_paginator(self, name: str, /) -> _Pages: ...
+    def start_job_run(self, **request: object) -> Answer: ...
+    def get_job_run(self, **request: object) -> Answer: ...
+    def cancel_job_run(self, **request: object) -> Answer: ...
+
+
+class BotoEmr:
+    """An `EmrService` of one region."""
+
+    def __init__(self, client: _EmrClient, single_try: _EmrClient) -> None:
+        """`single_try` does not retry."""
+        self._client = client
+        self._single_try = single_try
+
+    @classmethod
+    def open(cls, region: str, endpoint_url: str | None = None) -> BotoEmr:
+        client: _EmrClient = _open("emr", region, endpoint_url, TRIES)
+        single_try: _EmrClient = _open("emr", region, endpoint_url, 1)
+        return cls(client, single_try)
+
+    def run_job_flow(self, request: JsonObject) -> str:
+        with _refused("EMR launches no cluster"):
+            cluster_id: str = self._single_try.run_job_flow(**request)["JobFlowId"]
+        return cluster_id
+
+    def clusters(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[ClusterSeen]:
+        asked = {"ClusterStates": list(states), **_created_after("CreatedAfter", created_after_ms)}
+        with translated("the clusters on EMR cannot be listed"):
+            for page in self._client.get_paginator("list_clusters").paginate(**asked):
+                yield from map(_cluster, page["Clusters"])
+
+    def cluster(self, cluster_id: str) -> ClusterSeen | None:
+        with translated(f"cluster {cluster_id} cannot be looked at"):
+            found = _unless_gone(lambda: self._client.describe_cluster(ClusterId=cluster_id))
+        return None if found is None else _cluster(found["Cluster"])
+
+    def steps(self, cluster_id: str) -> Sequence[StepSeen]:
+        with translated(f"the steps of cluster {cluster_id} cannot be looked at"):
+            return [_step(step) for step in self._client.list_steps(ClusterId=cluster_id)["Steps"]]
+
+    def terminate(self, cluster_ids: Sequence[str]) -> None:
+        with translated(f"clusters {', '.join(cluster_ids)} cannot be terminated"):
+            _unless_gone(lambda: self._client.terminate_job_flows(JobFlowIds=list(cluster_ids)))
+
+
+class BotoEmrServerless:
+    """An `EmrServerlessService` of one application."""
+
+    def __init__(self, client: _ServerlessClient, application_id: str) -> None:
+        self._client = client
+        self._application_id = application_id
+
+    @classmethod
+    def open(cls, application_id: str, region: str, endpoint_url: str | None = None) -> BotoEmrServerless:
+        client: _ServerlessClient = _open("emr-serverless", region, endpoint_url, TRIES)
+        return cls(client, application_id)
+
+    def start_job_run(self, request: JsonObject) -> str:
+        with _refused("EMR Serverless starts no job run"):
+            job_run_id: str = self._client.start_job_run(**request)["jobRunId"]
+        return job_run_id
+
+    def job_runs(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[JobRunSeen]:
+        asked = {"states": list(states), **_created_after("createdAtAfter", created_after_ms)}
+        with translated(f"the job runs of application {self._application_id} cannot be listed"):
+            pages = self._client.get_paginator("list_job_runs")
+            for page in pages.paginate(applicationId=self._application_id, **asked):
+                for found in page["jobRuns"]:
+                    yield _job_run(found, found["id"])
+
+    def job_run(self, job_run_id: str) -> JobRunSeen | None:
+        asked = {"applicationId": self._application_id, "jobRunId": job_run_id}
+        with translated(f"job run {job_run_id} cannot be looked at"):
+            found = _unless_gone(lambda: self._client.get_job_run(**asked))
+        return None if found is None else _job_run(found["jobRun"], job_run_id)
+
+    def cancel(self, job_run_id: str) -> None:
+        asked = {"applicationId": self._application_id, "jobRunId": job_run_id}
+        with translated(f"job run {job_run_id} cannot be cancelled"):
+            try:
+                self._client.cancel_job_run(**asked)
+            except ClientError as error:
+                if _code_of(error) not in (*_GONE, "ValidationException"):  # it has ended
+                    raise
+
+
+def _open(service: str, region: str, endpoint_url: str | None, tries: int) -> Any:  # noqa: ANN401  (no types installed)
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": tries},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+    )
+    endpoint = checked_endpoint(endpoint_url)
+    with translated(f"{service} in {region} cannot be reached"):
+        session = boto3.session.Session()
+        return session.client(service, region_name=region, endpoint_url=endpoint, config=config)  # type: ignore[call-overload]
+
+
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """As `translated`, but a refusal for a temporary reason (a quota, a role's rights) is retried."""
+    with translated(what):
+        try:
+            yield
+        except ClientError as error:
+            if _code_of(error) == "ConflictException":
+                raise Conflict(f"{what}: {_message_of(error)}") from error
+            passes = _code_of(error) in (*_GONE, "ValidationException")
+            reason = of_refusal(_message_of(error)) if passes else None
+            match reason:
+                case None:
+                    raise
+                case NoCapacity():
+                    raise Unavailable(f"{what}: it {reason.reason}") from error
+                case JobFailed():
+                    kind = Denied if reason.error_kind is ErrorKind.DENIED else Unavailable
+                    raise kind(f"{what}: it {reason.reason}") from error
+
+
+def _created_after(name: str, at_ms: int | None) -> dict[str, datetime]:
+    return {} if at_ms is None else {name: datetime.fromtimestamp(at_ms / 1000, UTC)}
+
+
+def _unless_gone(ask: Callable[[], Answer]) -> Answer | None:
+    try:
+        return ask()
+    except ClientError as error:
+        if _code_of(error) in _GONE:
+            return None
+        raise
+
+
+def _code_of(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")
+
+
+def _message_of(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Message", "")
+
+
+def _cluster(found: Answer) -> ClusterSeen:
+    status = found["Status"]
+    reason = status.get("StateChangeReason", {})
+    return ClusterSeen(
+        cluster_id=found["Id"],
+        name=found.get("Name", ""),
+        state=status["State"],
+        code=reason.get("Code", ""),
+        message=reason.get("Message", ""),
+        error_codes=tuple(each.get("ErrorCode", "") for each in status.get("ErrorDetails", ())),
+        created_at_ms=int(status.get("Timeline", {})["CreationDateTime"].timestamp() * 1000),
+        tags=MappingProxyType({tag["Key"]: tag.get("Value", "") for tag in found.get("Tags", ())}),
+    )
+
+
+def _step(found: Answer) -> StepSeen:
+    failure = found["Status"].get("FailureDetails", {})
+    parts = (failure.get("Reason", ""), failure.get("Message", ""))
+    return StepSeen(
+        step_id=found["Id"],
+        state=found["Status"]["State"],
+        message=" ".join(filter(None, parts)),
+        log_file=failure.get("LogFile", ""),
+    )
+
+
+def _job_run(found: Answer, job_run_id: str) -> JobRunSeen:
+    return JobRunSeen(
+        job_run_id=job_run_id,
+        name=found.get("name", ""),
+        state=found["state"],
+        details=found.get("stateDetails", ""),
+        created_at_ms=int(found["createdAt"].timestamp() * 1000),
+        tags=MappingProxyType(found.get("tags", {})),
+    )

@@ -1,0 +1,428 @@
+"""Chooses the cluster of a session: the cheapest whose expected SLA is within the desired one, else the fastest within
+the limits. Pure.
+
+    for each instance type, for each number of nodes within the limits
+        cores, memory and scratch folders of that cluster -> hash buckets, rounds, time (`sizing`) -> money (`money`)
+
+All clusters within the limits are compared, except those that certainly cannot be chosen. A session that cannot run
+within the limits is refused before anything is launched, with both figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compactor.model.errors import Invalid
+from compactor.model.names import counted
+from compactor.planning.cluster_plan import ClusterPlan, Cost
+from compactor.planning.sizing import (
+    ROW_INDEX_BYTES,
+    Resources,
+    SessionSize,
+    Sizing,
+    outline_session,
+    predict_seconds,
+    scratch_bytes,
+    size_session,
+    work_of,
+)
+from compactor.planning.store_use import StoreUse, store_use
+from compactor.planning.time_model import SessionWork, with_buffer
+from launcher.cluster_sizing.instance_types import BUILT_IN, InstanceType, PriceList
+from launcher.cluster_sizing.money import Nodes, cost_of, rates_of
+
+__all__ = ["ChosenCluster", "ClusterLimits", "ClusterPlan", "ClusterRoom", "choose_cluster"]
+
+_GIB = 1024**3
+
+SYSTEM_MEMORY_SHARE = 0.1
+"""Share of a node's memory for its system and the cluster's own services."""
+
+EXECUTOR_CORES_MAX = 8
+"""The most tasks whose shuffle files one JVM moves."""
+
+HEAP_BYTES_PER_CORE = 512 * 1024**2
+"""Heap of an executor's JVM per core: the Python workers hold the rows."""
+
+DRIVER_HEAP_BYTES = 4 * _GIB
+DRIVER_OVERHEAD_BYTES = 4 * _GIB
+"""The driver's Python: a quarter of it bounds the files of a round (`sizing`)."""
+
+PRIMARY_SYSTEM_BYTES = 8 * _GIB
+"""Memory of the primary node for the services of the cluster that run beside the driver."""
+
+SCRATCH_VOLUME_GIB_MIN = 32
+SCRATCH_VOLUME_GIB_MAX = 1_024
+SCRATCH_VOLUMES_MAX = 8
+SCRATCH_SPARE = 1.5
+"""Volumes hold this many times the predicted scratch bytes of a round."""
+
+NODES_MAX_TIMES = 2
+"""Managed scaling may grow a cluster to this many times its nodes, within the limits."""
+
+SHUFFLE_NETWORK_SHARE = 0.5
+"""Share of a node's network for pointer records; the rest is for files."""
+
+CLUSTER_START_SECONDS = 420.0
+"""From the request for an EMR cluster to its first Spark task, if none is measured."""
+
+INDEX_BYTES_PER_ROW = 32
+"""Bytes per row of the index at rest, without sort values."""
+
+
+@dataclass(frozen=True)
+class ClusterLimits:
+    """The limits of one session.
+
+    nodes_min      worker nodes at least
+    nodes_max      worker nodes at most, the cluster's growth included
+    vcpus_max      of all worker nodes; None: as many as `nodes_max` nodes have
+    usd_max        that a session may be expected to cost; None: any
+    spot_share     share of worker nodes on Spot, which AWS may take away; at least one node is not
+    start_seconds  from the request for a cluster to its first task
+    """
+
+    nodes_min: int = 1
+    nodes_max: int = 100
+    vcpus_max: int | None = None
+    usd_max: float | None = None
+    spot_share: float = 0.0
+    start_seconds: float = CLUSTER_START_SECONDS
+
+    def check(self) -> None:
+        """Raises `Invalid` with every reason."""
+        reasons = []
+        if self.nodes_min < 1:
+            reasons.append(f"the least number of nodes is {self.nodes_min}: it must be 1 or more")
+        if self.nodes_max < 1:
+            reasons.append(f"the greatest number of nodes is {self.nodes_max}: it must be 1 or more")
+        elif self.nodes_min > self.nodes_max:
+            reasons.append(
+                f"at least {self.nodes_min} nodes and at most {self.nodes_max}: the least is above the greatest"
+            )
+        if self.vcpus_max is not None and self.vcpus_max < 1:
+            reasons.append(f"the greatest number of vCPUs is {self.vcpus_max}: it must be 1 or more")
+        if self.usd_max is not None and self.usd_max <= 0:
+            reasons.append(f"the most that a session may cost is ${self.usd_max:g}: it must be above 0")
+        if not 0 <= self.spot_share <= 1:
+            reasons.append(f"the share of nodes on Spot is {self.spot_share:g}: it must be from 0 to 1")
+        if self.start_seconds < 0:
+            reasons.append(f"a cluster starts in {self.start_seconds:g} seconds: it must be 0 or more")
+        if reasons:
+            raise Invalid(*reasons)
+
+
+@dataclass(frozen=True)
+class ClusterRoom:
+    """The settings from which a cluster is chosen."""
+
+    limits: ClusterLimits = field(default_factory=ClusterLimits)
+    prices: PriceList = BUILT_IN
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A cluster within the limits, with its predicted time and cost. seconds: without the buffer."""
+
+    instance: InstanceType
+    nodes: int
+    resources: Resources
+    seconds: float
+    nodes_paid: Nodes
+    cost: Cost
+
+    @property
+    def expected_sla(self) -> float:
+        return with_buffer(self.seconds)
+
+    @property
+    def rank(self) -> tuple[float, float, int, str]:
+        """The cheapest first; among equals the fastest, then the smallest."""
+        return (self.cost.total_usd, self.seconds, self.nodes, self.instance.name)
+
+    @property
+    def speed_rank(self) -> tuple[float, float, int, str]:
+        """The fastest first; among equals the cheapest, then the smallest."""
+        return (self.seconds, self.cost.total_usd, self.nodes, self.instance.name)
+
+
+@dataclass(frozen=True)
+class ChosenCluster:
+    """The chosen cluster of a session.
+
+    resources   of the cluster, for the session's plan
+    sizing      of the session on it
+    arithmetic  of the choice, a sentence each
+    """
+
+    plan: ClusterPlan
+    resources: Resources
+    sizing: Sizing
+    arithmetic: tuple[str, ...]
+
+
+class ClusterChooser:
+    """One choice: for a session of one size, within one set of limits.
+
+    Raises `Invalid`, with both figures, for a session that cannot run within the limits, or with the requested bucket
+    count.
+    """
+
+    def __init__(
+        self,
+        size: SessionSize,
+        room: ClusterRoom,
+        desired_sla: float | None,
+        *,
+        hash_bucket_count: int | None = None,
+        rows_per_round: int | None = None,
+        share_of_memory: float = 1.0,
+    ) -> None:
+        room.limits.check()
+        self._size = size
+        self._room = room
+        self._desired_sla = desired_sla
+        self._hash_bucket_count = hash_bucket_count
+        self._rows_per_round = rows_per_round
+        self._share_of_memory = share_of_memory
+        self._primary = _primary(room.prices)
+        self._store_floor = expected_store_use(work_of(size, 1), size, hash_bucket_count=1)
+
+    def choose(self) -> ChosenCluster:
+        best: _Candidate | None = None
+        fastest: _Candidate | None = None
+        cheapest: _Candidate | None = None
+        usd_max = self._room.limits.usd_max
+        for instance in self._room.prices.instance_types:
+            for nodes in range(self._room.limits.nodes_min, self._nodes_max(instance) + 1):
+                if best is not None and self._floor_usd(instance, nodes) > best.cost.total_usd:
+                    break  # more nodes cost even more, at any speed
+                each = self._candidate(instance, nodes)
+                cheapest = each if cheapest is None or each.rank < cheapest.rank else cheapest
+                if usd_max is not None and each.cost.total_usd > usd_max:
+                    continue
+                if self._is_within(each) and (best is None or each.rank < best.rank):
+                    best = each
+                fastest = each if fastest is None or each.speed_rank < fastest.speed_rank else fastest
+        if cheapest is None:
+            raise Invalid(self._no_type_fits())
+        chosen = best or fastest
+        if chosen is None:
+            raise Invalid(
+                f"the session is expected to cost ${cheapest.cost.total_usd:,.2f} at least, on "
+                f"{cheapest.nodes} x {cheapest.instance.name}, and may cost ${usd_max or 0:,.2f}: allow more, or "
+                "compact fewer deltas at a time"
+            )
+        sizing = size_session(
+            self._size, chosen.resources, self._hash_bucket_count, self._rows_per_round, self._share_of_memory
+        )
+        plan = self._plan(chosen, sizing)
+        return ChosenCluster(plan, chosen.resources, sizing, self._arithmetic(plan))
+
+    def _nodes_max(self, instance: InstanceType) -> int:
+        limits = self._room.limits
+        return (
+            limits.nodes_max if limits.vcpus_max is None else min(limits.nodes_max, limits.vcpus_max // instance.vcpus)
+        )
+
+    def _is_within(self, each: _Candidate) -> bool:
+        return self._desired_sla is None or each.expected_sla <= self._desired_sla
+
+    def _floor_usd(self, instance: InstanceType, nodes: int) -> float:
+        """The least cost of this many nodes: that of their start alone."""
+        rates = rates_of(self._nodes(instance, nodes, volume_gib=0), self._room.prices)
+        start_seconds = self._room.limits.start_seconds
+        return cost_of(rates, start_seconds, start_seconds, self._store_floor).total_usd
+
+    def _nodes(self, instance: InstanceType, nodes: int, volume_gib: int) -> Nodes:
+        spot = min(int(nodes * self._room.limits.spot_share), nodes - 1)
+        return Nodes(nodes - spot, spot, instance, self._primary, volume_gib)
+
+    def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate:
+        resources = resources_of(instance, nodes, self._room.limits.start_seconds)
+        shared = resources.with_memory_share(self._share_of_memory)
+        outline = outline_session(self._size, shared, self._hash_bucket_count, self._rows_per_round)
+        seconds = predict_seconds(self._size, shared, outline.rounds, outline.hash_bucket_count)
+        volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline.max_rows_per_round))
+        paid = self._nodes(instance, nodes, volumes * gib * nodes)
+        work = work_of(self._size, outline.rounds)
+        cost = cost_of(
+            rates_of(paid, self._room.prices),
+            seconds,
+            self._room.limits.start_seconds,
+            expected_store_use(work, self._size, outline.hash_bucket_count),
+        )
+        return _Candidate(instance, nodes, resources, seconds, paid, cost)
+
+    def _scratch_bytes(self, rows_per_round: int) -> int:
+        """The most scratch bytes of a round on all nodes."""
+        size = self._size
+        arriving = min(rows_per_round, size.delta_rows)
+        absorbed = min(2 * arriving, size.index_rows)
+        moved = ROW_INDEX_BYTES * (size.index_rows + size.delta_rows)
+        return scratch_bytes(arriving, absorbed, size.sort_values_bytes) + moved
+
+    def _plan(self, chosen: _Candidate, sizing: Sizing) -> ClusterPlan:
+        instance, resources = chosen.instance, chosen.resources
+        executors, cores = executors_of(instance)
+        heap = HEAP_BYTES_PER_CORE * cores
+        volumes, gib = scratch_volumes(instance, chosen.nodes, self._scratch_bytes(sizing.max_rows_per_round))
+        return ClusterPlan(
+            region=self._room.prices.region,
+            instance_type=instance.name,
+            nodes=chosen.nodes,
+            nodes_max=max(min(chosen.nodes * NODES_MAX_TIMES, self._nodes_max(instance)), chosen.nodes),
+            spot_nodes=chosen.nodes_paid.spot,
+            primary_instance_type=self._primary.name,
+            executors_per_node=executors,
+            executor_cores=cores,
+            executor_heap_bytes=heap,
+            executor_overhead_bytes=resources.task_memory_bytes * cores,
+            task_memory_bytes=resources.task_memory_bytes,
+            driver_heap_bytes=DRIVER_HEAP_BYTES,
+            driver_overhead_bytes=DRIVER_OVERHEAD_BYTES,
+            scratch_volumes_per_node=volumes,
+            scratch_volume_gib=gib,
+            local_disk_gib=instance.local_disk_gib,
+            start_seconds=self._room.limits.start_seconds,
+            expected_sla=sizing.expected_sla,
+            within_desired_sla=None if self._desired_sla is None else sizing.expected_sla <= self._desired_sla,
+            rates=rates_of(chosen.nodes_paid, self._room.prices),
+            cost=chosen.cost,
+        )
+
+    def _no_type_fits(self) -> str:
+        limits = self._room.limits
+        smallest = min(self._room.prices.instance_types, key=lambda each: each.vcpus)
+        needed = limits.nodes_min * smallest.vcpus
+        return (
+            f"{counted(limits.nodes_min, 'node')} of the smallest instance type, {smallest.name}, have "
+            f"{counted(needed, 'vCPU')}, and a session may take {limits.vcpus_max}: allow more vCPUs or fewer nodes"
+        )
+
+    def _arithmetic(self, plan: ClusterPlan) -> tuple[str, ...]:
+        nodes = f"{plan.nodes} x {plan.instance_type} and 1 x {plan.primary_instance_type} for the driver"
+        spot = f", {plan.spot_nodes} of them on Spot" if plan.spot_nodes else ""
+        of = f"{counted(plan.tasks, 'core')}, {plan.task_memory_bytes / _GIB:.1f} GiB for a task{spot}"
+        executors = f"{counted(plan.executors_per_node, 'executor')} of {counted(plan.executor_cores, 'core')}"
+        scratch = f"{plan.local_disk_gib} GiB of local disks"
+        if plan.scratch_volumes_per_node:
+            scratch = f"{counted(plan.scratch_volumes_per_node, 'volume')} of {plan.scratch_volume_gib} GiB"
+        scaling = f"managed scaling from {plan.nodes} to {counted(plan.nodes_max, 'node')}"
+        return (
+            f"cluster: {nodes}, {of}: {self._why(plan)}",
+            f"each node has {executors}, and {scratch} for scratch files; {scaling}",
+            cost_sentences(plan.cost, self._room.prices.region),
+        )
+
+    def _why(self, plan: ClusterPlan) -> str:
+        limits, desired = self._room.limits, self._desired_sla
+        bounds = [f"at most {counted(limits.nodes_max, 'node')}"]
+        bounds += [f"{limits.vcpus_max:,} vCPUs"] if limits.vcpus_max is not None else []
+        bounds += [f"${limits.usd_max:,.2f}"] if limits.usd_max is not None else []
+        within = ", ".join(bounds)
+        if desired is None:
+            return f"the cheapest within {within}"
+        if plan.within_desired_sla:
+            return f"the cheapest within the desired {desired:,.0f} s and {within}"
+        late = f"{plan.expected_sla - desired:,.0f} s more than the desired {desired:,.0f} s"
+        return f"the fastest within {within}: {plan.expected_sla:,.0f} s are expected, {late}"
+
+
+def choose_cluster(
+    size: SessionSize,
+    room: ClusterRoom,
+    desired_sla: float | None,
+    *,
+    hash_bucket_count: int | None = None,
+    rows_per_round: int | None = None,
+    share_of_memory: float = 1.0,
+) -> ChosenCluster:
+    """See `ClusterChooser`."""
+    chooser = ClusterChooser(
+        size,
+        room,
+        desired_sla,
+        hash_bucket_count=hash_bucket_count,
+        rows_per_round=rows_per_round,
+        share_of_memory=share_of_memory,
+    )
+    return chooser.choose()
+
+
+def cost_sentences(cost: Cost, region: str) -> str:
+    """The arithmetic of the money."""
+    return (
+        f"${cost.total_usd:,.4f}: instances ${cost.instances_usd:,.4f} + EMR ${cost.surcharge_usd:,.4f} + volumes "
+        f"${cost.volumes_usd:,.4f} for {cost.seconds:,.0f} s, ${cost.start_usd:,.4f} of it while the cluster starts; "
+        f"S3 requests ${cost.requests_usd:,.4f} + a month of what is written ${cost.storage_usd:,.4f}; "
+        f"prices of {region} on {cost.priced_on}"
+    )
+
+
+def executors_of(instance: InstanceType) -> tuple[int, int]:
+    """Executors of a node, and the cores of each. Worked: 16 vCPUs are 2 executors of 8 cores."""
+    executors = -(-instance.vcpus // EXECUTOR_CORES_MAX)
+    return executors, instance.vcpus // executors
+
+
+def task_memory_bytes_of(instance: InstanceType) -> int:
+    """Worked: r5.4xlarge has 128 GiB: 115.2 remain beside its system, 8 are heap, so that 16 tasks have 6.7 GiB
+    each.
+    """
+    executors, cores = executors_of(instance)
+    usable = int(instance.memory_bytes * (1 - SYSTEM_MEMORY_SHARE))
+    return (usable - executors * cores * HEAP_BYTES_PER_CORE) // (executors * cores)
+
+
+def resources_of(instance: InstanceType, nodes: int, start_seconds: float) -> Resources:
+    """The resources of a session on this many nodes."""
+    executors, cores = executors_of(instance)
+    local_bytes = instance.local_disk_gib * _GIB
+    volume_bytes = SCRATCH_VOLUMES_MAX * SCRATCH_VOLUME_GIB_MAX * _GIB
+    return Resources(
+        task_memory_bytes=task_memory_bytes_of(instance),
+        tasks=nodes * executors * cores,
+        scratch_bytes=nodes * (local_bytes or volume_bytes),
+        driver_memory_bytes=DRIVER_OVERHEAD_BYTES,
+        start_seconds=start_seconds,
+        machines=nodes,
+        network_byte=executors * cores / (instance.network_gbps * 1e9 / 8),
+    )
+
+
+def scratch_volumes(instance: InstanceType, nodes: int, scratch: int) -> tuple[int, int]:
+    """Volumes of each node and the GiB of each, for this many bytes in all; none if the node has disks of its own.
+
+    Worked: 600 GB on 4 nodes, with half as much spare: 1 volume of 210 GiB each.
+    """
+    if instance.local_disk_gib:
+        return 0, 0
+    gib = max(-(-int(scratch * SCRATCH_SPARE / nodes) // _GIB), SCRATCH_VOLUME_GIB_MIN)
+    volumes = min(-(-gib // SCRATCH_VOLUME_GIB_MAX), SCRATCH_VOLUMES_MAX)
+    return volumes, min(-(-gib // volumes), SCRATCH_VOLUME_GIB_MAX)
+
+
+def expected_store_use(work: SessionWork, size: SessionSize, hash_bucket_count: int) -> StoreUse:
+    """The use of S3; none for a lake elsewhere."""
+    if not size.lake_is_remote:
+        return StoreUse()
+    rows_per_file = size.delta_rows / max(size.delta_files, 1)
+    compacted_files = max(work.rows_written / max(rows_per_file, 1), work.rounds)
+    index_bytes = INDEX_BYTES_PER_ROW * (work.index_rows + work.delta_rows)
+    return store_use(
+        rounds=work.rounds,
+        files_read=work.files_read + hash_bucket_count * work.rounds,
+        bytes_read=work.bytes_read + index_bytes,
+        files_written=int(compacted_files) + hash_bucket_count * work.rounds,
+        bytes_written=work.bytes_written + index_bytes,
+    )
+
+
+def _primary(prices: PriceList) -> InstanceType:
+    """The cheapest that holds the driver and the cluster's own services; else the one with the most memory."""
+    needed = DRIVER_HEAP_BYTES + DRIVER_OVERHEAD_BYTES + PRIMARY_SYSTEM_BYTES
+    roomy = [each for each in prices.instance_types if each.memory_bytes >= needed]
+    if roomy:
+        return min(roomy, key=lambda each: (each.on_demand_usd_hour + each.emr_usd_hour, each.name))
+    return max(prices.instance_types, key=lambda each: (each.memory_bytes, each.name))

@@ -1,0 +1,215 @@
+"""Instance types and prices: a built-in table, which a user's file replaces entirely.
+
+    {"region": "eu-west-1", "priced_on": "2026-11-01",
+     "instance_types": [{"name": "r6g.4xlarge", "vcpus": 16, "memory_gib": 128, "network_gbps": 10,
+                         "local_disk_gib": 0, "on_demand_usd_hour": 0.9, "emr_usd_hour": 0.2}],
+     "s3": {"put_usd_1000": 0.005, "get_usd_1000": 0.0004, "storage_usd_gib_month": 0.023},
+     "volume_usd_gib_month": 0.08}
+
+Only types with at least 8 GiB of memory a vCPU (seed 000, "Compaction sessions") are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from pydantic import ConfigDict, ValidationError
+
+from compactor.model.document import Document
+from compactor.model.errors import Invalid
+
+MEMORY_GIB_PER_VCPU_MIN = 8
+BUILT_IN_REGION = "us-east-1"
+BUILT_IN_PRICED_ON = "2024-12-01"
+
+
+class InstanceType(Document):
+    """
+    network_gbps        sustained, not in bursts
+    local_disk_gib      of its own disks, in all; 0: none
+    on_demand_usd_hour  EC2's price for Linux
+    emr_usd_hour        EMR's surcharge
+    spot_usd_hour       for an instance on Spot; None: as on demand, which it never exceeds
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+
+    name: str
+    vcpus: int
+    memory_gib: float
+    network_gbps: float
+    local_disk_gib: int = 0
+    on_demand_usd_hour: float
+    emr_usd_hour: float
+    spot_usd_hour: float | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_gib * 1024**3)
+
+    def usd_hour(self, *, spot: bool = False) -> float:
+        """EC2's price alone."""
+        return self.spot_usd_hour if spot and self.spot_usd_hour is not None else self.on_demand_usd_hour
+
+
+class S3Prices(Document):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+
+    put_usd_1000: float = 0.005
+    get_usd_1000: float = 0.0004
+    storage_usd_gib_month: float = 0.023
+
+
+class PriceList(Document):
+    """`priced_on`: the date of the prices."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+
+    region: str
+    priced_on: date
+    instance_types: tuple[InstanceType, ...]
+    s3: S3Prices = S3Prices()
+    volume_usd_gib_month: float = 0.08
+
+    def instance_type(self, name: str) -> InstanceType:
+        """Raises `Invalid` for a type that is not in the list."""
+        found = next((each for each in self.instance_types if each.name == name), None)
+        if found is None:
+            names = ", ".join(each.name for each in self.instance_types)
+            raise Invalid(f"instance type {name!r} is not in the price list for {self.region}: it has {names}")
+        return found
+
+    def only(self, names: tuple[str, ...]) -> PriceList:
+        """The same with these instance types. Raises `Invalid`, with every reason, for unknown names."""
+        unknown = sorted(set(names) - {each.name for each in self.instance_types})
+        if unknown:
+            have = ", ".join(each.name for each in self.instance_types)
+            raise Invalid(
+                *(f"instance type {name!r} is unknown in {self.region}: take one of {have}" for name in unknown)
+            )
+        return self.model_copy(
+            update={"instance_types": tuple(each for each in self.instance_types if each.name in names)}
+        )
+
+
+@dataclass(frozen=True)
+class _Family:
+    """An instance family; its members differ by size. Prices are of the xlarge, with 4 vCPUs and 32 GiB.
+
+    emr_usd_hour_max  EMR's surcharge is a quarter of EC2's price, for older families up to this much
+    disk_gib          of the xlarge's local disks
+    """
+
+    name: str
+    usd_hour: float
+    network_gbps_xlarge: float
+    network_gbps_max: float
+    emr_usd_hour_max: float | None = None
+    disk_gib: int = 0
+
+
+_FAMILIES = (
+    _Family("r5", 0.252, 1.25, 25, emr_usd_hour_max=0.27),
+    _Family("r5d", 0.288, 1.25, 25, emr_usd_hour_max=0.27, disk_gib=139),
+    _Family("r5n", 0.298, 4.1, 100, emr_usd_hour_max=0.27),
+    _Family("r6i", 0.252, 1.5625, 50),
+    _Family("r6id", 0.3024, 1.5625, 50, disk_gib=220),
+    _Family("r6g", 0.2016, 1.25, 25),
+    _Family("r6gd", 0.2304, 1.25, 25, disk_gib=220),
+)
+_SIZES = {"xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8, "12xlarge": 12, "16xlarge": 16}
+_VCPUS_OF_XLARGE = 4
+
+
+def _instance(family: _Family, size: str, times: int) -> InstanceType:
+    usd_hour = round(family.usd_hour * times, 4)
+    emr = round(usd_hour / 4, 4)
+    return InstanceType(
+        name=f"{family.name}.{size}",
+        vcpus=_VCPUS_OF_XLARGE * times,
+        memory_gib=_VCPUS_OF_XLARGE * times * MEMORY_GIB_PER_VCPU_MIN,
+        network_gbps=min(family.network_gbps_xlarge * times, family.network_gbps_max),
+        local_disk_gib=family.disk_gib * times,
+        on_demand_usd_hour=usd_hour,
+        emr_usd_hour=min(emr, family.emr_usd_hour_max) if family.emr_usd_hour_max is not None else emr,
+    )
+
+
+BUILT_IN = PriceList(
+    region=BUILT_IN_REGION,
+    priced_on=date.fromisoformat(BUILT_IN_PRICED_ON),
+    instance_types=tuple(_instance(family, size, times) for family in _FAMILIES for size, times in _SIZES.items()),
+)
+"""List prices, without any discount, as published in that region up to that day. An account's own prices are in a
+file.
+"""
+
+
+def read_price_list(path: Path, today: date) -> PriceList:
+    """A price list of the user's. Raises `Invalid`, with every reason, for one that is not valid."""
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise Invalid(f"the price file {path} cannot be read: {error.strerror}") from error
+    return parse_price_list(body, str(path), today)
+
+
+def parse_price_list(body: bytes, where: str, today: date) -> PriceList:
+    """`where`: the name of the list in reasons."""
+    try:
+        prices = PriceList.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise Invalid(*(f"{where}: {_place(each['loc'])}{each['msg']}" for each in found)) from error
+    reasons = _violations(prices, today)
+    if reasons:
+        raise Invalid(*(f"{where}: {reason}" for reason in reasons))
+    return prices
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return f"{'.'.join(str(part) for part in location)}: " if location else ""
+
+
+def _violations(prices: PriceList, today: date) -> list[str]:
+    reasons = []
+    if prices.priced_on > today:
+        reasons.append(f"priced_on is {prices.priced_on}, and today is {today}: give the day on which the prices held")
+    if not prices.instance_types:
+        reasons.append("instance_types is empty: give one at least")
+    names = [each.name for each in prices.instance_types]
+    reasons += [
+        f"instance type {name!r} is given more than once" for name in sorted({n for n in names if names.count(n) > 1})
+    ]
+    for each in prices.instance_types:
+        reasons += [f"instance type {each.name!r}: {reason}" for reason in _wrong_with(each)]
+    others = {
+        "s3.put_usd_1000": prices.s3.put_usd_1000,
+        "s3.get_usd_1000": prices.s3.get_usd_1000,
+        "s3.storage_usd_gib_month": prices.s3.storage_usd_gib_month,
+        "volume_usd_gib_month": prices.volume_usd_gib_month,
+    }
+    reasons += [f"{name} is {value:g}: it must be 0 or more" for name, value in others.items() if value < 0]
+    return reasons
+
+
+def _wrong_with(instance: InstanceType) -> list[str]:
+    reasons = []
+    positive = {
+        "vcpus": instance.vcpus,
+        "memory_gib": instance.memory_gib,
+        "network_gbps": instance.network_gbps,
+        "on_demand_usd_hour": instance.on_demand_usd_hour,
+        **({} if instance.spot_usd_hour is None else {"spot_usd_hour": instance.spot_usd_hour}),
+    }
+    reasons += [f"{name} is {value:g}: it must be above 0" for name, value in positive.items() if value <= 0]
+    not_negative = {"emr_usd_hour": instance.emr_usd_hour, "local_disk_gib": instance.local_disk_gib}
+    reasons += [f"{name} is {value:g}: it must be 0 or more" for name, value in not_negative.items() if value < 0]
+    if 0 < instance.memory_gib < MEMORY_GIB_PER_VCPU_MIN * instance.vcpus:
+        per_vcpu = instance.memory_gib / instance.vcpus
+        reasons.append(
+            f"{per_vcpu:g} GiB a vCPU: it must have {MEMORY_GIB_PER_VCPU_MIN} at least (memory-optimized families do)"
+        )
+    return reasons

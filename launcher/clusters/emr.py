@@ -1,0 +1,171 @@
+"""Runs each session on an EMR cluster of its own, which ends with the session's one step.
+
+A cluster is searched before it is launched: RunJobFlow takes no client token, so the name of the cluster, which follows
+from the attempt, prevents a second one. Its status is read from the cluster and its step; `launcher/emr/reasons.py`
+translates the reason of its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid, Unavailable
+from compactor.planning.cluster_plan import ClusterPlan
+from launcher.cluster_sizing.cluster_plan import ClusterRoom
+from launcher.clusters.launched_jobs import LaunchedJob
+from launcher.emr.reasons import of_cluster, of_program
+from launcher.emr.request import Launch, run_job_flow_request
+from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService
+from launcher.emr.settings import EmrSettings
+from launcher.emr.tags import STATE_TAG, tags_of
+from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished
+from launcher.submit import SparkJob
+
+KIND = "emr"
+CLUSTER_ID = "cluster_id"
+LOOKS_AFTER_LOST_ANSWER = 3
+LOOK_PAUSE_SECONDS = 5.0
+"""A new cluster may be missing from listings for some seconds."""
+
+FOUND_AGAIN_SECONDS = 14 * 86_400.0
+"""Time after the launch in which a cluster is found by its name, even if it has ended."""
+
+LAUNCHED_AGAIN_SECONDS = 3_600.0
+"""The same before a launch: the attempt's number was taken just now, so it cannot have been launched long ago.
+An account may have thousands of clusters that have ended, and they are listed 50 at a time."""
+
+_STEP_HAS_ENDED = frozenset({"ALL_STEPS_COMPLETED", "STEP_FAILURE"})
+
+
+class EmrCluster:
+    """A `Cluster`. Threads may share one."""
+
+    status_is_free = False
+
+    def __init__(self, service: EmrService, settings: EmrSettings, room: ClusterRoom, owner: str, clock: Clock) -> None:
+        """
+        room   what a session's cluster is chosen from
+        owner  name of the dispatcher, for the tag of the cluster's owner
+        """
+        self._service = service
+        self._settings = settings
+        self._room = room
+        self._owner = owner
+        self._clock = clock
+
+    @property
+    def place(self) -> str:
+        return " ".join(filter(None, (KIND, self._settings.region, self._settings.endpoint_url)))
+
+    def resources(self) -> ClusterRoom:
+        return self._room
+
+    def launch(self, job: SparkJob, cluster_plan: ClusterPlan | None = None) -> ClusterReference:
+        if cluster_plan is None:
+            raise Invalid(f"{job.name} has no cluster in its plan, and needs one to run on EMR")
+        found = self._find(job.name, LAUNCHED_AGAIN_SECONDS)
+        if found is not None:
+            return found
+        launch = Launch(job, tags_of(job, self._owner, self._settings.tags), cluster_plan)
+        request = run_job_flow_request(launch, self._settings, self._equivalent_types(cluster_plan.instance_type))
+        try:
+            return self._reference(self._service.run_job_flow(request))
+        except Unavailable:
+            found = self._find_after_lost_answer(job.name)
+            if found is None:
+                raise
+            return found
+
+    def attach(self, reference: ClusterReference) -> EmrJob | None:
+        if reference.kind != KIND or reference.region != self._settings.region:
+            return None
+        return EmrJob(self._service, reference, self._settings.log_uri)
+
+    def find(self, name: str) -> ClusterReference | None:
+        return self._find(name, FOUND_AGAIN_SECONDS)
+
+    def launched(self) -> Iterator[LaunchedJob]:
+        """All running jobs that Lithify launched here, of any state store."""
+        for seen in self._service.clusters(sorted(LIVE_STATES)):
+            whole = self._service.cluster(seen.cluster_id)
+            if whole is not None and STATE_TAG in whole.tags and whole.state in LIVE_STATES:
+                reference = self._reference(whole.cluster_id)
+                yield LaunchedJob(reference, whole.name, whole.state, whole.tags, whole.created_at_ms)
+
+    def _find_after_lost_answer(self, name: str) -> ClusterReference | None:
+        for look in range(LOOKS_AFTER_LOST_ANSWER):
+            if look:
+                self._clock.sleep(LOOK_PAUSE_SECONDS)
+            found = self._find(name, LAUNCHED_AGAIN_SECONDS)
+            if found is not None:
+                return found
+        return None
+
+    def _find(self, name: str, ended_within_seconds: float) -> ClusterReference | None:
+        """Searches running clusters, and ended ones that were launched within this many seconds."""
+        since_ms = self._clock.now_ms() - round(ended_within_seconds * 1000)
+        for states, created_after_ms in ((PAID_STATES, None), (ENDED_STATES, since_ms)):
+            found = [seen for seen in self._service.clusters(sorted(states), created_after_ms) if seen.name == name]
+            for seen in sorted(found, key=lambda seen: (seen.created_at_ms, seen.cluster_id)):
+                # Others may use the same name, but not our tags.
+                whole = self._service.cluster(seen.cluster_id)
+                if whole is not None and STATE_TAG in whole.tags:
+                    return self._reference(seen.cluster_id)
+        return None
+
+    def _equivalent_types(self, instance_type: str) -> list[str]:
+        """Instance types with as many vCPUs and as much memory and disk: a plan for one fits any of them."""
+        listed = self._room.prices.instance_types
+        (planned,) = [each for each in listed if each.name == instance_type]
+        return [
+            each.name
+            for each in listed
+            if each.name != instance_type
+            and each.vcpus == planned.vcpus
+            and each.memory_gib >= planned.memory_gib
+            and each.local_disk_gib >= planned.local_disk_gib
+        ]
+
+    def _reference(self, cluster_id: str) -> ClusterReference:
+        return ClusterReference(kind=KIND, region=self._settings.region, ids={CLUSTER_ID: cluster_id})
+
+
+class EmrJob:
+    """A `RunningSparkJob`: the one step of a cluster."""
+
+    def __init__(self, service: EmrService, reference: ClusterReference, log_uri: str) -> None:
+        self._service = service
+        self._reference = reference
+        self._cluster_id = reference.ids[CLUSTER_ID]
+        self._log_uri = log_uri
+
+    @property
+    def reference(self) -> ClusterReference:
+        return self._reference
+
+    @property
+    def description(self) -> str:
+        logs = f"{self._log_uri.rstrip('/')}/{self._cluster_id}/"
+        return f"EMR cluster {self._cluster_id} in {self._reference.region}, logs at {logs}"
+
+    def status(self) -> JobStatus:
+        seen = self._service.cluster(self._cluster_id)
+        if seen is None:
+            return JobVanished(f"vanished: EMR knows no cluster {self._cluster_id} any more")
+        is_over = seen.state in ENDED_STATES or (seen.state not in LIVE_STATES and seen.code in _STEP_HAS_ENDED)
+        return self._status_at_end(seen) if is_over else JobRunning()
+
+    def stop(self) -> None:
+        try:
+            self._service.terminate([self._cluster_id])
+        except Invalid as error:
+            raise Unavailable(f"{self.description} cannot be ended: {error}") from error
+
+    def _status_at_end(self, seen: ClusterSeen) -> JobStatus:
+        if seen.code == "STEP_FAILURE":
+            failed = [step for step in self._service.steps(self._cluster_id) if step.state == "FAILED"]
+            if failed:
+                logs = f"; its log is {failed[0].log_file}" if failed[0].log_file else ""
+                return of_program(f"{failed[0].message}{logs}")
+        return of_cluster(seen.code, seen.message, seen.error_codes)

@@ -1,0 +1,1 @@
+"""What Lithify knows of EMR and EMR Serverless without talking to them: names, settings, requests, reasons. Pure."""

@@ -1,0 +1,109 @@
+"""Checks an archive on S3 before a launch: that it exists, and its manifest (`launcher/archive.py`). The manifest
+is its first member, so only the beginning is read.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Callable
+from importlib import metadata
+from io import RawIOBase
+
+from pydantic import ValidationError
+
+from compactor.model.errors import Corrupt, Invalid
+from compactor.storage.object_store import ObjectStore
+from launcher.archive import MANIFEST, PROJECT, ArchiveManifest
+from launcher.cluster_sizing.cluster_plan import ClusterRoom
+from launcher.cluster_sizing.instance_types import PriceList
+
+READ_BYTES = 1024 * 1024
+PACK_AGAIN = "make one with `lithify archive lithify.tar.gz`, and upload it"
+PYTHONS = ("3.11", "3.12", "3.13")
+"""Of nodes of EMR: 3.11 from emr-7.0.0 on, all of them from emr-spark-8.0.0 on."""
+
+_ARM = ("aarch64", "arm64")
+_GRAVITON = re.compile(r"[a-z]+[0-9]+[a-z]*g[a-z]*\.")
+"""Of families with ARM processors, the letters behind the generation have a g: r6g, r7gd, x2gd."""
+
+
+def check_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest:
+    """The manifest of the archive. Raises `Invalid` if it does not exist, is not an archive of Lithify, or is of
+    another release or Python, and the errors of `open_folder` if its service does not answer.
+    """
+    found = _read_manifest(uri, open_folder)
+    release = metadata.version(PROJECT)
+    if found.lithify != release:
+        raise Invalid(f"archive_uri is {uri}: it holds Lithify {found.lithify}, and this is {release}: {PACK_AGAIN}")
+    if found.python not in PYTHONS:
+        raise Invalid(
+            f"archive_uri is {uri}: it is for Python {found.python}, and nodes of EMR have {', '.join(PYTHONS)}: "
+            f"{PACK_AGAIN}"
+        )
+    return found
+
+
+def room_on(manifest: ArchiveManifest, room: ClusterRoom) -> ClusterRoom:
+    """Without the instance types whose processors cannot run the archive. Raises `Invalid` if none is left."""
+    is_arm = manifest.platform.endswith(_ARM)
+    fitting = tuple(each for each in room.prices.instance_types if is_of_arm(each.name) == is_arm)
+    if not fitting:
+        names = ", ".join(each.name for each in room.prices.instance_types)
+        raise Invalid(
+            f"the archive is for {manifest.platform}, and no instance type that is allowed has such a processor "
+            f"({names}): make it on such a machine, or allow others"
+        )
+    prices: PriceList = room.prices.model_copy(update={"instance_types": fitting})
+    return ClusterRoom(room.limits, prices)
+
+
+def is_of_arm(instance_type: str) -> bool:
+    return _GRAVITON.match(instance_type) is not None
+
+
+def _read_manifest(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest:
+    folder, _, key = uri.rpartition("/")
+    store = open_folder(folder)
+    entry = next((each for each in store.list(key) if each.key == key), None)
+    if entry is None:
+        raise Invalid(f"archive_uri is {uri}: there is no such object: {PACK_AGAIN}")
+    try:
+        with tarfile.open(fileobj=_PartialObject(store, key, entry.size_bytes), mode="r|gz") as archive:
+            first = archive.next()
+            body = archive.extractfile(first) if first is not None and first.name == MANIFEST else None
+            if body is None:
+                raise Invalid(f"archive_uri is {uri}: it is no archive of Lithify's: {PACK_AGAIN}")
+            return ArchiveManifest.model_validate_json(body.read())
+    except ValidationError as error:
+        raise Invalid(f"archive_uri is {uri}: its {MANIFEST} is of another release: {PACK_AGAIN}") from error
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise Invalid(f"archive_uri is {uri}: it cannot be used as an archive ({error}): {PACK_AGAIN}") from error
+
+
+class _PartialObject(RawIOBase):
+    """An object that is read in parts, on demand."""
+
+    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
+        super().__init__()
+        self._store = store
+        self._key = key
+        self._left = size_bytes
+        self._at = 0
+        self._buffer = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._buffer and self._left:
+            wanted = min(READ_BYTES, self._left)
+            try:
+                self._buffer = self._store.read_range(self._key, self._at, wanted)
+            except Corrupt as error:
+                raise OSError(str(error)) from error
+            self._at += wanted
+            self._left -= wanted
+        size = len(self._buffer) if size < 0 else size
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return taken

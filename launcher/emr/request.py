@@ -1,0 +1,219 @@
+"""The request of EMR's RunJobFlow as a function of attempt, cluster plan and settings. Pure.
+
+One cluster a session, with one step. The cluster ends with its step, whether that succeeds or fails; an idle timeout is
+the fallback. Lithify makes all attempts: EMR and YARN retry nothing.
+
+The step runs on the primary node: it unpacks the archive there, for the driver, and calls spark-submit in YARN's client
+mode. So the driver has the primary node's memory, as planned, never runs on a Spot instance, and its exit code is that
+of the step. Executors get the archive from YARN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compactor.engine.settings import JOB_SETTINGS, MIB
+from compactor.planning.cluster_plan import ClusterPlan
+from launcher.emr.settings import EmrSettings
+from launcher.submit import SparkJob, submit_arguments
+
+JsonObject: TypeAlias = dict[str, object]
+
+ENVIRONMENT = "environment"
+"""The folder of the unpacked archive, beside the driver and in the containers of executors."""
+
+PYTHON = f"./{ENVIRONMENT}/bin/python"
+STEP_NAME = "compaction session"
+STEP_SCRIPT = f"""\
+set -eu
+archive=$1; shift
+aws s3 cp --only-show-errors "$archive" archive.tar.gz
+mkdir -p {ENVIRONMENT}
+tar -xzf archive.tar.gz -C {ENVIRONMENT}
+rm archive.tar.gz
+program=$({PYTHON} -c 'import compactor, os; print(os.path.dirname(compactor.__file__))')/main.py
+options=()
+while [ "$1" != -- ]; do options+=("$1"); shift; done
+shift
+exec spark-submit "${{options[@]}}" "$program" "$@"
+"""
+"""In the step's own folder on the primary node. Arguments: the archive, options of spark-submit, `--`, the program's.
+The program is the archive's own, so that the two are always of one release."""
+
+PRIMARY_ROLE, CORE_ROLE, TASK_ROLE = "MASTER", "CORE", "TASK"
+SPOT_TIMEOUT_MINUTES = 10
+"""Timeout after which a fleet replaces unavailable Spot instances by on-demand ones."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One attempt in requests to AWS.
+
+    tags  by which a sweep identifies our clusters
+    plan  of its cluster
+    """
+
+    job: SparkJob
+    tags: Mapping[str, str]
+    plan: ClusterPlan
+
+
+def run_job_flow_request(launch: Launch, settings: EmrSettings, equivalent_types: Sequence[str] = ()) -> JsonObject:
+    """The whole request. Equal values, equal requests.
+
+    equivalent_types  instance types of as many vCPU and as much memory as the plan's, for fleets
+    """
+    fleet_types = (launch.plan.instance_type, *equivalent_types) if settings.use_fleets else ()
+    request: JsonObject = {
+        "Name": launch.job.name,
+        "ReleaseLabel": settings.release_label,
+        "LogUri": settings.log_uri,
+        "Applications": [{"Name": "Spark"}],
+        "Instances": _instances(launch.plan, settings, fleet_types),
+        "Steps": [_step(launch, settings)],
+        "ManagedScalingPolicy": {"ComputeLimits": _limits(launch.plan, uses_fleets=settings.use_fleets)},
+        "ScaleDownBehavior": "TERMINATE_AT_TASK_COMPLETION",
+        "AutoTerminationPolicy": {"IdleTimeout": settings.idle_seconds},
+        "ServiceRole": settings.service_role,
+        "JobFlowRole": settings.instance_profile,
+        "VisibleToAllUsers": True,
+        "StepConcurrencyLevel": 1,
+        "Tags": [{"Key": key, "Value": launch.tags[key]} for key in sorted(launch.tags)],
+    }
+    if settings.security_configuration is not None:
+        request["SecurityConfiguration"] = settings.security_configuration
+    return request
+
+
+def step_command(launch: Launch, settings: EmrSettings) -> Sequence[str]:
+    conf = {
+        **_spark_settings(launch.plan),
+        "spark.master": "yarn",
+        "spark.submit.deployMode": "client",
+        "spark.archives": f"{settings.archive_uri}#{ENVIRONMENT}",
+        "spark.pyspark.driver.python": PYTHON,
+        "spark.pyspark.python": PYTHON,
+        "spark.yarn.maxAppAttempts": "1",
+        **dict(settings.spark_settings),
+    }
+    _, *options = submit_arguments("spark-submit", "--", launch.job, conf)
+    return ("bash", "-c", STEP_SCRIPT, "lithify", settings.archive_uri, *options)
+
+
+def _spark_settings(plan: ClusterPlan) -> dict[str, str]:
+    """As many executors as planned, from the start to the end, and more if managed scaling adds nodes.
+
+    Executors keep data between rounds, so none that holds data is released.
+    """
+    executors = plan.nodes * plan.executors_per_node
+    return {
+        **JOB_SETTINGS,
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": str(executors),
+        "spark.dynamicAllocation.initialExecutors": str(executors),
+        "spark.dynamicAllocation.maxExecutors": str(plan.nodes_max * plan.executors_per_node),
+        "spark.executor.instances": str(executors),
+        "spark.executor.cores": str(plan.executor_cores),
+        "spark.executor.memory": _mib(plan.executor_heap_bytes),
+        "spark.executor.memoryOverhead": _mib(plan.executor_overhead_bytes),
+        "spark.driver.memory": _mib(plan.driver_heap_bytes),
+    }
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes // MIB}m"
+
+
+def _step(launch: Launch, settings: EmrSettings) -> JsonObject:
+    return {
+        "Name": STEP_NAME,
+        "ActionOnFailure": "TERMINATE_CLUSTER",
+        "HadoopJarStep": {"Jar": "command-runner.jar", "Args": list(step_command(launch, settings))},
+    }
+
+
+def _limits(plan: ClusterPlan, *, uses_fleets: bool) -> JsonObject:
+    """Core and task nodes; the primary node does not count. It grows on Spot only if it has Spot nodes."""
+    return {
+        "UnitType": "InstanceFleetUnits" if uses_fleets else "Instances",
+        "MinimumCapacityUnits": plan.nodes,
+        "MaximumCapacityUnits": plan.nodes_max,
+        "MaximumOnDemandCapacityUnits": plan.core_nodes if plan.spot_nodes else plan.nodes_max,
+        "MaximumCoreCapacityUnits": plan.core_nodes,
+    }
+
+
+def _instances(plan: ClusterPlan, settings: EmrSettings, fleet_types: Sequence[str]) -> JsonObject:
+    instances: JsonObject = {"KeepJobFlowAliveWhenNoSteps": False, "TerminationProtected": False}
+    if fleet_types:
+        instances["InstanceFleets"] = _fleets(plan, fleet_types)
+        instances["Ec2SubnetIds"] = list(settings.subnet_ids)
+    else:
+        instances["InstanceGroups"] = _groups(plan)
+        instances["Ec2SubnetId"] = settings.subnet_ids[0]
+    if settings.security_groups is not None:
+        instances["EmrManagedMasterSecurityGroup"] = settings.security_groups.primary
+        instances["EmrManagedSlaveSecurityGroup"] = settings.security_groups.nodes
+        if settings.security_groups.service_access is not None:
+            instances["ServiceAccessSecurityGroup"] = settings.security_groups.service_access
+    return instances
+
+
+def _groups(plan: ClusterPlan) -> list[JsonObject]:
+    groups = [
+        _group(PRIMARY_ROLE, plan.primary_instance_type, 1, "ON_DEMAND"),
+        _group(CORE_ROLE, plan.instance_type, plan.core_nodes, "ON_DEMAND") | _volumes(plan),
+    ]
+    if plan.spot_nodes:
+        groups.append(_group(TASK_ROLE, plan.instance_type, plan.spot_nodes, "SPOT") | _volumes(plan))
+    return groups
+
+
+def _group(role: str, instance_type: str, count: int, market: str) -> JsonObject:
+    return {
+        "Name": role.lower(),
+        "InstanceRole": role,
+        "InstanceType": instance_type,
+        "InstanceCount": count,
+        "Market": market,
+    }
+
+
+def _fleets(plan: ClusterPlan, instance_types: Sequence[str]) -> list[JsonObject]:
+    primary = [{"InstanceType": plan.primary_instance_type, "WeightedCapacity": 1}]
+    nodes = [{"InstanceType": each, "WeightedCapacity": 1} | _volumes(plan) for each in instance_types]
+    on_demand: JsonObject = {"OnDemandSpecification": {"AllocationStrategy": "lowest-price"}}
+    spot: JsonObject = {
+        "SpotSpecification": {
+            "TimeoutDurationMinutes": SPOT_TIMEOUT_MINUTES,
+            "TimeoutAction": "SWITCH_TO_ON_DEMAND",
+            "AllocationStrategy": "price-capacity-optimized",
+        }
+    }
+    fleets = [
+        _fleet(PRIMARY_ROLE, primary, on_demand) | {"TargetOnDemandCapacity": 1},
+        _fleet(CORE_ROLE, nodes, on_demand) | {"TargetOnDemandCapacity": plan.core_nodes},
+    ]
+    if plan.spot_nodes:
+        fleets.append(_fleet(TASK_ROLE, nodes, spot) | {"TargetSpotCapacity": plan.spot_nodes})
+    return fleets
+
+
+def _fleet(role: str, instance_types: Sequence[JsonObject], launched: JsonObject) -> JsonObject:
+    return {
+        "Name": role.lower(),
+        "InstanceFleetType": role,
+        "InstanceTypeConfigs": list(instance_types),
+        "LaunchSpecifications": launched,
+    }
+
+
+def _volumes(plan: ClusterPlan) -> JsonObject:
+    """Volumes for scratch files, if the instance type's own disks are too small."""
+    if not plan.scratch_volumes_per_node:
+        return {}
+    volume = {"VolumeType": "gp3", "SizeInGB": plan.scratch_volume_gib}
+    device = {"VolumeSpecification": volume, "VolumesPerInstance": plan.scratch_volumes_per_node}
+    return {"EbsConfiguration": {"EbsBlockDeviceConfigs": [device], "EbsOptimized": True}}

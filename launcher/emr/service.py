@@ -1,0 +1,93 @@
+"""EMR and EMR Serverless as the launcher needs them; `launcher/aws/emr.py` is both over boto3.
+
+Every method raises `Denied` or `Unavailable` if the service does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from launcher.emr.request import JsonObject
+
+COMING_STATES = frozenset({"STARTING", "BOOTSTRAPPING"})
+LIVE_STATES = frozenset({*COMING_STATES, "RUNNING", "WAITING"})
+ENDED_STATES = frozenset({"TERMINATED", "TERMINATED_WITH_ERRORS"})
+PAID_STATES = frozenset({*LIVE_STATES, "TERMINATING"})
+"""A `TERMINATING` cluster runs nothing any more, but is still paid for."""
+
+SERVERLESS_LIVE_STATES = frozenset({"SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "QUEUED"})
+SERVERLESS_PAID_STATES = frozenset({*SERVERLESS_LIVE_STATES, "CANCELLING"})
+SERVERLESS_ENDED_STATES = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
+
+
+@dataclass(frozen=True)
+class ClusterSeen:
+    """A cluster as EMR describes it. `code`, `message` and `error_codes`: why it is ending. Lists have no tags."""
+
+    cluster_id: str
+    name: str
+    state: str
+    code: str = ""
+    message: str = ""
+    error_codes: tuple[str, ...] = ()
+    created_at_ms: int = 0
+    tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class StepSeen:
+    step_id: str
+    state: str
+    message: str = ""
+    log_file: str = ""
+
+
+@dataclass(frozen=True)
+class JobRunSeen:
+    """A job run as EMR Serverless describes it. Lists have no tags."""
+
+    job_run_id: str
+    name: str
+    state: str
+    details: str = ""
+    created_at_ms: int = 0
+    tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class EmrService(Protocol):
+    def run_job_flow(self, request: JsonObject) -> str:
+        """The new cluster's id. Asked once: `Unavailable`:
+
+        it may have been launched, as there is no token. Raises `Invalid` for a request that can never work.
+        """
+
+    def clusters(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[ClusterSeen]:
+        """All of the account and region that are in one of these states, page by page."""
+
+    def cluster(self, cluster_id: str) -> ClusterSeen | None:
+        """None: there is no such cluster any more."""
+
+    def steps(self, cluster_id: str) -> Sequence[StepSeen]:
+        """The last one first."""
+
+    def terminate(self, cluster_ids: Sequence[str]) -> None:
+        """Allowed for ended clusters."""
+
+
+class EmrServerlessService(Protocol):
+    def start_job_run(self, request: JsonObject) -> str:
+        """The job run's id, the same for every request with this client token. Raises `Invalid` for a request that
+        can never work.
+        """
+
+    def job_runs(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[JobRunSeen]:
+        """All of the application that are in one of these states, page by page."""
+
+    def job_run(self, job_run_id: str) -> JobRunSeen | None:
+        """None: there is no such job run any more."""
+
+    def cancel(self, job_run_id: str) -> None:
+        """Allowed for an ended job run."""

@@ -1,0 +1,122 @@
+"""Decides what follows a failed attempt: another one or none, and after which pause. Pure, except for jitter.
+
+| the attempt ended because                          | counts as               | then                                  |
+|----------------------------------------------------|-------------------------|---------------------------------------|
+| the input is invalid, durable data is corrupt      | final                   | the session fails                     |
+| another compactor moved the stream on (`Fenced`)   | nothing                 | planned anew from where the stream is |
+| a service was away, denied access, had no capacity | an outage               | again, for `patience_seconds`         |
+| a newer release wrote what it read (`Outdated`)    | an outage               | again: it may be upgraded meanwhile   |
+| memory ran out                                     | a failure, and a lack   | again, with a smaller plan            |
+| it crashed, stalled, or met a bug                  | a failure               | again, `max_attempts` in all          |
+| its dispatcher was stopped                         | nothing                 | whoever takes over launches the next  |
+| its dispatcher vanished                            | a launch nobody saw end | the same, `max_unwatched` in a row    |
+
+An attempt that committed a round before it failed resets the counts of failures and outages, because the session made
+progress.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tenacity import RetryCallState, Retrying, wait_exponential, wait_random_exponential
+
+from compactor.model.errors import AnotherTry, ErrorKind
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """
+    max_attempts       attempts that may fail without progress of the session
+    max_unwatched      launches in a row whose end was not observed: they may be what kills their dispatchers
+    patience_seconds   that services may be unavailable in a row, or have no capacity
+    retry_seconds      pause before the second attempt, doubled before each further one
+    retry_seconds_max  the longest pause
+    """
+
+    max_attempts: int = 3
+    max_unwatched: int = 12
+    patience_seconds: float = 6 * 3600.0
+    retry_seconds: float = 5.0
+    retry_seconds_max: float = 300.0
+
+    def pause_seconds(self, in_a_row: int) -> float:
+        """Between half of the doubled pause and all of it, so that sessions that failed together are not retried
+        together. Worked: 2.5 to 5 seconds, 5 to 10, 10 to 20, ..., 150 to 300.
+        """
+        half = self.retry_seconds / 2, self.retry_seconds_max / 2
+        waits = wait_exponential(half[0], half[1]) + wait_random_exponential(half[0], half[1])
+        state = RetryCallState(Retrying(), None, (), {})
+        state.attempt_number = max(in_a_row, 1)
+        return float(waits(state))
+
+
+@dataclass(frozen=True)
+class Setbacks:
+    """The failures of a session so far, under all dispatchers.
+
+    failures         attempts in a row that failed and committed nothing
+    out_of_memory    attempts that ran out of memory: each makes the next plan smaller
+    outages          attempts in a row that a service or a cluster refused
+    outage_since_ms  when the first of these failed
+    fenced           attempts in a row that another compactor overtook
+    unwatched        launches in a row whose end was not observed
+    """
+
+    failures: int = 0
+    out_of_memory: int = 0
+    outages: int = 0
+    outage_since_ms: int | None = None
+    fenced: int = 0
+    unwatched: int = 0
+
+    def after(self, error_kind: ErrorKind, at_ms: int | None, *, progressed: bool) -> Setbacks:
+        """Adds one more attempt with this end. `at_ms` None: unknown."""
+        before = replace(self, failures=0, outages=0, outage_since_ms=None, fenced=0) if progressed else self
+        before = replace(before, unwatched=0)
+        if error_kind.another_try is AnotherTry.WITH_A_NEW_PLAN:
+            return replace(before, fenced=before.fenced + 1)
+        if error_kind.another_try is AnotherTry.LATER:
+            since_ms = at_ms if before.outage_since_ms is None else before.outage_since_ms
+            return replace(before, outages=before.outages + 1, outage_since_ms=since_ms, fenced=0)
+        lacked_memory = error_kind is ErrorKind.OUT_OF_MEMORY
+        return replace(
+            before,
+            failures=before.failures + 1,
+            out_of_memory=before.out_of_memory + lacked_memory,
+            outages=0,
+            outage_since_ms=None,
+            fenced=0,
+        )
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """No further attempt. `why`: an additional reason, if any."""
+
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class TryAgain:
+    pause_seconds: float
+
+
+def what_follows(error_kind: ErrorKind, setbacks: Setbacks, at_ms: int, policy: RetryPolicy) -> TryAgain | GiveUp:
+    """`setbacks` include the attempt that has just failed."""
+    if error_kind.another_try is AnotherTry.NEVER:
+        return GiveUp()
+    if error_kind.another_try is AnotherTry.WITH_A_NEW_PLAN:
+        return TryAgain(policy.pause_seconds(setbacks.fenced))
+    if error_kind.another_try is AnotherTry.LATER:
+        since_ms = at_ms if setbacks.outage_since_ms is None else setbacks.outage_since_ms
+        seconds = (at_ms - since_ms) / 1000
+        if seconds >= policy.patience_seconds:
+            return GiveUp(
+                f"{setbacks.outages} attempts in {seconds / 3600:.1f} hours found no service: "
+                "`lithify retry` runs the job run again once it answers"
+            )
+        return TryAgain(policy.pause_seconds(setbacks.outages))
+    if setbacks.failures >= policy.max_attempts:
+        return GiveUp()
+    return TryAgain(policy.pause_seconds(setbacks.failures))

@@ -1,0 +1,210 @@
+"""A table that fits into nothing: 64 million rows on tasks of 256 MiB and 2 GiB of scratch, launched as the dispatcher
+would. Measured is not the time but what the job takes at its peak, beside what its plan allows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from compactor import DeltaCatalog
+from compactor.engine.java_home import find_java_home
+from compactor.model.clock import SystemClock
+from compactor.model.counts import SortKey
+from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.sizing import Resources
+from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation
+from compactor.storage.paths import JobRunFolder
+from launcher.clusters.drivers import find_program, find_spark_home
+from launcher.clusters.local import LocalCluster, LocalClusterSettings
+from launcher.spark_job import JobRunning, JobSucceeded
+from launcher.submit import SparkJob
+from tests.benchmarks import data
+from tests.benchmarks.checks import Referee
+from tests.benchmarks.data import KEY, NARROW, SORT
+
+MIB = 2**20
+TABLE = "BENCHMARK.ORDERS.V1"
+FACTOR = 16
+"""Of the narrow table of the main contest."""
+
+RESOURCES = Resources(task_memory_bytes=256 * MIB, tasks=2, scratch_bytes=2_048 * MIB, driver_memory_bytes=512 * MIB)
+"""A machine of 1 GiB for all of Spark. At a smaller scale there is less of everything."""
+
+_SAMPLE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """In bytes.
+
+    task     what one Python worker has for itself: libraries that it shares with the others, and files of the system's
+             cache that it has mapped, are not its own
+    driver   the same of the driver's Python process; its JVM has the heap that it was given
+    scratch  of all files in scratch folders
+    """
+
+    task: int = 0
+    driver: int = 0
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What came of it."""
+
+    rows: int
+    resources: Resources
+    plan: SessionPlan
+    rounds: int
+    seconds: float
+    idle_task: int
+    peaks: Peaks
+
+
+def measure_bounded(folder: Path, scale: float) -> Bounded:
+    """Compacts the table in rounds of the session's own choosing. Raises `Wrong` where other rows survive."""
+    shape = NARROW.scaled(scale).times(FACTOR)
+    resources = Resources(
+        RESOURCES.task_memory_bytes,
+        RESOURCES.tasks,
+        int((RESOURCES.scratch_bytes or 0) * scale),
+        RESOURCES.driver_memory_bytes,
+    )
+    here = folder / "bounded"
+    lake = DeltaCatalog.open(here / "lake")
+    lake.create_table(TABLE).append({}, list(data.write_table(here / "data", shape).paths))
+    plan = _plan(lake, resources)
+    state = LocalStore(StoreLocation(f"file://{here / 'state'}"))
+    session = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
+    plan_key = session.plan(1).key
+    state.put_if_absent(plan_key, plan.render())
+    seconds, peaks, idle_task = _run(here / "work", SparkJob("bounded", state.location, plan_key, 1, resources))
+    stream = DeltaCatalog.open(here / "lake").table(TABLE).stream({})
+    compacted = stream.load().state.compacted
+    if compacted is None:
+        raise RuntimeError("the job ended well, and nothing is compacted")
+    paths = [stream.uri_of(file.path).removeprefix("file://") for file in compacted.files.values()]
+    Referee(data.survivors(shape, None)).check("lithify, bounded", paths)
+    rounds = compacted.last_round.round_number
+    shutil.rmtree(here)
+    return Bounded(shape.rows, resources, plan, rounds, seconds, idle_task, peaks)
+
+
+def _plan(lake: DeltaCatalog, resources: Resources) -> SessionPlan:
+    run = JobRunSpec(
+        job_run_id="bounded",
+        source_table_id=TABLE,
+        primary_keys=(KEY,),
+        sort_keys=(SortKey(column=SORT),),
+        lake=lake.location,
+        destination_compacted_table_id=TABLE,
+    )
+    lake.create_table_like(TABLE, lake.table(TABLE))
+    return plan_session(pin_sessions(run, lake)[0].spec, lake, resources)
+
+
+def _run(work: Path, job: SparkJob) -> tuple[float, Peaks, int]:
+    """Seconds, peaks, and what the smallest worker had for itself before it had seen a row."""
+    settings = LocalClusterSettings(
+        resources=job.resources,
+        driver_memory_bytes=job.resources.driver_memory_bytes or 0,
+        spark_home=find_spark_home(os.environ),
+        java_home=find_java_home(os.environ, Path.home() / ".cache" / "lithify"),
+        work_folder=work,
+        environment=dict(os.environ),
+    )
+    started = time.perf_counter()
+    cluster = LocalCluster(settings, SystemClock())
+    reference = cluster.launch(job)
+    running = cluster.attach(reference)
+    if running is None:
+        raise RuntimeError("a job of this machine cannot be seen")
+    try:
+        with _watched(int(reference.ids["pid"]), work / "scratch") as watch:
+            while isinstance(running.status(), JobRunning):
+                time.sleep(_SAMPLE_SECONDS)
+    finally:
+        running.stop()
+    if not isinstance(running.status(), JobSucceeded):
+        raise RuntimeError(f"the job failed: {running.status()}:\n{running.output_tail()}")
+    return time.perf_counter() - started, watch.peaks, watch.idle_task
+
+
+class _Watch:
+    def __init__(self, pid: int, scratch: Path) -> None:
+        self.peaks = Peaks()
+        self.idle_task = 0
+        self._root = psutil.Process(pid)
+        self._scratch = scratch
+
+    def look(self) -> None:
+        task = driver = 0
+        try:
+            processes = [self._root, *self._root.children(recursive=True)]
+        except psutil.Error:
+            return
+        for process in processes:
+            try:
+                parent = process.parent()
+                if _is_daemon(process) and parent is not None and _is_daemon(parent):
+                    own = own_bytes(process.pid)
+                    task = max(task, own)
+                    self.idle_task = min(self.idle_task or own, own) if own else self.idle_task
+                elif str(find_program()) in process.cmdline() and process.name() != "java":
+                    driver = max(driver, own_bytes(process.pid))
+            except (psutil.Error, OSError):
+                continue
+        scratch = bytes_in(self._scratch)
+        self.peaks = Peaks(max(self.peaks.task, task), max(self.peaks.driver, driver), max(self.peaks.scratch, scratch))
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    """Whether it is the process that Python workers are forked from, or one of them."""
+    return "compactor.worker_daemon" in process.cmdline()
+
+
+def own_bytes(pid: int) -> int:
+    """What a process has written to and nobody else sees."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Private_Dirty:"):
+            return int(line.split()[1]) * 1_024
+    return 0
+
+
+def bytes_in(folder: Path) -> int:
+    """What the files below a folder take on its disk."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(root) / name).stat().st_blocks * 512
+            except OSError:  # it has just been removed
+                continue
+    return total
+
+
+@contextmanager
+def _watched(pid: int, scratch: Path) -> Iterator[_Watch]:
+    watch, stop = _Watch(pid, scratch), threading.Event()
+
+    def look_again() -> None:
+        while not stop.wait(_SAMPLE_SECONDS):
+            watch.look()
+
+    thread = threading.Thread(target=look_again, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,398 @@
+"""The guarantees of every cluster, and of launches by a launcher that dies at any moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.model.errors import ErrorKind, Unavailable
+from compactor.planning.session_planner import pin_sessions
+from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
+from compactor.sessions.session_log import Heartbeat
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation
+from compactor.storage.paths import SessionFolder
+from launcher.attempt import AttemptFailed, SessionCommand
+from launcher.clusters import Cluster, RunningSparkJob
+from launcher.outcomes import Cancelled, Interrupted, Postponed, SessionOutcome, Succeeded
+from launcher.session_launcher import SessionLauncher, SessionLauncherSettings, SessionTask
+from launcher.session_plan import LackOfMemory, plan_for_cluster, session_commits
+from launcher.spark_job import (
+    ClusterReference,
+    InFlight,
+    JobFailed,
+    JobRunning,
+    JobStatus,
+    JobSucceeded,
+    JobVanished,
+    NoCapacity,
+)
+from launcher.submit import SparkJob, job_name
+from launcher.watch import WatchTimers
+from launcher.watcher import WatcherSettings
+from tests.contract.cluster_places import (
+    RESOURCES,
+    AwsService,
+    Does,
+    EmrPlace,
+    EmrServerlessPlace,
+    LocalPlace,
+    Place,
+    SmallPlace,
+    StandalonePlace,
+)
+from tests.fakes.emr_account import EmrAccount
+from tests.fakes.emr_server import emr_server
+from tests.fakes.emr_serverless_account import ServerlessAccount
+from tests.fakes.emr_steps import ScriptedSteps
+from tests.servers import aws_environment
+from tests.waiting import wait_until
+
+TABLE = "ACME.ORDERS.V1"
+SESSION = "run.1"
+PLACES = [
+    "small",
+    "local",
+    "standalone",
+    pytest.param("emr", marks=pytest.mark.servers),
+    pytest.param("emr_serverless", marks=pytest.mark.servers),
+]
+"""Implementations, by name: the fake, processes of this machine, and both services of EMR over boto3."""
+
+
+@dataclass
+class Tried:
+    """A place, and a session that may run there: a lake with one delta, and a state, in folders."""
+
+    folder: Path
+    place: Place
+    state: LocalStore
+
+    def __post_init__(self) -> None:
+        self.clock = SystemClock()
+        self.lake = DeltaCatalog.open(str(self.folder / "lake"))
+        self.lake.create_table(TABLE).append({}, pa.table({"id": [1, 2], "v": ["a", "b"]}))
+        run = JobRunSpec(
+            job_run_id="run",
+            source_table_id=TABLE,
+            primary_keys=("id",),
+            lake=self.lake.location,
+            destination_compacted_table_id=TABLE,
+        )
+        (pinned,) = pin_sessions(run, self.lake)
+        self.spec = pinned.spec.model_copy(update={"session_id": SESSION})
+
+    def plan(self) -> SessionPlan:
+        plan = plan_for_cluster(self.spec, self.lake, self.place.room)
+        assert isinstance(plan, SessionPlan)
+        return plan
+
+    def job(self, attempt: int = 1) -> SparkJob:
+        plan = self.plan()
+        key = SessionFolder("run", SESSION).plan(attempt).key
+        self.state.put_if_absent(key, plan.render())
+        name = job_name(self.state.location, "run", SESSION, attempt)
+        return SparkJob(name, self.state.location, key, attempt, RESOURCES)
+
+    def launch(self, does: Does = Does.WAITS, attempt: int = 1) -> ClusterReference:
+        self.place.jobs_do(does)
+        return self.place.cluster().launch(self.job(attempt), self.plan().cluster)
+
+    def launcher(self, cluster: Cluster) -> SessionLauncher:
+        def plan(spec: SessionSpec, lack: LackOfMemory | None) -> object:
+            return plan_for_cluster(spec, self.lake, self.place.room, lack)
+
+        settings = SessionLauncherSettings(watcher=WatcherSettings(0.02, 0.05), timers=WatchTimers(exit_seconds=20))
+        return SessionLauncher(
+            self.state,
+            cluster,
+            plan,  # type: ignore[arg-type]
+            lambda spec: session_commits(spec, self.lake),
+            settings,
+            self.clock,
+        )
+
+    def rounds(self) -> int:
+        entries = self.lake.table(TABLE).stream({}).log.entries()
+        return sum(action.action == "round_committed" for entry in entries for action in entry.actions)
+
+
+@pytest.fixture(scope="module")
+def emr_service() -> Iterator[AwsService]:
+    clock, steps = SystemClock(), ScriptedSteps()
+    with aws_environment(), emr_server(EmrAccount(clock, steps), ServerlessAccount(clock, steps)) as server:
+        yield AwsService.open(server)
+
+
+@pytest.fixture(params=PLACES)
+def tried(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tried]:
+    state = LocalStore(StoreLocation(f"file://{tmp_path / 'state'}"))
+    place: Place
+    match request.param:
+        case "small":
+            place = SmallPlace(state)
+        case "standalone":
+            place = StandalonePlace(tmp_path / "place")
+        case "local":
+            place = LocalPlace(tmp_path / "place")
+        case "emr":
+            place = EmrPlace(request.getfixturevalue("emr_service"), state)
+        case _:
+            place = EmrServerlessPlace(request.getfixturevalue("emr_service"), state)
+    tried = Tried(tmp_path, place, state)
+    yield tried
+    wait_until(lambda: place.running() == 0)  # whatever a test did, nothing of it is left
+
+
+def attached(tried: Tried, reference: ClusterReference) -> RunningSparkJob:
+    """As another dispatcher sees it."""
+    job = tried.place.cluster().attach(ClusterReference.model_validate_json(reference.model_dump_json()))
+    assert job is not None
+    return job
+
+
+def end_of(job: RunningSparkJob) -> JobStatus:
+    wait_until(lambda: not isinstance(job.status(), JobRunning))
+    return job.status()
+
+
+# ---------------------------------------------------------------------------------------------------------- the cluster
+
+
+def test_a_job_that_is_launched_twice_runs_once(tried: Tried) -> None:
+    first = tried.launch()
+    again = tried.launch()
+    assert again == first
+    wait_until(lambda: tried.place.launches() == 1)
+    tried.place.let_go()
+    assert end_of(attached(tried, first)) == JobSucceeded()
+    assert tried.launch() == first  # nor after it has ended
+    assert tried.place.launches() == 1
+
+
+def test_a_job_of_another_dispatcher_is_found_by_its_name_only(tried: Tried) -> None:
+    reference = tried.launch()
+    other = tried.place.cluster()
+    assert other.find(tried.job(1).name) == reference
+    assert other.find(tried.job(2).name) is None
+    tried.place.let_go()
+    assert end_of(attached(tried, reference)) == JobSucceeded()
+    assert other.find(tried.job(1).name) == reference
+
+
+def test_a_reference_is_a_document(tried: Tried) -> None:
+    reference = tried.launch()
+    assert json.loads(reference.model_dump_json())["kind"]
+    assert attached(tried, reference).reference == reference
+    assert attached(tried, reference).description
+    tried.place.let_go()
+
+
+def test_a_reference_of_another_place_cannot_be_attached(tried: Tried) -> None:
+    reference = tried.launch()
+    assert tried.place.cluster().attach(ClusterReference(kind="elsewhere", ids=reference.ids)) is None
+    tried.place.let_go()
+
+
+@pytest.mark.parametrize(
+    ("does", "kind"),
+    [(Does.FAILS, ErrorKind.CRASHED), (Does.IS_INVALID, ErrorKind.INVALID), (Does.IS_OVERTAKEN, ErrorKind.FENCED)],
+)
+def test_every_observer_gets_the_reason_of_a_failed_job(tried: Tried, does: Does, kind: ErrorKind) -> None:
+    reference = tried.launch(does)
+    for _ in range(2):
+        status = end_of(attached(tried, reference))
+        assert isinstance(status, JobFailed)
+        assert status.error_kind is kind
+        assert status.reason
+
+
+def test_a_job_that_is_stopped_ends_and_may_be_stopped_again_by_anybody(tried: Tried) -> None:
+    reference = tried.launch()
+    job = attached(tried, reference)
+    wait_until(lambda: tried.place.running() == 1)
+    assert job.status() == JobRunning()
+    job.stop()
+    assert isinstance(end_of(job), JobFailed)
+    job.stop()
+    attached(tried, reference).stop()
+    assert isinstance(attached(tried, reference).status(), JobFailed)
+    wait_until(lambda: tried.place.running() == 0)
+
+
+def test_a_job_that_has_ended_may_be_stopped_and_has_ended_well_all_the_same(tried: Tried) -> None:
+    reference = tried.launch()
+    tried.place.let_go()
+    job = attached(tried, reference)
+    assert end_of(job) == JobSucceeded()
+    job.stop()
+    assert job.status() == JobSucceeded()
+
+
+def test_a_vanished_job_is_reported_as_vanished(tried: Tried) -> None:
+    reference = tried.launch()
+    wait_until(lambda: tried.place.running() == 1)
+    tried.place.make_vanish(reference)
+    assert isinstance(end_of(attached(tried, reference)), JobVanished)
+    attached(tried, reference).stop()
+
+
+def test_where_there_is_no_room_somebody_says_so_and_nothing_runs(tried: Tried) -> None:
+    """Some clusters report it at the request, others only later."""
+    try:
+        reference = tried.launch(Does.FINDS_NO_ROOM)
+    except Unavailable as error:
+        assert "cannot be started now" in str(error)  # noqa: PT017  (one of two good answers)
+        assert tried.place.launches() == 0
+        return
+    status = end_of(attached(tried, reference))
+    assert isinstance(status, NoCapacity)
+    assert status.reason
+
+
+# ------------------------------------------------------------------------------------------- a launcher that dies
+
+
+class Died(BaseException):
+    """The dispatcher's process is gone. Not an Exception, as a kill -9 is not."""
+
+
+@dataclass
+class Written:
+    """The durable records of a session's launches, and the write at which the launcher dies."""
+
+    dies: str = ""
+    done: list[str] = field(default_factory=list)
+    attempt: int = 0
+    in_flight: InFlight | None = None
+
+    def at(self, moment: str) -> None:
+        self.done.append(moment)
+        if moment == self.dies:
+            raise Died(moment)
+
+    def planned(self, attempt: int, plan: SessionPlan) -> None:
+        self.at("after 1, the plan")
+
+    def wait_seconds(self, plan: SessionPlan) -> float | None:
+        """It may be launched now."""
+
+    def launching(self, attempt: int, name: str, place: str) -> None:
+        self.attempt, self.in_flight = attempt, InFlight(attempt, name, place)
+        self.at("after 2, launching")
+
+    def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None:
+        self.at("after 3, the launch")
+        assert self.in_flight is not None
+        self.in_flight = InFlight(attempt, self.in_flight.name, self.in_flight.place, reference)
+        self.at("after 4, launched")
+
+    def attached(self, attempt: int, cluster: str) -> None:
+        self.done.append("attached")
+
+    def stalled(self, attempt: int, quiet_seconds: float) -> None:
+        self.done.append("stalled")
+
+    def retried(self, attempt: int, failed: AttemptFailed, at_ms: int) -> None:
+        self.in_flight = None
+        self.done.append(f"retried: {failed.reasons}")
+
+    def progressed(self, heartbeat: Heartbeat | None) -> None:
+        if "watching" in self.dies and heartbeat is not None:
+            raise Died
+
+
+MOMENTS = ["after 1, the plan", "after 2, launching", "after 3, the launch", "after 4, launched", "5, watching"]
+
+
+def run(tried: Tried, written: Written, order: SessionCommand = SessionCommand.RUN) -> SessionOutcome:
+    task = SessionTask(tried.spec, written.attempt, in_flight=written.in_flight)
+    return tried.launcher(tried.place.cluster()).run(task, written, lambda: order)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_session_is_launched_once_if_its_launcher_dies_at_any_point_and_the_successor_sees_its_end(
+    tried: Tried, moment: str
+) -> None:
+    tried.place.jobs_do(Does.RUNS_SESSION)
+    written = Written(dies=moment)
+    with pytest.raises(Died):
+        run(tried, written)
+    written.dies = ""
+    launched = MOMENTS.index(moment) >= 2
+    if launched:
+        wait_until(lambda: tried.place.launches() == 1)
+    tried.place.let_go()
+
+    outcome = run(tried, written)
+
+    assert isinstance(outcome, Succeeded), outcome
+    assert ("attached" in written.done) == launched
+    assert tried.place.launches() == 1
+    assert tried.rounds() == 1
+    assert outcome.result.rows_out == 2
+
+
+@pytest.mark.parametrize("moment", MOMENTS[2:])
+def test_a_successor_can_stop_the_job_of_a_launcher_that_died_at_any_point(tried: Tried, moment: str) -> None:
+    tried.place.jobs_do(Does.RUNS_SESSION)
+    written = Written(dies=moment)
+    with pytest.raises(Died):
+        run(tried, written)
+    wait_until(lambda: tried.place.running() == 1)
+    written.dies = ""
+
+    assert run(tried, written, SessionCommand.LEAVE) == Interrupted(left_running=True)
+    assert tried.place.running() == 1
+    assert run(tried, written, SessionCommand.CANCEL) == Cancelled()
+    wait_until(lambda: tried.place.running() == 0)
+    assert tried.rounds() == 0
+
+
+def test_a_job_that_vanished_with_its_launcher_is_followed_by_the_next_attempt(tried: Tried) -> None:
+    tried.place.jobs_do(Does.RUNS_SESSION)
+    written = Written(dies="after 4, launched")
+    with pytest.raises(Died):
+        run(tried, written)
+    written.dies = ""
+    wait_until(lambda: tried.place.running() == 1)
+    assert written.in_flight is not None
+    assert written.in_flight.reference is not None
+    tried.place.make_vanish(written.in_flight.reference)
+    wait_until(lambda: tried.place.running() == 0)
+    tried.place.let_go()
+
+    outcome = run(tried, written)
+    while isinstance(outcome, Postponed):  # it was seen to run for a moment longer than its session
+        outcome = run(tried, written)
+    assert isinstance(outcome, Succeeded)
+    assert written.attempt == 2
+    assert tried.rounds() == 1
+
+
+def test_a_cluster_that_cannot_be_asked_keeps_the_session_as_it_is(
+    tried: Tried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unknown launch is not treated as a launch that never happened."""
+    written = Written(dies="after 3, the launch")
+    with pytest.raises(Died):
+        run(tried, written)
+    written.dies = ""
+    cluster = tried.place.cluster()
+
+    def find(name: str) -> ClusterReference | None:
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(cluster, "find", find)
+    task = SessionTask(tried.spec, written.attempt, in_flight=written.in_flight)
+    with pytest.raises(Unavailable):
+        tried.launcher(cluster).run(task, written, lambda: SessionCommand.RUN)
+    assert written.attempt == 1
+    run(tried, written, SessionCommand.CANCEL)

@@ -1,0 +1,68 @@
+"""The guarantees that a bundle of sessions needs of Spark's tasks and of their fake."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from compactor.engine.protocol import TaskRunner
+from compactor.engine.spark_tasks import SparkTaskRunner
+from compactor.model.errors import Invalid, OutOfMemory
+from tests.fakes.in_process_runner import InProcessTaskRunner, ProcessDied
+
+MakeRunner = Callable[[], TaskRunner[int, str]]
+
+
+@pytest.fixture(params=["here", pytest.param("spark", marks=pytest.mark.spark)])
+def make_runner(request: pytest.FixtureRequest) -> MakeRunner:
+    if request.param == "here":
+        return InProcessTaskRunner
+    context = request.getfixturevalue("spark").sparkContext
+    return lambda: SparkTaskRunner(context)
+
+
+def _called(element: int, is_again: bool) -> str:
+    return f"{element} again" if is_again else str(element)
+
+
+def _dies_at_three(process_of_tests: int, element: int, is_again: bool) -> str:
+    if element == 3:
+        if os.getpid() == process_of_tests:
+            raise ProcessDied
+        os.kill(os.getpid(), signal.SIGKILL)
+    return str(element)
+
+
+def _refuses(element: int, is_again: bool) -> str:
+    raise Invalid(f"{element} is refused")
+
+
+def test_each_element_is_given_to_the_function_once_and_its_answer_stands_at_its_place(
+    make_runner: MakeRunner,
+) -> None:
+    runner = make_runner()
+    assert runner.run([10, 11, 12, 13, 14], _called) == {}
+    assert runner.ended() == {0: "10", 1: "11", 2: "12", 3: "13", 4: "14"}
+
+
+def test_nothing_is_run_for_no_elements(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    assert runner.run([], _called) == {}
+    assert runner.ended() == {}
+
+
+def test_a_task_that_takes_its_process_down_is_not_tried_again_and_harms_no_other(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    lost = runner.run([1, 2, 3, 4, 5, 6], partial(_dies_at_three, os.getpid()))
+    assert list(lost) == [2]
+    assert isinstance(lost[2], OutOfMemory)
+    assert runner.ended() == {0: "1", 1: "2", 3: "4", 4: "5", 5: "6"}
+
+
+def test_errors_of_the_function_are_raised(make_runner: MakeRunner) -> None:
+    with pytest.raises(Invalid, match="7 is refused"):
+        make_runner().run([7], _refuses)

@@ -1,0 +1,285 @@
+"""Job runs whose sessions run on EMR: queue, dispatcher and boto3 against the fake service. Steps are threads here.
+
+What the same way costs with processes, kills and a real Spark is in `tests/spark/killed_dispatchers.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from compactor.model.clock import SystemClock
+from compactor.planning.sizing import Resources
+from compactor.storage.paths import SessionFolder
+from dispatcher.job_runs.job_run_log import JobRunStatus
+from launcher.submit import SparkJob, job_name
+from tests.conftest import Command
+from tests.contract.cluster_places import AwsService, Does, EmrPlace, EmrServerlessPlace
+from tests.e2e.conftest import House, Mailroom
+from tests.fakes.dispatch_desk import instruction
+from tests.fakes.emr_account import NO_CAPACITY, NO_SUCH_SUBNET, ROLE_WITHOUT_RIGHTS, EmrAccount, Mishap
+from tests.fakes.emr_server import emr_server
+from tests.fakes.emr_serverless_account import ServerlessAccount
+from tests.fakes.emr_steps import ScriptedSteps
+from tests.servers import REGION
+from tests.unit.launcher.test_emr_request import ON_DEMAND
+from tests.unit.launcher.test_emr_settings import EMR
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def aws_service(endpoint_url: str) -> Iterator[AwsService]:
+    clock, steps = SystemClock(), ScriptedSteps()
+    with emr_server(EmrAccount(clock, steps), ServerlessAccount(clock, steps)) as server:
+        yield AwsService.open(server)
+
+
+@pytest.fixture
+def place(house: House, aws_service: AwsService) -> EmrPlace:
+    found = EmrPlace(aws_service, house.state)
+    found.jobs_do(Does.RUNS_SESSION)
+    found.let_go()
+    return found
+
+
+def dispatch(house: House, place: EmrPlace | EmrServerlessPlace) -> None:
+    house.dispatcher(until_idle=True, on_aws=place.cluster())(threading.Event())
+
+
+def session_events(mailroom: Mailroom, what: str) -> list[str]:
+    """The reasons that events of this type give."""
+    found = [event.data for event in mailroom.events() if event.type == f"lithify.session.{what}.v1"]
+    return ["; ".join(data.reasons) for data in found]  # type: ignore[attr-defined]
+
+
+def test_a_document_becomes_a_compacted_table_on_a_cluster_of_its_own(
+    house: House, mailroom: Mailroom, place: EmrPlace
+) -> None:
+    house.append([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    house.append([{"id": 1, "v": "c"}])
+    job_run_id = mailroom.send(instruction())
+
+    dispatch(house, place)
+
+    assert house.rows() == [{"id": 1, "v": "c"}, {"id": 2, "v": "b"}]
+    assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    (request,) = place.server.asked("RunJobFlow")
+    (session,) = house.job_run(job_run_id).sessions.values()
+    assert session.plan is not None
+    assert session.plan.cluster is not None
+    groups = {each["InstanceRole"]: each for each in request["Instances"]["InstanceGroups"]}
+    assert groups["CORE"]["InstanceType"] == session.plan.cluster.instance_type
+    assert groups["CORE"]["InstanceCount"] == session.plan.cluster.core_nodes
+    wait_until(lambda: place.running() == 0)
+
+
+def test_a_document_becomes_a_compacted_table_on_serverless(
+    house: House, mailroom: Mailroom, aws_service: AwsService
+) -> None:
+    place = EmrServerlessPlace(aws_service, house.state)
+    place.jobs_do(Does.RUNS_SESSION)
+    place.let_go()
+    house.append([{"id": 1, "v": "a"}])
+    job_run_id = mailroom.send(instruction())
+
+    dispatch(house, place)
+
+    assert house.rows() == [{"id": 1, "v": "a"}]
+    assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    assert len(place.server.asked("StartJobRun")) == 1
+
+
+@pytest.mark.parametrize(
+    ("mishap", "says"),
+    [(NO_CAPACITY, "found no capacity"), (ROLE_WITHOUT_RIGHTS, "met a role that lacks a right")],
+    ids=["capacity", "role"],
+)
+def test_a_temporary_failure_is_reported_by_an_event_and_retried(
+    house: House, mailroom: Mailroom, place: EmrPlace, mishap: Mishap, says: str
+) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    place.server.emr.mishaps.append(mishap)
+    job_run_id = mailroom.send(instruction())
+
+    dispatch(house, place)
+
+    assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    (reason,) = session_events(mailroom, "retried")
+    assert says in reason
+    assert mishap.message in reason
+    assert len(place.server.asked("RunJobFlow")) == 2
+
+
+def test_a_permanent_failure_is_reported_by_an_event_and_not_retried(
+    house: House, mailroom: Mailroom, place: EmrPlace
+) -> None:
+    house.append([{"id": 1, "v": "a"}])
+    place.server.emr.mishaps.append(NO_SUCH_SUBNET)
+    job_run_id = mailroom.send(instruction())
+
+    dispatch(house, place)
+
+    assert house.job_run(job_run_id).status is JobRunStatus.FAILED
+    (reason,) = session_events(mailroom, "failed")
+    assert "fix the settings of the cluster" in reason
+    assert session_events(mailroom, "retried") == []
+    assert len(place.server.asked("RunJobFlow")) == 1
+
+
+def test_a_job_run_that_is_cancelled_leaves_no_cluster(
+    house: House, mailroom: Mailroom, aws_service: AwsService
+) -> None:
+    place = EmrPlace(aws_service, house.state)
+    place.jobs_do(Does.RUNS_SESSION)
+    house.append([{"id": 1, "v": "a"}])
+    job_run_id = mailroom.send(instruction())
+    stops = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
+        try:
+            wait_until(lambda: place.launches() == 1)
+            assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
+            running.result(60)
+        finally:
+            place.let_go()
+            stops.set()
+    assert house.job_run(job_run_id).status is JobRunStatus.CANCELLED
+    wait_until(lambda: place.running() == 0)
+    assert house.rows() == []
+
+
+# ---------------------------------------------------------------------------------------------------------- sweep
+
+
+def launch(house: House, place: EmrPlace, job_run_id: str, attempt: int = 1) -> str:
+    """A cluster that waits, as a dispatcher of this state launches it. Answers its name."""
+    location, session_id = house.state.location, f"{job_run_id}.1"
+    name = job_name(location, job_run_id, session_id, attempt)
+    key = SessionFolder(job_run_id, session_id).plan(attempt).key
+    place.jobs_do(Does.WAITS)
+    place.cluster().launch(SparkJob(name, location, key, attempt, Resources(1 << 30, 1)), ON_DEMAND)
+    return name
+
+
+def test_a_dispatcher_ends_what_nobody_owns(house: House, aws_service: AwsService) -> None:
+    place = EmrPlace(aws_service, house.state)
+    launch(house, place, "gone")
+    stops = threading.Event()
+    dispatcher = house.dispatcher(until_idle=False, on_aws=place.cluster(), cluster_sweep_seconds=0.2)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(dispatcher, stops)
+        try:
+            wait_until(lambda: place.running() == 0)
+        finally:
+            stops.set()
+        running.result(60)
+    assert len(place.server.asked("TerminateJobFlows")) >= 1
+
+
+def settings_file(house: House, place: EmrPlace, **changes: object) -> str:
+    file = house.folder / "emr.json"
+    file.write_text(json.dumps({**EMR, "region": REGION, "endpoint_url": place.server.url, **changes}))
+    return str(file)
+
+
+def clusters_of(house: House, place: EmrPlace, *more: str) -> tuple[int, dict[str, str]]:
+    """What each cluster is said to be, by its name."""
+    said = house.lithify(
+        *("clusters", "--state", str(house.folder / "state"), "--cluster-settings", settings_file(house, place)),
+        *("--output", "json", *more),
+    )
+    return said.returncode, {each["name"]: each["standing"] for each in json.loads(said.stdout)["clusters"]}
+
+
+def test_the_verb_shows_what_runs_and_ends_what_nobody_owns_only_when_it_is_told_to(
+    house: House, mailroom: Mailroom, aws_service: AwsService
+) -> None:
+    place = EmrPlace(aws_service, house.state)
+    house.append([{"id": 1, "v": "a"}])
+    job_run_id = mailroom.send(instruction())
+    stops = threading.Event()
+    place.jobs_do(Does.WAITS)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
+        try:
+            wait_until(lambda: place.launches() == 1)
+            (session_id,) = house.job_run(job_run_id).sessions
+            owned = job_name(house.state.location, job_run_id, session_id, 1)
+            ownerless = launch(house, place, "gone")
+
+            both = {owned: "owned", ownerless: "ownerless"}
+            assert clusters_of(house, place) == (0, both)
+            assert place.running() == 2
+            ended = clusters_of(house, place, "--end", "--seconds-between-looks", "1")
+            assert ended == (0, {owned: "owned", ownerless: "ended"})
+            wait_until(lambda: place.running() == 1)
+            assert clusters_of(house, place) == (0, {owned: "owned"})
+        finally:
+            place.let_go()
+            stops.set()
+        running.result(60)
+
+
+def test_the_verb_says_in_words_what_to_do(house: House, aws_service: AwsService, command: Command) -> None:
+    place = EmrPlace(aws_service, house.state)
+    arguments = ["clusters", "--state", str(house.folder / "state"), "--cluster-settings", settings_file(house, place)]
+    assert "No cluster of this state runs." in command(*arguments).out
+    launch(house, place, "gone")
+    assert "To end 1 cluster that no open session owns, add --end." in command(*arguments).out
+    place.let_go()
+
+
+# --------------------------------------------------------------------------------------------------- bad settings
+
+
+def refused(command: Command, house: House, *options: str) -> Sequence[str]:
+    said = command("dispatch", "--queue-url", "http://127.0.0.1:9/1/q", *house.options(), *options)
+    assert said.exit_code == 2, said
+    return said.err.splitlines()
+
+
+def test_everything_that_is_wrong_with_a_cluster_is_refused_together_before_anything_is_asked(
+    house: House, place: EmrPlace, command: Command, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"region": "us-east-1", "priced_on": "2999-01-01", "instance_types": [], "prize": 1}')
+    file = settings_file(house, place, release_label="7.13", subnet_ids=["vpc-1"], service_role="a role")
+    lines = refused(
+        *(command, house, "--cluster-settings", file, "--min-nodes", "3", "--max-nodes", "2"),
+        *("--price-file", str(prices)),
+    )
+    for reason in (
+        "release_label is '7.13': write one like emr-7.13.0",
+        "subnet_ids: 'vpc-1' is no subnet",
+        "service_role is 'a role': write its name, or arn:",
+        "at least 3 nodes and at most 2",
+        "prize",
+        "/state is a folder of this machine, which the nodes of a cluster cannot reach: write s3://bucket/prefix",
+        "/lake is a folder of this machine",
+    ):
+        assert any(reason in line for line in lines), (reason, lines)
+    assert place.server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--instance-type", "m5.large"), "instance type 'm5.large' is unknown"),
+        (("--max-nodes", "0"), "it must be 1 or more"),
+        (("--max-usd", "0"), "it must be above 0"),
+        (("--cluster-settings", "nowhere.json"), "nowhere.json cannot be read: No such file or directory"),
+    ],
+)
+def test_a_limit_or_a_type_that_makes_no_sense_is_refused_with_what_to_write(
+    house: House, place: EmrPlace, command: Command, options: Sequence[str], reason: str
+) -> None:
+    lines = refused(command, house, "--cluster-settings", settings_file(house, place), *options)
+    assert any(reason in line for line in lines), lines
+    assert place.server.requests == []

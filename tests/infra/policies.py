@@ -1,0 +1,157 @@
+"""An evaluator of IAM policies, as small as the statements that the templates have: who may do what on which resource.
+
+An explicit deny of a bucket's policy wins; else an allow of the role is needed. What the evaluator does not know (an
+operator, a wildcard account, NotAction) is an error, and not a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tests.infra.templates import Template
+
+ACCOUNT, REGION = "123456789012", "us-east-1"
+PARAMETERS = {
+    "AWS::AccountId": ACCOUNT,
+    "AWS::Region": REGION,
+    "AWS::Partition": "aws",
+    "AWS::URLSuffix": "amazonaws.com",
+    "AWS::StackName": "Lithify",
+}
+_SERVICES = {
+    "AWS::EC2::SecurityGroup": "ec2",
+    "AWS::ECR::Repository": "ecr",
+    "AWS::ECS::Cluster": "ecs",
+    "AWS::EMRServerless::Application": "emr-serverless",
+    "AWS::KMS::Key": "kms",
+    "AWS::SNS::Topic": "sns",
+    "AWS::SQS::Queue": "sqs",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """`context`: condition keys. A key that is not there is absent."""
+
+    action: str
+    resource: str
+    context: Mapping[str, str] = field(default_factory=dict)
+
+
+class Account:
+    """The roles and buckets of a template, with names as an account would give them."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+
+    # -- names
+
+    def named(self, resource_type: str, part: str = "") -> str:
+        """The logical id of the one resource of this type whose id has this part."""
+        (found,) = (
+            name for name, each in self._template["Resources"].items() if each["Type"] == resource_type and part in name
+        )
+        return f"{found}"
+
+    def arn(self, name: str) -> str:
+        kind = self._template["Resources"][name]["Type"]
+        if kind == "AWS::S3::Bucket":
+            return f"arn:aws:s3:::{self.ref(name)}"
+        if kind == "AWS::IAM::Role":
+            return f"arn:aws:iam::{ACCOUNT}:role/{name}"
+        return f"arn:aws:{_SERVICES.get(kind, 'other')}:{REGION}:{ACCOUNT}:{name}"
+
+    def ref(self, name: str) -> str:
+        if name in PARAMETERS:
+            return PARAMETERS[name]
+        kind: str = self._template["Resources"][name]["Type"]
+        if kind == "AWS::SNS::Topic":
+            return self.arn(name)
+        return f"{name.lower() if kind == 'AWS::S3::Bucket' else name}"
+
+    def resolved(self, value: Any) -> Any:  # noqa: ANN401  (JSON)
+        """Without CloudFormation's functions."""
+        match value:
+            case {"Ref": name}:
+                return self.ref(name)
+            case {"Fn::GetAtt": [name, str() as attribute]}:
+                return self.arn(name) if attribute == "Arn" else f"{name}.{attribute}"
+            case {"Fn::Join": [separator, parts]}:
+                return separator.join(self.resolved(part) for part in parts)
+            case dict():
+                return {name: self.resolved(each) for name, each in value.items()}
+            case list():
+                return [self.resolved(each) for each in value]
+            case _:
+                return value
+
+    # -- decisions
+
+    def statements(self, role: str) -> list[dict[str, Any]]:
+        properties = self._template["Resources"][role]["Properties"]
+        return [
+            statement
+            for policy in properties["Policies"]
+            for statement in self.resolved(policy["PolicyDocument"]["Statement"])
+        ]
+
+    def allows(self, role: str, request: Request) -> bool:
+        tags = self._template["Resources"][role]["Properties"].get("Tags", [])
+        context = {
+            **{f"aws:PrincipalTag/{tag['Key']}": tag["Value"] for tag in tags},
+            "aws:SecureTransport": "true",
+            "s3:TlsVersion": "1.3",
+            **request.context,
+        }
+        asked = Request(request.action, request.resource, context)
+        if any(_applies(each, asked) for each in self._denials()):
+            return False
+        return any(each["Effect"] == "Allow" and _applies(each, asked) for each in self.statements(role))
+
+    def _denials(self) -> Iterator[dict[str, Any]]:
+        for each in self._template["Resources"].values():
+            if each["Type"] in {"AWS::S3::BucketPolicy", "AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"}:
+                for statement in self.resolved(each["Properties"]["PolicyDocument"]["Statement"]):
+                    if statement["Effect"] == "Deny":
+                        assert statement["Principal"] in ("*", {"AWS": "*"}), statement
+                        yield statement
+
+
+def listed(value: Any) -> list[Any]:  # noqa: ANN401  (JSON)
+    return value if isinstance(value, list) else [value]
+
+
+def _applies(statement: Mapping[str, Any], request: Request) -> bool:
+    assert not statement.keys() & {"NotAction", "NotResource", "NotPrincipal"}, statement
+    return (
+        any(_matches(request.action.lower(), each.lower()) for each in listed(statement["Action"]))
+        and any(_matches(request.resource, each) for each in listed(statement["Resource"]))
+        and all(
+            _holds(operator, key, listed(wanted), request.context)
+            for operator, conditions in statement.get("Condition", {}).items()
+            for key, wanted in conditions.items()
+        )
+    )
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Of IAM's patterns: `*` and `?`, also over slashes; a bracket is a bracket."""
+    return fnmatchcase(text, pattern.replace("[", "[[]"))
+
+
+def _holds(operator: str, key: str, wanted: list[str], context: Mapping[str, str]) -> bool:
+    found = context.get(key)
+    if operator == "Null":
+        return (found is None) is (wanted == ["true"])
+    if operator == "StringLikeIfExists":
+        return found is None or any(_matches(found, each) for each in wanted)
+    if operator == "StringNotEquals":
+        return found not in wanted
+    if operator == "NumericLessThan":
+        return found is not None and float(found) < float(wanted[0])
+    if operator in {"StringEquals", "Bool", "ArnEquals"}:
+        return found is not None and any(found == each for each in wanted)
+    raise AssertionError(f"{operator} is not evaluated: add it")

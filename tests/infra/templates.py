@@ -1,0 +1,108 @@
+"""Examples of stages, their templates, and the golden files that these are compared with.
+
+`make accept-templates` writes the golden files anew: `git diff` then shows what changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from infra.app import build, checked_stage
+from infra.permissions import Part
+
+Template = dict[str, Any]
+
+GOLDEN = Path(__file__).parent / "golden"
+ACCEPT = "make accept-templates"
+
+GIVEN: Mapping[str, tuple[str, ...]] = {
+    "dev": ("dev",),
+    "prod": (
+        "prod",
+        "account=123456789012",
+        "region=eu-west-1",
+        "alarm_addresses=oncall@example.com",
+        "lakes=lake,finance/eu,s3://older-lakes/lake",
+    ),
+    "serverless": (
+        "prod",
+        "account=123456789012",
+        "region=us-east-1",
+        "alarm_addresses=oncall@example.com",
+        "spark=emr_serverless",
+        "key_arn=arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555",
+    ),
+}
+"""What is given on the command line, for each example."""
+
+
+@cache
+def _built(example: str) -> tuple[Template, tuple[Part, ...]]:
+    with TemporaryDirectory() as folder:
+        app, stack = build(checked_stage(GIVEN[example]), Path(folder))
+        template: Template = app.synth().get_stack_by_name(stack.stack_name).template
+        return template, tuple(stack.parts)
+
+
+def synthesised(example: str) -> Template:
+    return _built(example)[0]
+
+
+def parts_of(example: str) -> tuple[Part, ...]:
+    return _built(example)[1]
+
+
+def golden_file(example: str) -> Path:
+    return GOLDEN / f"{example}.template.json"
+
+
+def rendered(template: Template) -> str:
+    return json.dumps(template, indent=1, sort_keys=True) + "\n"
+
+
+def differences(expected: Template, found: Template) -> Iterator[str]:
+    """A line for each property of each resource, output and parameter that differs."""
+    for room in sorted(expected.keys() | found.keys()):
+        before, after = expected.get(room, {}), found.get(room, {})
+        if not isinstance(before, dict) or not isinstance(after, dict):
+            if before != after:
+                yield f"{room}: {before!r} -> {after!r}"
+            continue
+        for name in sorted(before.keys() | after.keys()):
+            where = f"{room} {name}{_type_of(before.get(name) or after.get(name))}"
+            if name not in before:
+                yield f"+ {where}"
+            elif name not in after:
+                yield f"- {where}"
+            else:
+                yield from (f"  {where}{path}: {change}" for path, change in _changes(before[name], after[name], ""))
+
+
+def _type_of(entry: object) -> str:
+    return f" ({entry['Type']})" if isinstance(entry, dict) and "Type" in entry else ""
+
+
+def _changes(before: object, after: object, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in sorted(before.keys() | after.keys()):
+            yield from _changes(before.get(name), after.get(name), f"{path}.{name}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (one, other) in enumerate(zip(before, after)):
+            yield from _changes(one, other, f"{path}[{number}]")
+    elif before != after:
+        yield path, f"{json.dumps(before)} -> {json.dumps(after)}"
+
+
+def accept() -> None:
+    GOLDEN.mkdir(exist_ok=True)
+    for example in GIVEN:
+        golden_file(example).write_text(rendered(synthesised(example)))
+
+
+if __name__ == "__main__":
+    accept()

@@ -1,0 +1,291 @@
+"""Least privilege: denied things are tried, on the statements that are synthesised."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from infra.access.places import DEPLOYMENT_TAG
+from tests.infra.policies import ACCOUNT, REGION, Account, Request, listed
+from tests.infra.templates import Template, parts_of, synthesised
+from tests.infra.wide_resources import NOTHING_NARROWER
+
+ENTRY = "streams/_/log/00000000000000000007.json"
+
+
+@pytest.fixture(scope="module")
+def account() -> Account:
+    return Account(synthesised("dev"))
+
+
+@pytest.fixture(scope="module")
+def serverless() -> Account:
+    return Account(synthesised("serverless"))
+
+
+def request_of(account: Account, text: str) -> Request:
+    """`s3:PutObject lake/lake/tables/x [key=value ...]`, with words for what the stack makes."""
+    action, what, *context = text.split()
+    lakes = account.arn(account.named("AWS::S3::Bucket", "Lakes"))
+    state = account.arn(account.named("AWS::S3::Bucket", "State"))
+    words = {
+        "LAKES": lakes,
+        "STATE": state,
+        "QUEUE": account.arn(account.named("AWS::SQS::Queue", "Instructions")),
+        "DEAD": account.arn(account.named("AWS::SQS::Queue", "DeadLetters")),
+        "TOPIC": account.arn(account.named("AWS::SNS::Topic", "Events")),
+        "ALARMS": account.arn(account.named("AWS::SNS::Topic", "Alarms")),
+        "KEY": account.arn(account.named("AWS::KMS::Key")),
+        "HERE": f"{REGION}:{ACCOUNT}",
+        "EC2_ROLE": account.arn(account.named("AWS::IAM::Role", "SparkJobRole")),
+        "EMR_ROLE": account.arn(account.named("AWS::IAM::Role", "EmrServiceRole")),
+        "TASK_ROLE": account.arn(account.named("AWS::IAM::Role", "DispatcherRole")),
+        "START_ROLE": account.arn(account.named("AWS::IAM::Role", "ContainerStartRole")),
+        "KEEPER_ROLE": f"arn:aws:iam::{ACCOUNT}:role/KeeperRole",
+        "CLUSTER": f"arn:aws:ecs:{REGION}:{ACCOUNT}:cluster/lithify-dev",
+    }
+    for word, value in words.items():
+        what = re.sub(rf"\b{word}\b", value, what)
+        context = [re.sub(rf"\b{word}\b", value, each) for each in context]
+    pairs = dict(each.split("=", 1) for each in context)
+    return Request(action, what, pairs)
+
+
+OUR_TAG = f"elasticmapreduce:RequestTag/{DEPLOYMENT_TAG}=Lithify-dev"
+OUR_CLUSTER = f"elasticmapreduce:ResourceTag/{DEPLOYMENT_TAG}=Lithify-dev"
+FOREIGN_CLUSTER = f"elasticmapreduce:ResourceTag/{DEPLOYMENT_TAG}=Lithify-prod"
+NEW = "s3:if-none-match=*"
+
+MAY = {
+    "DispatcherRole": [
+        "sqs:ReceiveMessage QUEUE",
+        "sqs:SendMessage DEAD",
+        "sns:Publish TOPIC",
+        f"s3:PutObject STATE/state/job_runs/run/log/00000000000000000001.json {NEW}",
+        "s3:GetObject STATE/state/task_tokens/run/message",
+        "s3:DeleteObject STATE/state/task_tokens/run/message",
+        "s3:PutObject STATE/state/live_dispatchers/one",
+        "s3:GetObject LAKES/lake/tables/T/log/00000000000000000001.json",
+        "s3:ListBucket LAKES s3:prefix=lake/tables/",
+        "s3:ListBucket STATE",
+        f"elasticmapreduce:RunJobFlow * {OUR_TAG}",
+        f"elasticmapreduce:TerminateJobFlows arn:aws:elasticmapreduce:HERE:cluster/j-1 {OUR_CLUSTER}",
+        "iam:PassRole EC2_ROLE iam:PassedToService=ec2.amazonaws.com",
+        "iam:PassRole EMR_ROLE iam:PassedToService=elasticmapreduce.amazonaws.com",
+        "states:SendTaskSuccess arn:aws:states:HERE:stateMachine:anybody",
+        "states:GetExecutionHistory arn:aws:states:HERE:execution:lithify-dev-dispatchers:one",
+        "kms:GenerateDataKey KEY",
+    ],
+    "SparkJobRole": [
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
+        "s3:PutObject LAKES/lake/tables/T/data/_/compacted/1/c/1-a.parquet",
+        "s3:GetObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:AbortMultipartUpload LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:GetObject STATE/state/job_runs/run/sessions/run.1/plan.json",
+        f"s3:PutObject STATE/state/job_runs/run/sessions/run.1/log/00000000000000000001.json {NEW}",
+        "s3:PutObject STATE/state/job_runs/run/bundles/b/heartbeat.json",
+        "s3:GetObject STATE/archive/lithify.tar.gz",
+        "s3:PutObject STATE/emr-logs/j-1/steps/s-1/stderr.gz",
+        "kms:Decrypt KEY",
+    ],
+    "EmrServiceRole": ["iam:PassRole EC2_ROLE iam:PassedToService=ec2.amazonaws.com"],
+    "WorkflowRole": [
+        "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-dispatcher:7 ecs:cluster=CLUSTER",
+        "ecs:StopTask arn:aws:ecs:HERE:task/lithify-dev/abc ecs:cluster=CLUSTER",
+        "ecs:ListTasks * ecs:cluster=CLUSTER",
+        "iam:PassRole TASK_ROLE iam:PassedToService=ecs-tasks.amazonaws.com",
+        "iam:PassRole START_ROLE iam:PassedToService=ecs-tasks.amazonaws.com",
+        "states:StartExecution arn:aws:states:HERE:stateMachine:lithify-dev-dispatchers",
+        "states:StopExecution arn:aws:states:HERE:execution:lithify-dev-dispatchers:one",
+    ],
+    "KeeperRole": [
+        "s3:DeleteObject LAKES/lake/tables/T/data/_/compacted/1/c/1-a.parquet",
+        "s3:ListBucketMultipartUploads STATE",
+        "s3:AbortMultipartUpload STATE/state/job_runs/run/result.json",
+    ],
+    "KeeperScheduleRole": [
+        "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-keeper:1 ecs:cluster=CLUSTER",
+        "iam:PassRole KEEPER_ROLE iam:PassedToService=ecs-tasks.amazonaws.com",
+    ],
+    "SenderRole": ["sqs:SendMessage QUEUE", "kms:GenerateDataKey KEY"],
+    "OperatorReadRole": [
+        "s3:GetObject STATE/state/job_runs/run/log/00000000000000000001.json",
+        "s3:GetObject LAKES/lake/tables/T/log/00000000000000000001.json",
+        "sqs:GetQueueAttributes DEAD",
+        "cloudwatch:GetMetricData *",
+        "states:ListExecutions arn:aws:states:HERE:stateMachine:lithify-dev-dispatchers",
+    ],
+    "OperatorRedriveRole": ["sqs:ReceiveMessage DEAD", "sqs:DeleteMessage DEAD", "sqs:SendMessage QUEUE"],
+    "ContainerStartRole": [
+        "ecr:GetAuthorizationToken *",
+        "logs:PutLogEvents arn:aws:logs:HERE:log-group:/lithify-dev/dispatcher:x",
+    ],
+}
+
+MAY_NOT = {
+    "DispatcherRole": [
+        "s3:DeleteObject STATE/state/job_runs/run/log/00000000000000000001.json",
+        "s3:PutObject STATE/state/job_runs/run/log/00000000000000000001.json",
+        "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:GetObject LAKES/somebody-else/x",
+        "s3:ListBucket LAKES s3:prefix=somebody-else/",
+        "s3:PutObject STATE/archive/lithify.tar.gz",
+        "sqs:ReceiveMessage DEAD",
+        "sqs:DeleteQueue QUEUE",
+        "sns:Publish ALARMS",
+        "sns:Subscribe TOPIC",
+        "iam:PassRole TASK_ROLE iam:PassedToService=ec2.amazonaws.com",
+        "iam:PassRole KEEPER_ROLE iam:PassedToService=ec2.amazonaws.com",
+        "iam:PassRole EC2_ROLE iam:PassedToService=lambda.amazonaws.com",
+        "iam:PassRole EC2_ROLE",
+        "elasticmapreduce:RunJobFlow *",
+        f"elasticmapreduce:TerminateJobFlows arn:aws:elasticmapreduce:HERE:cluster/j-1 {FOREIGN_CLUSTER}",
+        "elasticmapreduce:TerminateJobFlows arn:aws:elasticmapreduce:HERE:cluster/j-1",
+        "states:StartExecution arn:aws:states:HERE:stateMachine:lithify-dev-dispatchers",
+        "states:GetExecutionHistory arn:aws:states:HERE:execution:somebody-else:one",
+        "kms:CreateGrant KEY",
+        "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-dispatcher:7 ecs:cluster=CLUSTER",
+    ],
+    "SparkJobRole": [
+        f"s3:DeleteObject LAKES/lake/tables/T/{ENTRY}",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY}",
+        "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:GetObject STATE/state/task_tokens/run/message",
+        "s3:GetObject STATE/state/job_runs/run/log/00000000000000000001.json",
+        f"s3:PutObject STATE/state/job_runs/run/log/00000000000000000009.json {NEW}",
+        "s3:PutObject STATE/archive/lithify.tar.gz",
+        "s3:GetObject STATE/emr-logs/j-1/steps/s-1/stderr.gz",
+        "s3:ListBucket STATE s3:prefix=state/task_tokens/",
+        "sqs:ReceiveMessage QUEUE",
+        "sqs:SendMessage QUEUE",
+        "sns:Publish TOPIC",
+        "states:SendTaskSuccess *",
+        f"elasticmapreduce:RunJobFlow * {OUR_TAG}",
+    ],
+    "EmrServiceRole": [
+        "iam:PassRole TASK_ROLE iam:PassedToService=ec2.amazonaws.com",
+        "s3:GetObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+    ],
+    "WorkflowRole": [
+        "ecs:RunTask arn:aws:ecs:HERE:task-definition/somebody-else:7 ecs:cluster=CLUSTER",
+        "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-dispatcher:7 ecs:cluster=other",
+        "iam:PassRole EC2_ROLE iam:PassedToService=ecs-tasks.amazonaws.com",
+        "states:StartExecution arn:aws:states:HERE:stateMachine:somebody-else",
+        "states:SendTaskSuccess *",
+        "s3:GetObject STATE/state/task_tokens/run/message",
+    ],
+    "KeeperRole": [
+        f"s3:DeleteObject LAKES/lake/tables/T/{ENTRY}",
+        "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:GetObject STATE/state/task_tokens/run/message",
+        "s3:DeleteObject STATE/state/job_runs/run/result.json",
+        "sqs:ReceiveMessage QUEUE",
+    ],
+    "KeeperScheduleRole": [
+        "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-dispatcher:1 ecs:cluster=CLUSTER",
+        "iam:PassRole TASK_ROLE iam:PassedToService=ecs-tasks.amazonaws.com",
+    ],
+    "SenderRole": [
+        "s3:GetObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:ListBucket LAKES s3:prefix=lake/",
+        "sqs:ReceiveMessage QUEUE",
+        "sqs:SendMessage DEAD",
+        "sns:Publish TOPIC",
+    ],
+    "OperatorReadRole": [
+        "s3:GetObject STATE/state/task_tokens/run/message",
+        "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "sqs:SendMessage QUEUE",
+        "sqs:DeleteMessage DEAD",
+        "states:GetExecutionHistory arn:aws:states:HERE:execution:lithify-dev-dispatchers:one",
+        "kms:GenerateDataKey KEY",
+    ],
+    "OperatorRedriveRole": [
+        "sqs:DeleteMessage QUEUE",
+        "sqs:ReceiveMessage QUEUE",
+        "s3:GetObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+    ],
+    "ContainerStartRole": [
+        "ecr:PutImage arn:aws:ecr:HERE:repository/lithify-dev",
+        "s3:GetObject STATE/state/job_runs/run/result.json",
+    ],
+}
+
+
+def role(account: Account, name: str) -> str:
+    return account.named("AWS::IAM::Role", name)
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MAY.items() for text in texts])
+def test_a_role_has_the_rights_that_its_part_needs(account: Account, name: str, text: str) -> None:
+    assert account.allows(role(account, name), request_of(account, text))
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MAY_NOT.items() for text in texts])
+def test_a_role_lacks_the_rights_that_its_part_does_not_need(account: Account, name: str, text: str) -> None:
+    assert not account.allows(role(account, name), request_of(account, text))
+
+
+def test_every_role_is_tried_both_ways(account: Account) -> None:
+    roles = {part.role for part in parts_of("dev")}
+    assert roles == MAY.keys() == MAY_NOT.keys()
+
+
+def test_without_encryption_on_the_way_nothing_is_served(account: Account) -> None:
+    plain = {"aws:SecureTransport": "false"}
+    for text in ("s3:GetObject STATE/state/job_runs/run/result.json", "sqs:ReceiveMessage QUEUE", "sns:Publish TOPIC"):
+        asked = request_of(account, text)
+        assert not account.allows(role(account, "DispatcherRole"), Request(asked.action, asked.resource, plain))
+
+
+def test_on_serverless_a_dispatcher_ends_job_runs_of_its_deployment_only(serverless: Account) -> None:
+    dispatcher, job = role(serverless, "DispatcherRole"), role(serverless, "SparkJobRole")
+    application = serverless.arn(serverless.named("AWS::EMRServerless::Application"))
+    tagged = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": "Lithify-prod"}
+    run = f"{application}/jobruns/1"
+    assert serverless.allows(dispatcher, Request("emr-serverless:CancelJobRun", run, tagged))
+    assert not serverless.allows(dispatcher, Request("emr-serverless:CancelJobRun", run))
+    passed = {"iam:PassedToService": "emr-serverless.amazonaws.com"}
+    assert serverless.allows(dispatcher, Request("iam:PassRole", serverless.arn(job), passed))
+    assert not serverless.allows(dispatcher, Request("iam:PassRole", serverless.arn(dispatcher), passed))
+    asked = Request("emr-serverless:StartJobRun", application, {f"aws:RequestTag/{DEPLOYMENT_TAG}": "other"})
+    assert not serverless.allows(dispatcher, asked)
+
+
+# ---------------------------------------------------------------------------------------------------- no wildcards
+
+
+def every_statement(template: Template) -> list[tuple[str, dict[str, object]]]:
+    account = Account(template)
+    names = [name for name, each in template["Resources"].items() if each["Type"] == "AWS::IAM::Role"]
+    return [(name, statement) for name in names for statement in account.statements(name)]
+
+
+def test_no_role_has_a_wildcard_action(template: Template) -> None:
+    for name, statement in every_statement(template):
+        assert all("*" not in action for action in listed(statement["Action"])), (name, statement)
+
+
+def test_a_wildcard_resource_is_only_where_aws_has_nothing_else(template: Template) -> None:
+    found = {
+        action
+        for _, statement in every_statement(template)
+        if "*" in listed(statement["Resource"])
+        for action in listed(statement["Action"])
+    }
+    assert found <= NOTHING_NARROWER.keys()
+
+
+def test_policies_are_in_roles_alone(template: Template) -> None:
+    others = {"AWS::IAM::Policy", "AWS::IAM::ManagedPolicy", "AWS::IAM::User", "AWS::IAM::Group"}
+    assert not others & {each["Type"] for each in template["Resources"].values()}
+
+
+def test_no_role_s_policy_is_larger_than_iam_takes(template: Template) -> None:
+    for name in {name for name, _ in every_statement(template)}:
+        text = json.dumps([each for owner, each in every_statement(template) if owner == name], separators=(",", ":"))
+        assert len(text) <= 10_240

@@ -1,0 +1,148 @@
+"""Stages: what is wrong with one is told at once, and nothing is synthesised."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import boto3
+import pytest
+
+from compactor.model.errors import Invalid
+from dispatcher.service_options import option_fields, read_options
+from infra import dispatcher_environment
+from infra.app import checked_stage, main
+from infra.aws.regions import SERVERLESS
+from infra.dispatcher_environment import EXAMPLE, EXAMPLE_SPARK, OF_THE_WORKFLOW, by_option
+from infra.stages import DEV, STAGES
+from tests.infra.templates import GIVEN
+
+PROD = GIVEN["prod"][1:4]
+
+
+def reasons(*arguments: str) -> tuple[str, ...]:
+    with pytest.raises(Invalid) as refused:
+        checked_stage(arguments)
+    return refused.value.reasons
+
+
+@pytest.mark.parametrize("example", sorted(GIVEN))
+def test_the_examples_are_good(example: str) -> None:
+    assert checked_stage(GIVEN[example]).name in STAGES
+
+
+def test_an_unknown_stage_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["staging"]) == 2
+    assert capsys.readouterr().err == "there is no stage 'staging': the stages are dev, prod\n"
+
+
+def test_no_stage_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "the stages are dev, prod" in capsys.readouterr().err
+
+
+def test_every_setting_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prod"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in lines] == ["account", "region", "alarm_addresses"]
+    assert lines[0] == "stage prod: account is missing: give it, account=..., behind the stage's name"
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    found = reasons(
+        "dev", "account=12", "region=Ireland", "max_sessions=0", "lakes=lake,lake/inner", "image_tag=a b", "spark=yarn"
+    )
+    assert found == (
+        "stage dev: max_sessions is 0: it must be more than 0",
+        "stage dev: account is '12': write its twelve digits, or any",
+        "stage dev: region is 'Ireland': write one like eu-west-1",
+        "stage dev: lakes: lake/inner and lake overlap: a lake is not inside another",
+        "stage dev: image_tag is 'a b': write letters, digits, . - and _",
+        "stage dev: spark is 'yarn': write one of emr, emr_serverless, local",
+        "stage dev: LITHIFY_MAX_SESSIONS: '0' is not a whole number, at least 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("lakes=s3://states/lake state_bucket=states", "overlaps the state, which has the bucket states for itself"),
+        ("lakes=", "lakes is empty: name one at least"),
+        ("lakes=/lake", "'/lake' is no place for a lake"),
+        ("lakes=s3://B/lake", "'s3://B/lake' is no place for a lake"),
+        ("state_bucket=A", "state_bucket is 'A': write 3 to 63 small letters"),
+        ("zones=4", "zones is 4: 3 at most"),
+        ("dispatchers=1", "two of each at least, or one fault ends the service"),
+        ("nat_gateways=3", "nat_gateways is 3: 0 to 2, one a zone at most"),
+        ("cidr=8.8.8.0/24", "write a private network of 16 to 24 bits"),
+        ("cidr=10.0.0.1/16", "has host bits set"),
+        ("dispatcher_memory_mib=100", "Fargate has no such task"),
+        ("drain_seconds=120", "a dispatcher must not be killed while it drains"),
+        ("stop_seconds=600", "Fargate kills a task after 120"),
+        ("watch_seconds=7200", "take less, or a shorter watch_seconds, or a longer restart_seconds"),
+        ("visibility_seconds=50000", "SQS takes 43200 at most"),
+        ("retention_days=20", "SQS takes 14 at most"),
+        ("dead_letter_days=3", "it would be lost before somebody has read it"),
+        ("log_days=8", "CloudWatch takes 1, 3, 5, 7"),
+        ("spot_share=2", "spot_share is 2.0: write 0 to 1"),
+        ("max_usd=0", "max_usd is 0.0: it must be more than 0"),
+        ("usd_per_day=-1", "usd_per_day is -1.0: it must be more than 0"),
+        ("alarm_addresses=nobody", "'nobody' is no e-mail address"),
+        ("key_arn=alias/lakes", "key_arn is 'alias/lakes': write one like arn:aws:kms:"),
+        (
+            "key_arn=arn:aws:kms:eu-west-1:123456789012:key/1",
+            "key_arn is of eu-west-1, and the stage is in us-east-1: a key is used in its own region",
+        ),
+        (
+            "release_label=emr-6.1.0",
+            "the cluster settings: release_label is emr-6.1.0: its Spark and Python are too old",
+        ),
+        ("endpoint_url=nowhere", "LITHIFY_ENDPOINT_URL"),
+        ("max_sesions=4", "a stage has no 'max_sesions'; did you mean 'max_sessions'?"),
+        ("max_sessions=many", "max_sessions is 'many': write a whole number"),
+        ("flow_logs=maybe", "flow_logs is 'maybe': write true or false"),
+        ("region", "'region' is no setting: write name=value"),
+        ("region=eu-nowhere-1", "knows no such region"),
+    ],
+)
+def test_invalid_values_are_refused_with_a_correction(given: str, reason: str) -> None:
+    assert any(reason in each for each in reasons("dev", *given.split())), reasons("dev", *given.split())
+
+
+def test_a_region_without_a_service_is_refused_where_boto3_knows() -> None:
+    session = boto3.session.Session()
+    of_all = [set(session.get_available_regions(each, "aws-iso")) for each in ("sqs", SERVERLESS)]
+    (region, *_) = sorted(of_all[0] - of_all[1])
+    (reason,) = reasons("dev", f"region={region}", "spark=emr_serverless")
+    assert f"region {region} has no {SERVERLESS}, as far as boto3" in reason
+    assert checked_stage(["dev", f"region={region}"]).region == region
+
+
+# ------------------------------------------------------------------------------------------------ the dispatcher's
+
+
+def environment(**changes: object) -> dict[str, str]:
+    stage = replace(DEV, **changes)  # type: ignore[arg-type]
+    return dispatcher_environment.dispatcher_environment(stage, EXAMPLE, EXAMPLE_SPARK, json.dumps)
+
+
+def test_the_dispatcher_reads_every_variable_as_the_stage_means_it() -> None:
+    options, errors = read_options({}, by_option(environment(lakes=("lake", "eu/lake"))))
+    assert errors.reasons == []
+    assert options.lake == "s3://lake-bucket/lake"
+    assert options.allow_lake == ("s3://lake-bucket/eu/lake",)
+    assert options.state == "s3://state-bucket/state"
+    assert options.task_heartbeat_seconds == DEV.heartbeat_seconds == 300
+    assert (options.max_sessions, options.max_usd) == (DEV.max_sessions, DEV.max_usd)
+    assert options.metrics_namespace == "Lithify/dev"
+
+
+def test_a_variable_that_the_dispatcher_does_not_know_ends_the_synthesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = tuple(each for each in option_fields() if each.name != "max_usd")
+    monkeypatch.setattr(dispatcher_environment, "option_fields", lambda: fewer)
+    (reason,) = reasons("dev")
+    assert reason == "the dispatcher has no option max_usd, which the stack gives it"
+
+
+def test_options_of_the_workflow_are_the_dispatcher_s() -> None:
+    assert set(OF_THE_WORKFLOW) <= {each.name for each in option_fields()}

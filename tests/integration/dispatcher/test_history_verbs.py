@@ -1,0 +1,133 @@
+"""`lithify history`, `lithify clean`, and SQL over the history: what is left of job runs that have ended."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from dispatcher.job_runs.history import EndedJobRun, day_of
+from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
+from tests.conftest import Command
+from tests.fakes.dispatch_desk import TABLE, Desk
+from tests.fakes.manual_clock import ManualClock
+
+README = (Path(__file__).parents[3] / "README.md").read_text()
+START_MS = 1_760_000_000_000
+FIRST, SECOND = day_of(START_MS), day_of(START_MS + 86_400_000)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """Its state is in a folder. Two job runs ended on the first day, which is closed, and one on the second."""
+    clock = ManualClock(START_MS)
+    made = Desk(tmp_path, clock=clock, state=open_store(parse_location(str(tmp_path / "state"))))
+    made.append([{"id": 1}])
+    made.accept(job_run_id="first")
+    made.run()
+    rejected = made.send("{}")
+    made.take()
+    made.publish(rejected)
+    made.run()
+    clock.sleep(86_400.0)
+    made.append([{"id": 2}])
+    made.accept(job_run_id="second")
+    made.run()
+    clock.sleep(3_600.0)
+    HistoryUpkeep(made.records, HistorySettings(), clock).round()
+    assert made.records.history.closed_days() == [FIRST]
+    yield made
+    made.close()
+
+
+def answer(command: Command, *arguments: str) -> dict[str, list[dict[str, object]]]:
+    said = command(*arguments, "-o", "json")
+    assert said.exit_code == 0, said.err
+    found: dict[str, list[dict[str, object]]] = json.loads(said.out)
+    return found
+
+
+def test_the_history_has_every_job_run_that_has_ended_the_latest_first(
+    desk: Desk, tmp_path: Path, command: Command
+) -> None:
+    state = ("--state", str(tmp_path / "state"))
+    found = answer(command, "history", *state)["job_runs"]
+    assert [(each["day"], each["status"]) for each in found] == [
+        (SECOND, "succeeded"),
+        (FIRST, "rejected"),
+        (FIRST, "succeeded"),
+    ]
+    assert (found[0]["job_run_id"], found[0]["table"], found[0]["rows_out"]) == ("second", TABLE, 2)
+    (rejected,) = answer(command, "history", *state, "--status", "rejected")["job_runs"]
+    assert rejected["reasons"]
+    assert len(answer(command, "history", *state, "--until", FIRST)["job_runs"]) == 2
+    assert len(answer(command, "history", *state, "--since", SECOND, "--table", TABLE)["job_runs"]) == 1
+    assert answer(command, "history", *state, "--table", "ACME.OTHER.V1")["job_runs"] == []
+    rows = list(csv.DictReader(io.StringIO(command("history", *state, "-o", "csv").out)))
+    assert set(rows[0]) == {"day", *EndedJobRun.model_fields}
+    assert "second" in command("history", *state).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--since", "yesterday"), "--since 'yesterday' is no day"),
+        (("--since", "2026-11-02", "--until", "2026-11-01"), "is after"),
+        (("--status", "lost"), "--status 'lost' is none of succeeded, failed, cancelled, rejected"),
+    ],
+)
+def test_meaningless_options_are_refused(
+    desk: Desk, tmp_path: Path, command: Command, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = command("history", "--state", str(tmp_path / "state"), *arguments)
+    assert refused.exit_code == 2
+    assert said in refused.err
+
+
+def test_status_shows_the_latest_that_have_ended_and_says_where_the_others_are(
+    desk: Desk, tmp_path: Path, command: Command
+) -> None:
+    state = ("--state", str(tmp_path / "state"))
+    assert len(answer(command, "status", *state)["job_runs"]) == 3
+    said = command("status", *state, "--last", "1")
+    assert "second" in said.out
+    assert "`lithify history` shows all" in said.out
+
+
+def test_clean_tells_first_and_deletes_when_it_is_told_to(desk: Desk, tmp_path: Path, command: Command) -> None:
+    state = tmp_path / "state"
+
+    def plans() -> list[Path]:
+        return sorted((state / "job_runs" / "first").rglob("plan.json"))
+
+    arguments = ("clean", "--state", str(state), "--older-than-days", "1")
+    (day,) = answer(command, *arguments)["days"]
+    assert day["day"] == FIRST
+    assert plans()
+    assert "add --delete" in command(*arguments).out
+    assert answer(command, *arguments, "--delete")["days"][0]["keys"] == day["keys"]
+    assert not plans()
+    assert answer(command, *arguments)["days"] == []
+    assert answer(command, "history", "--state", str(state))["job_runs"][0]["job_run_id"] == "second"
+    assert command("status", "first", "--state", str(state)).exit_code == 0
+
+
+def test_the_readmes_query_of_the_history_is_answered(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = re.search(r"<!-- tested: history -->\n```sql\n(?P<sql>.*?)^```$", README, re.S | re.M)
+    assert found is not None
+    monkeypatch.chdir(tmp_path)
+    answered = duckdb.sql(found["sql"])
+    assert answered is not None
+    assert answered.columns == ["table", "day", "job_runs", "seconds", "usd"]
+    assert [row[:3] for row in answered.fetchall()] == [(TABLE, date.fromisoformat(FIRST), 1)]

@@ -1,0 +1,83 @@
+"""`lithify table lookup` and `lithify table verify`, on a table of two days that is compacted without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog, compact
+from tests.conftest import Command
+from tests.fakes.unruly_engine import UnrulyEngine
+
+ORDERS = "ACME.ORDERS.V1"
+MONDAY, TUESDAY = {"day": "monday"}, {"day": "tuesday"}
+
+
+@pytest.fixture
+def lithify(tmp_path: Path, command: Command) -> Command:
+    catalog = DeltaCatalog.open(str(tmp_path))
+    orders = catalog.create_table(ORDERS, partition_keys=["day"])
+    for day, status in ((MONDAY, "sent"), (TUESDAY, "lost")):
+        orders.append(day, pa.table({"id": [1, 2], "line": ["a", "b"], "status": ["new", "new"]}))
+        orders.append(day, pa.table({"id": [2], "line": ["b"], "status": [status]}))
+    compact(ORDERS, {"id", "line"}, delta_catalog_client=catalog, hash_bucket_count=2, engine=UnrulyEngine())
+    return lambda *arguments: command(*arguments, "--lake", str(tmp_path))
+
+
+def looked_up(lithify: Command, *arguments: str) -> Any:  # noqa: ANN401 (it is JSON)
+    said = lithify("table", "lookup", ORDERS, "--partition", "day=tuesday", "--output", "json", *arguments)
+    assert said.exit_code == 0, said.err
+    return json.loads(said.out)["row"]
+
+
+def test_a_row_is_found_by_its_key(lithify: Command) -> None:
+    lost = {"id": 2, "line": "b", "status": "lost", "day": "tuesday"}
+    assert looked_up(lithify, "--key", "id=2", "--key", "line=b") == lost
+    new = {"id": 1, "line": "a", "status": "new", "day": "tuesday"}
+    assert looked_up(lithify, "-k", "line=a", "-k", "id=1") == new
+
+
+def test_a_key_that_is_not_there_is_no_error(lithify: Command) -> None:
+    assert looked_up(lithify, "--key", "id=1", "--key", "line=b") is None
+    said = lithify("table", "lookup", ORDERS, "--partition", "day=monday", "-k", "id=9", "-k", "line=a")
+    assert (said.exit_code, said.out) == (0, "There is no such row.\n")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        (["status=new"], "write COLUMN=VALUE with a column of id, line"),
+        (["id"], "write COLUMN=VALUE with a column of id, line"),
+        (["id=one", "line=a"], "'one' is no int64"),
+        (["id=1", "id=2", "line=a"], "names 'id' twice"),
+        (["id=1"], "the key has columns ['id'], but the index was built for ['id', 'line']"),
+    ],
+)
+def test_a_key_that_can_not_be_is_one_sentence_and_exit_code_2(lithify: Command, pairs: list[str], reason: str) -> None:
+    keys = [word for pair in pairs for word in ("--key", pair)]
+    said = lithify("table", "lookup", ORDERS, "--partition", "day=monday", *keys)
+    assert (said.exit_code, said.out) == (2, "")
+    assert reason in " ".join(said.err.split())
+
+
+def test_every_stream_of_a_table_is_audited(lithify: Command) -> None:
+    said = lithify("table", "verify", ORDERS, "--output", "json")
+    assert said.exit_code == 0, said.err
+    streams = json.loads(said.out)["streams"]
+    assert [(each["rows"], each["problems"]) for each in streams] == [(2, []), (2, [])]
+
+
+def test_an_audit_that_finds_something_exits_with_1(lithify: Command, tmp_path: Path) -> None:
+    """A compacted file of the wrong rows: their keys are not those that the index points at."""
+    import pyarrow.parquet as pq
+
+    file = next(path for path in sorted(tmp_path.rglob("*.parquet")) if "compacted" in str(path))
+    rows = pq.read_table(file)
+    pq.write_table(rows.set_column(0, "id", pa.array([7] * len(rows), pa.int64())), file)
+    said = lithify("table", "verify", ORDERS)
+    assert said.exit_code == 1
+    assert "day=monday" in said.out

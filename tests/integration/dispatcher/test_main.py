@@ -1,0 +1,180 @@
+"""`lithify` itself: its release, its help, and one sentence for every mistake that is made before a verb begins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from dispatcher.main import INTERRUPTED, run
+from tests.conftest import Command
+
+REPOSITORY = Path(__file__).parents[3]
+QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/instructions"
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_it_says_which_release_it_is(command: Command, option: str) -> None:
+    said = command(option)
+    assert (said.exit_code, said.out, said.err) == (0, f"lithify {metadata.version('lithify')}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("-h",), ("--help",), ("status", "-h"), ("table", "-h"), ("table", "scan", "-h")]
+)
+def test_every_verb_has_help_by_either_name(command: Command, arguments: tuple[str, ...]) -> None:
+    said = command(*arguments)
+    assert said.exit_code == 0
+    assert " ".join(["Usage: lithify", *arguments[:-1], ""]) in said.out
+
+
+@pytest.mark.parametrize("arguments", [(), ("table",)])
+def test_without_a_verb_there_is_help_and_exit_code_2(command: Command, arguments: tuple[str, ...]) -> None:
+    said = command(*arguments)
+    assert said.exit_code == 2
+    assert "Usage: lithify" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("stat",), "No such command 'stat'. Did you mean 'status'? For help: lithify --help"),
+        (
+            ("status",),
+            "Missing option '--state'. Give it, or set LITHIFY_STATE. For help: lithify status --help",
+        ),
+        (
+            ("status", "--state", "s", "-o", "yaml"),
+            (
+                "Invalid value for '--output' / '-o': 'yaml' is not one of 'text', 'json', 'jsonl', 'csv'. "
+                "For help: lithify status --help"
+            ),
+        ),
+        (
+            ("status", "--state", "s3://b/p", "--s3-endpoint-url", "here"),
+            "'here' is not an endpoint: write http://host:port",
+        ),
+    ],
+)
+def test_a_mistake_in_options_is_one_sentence(command: Command, arguments: tuple[str, ...], sentence: str) -> None:
+    said = command(*arguments)
+    assert (said.exit_code, said.out) == (2, "")
+    assert said.err.startswith(f"lithify: {sentence}")
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("LITHIFY_LOG_LEVEL", "loud"), ("LITHIFY_LOG_FORMAT", "xml")])
+def test_a_wrong_variable_is_one_sentence(capsys: pytest.CaptureFixture[str], name: str, value: str) -> None:
+    assert run(["schema", "event"], {name: value}) == 2
+    assert capsys.readouterr().err.startswith(f"lithify: {name} is {value!r}: write one of ")
+
+
+def test_the_command_refuses_limits_that_are_no_numbers_and_those_that_contradict_each_other_together(
+    tmp_path: Path, command: Command
+) -> None:
+    said = command(
+        "dispatch", "--queue-url", "https://sqs.us-east-1.amazonaws.com/123456789012/q", "--state", str(tmp_path),
+        "--work-folder", str(tmp_path / "work"), "--max-sessions", "many", "--max-usd-per-run", "0",
+        "--max-sessions-per-table", "6", "--max-sessions-in-all", "4", "--max-clusters-in-all", "2",
+    )  # fmt: skip
+    assert (said.exit_code, said.out) == (2, "")
+    assert [reason for reason in REFUSED if reason not in said.err] == []
+    assert list(tmp_path.glob("**/*.json")) == []
+
+
+REFUSED = (
+    "--max-sessions: 'many' is not a whole number, at least 1",
+    "--max-usd-per-run: '0' is not a number, at least 0.01",
+    "--max-sessions-per-table 6 is above --max-sessions-in-all 4: lower the one, or raise the other",
+    "--max-clusters-in-all: no cluster is launched for a session without --cluster-settings",
+)
+
+
+def test_an_error_orders_nothing_from_the_terminal(command: Command) -> None:
+    said = command("table", "show", "\x1b[2J\nX", "--lake", "lake")
+    assert said.exit_code == 2
+    assert "\x1b" not in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_standard_output_that_takes_no_more_is_one_sentence(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = lithify(tmp_path, full.fileno(), "schema", "event")
+    assert done.returncode == 1
+    assert done.stderr == "lithify: the answer cannot be written to standard output: No space left on device\n"
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = lithify(tmp_path, writes, "schema", "event")
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.slow
+def test_a_standard_output_that_is_closed_is_no_error(tmp_path: Path) -> None:
+    closed = 'exec "$0" -m dispatcher.main schema event >&-'
+    done = subprocess.run(
+        ["sh", "-c", closed, sys.executable],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def lithify(folder: Path, out: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dispatcher.main", *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=out, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_ctrl_c_is_one_sentence_even_while_everything_is_still_being_imported() -> None:
+    program = """
+        import signal, sys
+        class Interrupted:
+            def find_spec(self, name, *_):
+                if name == "dispatcher.main":
+                    signal.raise_signal(signal.SIGINT)
+        sys.meta_path.insert(0, Interrupted())
+        from dispatcher.start import main
+        main()
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "lithify: interrupted\n")
+
+
+def test_ctrl_c_during_a_verb_is_one_sentence_and_exit_code_130(tmp_path: Path, command: Command) -> None:
+    """The document is a pipe that nobody writes to: the verb waits for it."""
+    pipe = tmp_path / "document"
+    os.mkfifo(pipe)
+    main_thread = threading.get_ident()
+
+    def interrupt_who_reads() -> None:
+        with pipe.open("w"):  # returns when the verb has opened it, too
+            signal.pthread_kill(main_thread, signal.SIGINT)
+
+    # As in a process of its own: another test may have left a handler that only notes the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt = threading.Thread(target=interrupt_who_reads)
+    interrupt.start()
+    try:
+        said = command("submit", str(pipe), "--queue-url", QUEUE)
+    finally:
+        interrupt.join()
+        signal.signal(signal.SIGINT, before)
+    assert (said.exit_code, said.out) == (130, "")
+    assert said.err.strip() == f"lithify: {INTERRUPTED}"

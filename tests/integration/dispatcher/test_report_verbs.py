@@ -1,0 +1,95 @@
+"""`lithify report`: what status, redrive and table list know, of all there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+
+from compactor.model.clock import SystemClock
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from dispatcher.aws.sqs import SqsQueue
+from tests.conftest import Command
+from tests.fakes.dispatch_desk import TABLE, Desk
+from tests.fakes.small_cluster import Hangs
+from tests.servers import REGION, aws_environment, moto_server
+
+OTHER = "ACME.OTHER.V1"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """Its state is in a folder. One job run has succeeded, another one hangs; a second table lags behind."""
+    made = Desk(tmp_path, state=open_store(parse_location(str(tmp_path / "state"))))
+    made.append([{"id": 7}, {"id": 8}], table=OTHER)
+    made.append([{"id": 1}])
+    made.accept(job_run_id="done", desired_sla=3_600)
+    made.run()
+    made.append([{"id": 2}])
+    made.cluster.behaves = lambda _: Hangs()
+    made.accept(job_run_id="hangs")
+    made.tick_until(lambda: bool(made.cluster.launched[1:]))
+    yield made
+    made.close()
+
+
+def records(command: Command, key: str, *arguments: str) -> list[dict[str, object]]:
+    said = command("report", *arguments, "-o", "json")
+    assert said.exit_code == 0, said.err
+    found: list[dict[str, object]] = json.loads(said.out)[key]
+    return found
+
+
+def test_runs_have_their_time_against_what_was_expected_and_desired(
+    desk: Desk, tmp_path: Path, command: Command
+) -> None:
+    state = ("--state", str(tmp_path / "state"))
+    found = {each["job_run_id"]: each for each in records(command, "job_runs", "runs", *state)}
+    assert (found["done"]["status"], found["done"]["desired_sla"], found["done"]["late_seconds"]) == (
+        "succeeded",
+        3_600,
+        0,
+    )
+    assert isinstance(found["done"]["expected_sla"], float)
+    assert [each["job_run_id"] for each in records(command, "job_runs", "runs", "--open", *state)] == ["hangs"]
+    assert "expected" in command("report", "runs", *state).out
+
+
+def test_sessions_and_clusters_are_those_of_open_job_runs(desk: Desk, tmp_path: Path, command: Command) -> None:
+    state = ("--state", str(tmp_path / "state"))
+    (session,) = records(command, "sessions", "sessions", *state)
+    assert (session["job_run_id"], session["table"], session["status"]) == ("hangs", TABLE, "running")
+    desk.tick_until(lambda: records(command, "clusters", "clusters", *state) != [])
+    (cluster,) = records(command, "clusters", "clusters", *state)
+    assert cluster["job_run_id"] == "hangs"
+    assert cluster["cluster"]
+
+
+def test_tables_are_listed_by_lag(desk: Desk, tmp_path: Path, command: Command) -> None:
+    first, second = records(command, "tables", "tables", "--lake", str(tmp_path / "lake"))
+    assert (first["table_id"], first["pending_rows"]) == (OTHER, 2)
+    assert (second["table_id"], second["pending_rows"]) == (TABLE, 1)
+    assert float(str(first["pending_seconds"])) >= float(str(second["pending_seconds"])) > 0
+
+
+@pytest.mark.servers
+def test_dead_letters_are_shown_with_their_reasons_and_stay(command: Command) -> None:
+    with aws_environment(), moto_server() as endpoint_url:
+        client = boto3.client("sqs", endpoint_url=endpoint_url, region_name=REGION)
+        name = SystemClock().new_id()
+        url = client.create_queue(QueueName=name)["QueueUrl"]
+        dead = client.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
+        queue = SqsQueue.open(url, dead_letter_queue_url=dead, endpoint_url=endpoint_url, region=REGION)
+        body = json.dumps({"job_run_id": "wrong", "source_table_id": TABLE, "task_token": "a secret"})
+        queue.send(body)
+        (message,) = queue.receive(1, 0, 30)
+        queue.dead_letter(message, ["primary_keys is missing"])
+        places = ("--queue-url", url, "--dead-letter-queue-url", dead, "--endpoint-url", endpoint_url)
+        for _ in range(2):
+            (found,) = records(command, "dead_letters", "dead-letters", *places, "--region", REGION)
+            assert (found["job_run_id"], found["reasons"]) == ("wrong", '["primary_keys is missing"]')
+            assert "secret" not in str(found)

@@ -1,0 +1,306 @@
+"""`lithify table`: create with a schema, list, schema, files, drop, scan with filters, and the backlog in show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.lake import Table
+from compactor.model.errors import Invalid
+from tests.conftest import Command, CommandResult
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.unruly_engine import UnrulyEngine
+
+ORDERS = "ACME.ORDERS.V1"
+MONDAY, TUESDAY = {"day": "monday"}, {"day": "tuesday"}
+
+
+class Lithify:
+    """`lithify table ...` on one lake."""
+
+    def __init__(self, command: Command, lake: Path) -> None:
+        self.command, self.lake = command, lake
+
+    def run(self, *arguments: str) -> CommandResult:
+        return self.command("table", *arguments, "--lake", str(self.lake))
+
+    def answer(self, *arguments: str) -> Any:  # noqa: ANN401 (it is JSON)
+        said = self.run(*arguments, "--output", "json")
+        assert said.exit_code == 0, said.err
+        return json.loads(said.out)
+
+    def refusal(self, *arguments: str) -> str:
+        said = self.run(*arguments)
+        assert (said.exit_code, said.out) == (2, ""), said
+        return " ".join(said.err.split())
+
+
+@pytest.fixture
+def lithify(tmp_path: Path, command: Command) -> Lithify:
+    return Lithify(command, tmp_path / "lake")
+
+
+@pytest.fixture
+def orders(lake: DeltaCatalog) -> Table:
+    """Two days, compacted; a delta pending."""
+    orders = lake.create_table(ORDERS, ["day"])
+    for day in (MONDAY, TUESDAY):
+        orders.append(day, pa.table({"id": [1, 2, 3], "price": [1.5, None, 9.0]}))
+        orders.append(day, pa.table({"id": [2], "price": [2.5]}))
+    run(lake)
+    orders.append(MONDAY, pa.table({"id": [7, 8], "price": [0.0, 0.0]}))
+    return orders
+
+
+def run(lake: DeltaCatalog, max_dead_row_share: float = 0.0) -> None:
+    compact(ORDERS, {"id"}, delta_catalog_client=lake, max_dead_row_share=max_dead_row_share, engine=UnrulyEngine())
+
+
+def test_a_schema_is_declared_in_words_or_by_a_file(lithify: Lithify, tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    said = lithify.answer(
+        "create", ORDERS, "--schema", "id:int64, price:decimal(12, 2), at:timestamp[us, UTC], tags:string"
+    )
+    assert said["schema"] == {
+        "id": "int64",
+        "price": "decimal128(12, 2)",
+        "at": "timestamp[us, tz=UTC]",
+        "tags": "string",
+    }
+    assert [column["column"] for column in lithify.answer("schema", ORDERS)["columns"]] == ["id", "price", "at", "tags"]
+    pq.write_table(pa.table({"id": ["x"]}), tmp_path / "rows.parquet")
+    assert lithify.answer("create", "ACME.B.V1", "--schema", str(tmp_path / "rows.parquet"))["schema"] == {
+        "id": "string"
+    }
+    (tmp_path / "zips.csv").write_text("id\n01234\n")
+    assert lithify.answer("append", "ACME.B.V1", str(tmp_path / "zips.csv"))["rows"] == 1
+    assert lithify.answer("schema", "ACME.B.V1")["columns"][0]["type"] == "string"
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "numbers.parquet")
+    refused = lithify.refusal("append", "ACME.B.V1", str(tmp_path / "numbers.parquet"))
+    assert "column 'id' is string in table ACME.B.V1 but int64 in" in refused
+    assert "which there is not: write Arrow's names" in lithify.refusal("create", "A.C.V1", "--schema", "id:bigint")
+    assert "is no COLUMN:TYPE" in lithify.refusal("create", "A.C.V1", "--schema", "id:int64,price")
+
+
+def test_tables_are_listed_with_their_sizes(lithify: Lithify, orders: Table) -> None:
+    (listed,) = lithify.answer("list")["tables"]
+    assert (listed["table_id"], listed["partitions"], listed["rows"], listed["pending_rows"]) == (ORDERS, 2, 6, 2)
+    assert listed["bytes"] == sum(
+        Path(path).stat().st_size for path in lithify.run("files", ORDERS, "-o", "paths").out.split()
+    )
+
+
+def test_the_backlog_is_told_with_its_age(lithify: Lithify, orders: Table) -> None:
+    monday, tuesday = lithify.answer("show", ORDERS)["streams"]
+    assert (monday["pending_deltas"], monday["pending_rows"]) == (1, 2)
+    entry = orders.stream(MONDAY).log.entry(orders.stream(MONDAY).load().entry_number)
+    assert monday["oldest_pending_at_ms"] == entry.at_ms
+    assert monday["pending_seconds"] >= 0
+    assert (tuesday["pending_deltas"], tuesday["pending_rows"], tuesday["oldest_pending_at_ms"]) == (0, 0, None)
+    assert "oldest pending" in lithify.run("show", ORDERS).out
+
+
+def test_the_oldest_pending_delta_is_found_among_many_entries(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    for number in range(20):
+        clock.sleep(1.0)
+        orders.append(TUESDAY, pa.table({"id": [number], "price": [1.0]}))
+        if number == 11:
+            run(lake)
+    stream = orders.stream(TUESDAY)
+    backlog = orders.backlog(TUESDAY)
+    first = next(
+        entry for entry in stream.log.entries(after=0) if entry.actions[0] == stream.load().state.sources[1].deltas[-8]
+    )
+    assert (backlog.deltas, backlog.rows, backlog.oldest_at_ms) == (8, 8, first.at_ms)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ids"),
+    [
+        (["id >= 2"], [2, 3]),
+        (["id>1", "price < 5"], [2]),
+        (["price is not null", "id != 3"], [1, 2]),
+        (["day = monday"], [1, 2, 3]),
+        (["price is null"], []),
+    ],
+)
+def test_a_scan_is_filtered_and_counted(lithify: Lithify, orders: Table, conditions: list[str], ids: list[int]) -> None:
+    filters = [word for condition in conditions for word in ("--filter", condition)]
+    rows = lithify.answer("scan", ORDERS, "-p", "day=monday", *filters)["rows"]
+    assert sorted(row["id"] for row in rows) == ids
+    assert lithify.answer("scan", ORDERS, "-p", "day=monday", "--count", *filters) == {"rows": len(ids)}
+
+
+def test_rows_are_counted_in_both_views(lithify: Lithify, orders: Table) -> None:
+    assert lithify.run("scan", ORDERS, "--count").out == "6 rows\n"
+    assert lithify.run("scan", ORDERS, "--count", "--view", "merged").out == "8 rows\n"
+
+
+def test_a_filter_that_fits_nothing_is_refused(lithify: Lithify, orders: Table) -> None:
+    assert "there is no column 'idd' (there are: id, price, day)" in lithify.refusal(
+        "scan", ORDERS, "--filter", "idd = 1"
+    )
+    assert "'one' is no int64, which column 'id' is" in lithify.refusal("scan", ORDERS, "--filter", "id = one")
+    assert "write COLUMN = VALUE" in lithify.refusal("scan", ORDERS, "--filter", "id")
+
+
+def test_live_files_are_listed_for_other_readers(lithify: Lithify, orders: Table) -> None:
+    said = lithify.run("files", ORDERS, "--output", "paths")
+    assert said.exit_code == 0, said.err
+    paths = said.out.splitlines()
+    assert len(paths) == 2
+    rows = sorted((row["id"], row["price"]) for row in orders.scan().to_table().to_pylist())
+    with duckdb.connect() as connection:
+        assert sorted(connection.read_parquet(paths, union_by_name=True).fetchall()) == rows
+    assert sorted(polars.scan_parquet(paths).collect().rows()) == rows
+    assert lithify.run("files", ORDERS, "-p", "day=monday", "--output", "paths").out.splitlines() == paths[:1]
+    (_, tuesday) = lithify.answer("files", ORDERS)["files"]
+    assert (tuesday["partition"], tuesday["path"], tuesday["dead_rows"]) == (TUESDAY, paths[1], 0)
+
+
+def test_files_with_dead_rows_are_never_passed_off_as_clean(
+    lake: DeltaCatalog, lithify: Lithify, orders: Table
+) -> None:
+    orders.append(MONDAY, pa.table({"id": [1]}), operation="delete")
+    run(lake, max_dead_row_share=0.9)
+    assert "1 file of ACME.ORDERS.V1 with 1 dead row would be read wrongly" in lithify.refusal(
+        "files", ORDERS, "--output", "paths"
+    )
+    marked = [file for file in lithify.answer("files", ORDERS)["files"] if file["deletion_vector"]]
+    assert [file["dead_rows"] for file in marked] == [1]
+    assert Path(marked[0]["deletion_vector"]).exists()
+    run(lake)
+    assert lithify.run("files", ORDERS, "--output", "paths").exit_code == 0
+
+
+def test_dropping_a_table_says_what_goes_and_does_it_only_when_told(
+    lake: DeltaCatalog, lithify: Lithify, orders: Table, tmp_path: Path
+) -> None:
+    before = [entry.key for entry in lake.store.list("tables/")]
+    told = lithify.answer("drop", ORDERS)
+    assert (told["dropped"], told["streams"], told["objects"]) == (False, 2, len(before))
+    assert [entry.key for entry in lake.store.list("tables/")] == before
+    other = lake.create_table("ACME.OTHER.V1")
+
+    assert lithify.answer("drop", ORDERS, "--delete")["dropped"] is True
+
+    assert lake.tables() == [other.table_id]
+    assert [entry.key for entry in lake.store.list(f"tables/{ORDERS}/")] == []
+    assert "there is no table ACME.ORDERS.V1" in lithify.refusal("drop", ORDERS)
+    with pytest.raises(Invalid, match=r"ACME.ORDERS.V1 was dropped, and its id is not given again: create the next"):
+        lake.create_table(ORDERS, ["day"])
+    lake.create_table("ACME.ORDERS.V2", ["day"])
+
+
+def test_a_drop_that_was_cut_off_is_finished_by_the_next(lake: DeltaCatalog, lithify: Lithify, orders: Table) -> None:
+    definition, *_ = [entry.key for entry in lake.store.list(f"tables/{ORDERS}/log/")]
+    lake.store.put_if_absent(f"dropped_tables/{ORDERS}", b"")
+    lake.store.delete(definition)
+    assert lithify.answer("drop", ORDERS, "--delete")["dropped"] is True
+    assert lake.tables() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("scan", ORDERS, "-p", "day=friday"), "has no partition day=friday: there are day=monday, day=tuesday"),
+        (("files", ORDERS, "-p", "day=friday"), "has no partition day=friday"),
+        (("log", ORDERS, "-p", "day=friday"), "has no partition day=friday"),
+        (("verify", ORDERS, "-p", "day=friday"), "has no partition day=friday"),
+        (("scan", "acme.orders.V1"), "there is no table acme.orders.V1 in"),
+        (("scan", "acme.orders.V1"), "did you mean ACME.ORDERS.V1? Ids are told apart by case"),
+        (("create", "ACME.ORDERS.v2"), "'ACME.ORDERS.v2' is not a table id (did you mean ACME.ORDERS.V2?)"),
+    ],
+)
+def test_a_missing_table_is_named(lithify: Lithify, orders: Table, arguments: tuple[str, ...], sentence: str) -> None:
+    assert sentence in lithify.refusal(*arguments)
+
+
+@pytest.mark.parametrize("verb", ["show", "list", "scan", "files", "schema"])
+def test_a_lake_that_does_not_exist_is_an_error(command: Command, tmp_path: Path, verb: str) -> None:
+    named = () if verb in ("show", "list") else (ORDERS,)
+    said = command("table", verb, *named, "--lake", str(tmp_path / "nowhere"))
+    assert (said.exit_code, said.out) == (2, "")
+    assert "there is no lake at" in said.err
+    assert command("gc", "--lake", str(tmp_path / "nowhere")).exit_code == 2
+
+
+@pytest.mark.parametrize("verb", [("status",), ("status", "orders"), ("cancel", "orders"), ("retry", "orders")])
+def test_a_state_that_does_not_exist_is_an_error(command: Command, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    said = command(*verb, "--state", str(tmp_path / "nowhere"))
+    assert (said.exit_code, said.out) == (2, "")
+    assert "there is no state at" in said.err
+
+
+def test_set_and_get_say_what_a_table_knows_about_itself(lithify: Lithify, orders: Table) -> None:
+    """`orders` makes the lake."""
+    answered = lithify.answer("set", ORDERS, "primary_keys=id", "sort_keys=price:descending", "gc_grace_seconds=86400")
+    assert answered["properties"]["primary_keys"] == ["id"]
+    lithify.answer("set", ORDERS, "state=offline", "--unset", "gc_grace_seconds")
+    got = lithify.answer("get", ORDERS)["properties"]
+    assert got["sort_keys"] == [{"column": "price", "order": "descending"}]
+    assert (got["state"], got["gc_grace_seconds"]) == ("offline", None)
+    assert lithify.answer("get", ORDERS, "state")["properties"] == {"state": "offline"}
+    text = lithify.run("get", ORDERS).out
+    assert "primary_keys" in text
+    assert "offline" in text
+
+
+def test_set_refuses_with_every_reason_and_changes_nothing(lithify: Lithify, orders: Table) -> None:
+    refusal = lithify.refusal("set", ORDERS, "private_columns=day", "retention_seconds=5", "state=offline")
+    assert "private column 'day' is a partition key" in refusal
+    assert "retention_seconds is 5" in refusal
+    assert lithify.answer("get", ORDERS, "state")["properties"] == {"state": "online"}
+    assert "not PROPERTY=VALUE" in lithify.refusal("set", ORDERS, "state")
+    assert "nothing to set" in lithify.refusal("set", ORDERS)
+    assert "no property 'stat'" in lithify.refusal("get", ORDERS, "stat")
+
+
+def test_create_takes_properties(lithify: Lithify) -> None:
+    created = lithify.answer(
+        "create", ORDERS, "--property", "primary_keys=a,b", "--property", "retention_seconds=2592000"
+    )
+    assert created["properties"] == {"primary_keys": ["a", "b"], "retention_seconds": 2592000}
+    assert "primary_keys" in lithify.refusal("create", ORDERS, "--property", "primary_keys=a")
+
+
+def test_a_stream_version_is_made_filled_released_and_deprecated(
+    lithify: Lithify, orders: Table, tmp_path: Path
+) -> None:
+    monday = ("--partition", "day=monday")
+    made = lithify.answer("new-version", ORDERS, *monday)
+    assert (made["stream_version"], made["state"]) == (2, "unreleased")
+    pq.write_table(pa.table({"id": [1], "price": [3.5]}), tmp_path / "second.parquet")
+    lithify.answer("append", ORDERS, str(tmp_path / "second.parquet"), *monday, "--stream-version", "2")
+    assert lithify.answer("release", ORDERS, *monday, "--stream-version", "2")["state"] == "active"
+    states = {number: each.state for number, each in orders.stream(MONDAY).load().state.sources.items()}
+    assert states == {1: "deprecated", 2: "active"}
+    assert "deprecated and cannot come back" in lithify.refusal("release", ORDERS, *monday, "--stream-version", "1")
+    assert "there is no stream version 7" in lithify.refusal("deprecate", ORDERS, *monday, "--stream-version", "7")
+    refusal = lithify.refusal("deprecate", ORDERS, *monday, "--stream-version", "2")
+    assert "stream version 2 has 1 row that no compaction has" in refusal
+    assert lithify.answer("deprecate", ORDERS, *monday, "--stream-version", "2", "--abandon")["state"] == "deprecated"
+    with pytest.raises(Invalid, match="no stream version is active"):
+        orders.append(MONDAY, pa.table({"id": [1], "price": [1.0]}))
+
+
+def test_a_compacted_stream_version_is_deprecated_and_no_longer_compacted(
+    lithify: Lithify, orders: Table, lake: DeltaCatalog
+) -> None:
+    tuesday = ("--partition", "day=tuesday")
+    before = orders.scan(TUESDAY).to_table()
+    assert lithify.answer("deprecate", ORDERS, *tuesday, "--stream-version", "1")["state"] == "deprecated"
+    lithify.answer("deprecate", ORDERS, *tuesday, "--stream-version", "1")
+    result = compact(ORDERS, {"id"}, delta_catalog_client=lake, engine=UnrulyEngine())
+    assert [session.partition for session in result.sessions] == [MONDAY]
+    assert orders.scan(TUESDAY).to_table().equals(before)

@@ -1,0 +1,87 @@
+"""A compacted file that is damaged or gone: whoever reads it is told which, and that it is not their input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.lake import Table
+from compactor.maintenance.verify import verify
+from compactor.model.errors import Corrupt, Invalid
+from tests.fakes.unruly_engine import UnrulyEngine
+
+ORDERS = "ACME.ORDERS.V1"
+
+
+@pytest.fixture
+def orders(lake: DeltaCatalog) -> Table:
+    """Four rows in two compacted files."""
+    orders = lake.create_table(ORDERS)
+    for keys in ([1, 2], [3, 4]):
+        orders.append({}, pa.table({"id": keys}))
+    engine = UnrulyEngine()
+    compact(ORDERS, {"id"}, delta_catalog_client=lake, rows_per_compacted_file=2, hash_bucket_count=1, engine=engine)
+    return orders
+
+
+def damaged(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    body[4:40] = b"\xff" * 36
+    path.write_bytes(body)
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def path_of(orders: Table, key: int) -> Path:
+    """Of the compacted file that holds a key."""
+    paths = [Path(uri.removeprefix("file://")) for uri in orders.scan().files()]
+    assert len(paths) == 2
+    return next(path for path in paths if key in pq.read_table(path)["id"].to_pylist())
+
+
+READERS: list[Callable[[Table], object]] = [
+    lambda orders: orders.scan().to_table(),
+    lambda orders: orders.scan(view="merged").to_table(),
+    lambda orders: orders.lookup({}, {"id": 3}),
+]
+
+
+@pytest.mark.parametrize("read", READERS, ids=["scan", "merged scan", "lookup"])
+@pytest.mark.parametrize("damage", [damaged, cut_off, gone])
+def test_readers_of_a_damaged_compacted_file_get_its_name(
+    orders: Table, read: Callable[[Table], object], damage: Callable[[Path], None]
+) -> None:
+    path = path_of(orders, 3)
+    damage(path)
+    with pytest.raises(Corrupt, match=str(path)):
+        read(orders)
+
+
+def test_a_damaged_delta_is_bad_input_to_merge_on_read(orders: Table, tmp_path: Path) -> None:
+    path = tmp_path / "delta.parquet"
+    pq.write_table(pa.table({"id": [5]}), path)
+    orders.append({}, [str(path)])
+    cut_off(path)
+    with pytest.raises(Invalid, match=str(path)):
+        orders.scan(view="merged").to_table()
+
+
+@pytest.mark.parametrize("damage", [damaged, cut_off, gone])
+def test_an_audit_finds_every_damaged_file(orders: Table, damage: Callable[[Path], None]) -> None:
+    paths = [path_of(orders, 1), path_of(orders, 3)]
+    for path in paths:
+        damage(path)
+    problems = verify(orders.stream({})).problems
+    assert len(problems) == 2
+    assert all(any(str(path) in problem for problem in problems) for path in paths)

@@ -1,0 +1,244 @@
+"""Garbage collection deletes what no reader and no commit can need any more, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.lake import Table
+from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_garbage
+from compactor.maintenance.verify import verify
+from compactor.model.errors import Corrupt, Denied
+from compactor.storage.local import WRITING_FOLDER, LocalStore
+from dispatcher.main import run
+from tests.conftest import Command
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.unruly_engine import UnrulyEngine
+
+ORDERS = "ACME.ORDERS.V1"
+DAY_SECONDS = 24 * 3600
+GRACE_SECONDS = 7 * DAY_SECONDS
+
+
+@pytest.fixture
+def orders(lake: DeltaCatalog) -> Table:
+    """Two rounds: the second has rewritten what the first one left."""
+    orders = lake.create_table(ORDERS)
+    for value in ("first", "second"):
+        append_and_compact(lake, orders, value)
+    return orders
+
+
+def append_and_compact(lake: DeltaCatalog, orders: Table, value: str) -> None:
+    orders.append({}, pa.table({"id": range(10), "value": [value] * 10}))
+    compact(ORDERS, {"id"}, delta_catalog_client=lake, hash_bucket_count=2, engine=UnrulyEngine())
+
+
+def pass_days(clock: ManualClock, days: float) -> None:
+    clock.sleep(days * DAY_SECONDS)
+
+
+def found(lake: DeltaCatalog, clock: ManualClock) -> StreamGarbage:
+    (garbage,) = find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS)
+    return garbage
+
+
+def kinds(garbage: StreamGarbage) -> set[str]:
+    """The folders of what can go: delta, compacted, index, dead."""
+    return {file.key.split("/")[4] for file in garbage.garbage}
+
+
+def write(lake: DeltaCatalog, key: str) -> None:
+    lake.store.overwrite(key, b"left over")
+
+
+def test_replaced_files_are_deleted_after_the_grace_period(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    assert found(lake, clock).garbage == ()
+    pass_days(clock, 8)
+    garbage = found(lake, clock)
+    assert kinds(garbage) == {"compacted", "index"}
+    delete_garbage(lake.store, garbage)
+    assert found(lake, clock).garbage == ()
+    assert found(lake, clock).kept_files == garbage.kept_files
+    assert orders.scan().to_table()["value"].to_pylist() == ["second"] * 10
+    assert verify(orders.stream({})).problems == ()
+    append_and_compact(lake, orders, "third")
+    assert orders.scan().to_table()["value"].to_pylist() == ["third"] * 10
+
+
+def test_files_replaced_within_the_grace_period_stay_at_any_age(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    """A reader may have pinned the snapshot just before."""
+    pass_days(clock, 20)
+    second_round = orders.stream({}).load().entry_number
+    append_and_compact(lake, orders, "third")
+    pass_days(clock, 6)
+    delete_garbage(lake.store, found(lake, clock))
+    assert orders.scan(as_of=second_round).to_table()["value"].to_pylist() == ["second"] * 10
+    pass_days(clock, 2)
+    delete_garbage(lake.store, found(lake, clock))
+    assert orders.scan().to_table()["value"].to_pylist() == ["third"] * 10
+    with pytest.raises(Corrupt, match="does not exist"):
+        orders.scan(as_of=second_round).to_table()
+
+
+def test_uncommitted_files_are_deleted_once_no_attempt_can_commit_them(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    data = f"tables/{ORDERS}/data/_"
+    left = {
+        f"{data}/delta/{'a' * 32}/1.parquet",
+        f"{data}/compacted/1/{'b' * 32}/7.parquet",
+        f"{data}/compacted/1/{'b' * 32}/.8.parquet.4711-3.partial",
+        f"{data}/compacted/1/{'b' * 32}/7-0123456789abcdef.parquet",
+        f"{data}/dead/{'b' * 32}/1.arrow",
+        f"{data}/dead/{'b' * 32}/1-0123456789abcdef.arrow",
+        f"{data}/index/9-{'b' * 32}/0-0-0123456789abcdef.arrow",
+        f"{data}/index/9-{'b' * 32}/0-0.arrow",
+    }
+    for key in left:
+        write(lake, key)
+    pass_days(clock, 6)
+    assert not left & {file.key for file in found(lake, clock).garbage}
+    pass_days(clock, 2)
+    assert left <= {file.key for file in found(lake, clock).garbage}
+
+
+def test_data_of_a_stream_whose_first_entry_never_came_goes(lake: DeltaCatalog, clock: ManualClock) -> None:
+    lake.create_table(ORDERS, partition_keys=["day"])
+    write(lake, f"tables/{ORDERS}/data/day=monday/delta/{'a' * 32}/1.parquet")
+    pass_days(clock, 8)
+    garbage = found(lake, clock)
+    assert len(garbage.garbage) == 1
+    assert garbage.stream == f"{ORDERS} day=monday"
+
+
+def test_files_without_a_name_of_lithify_stay_and_are_reported(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    stranger = f"tables/{ORDERS}/data/_/compacted/notes.txt"
+    write(lake, stranger)
+    pass_days(clock, 30)
+    assert found(lake, clock).unknown == (stranger,)
+    assert stranger not in {file.key for file in found(lake, clock).garbage}
+
+
+def test_deltas_stay_with_those_that_were_registered_where_they_lie(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    key = f"tables/{ORDERS}/data/_/delta/{'c' * 32}/1.parquet"
+    write(lake, key)
+    file = Path(lake.location.root_uri.removeprefix("file://")) / key
+    pa.parquet.write_table(pa.table({"id": [99], "value": ["registered"]}), file)
+    orders.append({}, [file.as_uri()])
+    pass_days(clock, 30)
+    assert "delta" not in kinds(found(lake, clock))
+
+
+# ---------------------------------------------------------------------------------------------------------- lithify gc
+
+
+@pytest.fixture
+def old_file(lake: DeltaCatalog, orders: Table) -> Path:
+    """What an append of a month ago has left, and never committed."""
+    key = f"tables/{ORDERS}/data/_/delta/{'a' * 32}/1.parquet"
+    write(lake, key)
+    file = Path(lake.location.root_uri.removeprefix("file://")) / key
+    month_ago = time.time() - 30 * DAY_SECONDS
+    os.utime(file, (month_ago, month_ago))
+    return file
+
+
+def test_nothing_is_deleted_unless_it_is_asked_for(lake: DeltaCatalog, old_file: Path, command: Command) -> None:
+    gc = partial(command, "gc", "--lake", lake.location.root_uri)
+    assert "add --delete" in gc().out
+    assert old_file.exists()
+    told = json.loads(gc(ORDERS, "--delete", "--output", "json").out)
+    assert told["deleted"] is True
+    assert [file["key"].rpartition("/")[2] for each in told["streams"] for file in each["garbage"]] == ["1.parquet"]
+    assert not old_file.exists()
+    assert "nothing to delete" in gc("--delete").out
+
+
+def test_writes_that_never_ended_go_by_their_age(lake: DeltaCatalog, orders: Table, command: Command) -> None:
+    folder = Path(lake.location.root_uri.removeprefix("file://")) / WRITING_FOLDER
+    month_ago = time.time() - 30 * DAY_SECONDS
+    for name in ("1-2-3", "4-5-6"):
+        (folder / name).write_bytes(b"half")
+    os.utime(folder / "1-2-3", (month_ago, month_ago))
+    gc = partial(command, "gc", "--lake", lake.location.root_uri)
+    assert f"{WRITING_FOLDER}/1-2-3 (never finished)" in gc().out
+    assert WRITING_FOLDER not in gc(ORDERS, "--delete").out
+    assert len(list(folder.iterdir())) == 2
+    told = json.loads(gc("--delete", "--output", "json").out)
+    assert [write["name"] for write in told["unfinished"]] == [f"{WRITING_FOLDER}/1-2-3"]
+    assert [path.name for path in folder.iterdir()] == ["4-5-6"]
+
+
+def test_writes_that_never_ended_go_from_the_state_too(
+    lake: DeltaCatalog, orders: Table, command: Command, tmp_path: Path
+) -> None:
+    """A dispatcher that is killed leaves its small files there."""
+    state = tmp_path / "state"
+    (state / "job_runs").mkdir(parents=True)
+    (state / "job_runs" / "kept.json").write_text("{}")
+    month_ago = time.time() - 30 * DAY_SECONDS
+    for folder in (state / WRITING_FOLDER, tmp_path / "lake" / WRITING_FOLDER):
+        folder.mkdir(exist_ok=True)
+        for name in ("1-2-3", "4-5-6"):
+            (folder / name).write_bytes(b"half")
+        os.utime(folder / "1-2-3", (month_ago, month_ago))
+    gc = partial(command, "gc", "--lake", lake.location.root_uri, "--state", str(state))
+    assert f"file://{state}/{WRITING_FOLDER}/1-2-3 (never finished)" in gc().out
+    assert "nothing to delete" in gc(ORDERS, "--delete").out
+    told = json.loads(gc("--delete", "--output", "json").out)
+    assert [write["root_uri"] for write in told["unfinished"]] == [lake.location.root_uri, f"file://{state}"]
+    for place in (state, tmp_path / "lake"):
+        assert [path.name for path in (place / WRITING_FOLDER).iterdir()] == ["4-5-6"]
+    assert (state / "job_runs" / "kept.json").exists()
+
+
+def test_gc_takes_the_state_from_the_environment_and_names_one_that_is_not_there(
+    lake: DeltaCatalog, orders: Table, capsys: pytest.CaptureFixture[str], command: Command, tmp_path: Path
+) -> None:
+    places = {"LITHIFY_LAKE": lake.location.root_uri, "LITHIFY_STATE": str(tmp_path / "nowhere")}
+    assert run(["gc", "--delete"], places) == 2
+    assert "there is no state at" in capsys.readouterr().err
+
+
+def test_without_the_right_to_list_unfinished_writes_the_rest_is_listed_with_a_note(
+    lake: DeltaCatalog, old_file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: LocalStore) -> None:
+        raise Denied("unfinished uploads to s3://lake/ cannot be listed: no right (AccessDenied)")
+
+    monkeypatch.setattr(LocalStore, "unfinished", refuse)
+    said = command("gc", "--lake", lake.location.root_uri, "--delete", "--output", "json")
+    assert said.exit_code == 0
+    assert "Unfinished uploads are not shown" in said.err
+    assert json.loads(said.out)["unfinished"] == []
+    assert not old_file.exists()
+
+
+def test_every_verb_takes_the_lake_from_the_environment(
+    lake: DeltaCatalog, orders: Table, capsys: pytest.CaptureFixture[str], command: Command
+) -> None:
+    for verb in (["gc"], ["table", "show", ORDERS], ["table", "verify", ORDERS]):
+        assert run(verb, {"LITHIFY_LAKE": lake.location.root_uri}) == 0, capsys.readouterr().err
+
+
+def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(lake: DeltaCatalog, command: Command) -> None:
+    lake.create_table("ACME.SOMETHING.V1")
+    said = command("gc", "--lake", lake.location.root_uri, "ACME.NOTHING.V1")
+    assert said.exit_code == 2
+    assert "there is no table ACME.NOTHING.V1" in " ".join(said.err.split())

@@ -1,0 +1,241 @@
+"""`privacy prove`: every object that may hold a deleted key's values is named with its time, and the last byte goes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.kernels.canonical import canonical_column
+from compactor.kernels.digest import digest_keys
+from compactor.lake import Table
+from compactor.maintenance.garbage import delete_garbage, find_garbage
+from compactor.maintenance.privacy import PrivacyProof, prove
+from compactor.maintenance.retirement import retention_of, retire_table
+from compactor.model.errors import Invalid
+from tests.conftest import Command
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.unruly_engine import UnrulyEngine
+
+PEOPLE, COMPACTED = "ACME.PEOPLE.V1", "ACME.PEOPLE_COMPACTED.V1"
+ANN, BOB = "ann.of.the.seventh.street@example", "bob@example"
+DAY_SECONDS = 24 * 3600
+GRACE, RETENTION = 7 * DAY_SECONDS, 30 * DAY_SECONDS
+PRIVATE = {
+    "primary_keys": ["email"],
+    "private_columns": ["email", "name"],
+    "retention_seconds": RETENTION,
+    "gc_grace_seconds": GRACE,
+}
+SECRETS = (ANN.encode(), b"Ann Elizabeth Quillfeather")
+
+
+def people(*emails: str) -> pa.Table:
+    names = {ANN: SECRETS[1].decode(), BOB: "Bob"}
+    return pa.table(
+        {"email": list(emails), "name": [names.get(each, "Nobody") for each in emails], "visits": [3] * len(emails)}
+    )
+
+
+def run(lake: DeltaCatalog, **arguments: object) -> None:
+    compact(PEOPLE, delta_catalog_client=lake, hash_bucket_count=1, engine=UnrulyEngine(), **arguments)  # type: ignore[arg-type]
+
+
+def proof_of(lake: DeltaCatalog, clock: ManualClock, email: str = ANN, table_id: str = PEOPLE) -> PrivacyProof:
+    return prove(lake, table_id, {}, {"email": email}, clock)
+
+
+def kinds(proof: PrivacyProof) -> dict[str, int]:
+    return dict(Counter(holder.kind for holder in proof.holders))
+
+
+def collect(lake: DeltaCatalog, clock: ManualClock) -> None:
+    """As `lithify gc --delete` does for every table."""
+    for table_id in lake.tables():
+        properties = lake.table(table_id).properties
+        retention = retention_of(properties.retention_seconds, properties.grace_seconds)
+        list(retire_table(lake.store, table_id, retention, clock, write=True))
+        for garbage in find_garbage(
+            lake.store, table_id, clock, properties.grace_seconds, properties.retention_seconds
+        ):
+            delete_garbage(lake.store, garbage)
+
+
+def objects_with(root: Path, *secrets: bytes) -> set[str]:
+    """Every object of the store that has one of these bytes, as it lies there or in the columns of a Parquet file."""
+    found = set()
+    for path in root.rglob("*"):
+        if path.is_file():
+            texts = [path.read_bytes()]
+            if path.suffix == ".parquet":
+                texts.append(repr(pq.read_table(path).to_pylist()).encode())
+            if any(secret in text for text in texts for secret in secrets):
+                found.add(str(path.relative_to(root)))
+    return found
+
+
+def digest(email: str) -> bytes:
+    return digest_keys([canonical_column("email", pa.chunked_array([[email]]))], 1).byteswap().tobytes()
+
+
+@pytest.fixture
+def table(lake: DeltaCatalog) -> Table:
+    """Ann and Bob, compacted; then Ann again, and compacted again, so that files were replaced."""
+    table = lake.create_table(PEOPLE, properties=PRIVATE)
+    table.append({}, people(ANN, BOB))
+    run(lake)
+    table.append({}, people(ANN))
+    run(lake)
+    return table
+
+
+@pytest.mark.parametrize("destination", [None, COMPACTED], ids=["in place", "into another table"])
+def test_after_a_delete_and_the_retention_no_object_of_the_whole_store_has_the_value(
+    lake: DeltaCatalog, clock: ManualClock, tmp_path: Path, destination: str | None
+) -> None:
+    table = lake.create_table(PEOPLE, properties={**PRIVATE, "destination_compacted_table_id": destination})
+    table.append({}, people(ANN, BOB))
+    run(lake)
+    table.append({}, people(ANN))
+    run(lake)
+    table.append({}, people(ANN).select(["email"]), operation="delete")
+    run(lake)
+    root = tmp_path / "lake"
+    secrets = (*SECRETS, digest(ANN))
+    proof = proof_of(lake, clock)
+    holders = {holder.key for holder in proof.holders}
+    assert {"delta file", "compacted file", "index file"} == set(kinds(proof))
+    assert objects_with(root, *secrets), "the search finds what there is"
+    assert objects_with(root, *secrets) <= holders
+    for _ in range(10):
+        times = [holder.goes_at_ms for holder in proof.holders if holder.goes_at_ms is not None]
+        assert len(times) == len(proof.holders), "each object has its time"
+        clock.sleep(max(0, (min(times) - clock.now_ms()) / 1_000) + 1)
+        collect(lake, clock)
+        proof = proof_of(lake, clock)
+        assert objects_with(root, *secrets) <= {holder.key for holder in proof.holders}
+        if not proof.holders:
+            break
+    assert proof.holders == ()
+    assert objects_with(root, *secrets) == set()
+    assert proof_of(lake, clock, BOB).holders, "other keys stay"
+    assert objects_with(root, BOB.encode())
+
+
+def test_each_object_goes_at_the_time_that_was_said_and_not_before(
+    lake: DeltaCatalog, table: Table, clock: ManualClock
+) -> None:
+    table.append({}, people(ANN).select(["email"]), operation="delete")
+    run(lake)
+    replaced = {
+        holder.key: holder.goes_at_ms for holder in proof_of(lake, clock).holders if holder.kind != "delta file"
+    }
+    assert replaced
+    at_ms = max(time for time in replaced.values() if time is not None)
+    clock.sleep((at_ms - clock.now_ms()) / 1_000 - DAY_SECONDS)
+    collect(lake, clock)
+    assert replaced.keys() <= {holder.key for holder in proof_of(lake, clock).holders}
+    clock.sleep(DAY_SECONDS + 1)
+    collect(lake, clock)
+    assert not replaced.keys() & {holder.key for holder in proof_of(lake, clock).holders}
+
+
+def test_a_live_row_is_named_with_what_to_do(lake: DeltaCatalog, table: Table, clock: ManualClock) -> None:
+    live = [holder for holder in proof_of(lake, clock).holders if holder.goes_at_ms is None]
+    assert {holder.kind for holder in live} == {"compacted file", "index file"}
+    assert any("append a delete of the key" in holder.how for holder in live)
+
+
+def test_a_dead_row_beside_a_deletion_vector_is_named(lake: DeltaCatalog, clock: ManualClock) -> None:
+    table = lake.create_table(PEOPLE, properties=PRIVATE)
+    table.append({}, people(ANN, *(f"{n}@example" for n in range(20))))
+    run(lake)
+    table.append({}, people(ANN).select(["email"]), operation="delete")
+    run(lake, max_dead_row_share=0.5)
+    dead = [holder for holder in proof_of(lake, clock).holders if "is dead" in holder.why]
+    assert [holder.kind for holder in dead] == ["compacted file"]
+    assert "--max-dead-row-share 0" in dead[0].how
+    run(lake, max_dead_row_share=0.0)
+    assert not [holder for holder in proof_of(lake, clock).holders if "is dead" in holder.why]
+
+
+def test_bounds_of_a_column_that_is_not_private_are_named_for_ever(lake: DeltaCatalog, clock: ManualClock) -> None:
+    table = lake.create_table(PEOPLE, properties={"primary_keys": ["email"]})
+    table.append({}, people(ANN, BOB))
+    for n in range(40):
+        table.append({}, people(f"m{n}@example"))
+    proof = proof_of(lake, clock)
+    entries = [holder for holder in proof.holders if holder.kind == "log entry"]
+    assert entries[0].key.endswith(f"{1:020d}.json")
+    assert entries[0].why == "a bound of column 'email' is the key's value"
+    assert (entries[0].goes_at_ms, entries[0].how) == (None, "never: an entry of a log is not deleted")
+    assert kinds(proof)["checkpoint"] >= 1
+    assert proof.columns is None
+    table.set_properties({"private_columns": ["name"]})
+    assert "log entry" in kinds(proof_of(lake, clock)), "what was written before stays written"
+
+
+def test_files_of_writers_that_died_and_registered_files_are_named(
+    lake: DeltaCatalog, table: Table, clock: ManualClock, tmp_path: Path
+) -> None:
+    pq.write_table(people(ANN), tmp_path / "registered.parquet")
+    table.append({}, [tmp_path / "registered.parquet"])
+    committed = next(path for path in (tmp_path / "lake").rglob("*.parquet") if "/delta/" in str(path))
+    orphan = committed.parent.parent / "0123456789abcdef0123456789abcdef" / "1.parquet"
+    orphan.parent.mkdir()
+    pq.write_table(people(ANN), orphan)
+    other = orphan.with_name("notes.txt")
+    other.write_text("by hand")
+    found = {holder.key.rpartition("/")[2]: holder for holder in proof_of(lake, clock).holders}
+    assert found["registered.parquet"].goes_at_ms is None
+    assert "its owner must" in found["registered.parquet"].how
+    assert found["notes.txt"].kind == "unknown object"
+    unnamed = [holder for holder in proof_of(lake, clock).holders if holder.why == "no entry names it"]
+    assert [holder.key for holder in unnamed] == [str(orphan.relative_to(tmp_path / "lake"))]
+    clock.sleep(GRACE + 60)
+    collect(lake, clock)
+    (tmp_path / "registered.parquet").unlink()
+    names = {holder.key.rpartition("/")[2] for holder in proof_of(lake, clock).holders}
+    assert not orphan.exists()
+    assert "registered.parquet" not in names
+
+
+def test_a_key_that_was_never_there_is_held_by_nothing(lake: DeltaCatalog, table: Table, clock: ManualClock) -> None:
+    proof = proof_of(lake, clock, "nobody@example")
+    assert proof.holders == ()
+    assert proof.searched_objects > 5
+    with pytest.raises(Invalid, match="the key has columns"):
+        prove(lake, PEOPLE, {}, {"name": "Ann"}, clock)
+
+
+def test_the_verb_says_what_is_left_and_ends_with_1(
+    lake: DeltaCatalog, table: Table, command: Command, tmp_path: Path
+) -> None:
+    where = ("--lake", str(tmp_path / "lake"))
+    said = command("privacy", "prove", PEOPLE, *where, "--key", f"email={ANN}", "-o", "json")
+    assert said.exit_code == 1
+    answer = json.loads(said.out)
+    assert answer["columns"] == ["email", "name"]
+    assert {holder["kind"] for holder in answer["holders"]} >= {"delta file", "compacted file", "index file"}
+    nobody = command("privacy", "prove", PEOPLE, *where, "--key", "email=nobody@example")
+    assert (nobody.exit_code, "holds a value of the key" in nobody.out) == (0, True)
+    wrong = command("privacy", "prove", PEOPLE, *where, "--key", "name=Ann")
+    assert (wrong.exit_code, "write COLUMN=VALUE with a column of email" in " ".join(wrong.err.split())) == (2, True)
+
+
+def test_published_metadata_hold_no_private_value_and_open_files_are_named(
+    lake: DeltaCatalog, clock: ManualClock, tmp_path: Path
+) -> None:
+    table = lake.create_table(PEOPLE, properties={**PRIVATE, "publish": ["delta"]})
+    table.append({}, people(ANN, BOB))
+    run(lake)
+    with_secrets = objects_with(tmp_path / "lake", *SECRETS)
+    assert any("/compacted/" in key for key in with_secrets), "the rows are in an open file"
+    assert not any("_delta_log" in key for key in with_secrets)
+    assert list((tmp_path / "lake").rglob("_delta_log/*.json"))
+    assert with_secrets <= {holder.key for holder in proof_of(lake, clock).holders}

@@ -1,0 +1,78 @@
+"""Planning reads one footer of all files that have the same columns, and every footer that it must."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor import DeltaCatalog
+from compactor.lake import Table
+from compactor.planning.session_input import SessionInput, read_session_input
+from compactor.planning.spec import JobRunSpec, SessionSpec
+from compactor.storage.location import StoreLocation
+from compactor.tabular import TabularFile, read_schema
+
+ORDERS = "ACME.ORDERS.V1"
+
+
+@pytest.fixture
+def orders(lake: DeltaCatalog) -> Table:
+    return lake.create_table(ORDERS)
+
+
+def read(lake: DeltaCatalog, orders: Table) -> tuple[SessionInput, list[str]]:
+    """The input, and the files whose columns were read."""
+    asked: list[str] = []
+
+    def schema_of(location: StoreLocation, file: TabularFile, declared: pa.Schema | None) -> pa.Schema:
+        asked.append(file.uri)
+        return read_schema(location, file, declared)
+
+    run = JobRunSpec(
+        job_run_id="run",
+        source_table_id=ORDERS,
+        primary_keys=("id",),
+        lake=lake.location,
+        destination_compacted_table_id=ORDERS,
+    )
+    at = orders.stream({}).load()
+    spec = SessionSpec(
+        job_run=run,
+        session_id="run.1",
+        partition={},
+        source_stream_version=1,
+        source_entry_number=at.entry_number,
+        source_position=None,
+        destination_entry_number=at.entry_number,
+    )
+    return read_session_input(spec, lake, schema_of=schema_of), asked
+
+
+def test_one_footer_is_read_of_a_hundred_files_of_one_schema(lake: DeltaCatalog, orders: Table) -> None:
+    for n in range(20):
+        orders.append({}, pa.table({"id": range(5), "n": [n] * 5}), rows_per_file=1)
+    session, asked = read(lake, orders)
+    assert (len(session.pending), len(asked)) == (100, 1)
+    assert set(session.schemas) == {session.schemas[0]}
+    assert len(session.schemas) == 100
+
+
+def test_each_schema_and_each_file_of_text_is_read(lake: DeltaCatalog, orders: Table, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2]})
+    (tmp_path / "one.csv").write_text("id\n7\n")
+    (tmp_path / "two.csv").write_text("id,more\n7,text\n")
+    pq.write_table(rows, tmp_path / "registered.parquet")
+    orders.append({}, rows)
+    orders.append({}, rows)
+    orders.append({}, rows.append_column("more", pa.array(["x", "y"])))
+    orders.append({}, rows, content_type="feather")
+    orders.append({}, [tmp_path / "registered.parquet"])
+    orders.append({}, [tmp_path / "one.csv", tmp_path / "two.csv"])
+    session, asked = read(lake, orders)
+    assert len(asked) == 5, "two of Parquet, one of Feather, and each CSV"
+    assert [schema.names for schema in session.schemas[-2:]] == [["id"], ["id", "more"]]
+    by_hand = [read_schema(lake.location, TabularFile(ref.uri, ref.file.content_type)) for ref in session.pending]
+    assert [schema.remove_metadata() for schema in session.schemas] == [each.remove_metadata() for each in by_hand]

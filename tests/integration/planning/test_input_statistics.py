@@ -1,0 +1,245 @@
+"""What is known of a session's input: from the log, from footers, from a sample of text."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.catalog.snapshot import CompactedStream
+from compactor.engine.in_process import InProcessEngine
+from compactor.model.counts import SortKey, StepFigures
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType
+from compactor.planning.input_statistics import InputStatistics, spread
+from compactor.planning.session_input import read_session_input
+from compactor.planning.session_planner import measure, measure_session, pin_sessions
+from compactor.planning.sizing import Resources, predict_seconds
+from compactor.planning.spec import JobRunSpec, SessionSpec
+
+TABLE = "ACME.ORDERS.V1"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> DeltaCatalog:
+    return DeltaCatalog.open(str(tmp_path / "lake"))
+
+
+def spec_of(lake: DeltaCatalog, **fields: object) -> SessionSpec:
+    run = JobRunSpec(
+        job_run_id="run",
+        source_table_id=TABLE,
+        primary_keys=("id",),
+        lake=lake.location,
+        destination_compacted_table_id=TABLE,
+        **fields,  # type: ignore[arg-type]
+    )
+    (pinned,) = pin_sessions(run, lake)
+    return pinned.spec
+
+
+def measured(lake: DeltaCatalog, **fields: object) -> InputStatistics:
+    found = measure_session(spec_of(lake, **fields), lake, with_statistics=True).statistics
+    assert found is not None
+    return found
+
+
+def rows(first: int, count: int, text: str = "x" * 20) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "note": [text] * count})
+
+
+def test_rows_bytes_files_and_content_types_are_told_by_schema(lake: DeltaCatalog) -> None:
+    table = lake.create_table(TABLE)
+    table.append({}, rows(0, 100))
+    table.append({}, rows(100, 50))
+    table.append({}, rows(200, 10).append_column("more", pa.array(range(10), pa.int32())), content_type="feather")
+    found = measured(lake)
+    assert [(each.files, each.rows) for each in found.deltas] == [(2, 150), (1, 10)]
+    assert [each.content_types for each in found.deltas] == [{ContentType.PARQUET}, {ContentType.FEATHER}]
+    assert found.deltas[0].decoded_bytes["id"] == 150 * 8
+    assert found.deltas[1].decoded_bytes["more"] == 10 * 4
+    size = found.size
+    assert (size.delta_rows, size.delta_files, size.largest_delta_file_rows) == (160, 3, 100)
+    assert size.delta_bytes == sum(each.size_bytes for each in found.deltas)
+    assert (found.key_bytes_per_row, found.compacted, found.index.rows) == (8.0, None, 0)
+
+
+@pytest.mark.parametrize("texts", [["x" * 40], [f"{number:040}" for number in range(5_000)]], ids=["equal", "unequal"])
+def test_decoded_bytes_of_text_are_those_of_its_rows_also_where_a_dictionary_made_it_small(
+    lake: DeltaCatalog, texts: list[str]
+) -> None:
+    notes = [texts[number % len(texts)] for number in range(5_000)]
+    lake.create_table(TABLE).append({}, pa.table({"id": range(5_000), "note": notes}))
+    (schema,) = measured(lake).deltas
+    assert schema.decoded_bytes["note"] == pytest.approx(5_000 * 44, rel=0.1)
+
+
+def compacted(lake: DeltaCatalog, rows_per_compacted_file: int = 4_000_000) -> None:
+    compact(
+        TABLE,
+        {"id"},
+        delta_catalog_client=lake,
+        rows_per_compacted_file=rows_per_compacted_file,
+        engine=InProcessEngine(),
+    )
+
+
+def test_of_a_compacted_stream_files_index_and_what_deltas_may_touch_are_told_from_the_log(lake: DeltaCatalog) -> None:
+    table = lake.create_table(TABLE)
+    for first in range(0, 4_000, 1_000):
+        table.append({}, rows(first, 1_000))
+    compacted(lake, rows_per_compacted_file=1_000)
+    table.append({}, rows(1_100, 500, "y"))
+    found = measured(lake)
+    assert found.compacted is not None
+    assert (found.compacted.files, found.compacted.rows, found.index.rows) == (4, 4_000, 4_000)
+    assert found.compacted.decoded_bytes["id"] == 4_000 * 8
+    assert found.index.hash_bucket_count is not None
+    # of four files of 1,000 keys one holds keys between 1,100 and 1,599
+    assert found.touched_rows == 1_000
+    assert found.size.touched_rows == 1_000
+
+
+def test_a_column_with_nulls_has_no_bounds_so_that_all_may_be_touched(lake: DeltaCatalog) -> None:
+    table = lake.create_table(TABLE)
+    for first in (0, 1_000):
+        table.append({}, rows(first, 1_000))
+    compacted(lake, rows_per_compacted_file=1_000)
+    table.append({}, pa.table({"id": pa.array([None, *range(1_500, 1_900)], pa.int64()), "note": ["y"] * 401}))
+    assert measured(lake).touched_rows == pytest.approx(2_000, rel=0.01)
+
+
+def test_where_dead_rows_are_kept_nothing_is_expected_to_be_rewritten(lake: DeltaCatalog) -> None:
+    table = lake.create_table(TABLE)
+    table.append({}, rows(0, 1_000))
+    compacted(lake)
+    table.append({}, rows(500, 50))
+    assert measured(lake, max_dead_row_share=0.3).touched_rows == 0
+    assert measured(lake, max_dead_row_share=0.01).touched_rows == pytest.approx(1_000, rel=0.01)
+
+
+def test_a_session_that_only_cleans_is_expected_to_rewrite_the_files_with_dead_rows(lake: DeltaCatalog) -> None:
+    table = lake.create_table(TABLE)
+    for first in (0, 1_000):
+        table.append({}, rows(first, 1_000))
+    compacted(lake, rows_per_compacted_file=1_000)
+    table.append({}, rows(1_200, 50))
+    compact(TABLE, {"id"}, delta_catalog_client=lake, max_dead_row_share=0.3, engine=InProcessEngine())
+    found = measured(lake)
+    assert (found.size.delta_files, found.touched_rows) == (0, 1_000)
+
+
+def test_deltas_whose_keys_lie_apart_are_not_rewritten_by_later_rounds(lake: DeltaCatalog, tmp_path: Path) -> None:
+    apart = lake.create_table(TABLE)
+    for first in range(0, 400, 100):
+        apart.append({}, rows(first, 100))
+    assert measured(lake).overlap_share == 0
+    other = DeltaCatalog.open(str(tmp_path / "other"))
+    mixed = other.create_table(TABLE)
+    keys = list(range(400))
+    random.Random(7).shuffle(keys)
+    for first in range(0, 400, 100):
+        mixed.append({}, pa.table({"id": keys[first : first + 100]}))
+    assert measured(other).overlap_share == 1
+
+
+def with_last_round(stream: CompactedStream, seconds: float, cores: int | None) -> CompactedStream:
+    """As if its last round had been of ten million rows, whose steps took so long each."""
+    done = stream.last_round
+    steps = {
+        step: StepFigures(seconds=seconds, tasks=2, peak_memory_bytes=1, cores=cores)
+        for step in ("hash_bucket", "dedupe", "materialize")
+    }
+    file = done.files_added[0].model_copy(update={"rows": 10**7, "size_bytes": 10**9})
+    counts = done.counts.model_copy(update={"rows_in": 10**7, "rows_out": 10**7})
+    changed = done.model_copy(update={"steps": steps, "counts": counts, "files_added": (file,)})
+    return replace(stream, last_round=changed)
+
+
+def test_the_table_s_last_round_corrects_the_prediction_where_it_says_how_many_cores_it_had(lake: DeltaCatalog) -> None:
+    table = lake.create_table(TABLE)
+    table.append({}, rows(0, 100))
+    compacted(lake)
+    done = table.stream({}).load().state.compacted
+    assert done is not None
+    assert {step.cores for step in done.last_round.steps.values()} == {1}
+    table.append({}, rows(100, 100))
+    session = read_session_input(spec_of(lake), lake)
+    two = Resources(2**30, 2)
+    seconds = {}
+    for took in (0.1, 1.0, 10.0, 100.0):
+        slower = replace(session, compacted=with_last_round(done, took, cores=2))
+        size = replace(measure(slower, {}, lake, 0.0).size, delta_rows=10**7)
+        seconds[took] = predict_seconds(size, two, 1)
+    assert seconds[0.1] < seconds[1.0] < seconds[10.0] == seconds[100.0], "a correction has its bounds"
+    unknown = replace(session, compacted=with_last_round(done, 10.0, cores=None))
+    assert measure(unknown, {}, lake, 0.0).corrections == ()
+
+
+# -- text
+
+
+LONG = 400_000
+"""Lines that take more than one block."""
+
+
+def csv_file(folder: Path, name: str, ids: list[str]) -> str:
+    file = folder / name
+    file.write_text("id,note\n" + "".join(f"{each},{'n' * 20}\n" for each in ids))
+    return file.as_uri()
+
+
+def numbers(count: int) -> list[str]:
+    return [str(10_000 + number) for number in range(count)]
+
+
+def test_text_without_a_declared_schema_is_planned_from_its_first_block(lake: DeltaCatalog, tmp_path: Path) -> None:
+    table = lake.create_table(TABLE)
+    table.append({}, [csv_file(tmp_path, "long.csv", [*numbers(LONG), "last"])])
+    found = measured(lake)
+    assert found.sampled_files == 1
+    assert found.deltas[0].schema.field("id").type == pa.int64()
+    assert "the types of 1 text file are those of the first 8 MiB" in " / ".join(found.arithmetic())
+    session = read_session_input(spec_of(lake), lake)
+    assert session.schema.field("id").type == pa.string()
+
+
+def test_text_that_fits_into_one_block_is_no_sample(lake: DeltaCatalog, tmp_path: Path) -> None:
+    lake.create_table(TABLE).append({}, [csv_file(tmp_path, "short.csv", numbers(10))])
+    found = measured(lake)
+    assert found.sampled_files == 0
+    assert found.deltas[0].decoded_bytes["id"] == 80
+    assert found.deltas[0].decoded_bytes["note"] == pytest.approx(10 * 24, rel=0.3)
+
+
+def test_text_that_only_its_sample_would_refuse_is_planned(lake: DeltaCatalog, tmp_path: Path) -> None:
+    """In its first block a file's ids are numbers; another file's are text: only the whole of the first says so too."""
+    table = lake.create_table(TABLE)
+    table.append({}, [csv_file(tmp_path, "long.csv", [*numbers(LONG), "last"])])
+    table.append({}, pa.table({"id": ["a", "b"]}))
+    assert measured(lake).size.delta_rows == LONG + 3
+
+
+def test_text_that_is_refused_as_a_whole_is_refused(lake: DeltaCatalog, tmp_path: Path) -> None:
+    lake.create_table(TABLE).append({}, [csv_file(tmp_path, "long.csv", numbers(LONG))])
+    with pytest.raises(Invalid, match="note"):
+        measured(lake, sort_keys=(SortKey(column="note"),))
+
+
+def test_places_are_spread_over_all_of_a_sequence() -> None:
+    assert spread(4, 10) == {0, 1, 2, 3}
+    assert spread(100, 4) == {0, 25, 50, 75}
+    assert spread(0, 4) == frozenset()
+
+
+def test_a_parquet_file_of_many_row_groups_is_outlined_from_its_first(lake: DeltaCatalog, tmp_path: Path) -> None:
+    path = tmp_path / "groups.parquet"
+    pq.write_table(rows(0, 1_000), path, row_group_size=100, use_dictionary=False)
+    lake.create_table(TABLE).append({}, [path.as_uri()])
+    (schema,) = measured(lake).deltas
+    assert schema.decoded_bytes["note"] == pytest.approx(1_000 * 24, rel=0.1)

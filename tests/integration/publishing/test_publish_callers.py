@@ -1,0 +1,215 @@
+"""Who publishes: the end of `compact()`, `lithify publish`, and what shows and checks it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from compactor import DeltaCatalog, compact
+from compactor.catalog.properties import GRACE_SECONDS
+from compactor.lake import Table
+from compactor.maintenance.garbage import delete_garbage, find_garbage
+from compactor.model.clock import SystemClock
+from compactor.publishing.delta import DeltaPublisher
+from compactor.storage.paths import is_open_file
+from tests.builders import TABLE_ID
+from tests.conftest import Command
+from tests.fakes.manual_clock import ManualClock
+
+EU, US = {"region": "EU"}, {"region": "US"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> DeltaCatalog:
+    return DeltaCatalog.open(tmp_path)
+
+
+@pytest.fixture
+def table(lake: DeltaCatalog) -> Table:
+    return lake.create_table(TABLE_ID, ["region"], primary_keys={"id"}, properties={"publish": "delta"})
+
+
+def _compact(lake: DeltaCatalog, **arguments: object) -> None:
+    compact(TABLE_ID, delta_catalog_client=lake, **arguments)  # type: ignore[arg-type]
+
+
+def _read(lake: DeltaCatalog) -> list[tuple[int, str]]:
+    root = Path(lake.location.root_uri.removeprefix("file://")) / "tables" / TABLE_ID / "compacted"
+    rows = pa.table(QueryBuilder().register("t", DeltaTable(str(root))).execute("select id, region from t"))
+    return sorted(zip(rows.column("id").to_pylist(), rows.column("region").to_pylist(), strict=True))
+
+
+def _answer(command: Command, field: str, *arguments: str) -> Any:  # noqa: ANN401 (it is JSON)
+    """The only element of a list in the answer."""
+    (only,) = json.loads(command(*arguments, "--output", "json").out)[field]
+    return only
+
+
+def test_compact_publishes_at_its_end(lake: DeltaCatalog, table: Table) -> None:
+    table.append(EU, pa.table({"id": [1, 2]}))
+    _compact(lake)
+    assert _read(lake) == [(1, "EU"), (2, "EU")]
+    table.append(EU, pa.table({"id": [2]}), operation="delete")
+    table.append(US, pa.table({"id": [5]}))
+    _compact(lake, max_dead_row_share=0.9)
+    assert _read(lake) == [(1, "EU"), (5, "US")]
+
+
+def test_a_compaction_whose_publication_fails_succeeds_and_the_next_one_publishes_both(
+    lake: DeltaCatalog, table: Table, tmp_path: Path
+) -> None:
+    table.append(EU, pa.table({"id": [1]}))
+    log = tmp_path / "tables" / TABLE_ID / "compacted"
+    log.mkdir(parents=True)
+    (log / "_delta_log").write_text("in the way")
+    _compact(lake)
+    assert table.scan().count_rows() == 1
+    (log / "_delta_log").unlink()
+    table.append(EU, pa.table({"id": [2]}))
+    _compact(lake)
+    assert _read(lake) == [(1, "EU"), (2, "EU")]
+
+
+def test_publish_shows_in_a_dry_run_what_it_then_does(lake: DeltaCatalog, table: Table, command: Command) -> None:
+    where = ("--lake", lake.location.root_uri)
+    table.set_properties({"publish": None})
+    table.append(EU, pa.table({"id": [1, 2], "at": pa.array([1, 2], pa.time32("s"))}))
+    _compact(lake)
+    refused = command("publish", TABLE_ID, *where)
+    assert refused.exit_code == 2
+    assert f"lithify table set {TABLE_ID} publish=delta" in refused.err
+    table.set_properties({"publish": "delta"})
+    closed = command("publish", TABLE_ID, *where)
+    assert closed.exit_code == 1
+    assert "written before the table was published" in closed.out
+    _compact(lake)
+    table.append(EU, pa.table({"id": [3]}))
+    table.set_properties({"publish": None})
+    _compact(lake)
+    table.set_properties({"publish": ["delta"]})
+    shown = command("table", "show", TABLE_ID, *where)
+    assert "delta has no type for at" in shown.out
+    _compact(lake)
+    assert [id_ for id_, _ in _read(lake)] == [1, 2, 3]
+    planned = _answer(command, "tables", "publish", "--dry-run", *where)
+    assert (planned["behind"], planned["state"]) == (0, "published")
+
+
+def test_show_has_the_lag_and_publish_ends_it(
+    lake: DeltaCatalog, table: Table, command: Command, tmp_path: Path
+) -> None:
+    where = ("--lake", lake.location.root_uri)
+    table.append(EU, pa.table({"id": [1]}))
+    _compact(lake)
+    for path in (tmp_path / "tables" / TABLE_ID / "compacted" / "_delta_log").iterdir():
+        path.unlink()
+    stream = _answer(command, "streams", "table", "show", TABLE_ID, *where)
+    assert stream["unpublished_files"] == 1
+    assert stream["published_lag_seconds"] >= 0
+    before = sorted(tmp_path.rglob("*"))
+    planned = _answer(command, "tables", "publish", TABLE_ID, "--dry-run", *where)
+    assert (planned["behind"], planned["state"], planned["version"]) == (1, "behind", None)
+    assert sorted(tmp_path.rglob("*")) == before, "a dry run writes nothing"
+    done = _answer(command, "tables", "publish", *where)
+    assert (done["state"], done["version"], done["files_added"]) == ("published", 0, 1)
+    stream = _answer(command, "streams", "table", "show", TABLE_ID, *where)
+    assert (stream["unpublished_files"], stream["published_lag_seconds"]) == (0, None)
+
+
+def test_verify_finds_what_is_published_otherwise_than_the_log_says(
+    lake: DeltaCatalog, table: Table, command: Command, tmp_path: Path
+) -> None:
+    where = ("--lake", lake.location.root_uri)
+    table.append(EU, pa.table({"id": [1, 2]}))
+    _compact(lake)
+    sound = command("table", "verify", TABLE_ID, "--published", *where)
+    assert sound.exit_code == 0, sound.err
+    log = tmp_path / "tables" / TABLE_ID / "compacted" / "_delta_log" / f"{0:020d}.json"
+    lines = [line for line in log.read_text().splitlines() if not line.startswith('{"add"')]
+    log.write_text("\n".join(lines) + "\n")
+    damaged = command("table", "verify", TABLE_ID, "--published", *where)
+    assert damaged.exit_code == 1
+    assert "delta lacks tables/" in damaged.out
+    assert "publish the table again" in " ".join(damaged.err.split())
+
+
+def test_a_place_that_other_engines_decode_is_refused_when_the_property_is_set(tmp_path: Path) -> None:
+    from compactor.model.errors import Invalid
+
+    lake = DeltaCatalog.open(tmp_path / "my lake")
+    lake.create_table("ACME.ORDERS.V1").append({}, pa.table({"id": [1]}))
+    with pytest.raises(Invalid, match="the lake's root"):
+        lake.table("ACME.ORDERS.V1").set_properties({"publish": "delta"})
+    other = DeltaCatalog.open(tmp_path)
+    with pytest.raises(Invalid, match="the table's folder"):
+        other.create_table("ACME.MY ORDERS.V1", properties={"publish": "delta"})
+
+
+# -- garbage collection
+
+
+def _aged(lake: DeltaCatalog, seconds: float) -> ManualClock:
+    return ManualClock(SystemClock().now_ms() + int(seconds * 1_000))
+
+
+def test_files_that_a_publisher_that_lags_still_shows_are_no_garbage(
+    lake: DeltaCatalog, table: Table, tmp_path: Path
+) -> None:
+    table.append(EU, pa.table({"id": [1, 2]}))
+    _compact(lake)  # and publishes
+    shown = set(DeltaPublisher(lake.store, TABLE_ID, ("region",), SystemClock()).state().files)
+    table.set_properties({"publish": None})  # nobody publishes any more
+    for number in range(3):
+        table.append(EU, pa.table({"id": [1], "n": [number]}))
+        _compact(lake)
+    long_after = _aged(lake, 10 * GRACE_SECONDS)
+    for garbage in find_garbage(lake.store, TABLE_ID, long_after):
+        delete_garbage(lake.store, garbage)
+    assert shown
+    assert all((tmp_path / path).exists() for path in shown)
+    assert _read(lake) == [(1, "EU"), (2, "EU")], "what is published stays readable"
+
+
+def test_replaced_open_files_and_vectors_go_when_no_version_of_the_grace_period_names_them(
+    lake: DeltaCatalog, table: Table, tmp_path: Path
+) -> None:
+    table.append(EU, pa.table({"id": list(range(10))}))
+    _compact(lake)
+    for number in range(12):
+        table.append(EU, pa.table({"id": [number]}), operation="delete" if number < 5 else "upsert")
+        _compact(lake, max_dead_row_share=0.9)
+    root = tmp_path / "tables" / TABLE_ID / "compacted"
+    before = {path for path in root.rglob("*") if path.is_file()}
+
+    def collect(seconds: float) -> set[Path]:
+        for garbage in find_garbage(lake.store, TABLE_ID, _aged(lake, seconds)):
+            assert garbage.unknown == ()
+            delete_garbage(lake.store, garbage)
+        return before - {path for path in root.rglob("*") if path.is_file()}
+
+    assert collect(GRACE_SECONDS / 2) == set(), "what readers of older versions may read stays"
+    gone = collect(GRACE_SECONDS + 60)
+    assert any(is_open_file(str(path.relative_to(tmp_path))) for path in gone)
+    assert any(path.suffix == ".bin" for path in gone)
+    assert {path.name for path in gone if path.parent.name == "_delta_log"} == {
+        f"{version:020d}.json" for version in range(10)
+    }
+    assert _read(lake) == [(number, "EU") for number in range(5, 12)]
+    fresh = DeltaPublisher(lake.store, TABLE_ID, ("region",), SystemClock())
+    assert fresh.state().version == 12
+    (root / "_delta_log" / "_last_checkpoint").unlink()
+    assert DeltaPublisher(lake.store, TABLE_ID, ("region",), SystemClock()).state() == fresh.state()
+
+
+def test_dropping_a_table_takes_its_published_files_along(lake: DeltaCatalog, table: Table, tmp_path: Path) -> None:
+    from compactor.catalog.dropping import drop_table
+
+    table.append(EU, pa.table({"id": [1]}))
+    _compact(lake)
+    drop_table(lake, TABLE_ID)
+    assert not [path for path in (tmp_path / "tables").rglob("*") if path.is_file()]

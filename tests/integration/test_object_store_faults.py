@@ -1,0 +1,86 @@
+"""A compaction and a scan over an object store in trouble end right, and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import compactor
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from tests.proxy import Proxy, Weather, proxy_before
+from tests.servers import REGION, aws_environment, moto_server
+
+pytestmark = pytest.mark.servers
+
+TABLE = "ACME.TROUBLED.V1"
+ROWS = 30_000
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    import boto3
+
+    with aws_environment(), moto_server() as url:
+        boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket="troubled")
+        with proxy_before(url) as made:
+            yield made
+
+
+@pytest.fixture
+def fair_afterwards(proxy: Proxy) -> Iterator[None]:
+    yield
+    proxy.set_weather(Weather())
+
+
+def catalog(proxy: Proxy, prefix: str) -> DeltaCatalog:
+    location = parse_location(f"s3://troubled/{prefix}", endpoint_url=proxy.url, region=REGION)
+    return DeltaCatalog(open_store(location), SystemClock())
+
+
+def written(proxy: Proxy, prefix: str) -> None:
+    """Two deltas that are not compacted, of whose keys a third comes twice."""
+    table = catalog(proxy, prefix).create_table(TABLE, [])
+    for start, status in ((0, "old"), (ROWS // 2, "new")):
+        ids = np.arange(start, start + ROWS)
+        noise = np.random.default_rng(start).integers(0, 2**60, ROWS)
+        table.append({}, pa.table({"id": ids, "noise": noise, "status": [status] * ROWS}))
+
+
+def assert_right(proxy: Proxy, prefix: str) -> None:
+    found = catalog(proxy, prefix).table(TABLE).scan().to_table().sort_by("id")
+    assert found.column("id").to_pylist() == list(range(ROWS * 3 // 2))
+    assert found.column("status").to_pylist() == ["old"] * (ROWS // 2) + ["new"] * ROWS
+
+
+def compact(proxy: Proxy, prefix: str) -> None:
+    compactor.compact(TABLE, {"id"}, delta_catalog_client=catalog(proxy, prefix), rows_per_compacted_file=10_000)
+
+
+TROUBLE = {
+    "bodies cut short": Weather("body cut", every=6),
+    "resets": Weather("reset", every=6),
+    "answers lost": Weather("answer cut", every=9),
+    "SlowDown in bursts": Weather("error", every=12, burst=2, code="SlowDown"),
+    "a trickle": Weather(bytes_per_second=5_000_000, delay_seconds=0.01),
+}
+
+
+@pytest.mark.usefixtures("fair_afterwards")
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_a_compaction_and_a_scan_end_right_in_spite_of(proxy: Proxy, trouble: str) -> None:
+    prefix = trouble.replace(" ", "-")
+    written(proxy, prefix)
+    proxy.count_anew()
+    proxy.set_weather(TROUBLE[trouble], "s3")
+
+    compact(proxy, prefix)
+    assert_right(proxy, prefix)
+
+    if TROUBLE[trouble].harm != "none":
+        assert sum(proxy.harmed.values()) >= 3

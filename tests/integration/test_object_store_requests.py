@@ -1,0 +1,206 @@
+"""What a lake on S3 is asked for: requests and bytes, which follow from the input alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import compactor
+from compactor.lake import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.model.errors import Corrupt
+from compactor.storage import opening
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from tests.proxy import Proxy, Weather, proxy_before
+from tests.servers import REGION, aws_environment, moto_server
+
+pytestmark = pytest.mark.servers
+
+ROWS = 200_000
+COMPACTED_FILES = 4
+TABLE = "ACME.FAR.V1"
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    import boto3
+
+    with aws_environment(), moto_server() as url:
+        boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket="far")
+        with proxy_before(url) as made:
+            yield made
+
+
+def catalog(proxy: Proxy, prefix: str) -> DeltaCatalog:
+    """One that has read nothing yet."""
+    location = parse_location(f"s3://far/{prefix}", endpoint_url=proxy.url, region=REGION)
+    return DeltaCatalog(open_store(location), SystemClock())
+
+
+def rows_of(ids: npt.NDArray[np.int64], status: str) -> pa.Table:
+    noise = np.random.default_rng(len(ids)).integers(0, 2**40, len(ids))
+    return pa.table({"id": ids, "noise": noise, "status": pa.array([status] * len(ids))})
+
+
+def compact(lake: DeltaCatalog) -> None:
+    compactor.compact(TABLE, {"id"}, delta_catalog_client=lake, rows_per_compacted_file=ROWS // COMPACTED_FILES)
+
+
+def asked(proxy: Proxy, of: str = "") -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for seen in proxy.seen():
+        if of in seen.request.target:
+            counted[seen.request.operation] = counted.get(seen.request.operation, 0) + 1
+    return counted
+
+
+def bytes_down(proxy: Proxy, of: str = "") -> int:
+    return sum(seen.bytes_down for seen in proxy.seen() if of in seen.request.target)
+
+
+@pytest.fixture(scope="module")
+def compacted(proxy: Proxy) -> str:
+    """A compacted table of several files, in a lake of its own."""
+    lake = catalog(proxy, "compacted")
+    table = lake.create_table(TABLE, [])
+    for ids in np.array_split(np.arange(ROWS), 4):
+        table.append({}, rows_of(ids, "old"))
+    proxy.count_anew()
+    compact(lake)
+    assert "HEAD" not in asked(proxy)
+    return "compacted"
+
+
+def test_an_incremental_run_reads_its_delta_the_rewritten_file_and_each_byte_of_the_index_at_most_once(
+    proxy: Proxy, compacted: str
+) -> None:
+    lake = catalog(proxy, compacted)
+    table = lake.table(TABLE)
+    before = table.stream({}).load().state.compacted
+    assert before is not None
+    delta = table.append({}, rows_of(np.arange(10_000, 20_000), "new"))
+    proxy.count_anew()
+
+    compact(catalog(proxy, compacted))
+
+    counted = asked(proxy)
+    assert "HEAD" not in counted
+    after = catalog(proxy, compacted).table(TABLE).stream({}).load().state.compacted
+    assert after is not None
+    rewritten = [file for number, file in before.files.items() if number not in after.files]
+    assert len(rewritten) == 1
+    index = sum(file.bytes_at_rest for file in before.index_files)
+    assert bytes_down(proxy, "/index/") <= 1.05 * index
+    needed = delta.size_bytes + rewritten[0].size_bytes
+    data = bytes_down(proxy, "/data/") - bytes_down(proxy, "/index/")
+    assert data <= 1.1 * needed
+    found = catalog(proxy, compacted).table(TABLE).scan(filter=pc.field("status") == "new").to_table()
+    assert sorted(found.column("id").to_pylist()) == list(range(10_000, 20_000))
+
+
+def test_a_scan_reads_each_file_s_end_and_its_columns_and_nothing_of_row_groups_that_the_filter_excludes(
+    proxy: Proxy, compacted: str
+) -> None:
+    table = catalog(proxy, compacted).table(TABLE)
+    proxy.count_anew()
+    assert table.scan().to_table().num_rows == ROWS
+    every = asked(proxy, ".parquet")
+    assert set(every) == {"GET range"}
+    assert every["GET range"] <= 2 * COMPACTED_FILES
+    whole = bytes_down(proxy, ".parquet")
+
+    proxy.count_anew()
+    narrow = table.scan(columns=["id"], filter=pc.field("noise") < 0).to_table()
+    assert narrow.num_rows == 0
+    assert bytes_down(proxy, ".parquet") <= COMPACTED_FILES * 64 * 1024 < whole / 4
+
+
+def test_a_lookup_is_at_most_four_requests_deep_also_in_a_table_of_which_nothing_was_read(
+    proxy: Proxy, compacted: str
+) -> None:
+    table = catalog(proxy, compacted).table(TABLE)
+    proxy.count_anew()
+    proxy.set_weather(Weather(delay_seconds=0.2))
+    try:
+        found = table.lookup({}, {"id": 123_456})
+    finally:
+        proxy.set_weather(Weather())
+    assert found is not None
+    assert found["id"] == 123_456
+    assert depth(proxy) <= 4
+    assert bytes_down(proxy, "/index/") <= 200_000
+
+
+def test_a_session_reads_what_a_table_is_once_and_each_log_s_entries_once(proxy: Proxy) -> None:
+    lake = catalog(proxy, "once")
+    table = lake.create_table(TABLE, [])
+    for number in range(5):
+        table.append({}, rows_of(np.arange(number, number + 10), "old"))
+    proxy.count_anew()
+
+    compact(catalog(proxy, "once"))
+
+    read = [
+        seen.request.target
+        for seen in proxy.seen()
+        if seen.request.operation == "GET" and "/log/" in seen.request.target
+    ]
+    existing = [target for target in read if int(target[-9:].removesuffix(".json")) <= 5]
+    of_stream = [target for target in existing if "/streams/" in target]
+    assert sorted(of_stream) == sorted(set(of_stream))
+    assert len(of_stream) == 5
+    of_definition = [target for target in read if "/streams/" not in target and "/tables/" in target]
+    assert len(of_definition) == 2  # its one entry, and that there is no second one
+    assert len([target for target in read if target not in existing]) <= 3
+
+
+def depth(proxy: Proxy) -> int:
+    """The most requests of which each began after the answer to the one before."""
+    count, ended = 0, 0.0
+    for seen in sorted(proxy.seen(), key=lambda seen: seen.ended_seconds):
+        if seen.began_seconds >= ended:
+            count, ended = count + 1, seen.ended_seconds
+    return count
+
+
+@pytest.mark.parametrize("in_another_process", [True, False])
+def test_a_registered_file_that_has_changed_since_its_append_is_corrupt_and_named(
+    proxy: Proxy, in_another_process: bool
+) -> None:
+    import boto3
+
+    s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
+    prefix = f"registered-{in_another_process}"
+    for rows in (20_000, 30_000):
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows_of(np.arange(rows), "given"), sink)
+        s3.put_object(Bucket="far", Key=f"{prefix}/x.parquet", Body=sink.getvalue().to_pybytes())
+        if rows == 20_000:
+            catalog(proxy, prefix).create_table(TABLE, []).append({}, [f"s3://far/{prefix}/x.parquet"])
+    if in_another_process:
+        opening._range_reader.cache_clear()
+    what = r"bytes, but the log says" if in_another_process else "changed while it was read"
+    with pytest.raises(Corrupt, match=rf"s3://far/{prefix}/x\.parquet has .*{what}"):
+        compact(catalog(proxy, prefix))
+
+
+def test_a_file_that_is_registered_again_after_it_was_written_anew_is_measured_anew(proxy: Proxy) -> None:
+    import boto3
+
+    s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
+    lake = catalog(proxy, "again")
+    table = lake.create_table(TABLE, [])
+    for rows in (10, 20):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": list(range(rows))}), sink)
+        s3.put_object(Bucket="far", Key=f"given/{rows}.parquet", Body=sink.getvalue().to_pybytes())
+        s3.copy_object(Bucket="far", Key="given/same.parquet", CopySource=f"far/given/{rows}.parquet")
+        delta = table.append({}, ["s3://far/given/same.parquet"])
+        assert delta.rows == rows

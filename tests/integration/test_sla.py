@@ -1,0 +1,55 @@
+"""A slice of `make sla`: its sessions run, on a folder and on S3, and its section says what came of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.sla import Outcome, Summary, Trial, run_trials, section, trials
+
+
+def test_half_of_the_trials_are_far_and_all_kinds_of_change_are_among_them() -> None:
+    chosen = trials(150, 12, seed=1)
+    assert len(chosen) == 150
+    assert sum(trial.far for trial in chosen) in range(70, 81)
+    assert sum(trial.on_spark for trial in chosen) == 12
+    assert not any(trial.far and trial.on_spark for trial in chosen)
+    assert {trial.change for trial in chosen} == {"first", "clustered", "uniform", "dead rows"}
+    assert {trial.rounds for trial in chosen} == {1, 2, 3, 4}
+    assert {trial.keys for trial in chosen} == {1, 2, 3}
+    assert trials(150, 12, seed=1) == chosen != trials(150, 12, seed=2)
+
+
+@pytest.mark.servers
+def test_a_slice_of_them_runs_and_is_reported(tmp_path: Path) -> None:
+    chosen = trials(12, 0, seed=3, scale=0.002)
+    assert {trial.far for trial in chosen} == {False, True}
+    outcomes = run_trials(tmp_path, chosen)
+    assert [outcome.trial for outcome in outcomes] == chosen
+    for outcome in outcomes:
+        assert outcome.seconds > 0
+        assert outcome.cpu_seconds >= 0
+        assert outcome.expected_sla > outcome.predicted_seconds > 0
+        assert outcome.rounds >= 1
+        assert (outcome.usd > 0, outcome.expected_usd > 0) == (True, True)
+    assert len({outcome.rounds for outcome in outcomes}) > 1
+    heading, text = section(outcomes, seed=3, load=0.0)
+    assert heading == "Expected SLA and cost, before and after"
+    assert "| in this process, S3 | 6 |" in text
+    assert "| 6000 billion | 40,000 |" in text
+
+
+def outcome(seconds: float, predicted: float, *, far: bool = False) -> Outcome:
+    trial = Trial(0, far, False, 0, 1, 1, 0, 1, False, 1, None, "first")
+    return Outcome(trial, predicted * 1.1, predicted, seconds, seconds, 1, predicted, seconds, predicted, seconds)
+
+
+def test_late_sessions_the_median_and_costs_as_expected_are_counted() -> None:
+    summary = Summary((outcome(1.0, 1.0), outcome(1.0, 0.9, far=True), outcome(1.0, 2.0), outcome(1.0, 1.05)))
+    assert (summary.beyond, summary.cpu_beyond) == (1, 1)
+    assert summary.median_ratio == pytest.approx(1.025)
+    assert summary.cost_share() == 0.75
+    assert summary.of(far=True).beyond == 1
+    assert summary.quantiles()[0] == 0.9
+    assert summary.quantiles()[-1] == 2.0

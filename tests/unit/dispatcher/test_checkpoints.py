@@ -1,0 +1,123 @@
+"""Checkpoints of job-run and session logs: what was held for a week is loaded as quickly as what was just accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor.log.checkpoints import WholeCheckpoint
+from compactor.log.durable_log import DurableLog, LogState
+from compactor.model.counts import RowCounts
+from compactor.sessions.session_log import SESSION_LOG, RoundDone, SessionStarted, SessionState
+from dispatcher.job_runs.claims import Claim, claim_job_run
+from dispatcher.job_runs.job_run_log import JOB_RUN_LOG, ClaimRenewed, JobRunState
+from dispatcher.job_runs.job_run_store import JobRunStore
+from tests.fakes.dispatch_desk import Desk
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+
+COUNTS = RowCounts(
+    rows_in=1, rows_out=1, rows_deduplicated=0, rows_deleted=0, rows_before=0, rows_carried=0, tombstones=0
+)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path, clock=ManualClock())
+    yield desk
+    desk.close()
+
+
+def held_for(desk: Desk, entries: int) -> str:
+    """A job run whose holder has written so many entries, as one of an earlier release does in a week."""
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept(job_run_id="run")
+    claim = claim_job_run(desk.records.log(job_run_id), "old", 300.0, desk.clock)
+    assert isinstance(claim, Claim)
+    for _ in range(entries):
+        claim.write(lambda _: [ClaimRenewed(epoch=1, expires_at_ms=0, lasts_seconds=300.0)])
+    return job_run_id
+
+
+def test_a_job_run_that_was_held_for_7_days_is_loaded_with_40_requests(desk: Desk) -> None:
+    renewals = 7 * 86_400 // 100
+    job_run_id = held_for(desk, renewals)
+    store = FaultyStore(desk.state)
+    loaded = JobRunStore(store, desk.clock).log(job_run_id).load()
+    assert loaded.entry_number == renewals + 2
+    assert len(store.requests) <= 40
+
+
+def test_a_checkpoint_of_a_job_run_holds_what_its_entries_say(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    for day in range(12):
+        table = desk.lake.create_table("ACME.DAYS.V1", ["day"])
+        table.append({"day": str(day)}, pa.table({"id": [1]}))
+    desk.accept(source_table_id="ACME.DAYS.V1", job_run_id="run", sort_keys=[["id", "ascending"]])
+    desk.run()
+    log = desk.records.log("run")
+    last = log.load().entry_number
+    assert last > 32
+    assert isinstance(JOB_RUN_LOG.checkpoint, WholeCheckpoint)
+    for number in range(1, last + 1):
+        state = _replayed(desk, number).state
+        assert JOB_RUN_LOG.checkpoint.from_table(JOB_RUN_LOG.checkpoint.to_table(state)) == state
+    store = FaultyStore(desk.state)
+    assert JobRunStore(store, desk.clock).state("run") == _replayed(desk, last).state
+    assert store.count("read", ".checkpoint.parquet") == 1
+    desk.close()
+
+
+def _replayed(desk: Desk, number: int) -> LogState[JobRunState]:
+    """By the entries alone."""
+    without = MemoryStore(desk.clock)
+    for entry in desk.state.list("job_runs/run/log/"):
+        if entry.key.endswith(".json"):
+            body = desk.state.read(entry.key)
+            assert body is not None
+            without.put_if_absent(entry.key, body)
+    return JobRunStore(without, desk.clock).log("run").load(as_of=number)
+
+
+def test_a_session_of_many_rounds_is_loaded_from_its_checkpoint() -> None:
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock))
+    log = DurableLog(store, "log", SESSION_LOG, clock)
+    log.append(lambda _: [SessionStarted(attempt=1, rounds=500, expected_sla=1.0)])
+    for number in range(500):
+        done = RoundDone(
+            attempt=1, round_number=number + 1, rounds=500, entry_number=number + 9, counts=COUNTS, seconds=1.0
+        )
+        log.append(lambda _, done=done: [done])  # type: ignore[misc]
+    store.requests.clear()
+    again: DurableLog[SessionState, object] = DurableLog(store, "log", SESSION_LOG, clock)  # type: ignore[arg-type]
+    assert again.load().state == log.newest.state
+    assert len(again.load().state.rounds_done) == 500
+    assert len(store.requests) <= 40
+
+
+def test_a_checkpoint_of_a_release_with_other_fields_is_passed_over_and_the_log_replayed(desk: Desk) -> None:
+    job_run_id = held_for(desk, 40)
+    expected = desk.job_run(job_run_id)
+    key = "job_runs/run/log/00000000000000000032.checkpoint.parquet"
+    body = desk.state.read(key)
+    assert body is not None
+    table = pq.read_table(pa.BufferReader(body))
+    other = table.set_column(0, "shape", pa.array(["another"]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(other.replace_schema_metadata(table.schema.metadata), sink)
+    desk.state.overwrite(key, sink.getvalue().to_pybytes())
+    store = FaultyStore(desk.state)
+    assert JobRunStore(store, desk.clock).state(job_run_id) == expected
+    assert store.count("read", ".json") >= 42
+
+
+def test_a_log_that_was_never_begun_costs_one_request(desk: Desk) -> None:
+    store = FaultyStore(desk.state)
+    assert JobRunStore(store, desk.clock).state("nobody") == JobRunState()
+    assert len(store.requests) == 1

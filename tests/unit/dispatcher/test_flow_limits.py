@@ -1,0 +1,335 @@
+"""Limits on what runs at a time and on money, over all dispatchers; who gets the next place; and nobody starves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
+from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.storage.paths import TURNS_LOG, LogObject
+from dispatcher.cli.job_run_lines import job_run_lines
+from dispatcher.cli.output import as_text
+from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.job_runs.launch_gate import ROOM_SECONDS
+from dispatcher.job_runs.ranking import STEP_SECONDS, place_rank, stream_rank
+from dispatcher.job_runs.session_pool import Moment, WaitingSession, choose
+from dispatcher.job_runs.turn_log import FlowLimits
+from dispatcher.operations.status import view_job_run, view_open
+from launcher.outcomes import NothingToDo
+from launcher.session_plan import LackOfMemory
+from tests.fakes.dispatch_desk import Desk
+from tests.fakes.small_cluster import Succeeds
+from tests.unit.dispatcher.test_job_run_controller import DAYS, append_days, job_run_of
+from tests.unit.dispatcher.test_stream_order import accept, run_all, tick_all
+
+
+class OnClusters(Desk):
+    """Each session is planned for a cluster of 8 vCPUs that costs $2 an hour, and is expected to cost $1."""
+
+    def plan(self, spec: SessionSpec, lack: LackOfMemory | None = None) -> SessionPlan | NothingToDo:
+        plan = super().plan(spec, lack)
+        return plan.model_copy(update={"cluster": CLUSTER}) if isinstance(plan, SessionPlan) else plan
+
+
+CLUSTER = ClusterPlan(
+    region="us-east-1",
+    instance_type="r5.2xlarge",
+    nodes=1,
+    nodes_max=1,
+    primary_instance_type="r5.xlarge",
+    executors_per_node=1,
+    executor_cores=8,
+    executor_heap_bytes=1,
+    executor_overhead_bytes=1,
+    task_memory_bytes=1,
+    driver_heap_bytes=1,
+    driver_overhead_bytes=1,
+    start_seconds=0,
+    expected_sla=60,
+    rates=PaidRates(
+        instances_usd_hour=2,
+        surcharge_usd_hour=0,
+        volumes_usd_hour=0,
+        put_usd_1000=0,
+        get_usd_1000=0,
+        storage_usd_gib_month=0,
+        priced_on="2026-11-01",
+    ),
+    cost=Cost(
+        seconds=1800,
+        instances_usd=1,
+        surcharge_usd=0,
+        volumes_usd=0,
+        requests_usd=0,
+        storage_usd=0,
+        start_usd=0,
+        total_usd=1,
+        priced_on="2026-11-01",
+    ),
+)
+
+
+@pytest.fixture
+def hold() -> Iterator[threading.Event]:
+    hold = threading.Event()
+    yield hold
+    hold.set()
+
+
+def fleet(tmp_path: Path, limits: FlowLimits, hold: threading.Event, max_sessions: int = 9) -> tuple[Desk, Desk]:
+    """Two dispatchers whose sessions run until they may end."""
+    desk: Desk = OnClusters(tmp_path)
+    desk.settings = replace(desk.settings, max_sessions=max_sessions, max_job_runs=50, limits=limits)
+    desk = replace(desk)
+    other = desk.second()
+    for each in (desk, other):
+        each.cluster.behaves = lambda _: Succeeds(hold)
+    return desk, other
+
+
+def running(*desks: Desk) -> int:
+    return sum(desk.cluster.running for desk in desks)
+
+
+def close(*desks: Desk) -> None:
+    for desk in desks:
+        desk.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        (FlowLimits(max_sessions_in_all=3), 3),
+        (FlowLimits(max_sessions_per_table=2), 2),
+        (FlowLimits(max_clusters_in_all=3), 3),
+        (FlowLimits(max_clusters_per_table=2), 2),
+        (FlowLimits(max_vcpus_in_all=24), 3),
+        (FlowLimits(max_vcpus_per_table=17), 2),
+        (FlowLimits(max_usd_per_day_in_all=3.5), 3),
+        (FlowLimits(max_usd_per_day_per_table=2), 2),
+    ],
+    ids=lambda value: ", ".join(f"{k}={v}" for k, v in vars(value).items() if v) if not isinstance(value, int) else "",
+)
+def test_no_more_runs_than_a_limit_lets(tmp_path: Path, limits: FlowLimits, most: int, hold: threading.Event) -> None:
+    desk, other = fleet(tmp_path, limits, hold)
+    append_days(desk, 8)
+    for day in range(1, 9):
+        accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
+    for each, days in ((desk, "1234"), (other, "5678")):
+        for name in days:
+            each.controller.offer(f"run {name}")
+    highest = 0
+    for _ in range(60):
+        tick_all(desk, other, times=1)
+        highest = max(highest, running(desk, other))
+    desk.tick_until(lambda: running(desk, other) == most)
+    assert max(highest, running(desk, other)) == most
+    close(desk, other)
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        (FlowLimits(max_clusters_per_dispatcher=2), 2),
+        (FlowLimits(max_vcpus_per_dispatcher=31), 3),
+        (FlowLimits(max_usd_per_day_per_dispatcher=1.5), 1),
+    ],
+    ids=("clusters", "vcpus", "usd"),
+)
+def test_a_dispatcher_runs_no_more_than_its_own_limits_let_and_counts_no_others(
+    tmp_path: Path, limits: FlowLimits, most: int, hold: threading.Event
+) -> None:
+    desk, other = fleet(tmp_path, limits, hold)
+    append_days(desk, 8)
+    other.accept(job_run_id="theirs", source_table_id=DAYS, partitions=[{"day": "8"}])
+    other.tick_until(lambda: running(other) == 1)
+    for day in range(1, 6):
+        desk.accept(job_run_id=f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
+    desk.tick_until(lambda: running(desk) == most)
+    tick_all(desk, times=30)
+    assert (running(desk), running(other)) == (most, 1)
+    close(desk, other)
+
+
+def test_what_a_limit_kept_waiting_runs_when_there_is_a_place(tmp_path: Path, hold: threading.Event) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(max_sessions_in_all=1), hold)
+    append_days(desk, 4)
+    runs = [f"run {day}" for day in range(1, 5)]
+    for day, run in enumerate(runs, 1):
+        accept(desk, run, source_table_id=DAYS, partitions=[{"day": str(day)}])
+    hold.set()
+    run_all(desk, other, until=runs)
+    assert {desk.job_run(each).status for each in runs} == {JobRunStatus.SUCCEEDED}
+    assert desk.turns.now().turns == {}
+    assert desk.turns.now().wants == {}
+    close(desk, other)
+
+
+def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path, hold: threading.Event) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(max_usd_per_run=0.5), hold)
+    desk.append([{"id": 1}])
+    desk.accept(job_run_id="run")
+    for _ in range(5):
+        tick_all(desk, other, times=4)
+        desk.move_on(601)
+    desk.tick_until(lambda: desk.job_run("run").waits_for_money is not None)
+    tick_all(desk, other)
+    assert running(desk, other) == 0
+    assert desk.sink.names.count("job_run.waits_for_money") == 1
+    (told,) = [event for event in desk.sink.events if event.type == "lithify.job_run.waits_for_money.v1"]
+    assert told.data.model_dump()["reason"] == (
+        "it is expected to cost $1.00 more; of the $0.50 that a job run may spend, $0.00 are spent or planned"
+    )
+    close(desk, other)
+
+
+def test_what_waits_for_the_money_of_a_day_runs_on_the_next(tmp_path: Path, hold: threading.Event) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(max_usd_per_day_in_all=1.1), hold)
+    append_days(desk, 2)
+    for day in (1, 2):
+        accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
+    runs = ["run 1", "run 2"]
+    desk.tick_until(lambda: running(desk, other) == 1 and any(desk.job_run(each).waits_for_money for each in runs))
+    (waits,) = [each for each in runs if desk.job_run(each).waits_for_money]
+    runs.remove(waits)
+    desk.move_on(250)  # what runs costs $0.14 of the day
+    hold.set()
+    run_all(desk, other, until=runs)
+    for _ in range(3):
+        desk.move_on(700)
+        tick_all(desk, other)
+    assert desk.job_run(waits).ended is None
+    desk.move_on(86_400)
+    run_all(desk, other, until=[waits])
+    assert desk.sink.names.count("job_run.waits_for_money") == 1
+    close(desk, other)
+
+
+def test_a_place_that_is_free_goes_to_the_highest_priority_whoever_holds_it(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(max_sessions_in_all=1), hold)
+    append_days(desk, 9)
+    first = threading.Event()
+    events = [first]
+    desk.cluster.behaves = lambda _: Succeeds(events.pop() if events else hold)
+    wide = desk.accept(source_table_id=DAYS, job_run_id="wide")
+    desk.tick_until(lambda: desk.cluster.running == 1)
+    other.append([{"id": 1}])
+    other.accept(job_run_id="urgent", priority=9)
+    tick_all(other)
+    first.set()
+    desk.tick_until(lambda: any(each.end for each in desk.job_run(wide).sessions.values()))
+    tick_all(desk, other)
+    desk.tick_until(lambda: "urgent" in [job_run_of(job) for each in (desk, other) for job in each.cluster.launched])
+    assert [job_run_of(job) for job in desk.cluster.launched].count("wide") == 1
+    hold.set()
+    run_all(desk, other, until=["wide", "urgent"])
+    close(desk, other)
+
+
+# ----------------------------------------------------------------------------------------------- what status says of it
+
+
+def waits_for(desk: Desk, job_run_id: str) -> str | None:
+    """As `status` says, of one job run and among all of them."""
+    (listed,) = [each for each in view_open(desk.records, desk.clock) if each.job_run_id == job_run_id]
+    alone = view_job_run(desk.records, job_run_id, desk.clock)
+    assert alone.waits_for == listed.waits_for
+    text = as_text(job_run_lines(alone, None), None)
+    assert alone.waits_for is None or f"waits for {alone.waits_for}" in text
+    return alone.waits_for
+
+
+def test_status_says_of_a_job_run_who_runs_on_its_stream_or_is_ahead(tmp_path: Path, hold: threading.Event) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(), hold)
+    desk.append([{"id": 1}])
+    for number in (1, 2):
+        accept(desk, f"run {number}")
+    assert waits_for(desk, "run 1") == "a place: no dispatcher has had room for it yet (0 Spark jobs at work)"
+    assert waits_for(desk, "run 2") == "its turn: job run run 1 is ahead on its stream"
+    desk.tick_until(lambda: running(desk) == 1)
+    assert waits_for(desk, "run 1") is None
+    assert waits_for(desk, "run 2") == "its turn: job run run 1 runs on its stream"
+    close(desk, other)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (FlowLimits(max_clusters_in_all=1), "a limit on what runs at a time (1 Spark job at work)"),
+        (FlowLimits(max_sessions_in_all=1), "a limit on what runs at a time (1 Spark job at work)"),
+        (FlowLimits(max_usd_per_day_in_all=1), "money: it is expected to cost $1.00; of the $1.00 that all may spend"),
+    ],
+    ids=("clusters", "sessions", "money"),
+)
+def test_status_says_of_a_job_run_that_a_limit_or_the_lack_of_money_keeps_it(
+    tmp_path: Path, hold: threading.Event, limits: FlowLimits, reason: str
+) -> None:
+    desk, other = fleet(tmp_path, limits, hold)
+    append_days(desk, 2)
+    for day in (1, 2):
+        accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
+    runs = ["run 1", "run 2"]
+    desk.tick_until(lambda: running(desk) == 1)
+    tick_all(desk, times=20)
+    desk.move_on(ROOM_SECONDS + 1)
+    desk.tick_until(lambda: any(waits_for(desk, each) is not None for each in runs))
+    (said,) = {waits_for(desk, each) for each in runs} - {None}
+    assert said is not None
+    assert said.startswith(reason)
+    close(desk, other)
+
+
+def test_a_log_of_turns_of_a_newer_release_hides_no_job_run(tmp_path: Path, hold: threading.Event) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(), hold)
+    desk.append([{"id": 1}])
+    accept(desk, "run")
+    desk.state.put_if_absent(LogObject(TURNS_LOG, "entry", 1).key, b'{"format": 9, "entry_number": 1}')
+    assert waits_for(desk, "run") is None
+    close(desk, other)
+
+
+# ------------------------------------------------------------------------------------------------------- who is next
+
+
+def waiting(table: str, number: int, priority: int = 0, accepted_at_ms: int = 0) -> WaitingSession:
+    return WaitingSession(f"{table} {number}", "s", table, str(number), priority, accepted_at_ms)
+
+
+def test_tables_share_places_however_much_one_has_waiting() -> None:
+    sessions = [waiting("A", number, accepted_at_ms=number) for number in range(100)]
+    sessions += [waiting("B", number, accepted_at_ms=200 + number) for number in range(3)]
+    chosen = choose(sessions, [], 4, Moment(0, 1_000))
+    assert [unit[0].table for unit in chosen] == ["A", "B", "A", "B"]
+
+
+def test_a_table_of_which_others_run_sessions_comes_after_one_of_which_nobody_does() -> None:
+    sessions = [waiting("A", 1, accepted_at_ms=1), waiting("B", 1, accepted_at_ms=2)]
+    chosen = choose(sessions, [], 1, Moment(0, 1_000, {"A": 2, "B": 1}))
+    assert [unit[0].table for unit in chosen] == ["B"]
+
+
+def test_priority_counts_before_the_share_of_a_table() -> None:
+    sessions = [waiting("A", number, priority=1) for number in range(2)] + [waiting("B", 1)]
+    chosen = choose(sessions, [], 2, Moment(0, 1_000))
+    assert [unit[0].table for unit in chosen] == ["A", "A"]
+
+
+def test_what_waits_for_long_enough_goes_before_a_higher_priority() -> None:
+    step_ms = STEP_SECONDS * 1000
+    old, new = stream_rank(0, 0, "old"), stream_rank(3, 3 * step_ms + 1, "new")
+    assert old < new
+    assert stream_rank(3, 3 * step_ms - 1, "new") < old
+    now_ms = 4 * step_ms
+    assert place_rank(old, now_ms, 0) < place_rank(new, now_ms, 0)
+
+
+def test_no_priority_is_so_high_that_something_waits_for_ever() -> None:
+    low, high = stream_rank(-(2**31), 0, "low"), stream_rank(2**31, 200 * STEP_SECONDS * 1000 + 1, "high")
+    assert low < high

@@ -1,0 +1,102 @@
+"""Which clusters have an owner, by the logs of open job runs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from compactor.model.errors import Unavailable
+from compactor.storage.paths import JobRunFolder
+from dispatcher.operations.ownerless import owners_in, sweep_until
+from launcher.emr.tags import tag_value
+from launcher.submit import job_name
+from launcher.sweep import Owners, Sweep
+from tests.fakes.dispatch_desk import Desk
+from tests.fakes.small_cluster import Hangs
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    desk.append([{"id": 1, "v": "a"}])
+    return desk
+
+
+def owners(desk: Desk, *job_run_ids: str) -> Owners:
+    return owners_in(desk.records, frozenset(tag_value(each) for each in job_run_ids))
+
+
+def name(desk: Desk, job_run_id: str, attempt: int) -> str:
+    return job_name(desk.state.location, job_run_id, f"{job_run_id}.1", attempt)
+
+
+def test_an_attempt_is_owned_from_before_its_launch_until_its_session_has_ended(desk: Desk) -> None:
+    job_run_id = desk.accept()
+    assert name(desk, job_run_id, 1) not in owners(desk, job_run_id).names
+    seen: list[Owners] = []
+
+    def launched(job: object) -> Hangs:
+        seen.append(owners(desk, job_run_id))  # asked by the cluster itself: nothing is written after the launch yet
+        return Hangs()
+
+    desk.cluster.behaves = launched
+    desk.tick_until(lambda: bool(desk.cluster.launched))
+    assert seen[0].names == {name(desk, job_run_id, 1)}
+    assert owners(desk, job_run_id).names == {name(desk, job_run_id, 1)}
+    desk.close()
+
+
+def test_ended_sessions_own_no_cluster(desk: Desk) -> None:
+    job_run_id = desk.accept()
+    desk.run()
+    assert owners(desk, job_run_id) == Owners(frozenset())
+    assert owners(desk, "another") == Owners(frozenset())
+    desk.close()
+
+
+def test_a_job_run_whose_log_cannot_be_read_is_named(desk: Desk) -> None:
+    job_run_id = desk.accept(job_run_id="run #1")
+    (first, *_) = desk.state.list(f"{JobRunFolder(job_run_id).log}/")
+    desk.state.overwrite(first.key, b"no entry")
+    assert owners(desk, job_run_id).unreadable_job_runs == (job_run_id,)
+    assert owners(desk, "another").unreadable_job_runs == ()
+    desk.close()
+
+
+def test_without_clusters_nothing_is_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_run_id = desk.accept()
+
+    def list_nothing() -> list[str]:
+        raise AssertionError("the open job runs were listed")
+
+    monkeypatch.setattr(desk.records, "open_job_run_ids", list_nothing)
+    assert owners(desk) == Owners(frozenset())
+    with pytest.raises(AssertionError):
+        owners(desk, job_run_id)
+    desk.close()
+
+
+def test_a_sweep_outlives_a_service_that_does_not_answer(desk: Desk) -> None:
+    looks: list[int] = []
+
+    class Silent:
+        def launched(self) -> object:
+            looks.append(1)
+            raise Unavailable("no answer")
+
+        def attach(self, reference: object) -> None:
+            return None
+
+    stops = threading.Event()
+    sweep = Sweep(Silent(), desk.state.location, lambda _: Owners(frozenset()), desk.clock)  # type: ignore[arg-type]
+    thread = threading.Thread(target=sweep_until, args=(stops, sweep, 0.01))
+    thread.start()
+    try:
+        wait_until(lambda: len(looks) >= 3)
+    finally:
+        stops.set()
+        thread.join()
+    desk.close()

@@ -1,0 +1,192 @@
+"""What is paused starts nothing, loses nothing, and is told of once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compactor.storage.paths import PausedObject
+from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
+from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.job_runs.pauses import Pauses
+from tests.fakes.dispatch_desk import TABLE, Desk, instruction
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.memory_store import MemoryStore
+from tests.fakes.moving_clock import MovingClock
+from tests.fakes.small_cluster import Crashes, Succeeds
+
+EVERYTHING = PausedObject("everything")
+OF_TABLE = PausedObject("tables", TABLE)
+LOOKS_AT_ONCE = JobRunControllerSettings(
+    tick_seconds=0.01, sweep_seconds=0.0, requeue_seconds=0.01, pause_look_seconds=0.0
+)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path, settings=LOOKS_AT_ONCE)
+    desk.append([{"id": 1}])
+    yield desk
+    desk.close()
+
+
+def of_run(job_run_id: str) -> PausedObject:
+    return PausedObject("job_runs", job_run_id)
+
+
+def ticks(desk: Desk, times: int = 20) -> None:
+    for _ in range(times):
+        desk.tick()
+
+
+@pytest.mark.parametrize("what", [EVERYTHING, OF_TABLE, of_run("run")], ids=lambda what: what.key)
+def test_a_paused_job_run_waits_with_one_event_and_goes_on_when_it_is_resumed(desk: Desk, what: PausedObject) -> None:
+    desk.records.pauses.pause(what, "the lake moves")
+    desk.accept(job_run_id="run")
+    ticks(desk)
+    assert desk.cluster.launched == []
+    assert desk.job_run("run").status is JobRunStatus.WAITING
+    assert desk.sink.names == ["job_run.accepted", "job_run.paused"]
+    assert desk.controller.paused == ("run",)
+    desk.records.pauses.resume(what)
+    desk.run()
+    assert desk.rows() == [{"id": 1}]
+    assert [name for name in desk.sink.names if name in ("job_run.paused", "job_run.resumed", "job_run.succeeded")] == [
+        "job_run.paused",
+        "job_run.resumed",
+        "job_run.succeeded",
+    ]
+
+
+def test_two_dispatchers_report_a_pause_once(desk: Desk) -> None:
+    desk.records.pauses.pause(OF_TABLE, "maintenance")
+    desk.accept(job_run_id="run")
+    other = desk.second()
+    for _ in range(10):
+        desk.tick()
+        other.tick()
+    assert desk.sink.names.count("job_run.paused") == 1
+    other.close()
+
+
+def test_a_session_that_runs_goes_on_to_its_end(desk: Desk) -> None:
+    held = threading.Event()
+    desk.cluster.behaves = lambda _: Succeeds(held)
+    desk.accept(job_run_id="run")
+    desk.tick_until(lambda: bool(desk.cluster.launched))
+    desk.records.pauses.pause(EVERYTHING, "maintenance")
+    ticks(desk)
+    held.set()
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
+    assert "job_run.paused" not in desk.sink.names
+
+
+def test_the_next_attempt_of_a_session_that_failed_waits(desk: Desk) -> None:
+    fails = threading.Event()
+
+    def behaves(_: object) -> Crashes | Succeeds:
+        if len(desk.cluster.launched) > 1:
+            return Succeeds()
+        fails.wait()
+        return Crashes()
+
+    desk.cluster.behaves = behaves
+    desk.accept(job_run_id="run")
+    desk.tick_until(lambda: desk.job_run("run").status is JobRunStatus.RUNNING)
+    desk.records.pauses.pause(of_run("run"), "look at it first")
+    fails.set()
+    desk.tick_until(lambda: desk.job_run("run").paused is not None)
+    ticks(desk)
+    assert len(desk.cluster.launched) == 1
+    desk.records.pauses.resume(of_run("run"))
+    desk.run()
+    assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
+
+
+def test_a_pause_of_one_table_keeps_no_other_waiting(desk: Desk) -> None:
+    desk.records.pauses.pause(OF_TABLE, "maintenance")
+    desk.append([{"id": 7}], table="ACME.OTHER.V1")
+    desk.accept(job_run_id="paused")
+    other = desk.accept(job_run_id="other", source_table_id="ACME.OTHER.V1")
+    desk.tick_until(lambda: desk.job_run(other).ended is not None)
+    assert desk.job_run("paused").status is JobRunStatus.WAITING
+
+
+def test_a_table_is_paused_as_a_destination_too(desk: Desk) -> None:
+    desk.records.pauses.pause(PausedObject("tables", "ACME.COMPACTED.V1"), "maintenance")
+    desk.accept(job_run_id="run", destination_compacted_table_id="ACME.COMPACTED.V1")
+    ticks(desk)
+    assert desk.job_run("run").paused is not None
+
+
+def test_a_paused_job_run_can_be_cancelled(desk: Desk) -> None:
+    desk.records.pauses.pause(OF_TABLE, "maintenance")
+    desk.accept(job_run_id="run")
+    ticks(desk)
+    desk.records.log("run").append(lambda _: [CancelRequested(reason="not needed")])
+    desk.move_on(600)
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    assert desk.job_run("run").status is JobRunStatus.CANCELLED
+
+
+def test_a_pause_of_a_job_run_goes_with_it(desk: Desk) -> None:
+    desk.records.pauses.pause(of_run("run"), "look at it first")
+    desk.accept(job_run_id="run")
+    ticks(desk)
+    desk.records.log("run").append(lambda _: [CancelRequested(reason="not needed")])
+    desk.move_on(600)
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    ticks(desk, 2)
+    assert desk.records.pauses.all() == ()
+
+
+def test_a_state_that_does_not_say_what_is_paused_starts_nothing(tmp_path: Path) -> None:
+    clock = MovingClock()
+    store = FaultyStore(MemoryStore(clock))
+    desk = Desk(tmp_path, clock=clock, state=store, settings=LOOKS_AT_ONCE)
+    desk.append([{"id": 1}])
+    desk.accept(job_run_id="run")
+    store.fail("list", "paused/", times=None)
+    ticks(desk)
+    assert desk.cluster.launched == []
+    assert desk.controller.trouble is not None or desk.job_run("run").status is JobRunStatus.WAITING
+    store.heal()
+    desk.run()
+    assert desk.job_run("run").status is JobRunStatus.SUCCEEDED
+    desk.close()
+
+
+def test_a_dispatcher_that_has_nothing_to_start_does_not_ask_what_is_paused(tmp_path: Path) -> None:
+    clock = MovingClock()
+    store = FaultyStore(MemoryStore(clock))
+    desk = Desk(tmp_path, clock=clock, state=store, settings=LOOKS_AT_ONCE)
+    ticks(desk)
+    assert store.count("list", "paused/") == 0
+    desk.close()
+
+
+def test_pauses_are_read_no_more_often_than_configured(desk: Desk) -> None:
+    desk.records.pauses.pause(EVERYTHING, "maintenance")
+    pauses = Pauses(desk.records.pauses, 15, desk.clock)
+    assert [pause.scope for pause in pauses.now()] == ["everything"]
+    desk.records.pauses.resume(EVERYTHING)
+    assert pauses.now()
+    desk.move_on(16)
+    assert not pauses.now()
+
+
+def test_a_pause_whose_note_is_odd_holds(desk: Desk) -> None:
+    desk.state.overwrite(OF_TABLE.key, b"by hand")
+    (pause,) = desk.records.pauses.all()
+    assert (pause.scope, pause.reason) == (f"table {TABLE}", "its note cannot be read")
+
+
+def test_an_instruction_is_accepted_while_everything_is_paused(desk: Desk) -> None:
+    desk.records.pauses.pause(EVERYTHING, "maintenance")
+    desk.send(instruction(job_run_id="run"))
+    desk.take()
+    assert desk.job_run("run").status is JobRunStatus.WAITING

@@ -1,0 +1,177 @@
+"""`lithify plan`: its total, and the machine that it is asked to plan for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.planning.machine_share import GIB, session_share
+from compactor.planning.session_planner import pin_sessions
+from compactor.planning.spec import JobRunSpec, SessionPlan
+from launcher.clusters.local import LocalCluster, LocalClusterSettings
+from launcher.session_plan import makespan_seconds, plan_for_cluster
+from tests.conftest import Command
+
+TABLE = "ACME.ORDERS.V1"
+DAYS = ("1995-04-03", "1995-04-04", "1995-04-05")
+
+Plan = Any
+
+ALONE = ("--bundle-sessions", "1")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Three days: two with a delta of two rows each, one of which has nothing to do any more."""
+    table = DeltaCatalog.open(str(tmp_path / "lake")).create_table(TABLE, partition_keys=["day"])
+    for day in DAYS[:2]:
+        table.append({"day": day}, pa.table({"id": [1, 2]}))
+    table.create_stream_version({"day": DAYS[2]}, state="active")
+    return tmp_path / "lake"
+
+
+def document(lake: Path, **fields: object) -> str:
+    file = lake.parent / "document.json"
+    file.write_text(json.dumps({"schema_version": "1", "source_table_id": TABLE, "primary_keys": ["id"], **fields}))
+    return str(file)
+
+
+def planned(command: Command, lake: Path, *options: str, **fields: object) -> Plan:
+    said = command("plan", document(lake, **fields), "--lake", str(lake), "-o", "json", *options)
+    assert said.exit_code == 0, said.err
+    return json.loads(said.out)
+
+
+def test_small_sessions_share_a_spark_job_and_it_says_so(command: Command, lake: Path) -> None:
+    answer = planned(command, lake)
+    one, two, _ = answer["sessions"]
+    assert answer["total"]["expected_sla"] == max(one["expected_sla"], two["expected_sla"])
+    for each in (one, two):
+        assert "of 2 sessions in one Spark job" in each["arithmetic"][-1]
+    alone = planned(command, lake, "--bundle-sessions", "1")
+    assert alone["total"]["expected_sla"] == sum(each["expected_sla"] for each in alone["sessions"][:2])
+    assert answer["total"]["expected_sla"] < alone["total"]["expected_sla"]
+
+
+def test_its_total_is_of_all_sessions(command: Command, lake: Path) -> None:
+    answer = planned(command, lake, "--bundle-sessions", "1")
+    one, two, nothing = answer["sessions"]
+    assert [each["delta_rows"] for each in answer["sessions"]] == [2, 2, 0]
+    assert [each["partition"] for each in answer["sessions"]] == [{"day": day} for day in DAYS]
+    assert nothing["nothing_to_do"]
+    total = answer["total"]
+    assert (total["sessions"], total["nothing_to_do"], total["delta_rows"]) == (3, 1, 4)
+    assert total["expected_sla"] == one["expected_sla"] + two["expected_sla"]
+    assert total["within_desired_sla"] is None
+
+
+def test_sessions_side_by_side_take_as_long_as_the_longest(command: Command, lake: Path) -> None:
+    answer = planned(command, lake, "--max-sessions", "2", "--cores", "4", "--memory-gib", "8")
+    assert answer["total"]["expected_sla"] == max(each.get("expected_sla", 0) for each in answer["sessions"])
+
+
+def test_it_plans_for_the_cores_and_the_memory_that_it_is_told_of(command: Command, lake: Path) -> None:
+    small = planned(command, lake, "--cores", "2", "--memory-gib", "4", *ALONE)["sessions"][0]
+    large = planned(command, lake, "--cores", "8", "--memory-gib", "64", *ALONE)["sessions"][0]
+    assert (small["tasks"], large["tasks"]) == (2, 8)
+    assert small["task_memory_bytes"] < large["task_memory_bytes"]
+
+
+def test_it_counts_on_the_scratch_folder_and_the_driver_that_a_dispatcher_with_its_options_has(
+    command: Command, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_folder = tmp_path / "not" / "made" / "yet"
+    monkeypatch.setattr("launcher.clusters.local.free_disk_bytes", {work_folder: 7 * GIB}.__getitem__)  # it changes
+    machine = session_share(8 * GIB, 2, 2)
+    settings = LocalClusterSettings(*machine, Path("a/spark"), Path("a/java"), work_folder, environment={})
+    cluster = LocalCluster(settings, SystemClock())
+    options = ("--cores", "2", "--memory-gib", "8", "--max-sessions", "2", "--work-folder", str(work_folder), *ALONE)
+    arithmetic = planned(command, lake, *options)["sessions"][0]["arithmetic"]
+    catalog = DeltaCatalog.open(str(lake))
+    run = JobRunSpec(
+        job_run_id="run-1",
+        source_table_id=TABLE,
+        primary_keys=("id",),
+        lake=catalog.location,
+        destination_compacted_table_id=TABLE,
+    )
+    dispatched = plan_for_cluster(pin_sessions(run, catalog)[0].spec, catalog, cluster.resources())
+    assert isinstance(dispatched, SessionPlan)
+    assert tuple(arithmetic) == dispatched.arithmetic
+    assert "not known" not in " ".join(arithmetic)
+    assert not work_folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("desired_sla", "holds", "verdict"),
+    [(3_600, True, "within the desired 3,600 s"), (1, False, "s more than the desired 1 s on these cores")],
+)
+def test_its_verdict_is_about_the_whole_job_run(
+    command: Command, lake: Path, desired_sla: int, holds: bool, verdict: str
+) -> None:
+    assert planned(command, lake, desired_sla=desired_sla)["total"]["within_desired_sla"] is holds
+    said = command("plan", document(lake, desired_sla=desired_sla), "--lake", str(lake))
+    assert said.out.count("desired") == 1
+    assert verdict in said.out.splitlines()[-1]
+    assert "3 sessions, 1 of them with nothing to do" in said.out
+    assert "4 delta rows for 0 compacted rows" in said.out
+
+
+def test_a_session_begins_where_one_has_ended() -> None:
+    assert makespan_seconds([], 2) == 0
+    assert makespan_seconds([5, 3, 4], 1) == 12
+    assert makespan_seconds([5, 3, 4], 2) == 7
+    assert makespan_seconds([5, 3, 4], 9) == 5
+
+
+# -- a cluster for each session
+
+
+def test_an_emr_cluster_is_chosen_for_each_session_and_its_money_is_told(command: Command, lake: Path) -> None:
+    options = ("--cluster", "emr", "--instance-type", "r5.xlarge", "--instance-type", "r6g.xlarge", "--max-nodes", "3")
+    answer = planned(command, lake, *options, *ALONE)
+    one, two, nothing = answer["sessions"]
+    assert one["cluster"]["instance_type"] == "r6g.xlarge"
+    assert one["expected_usd"] == one["cluster"]["cost"]["total_usd"] > 0
+    assert one["expected_sla"] == one["cluster"]["expected_sla"] > one["cluster"]["start_seconds"]
+    assert nothing["expected_usd"] is None
+    assert answer["total"]["expected_usd"] == pytest.approx(one["expected_usd"] + two["expected_usd"])
+    said = command("plan", document(lake), "--lake", str(lake), *options, *ALONE)
+    assert "cluster: 1 x r6g.xlarge and 1 x r6g.xlarge for the driver" in said.out
+    assert f"${answer['total']['expected_usd']:,.4f} expected in all" in said.out
+
+
+def test_on_this_machine_no_cluster_is_launched_and_no_money_is_told(command: Command, lake: Path) -> None:
+    answer = planned(command, lake)
+    assert answer["sessions"][0]["cluster"] is None
+    assert answer["total"]["expected_usd"] is None
+
+
+def test_limits_prices_and_instance_types_are_refused_together_with_exit_code_2(command: Command, lake: Path) -> None:
+    prices = lake.parent / "prices.json"
+    prices.write_text('{"region": "r", "priced_on": "2999-01-01", "instance_types": [], "colour": 1}')
+    said = command(
+        *("plan", document(lake), "--lake", str(lake), "--cluster", "emr"),
+        *("--min-nodes", "3", "--max-nodes", "2", "--spot-share", "2", "--price-file", str(prices)),
+    )
+    assert said.exit_code == 2
+    for reason in ("at least 3 nodes and at most 2", "the share of nodes on Spot is 2", "colour"):
+        assert reason in said.err
+    assert (
+        "'m5.large' is unknown"
+        in command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--instance-type", "m5.large").err
+    )
+
+
+def test_a_session_that_may_not_cost_as_much_is_refused_before_anything_is_launched(
+    command: Command, lake: Path
+) -> None:
+    said = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-usd", "0.001")
+    assert said.exit_code == 2
+    assert "and may cost $0.00" in said.err

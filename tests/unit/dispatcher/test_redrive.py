@@ -1,0 +1,113 @@
+"""Which dead letters are sent again, and that none is lost by it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from compactor.model.errors import Invalid, Unavailable
+from dispatcher.cli.redrive import DeadLetter, Selection, move, parse_age
+from dispatcher.intake.queue import MessageAttribute
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_queue import MemoryQueue
+
+HOUR_SECONDS = 3_600
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(clock: ManualClock) -> MemoryQueue:
+    """With three dead letters: of a table that is not there, of a column that is not, and one that is no document."""
+    queue = MemoryQueue(clock, MemoryQueue(clock))
+    for body, reason in (
+        (json.dumps({"job_run_id": "first", "source_table_id": "A.B.V1"}), "there is no table A.B.V1"),
+        (json.dumps({"job_run_id": "second", "source_table_id": "C.D.V1"}), "there is no column 'Größe'"),
+        ("{", "the document is not JSON"),
+    ):
+        queue.send(body, {"sender": MessageAttribute("String", "me")})
+        (message,) = queue.receive(1, 0, 30)
+        queue.dead_letter(message, [reason])
+        queue.delete(message)
+        clock.sleep(HOUR_SECONDS)
+    return queue
+
+
+ALL = Selection()
+
+
+def moved(
+    queue: MemoryQueue, clock: ManualClock, only: Selection = ALL, *, dry_run: bool = False, most: int = 10
+) -> list[DeadLetter]:
+    return move(queue, only, most, clock.now_ms(), dry_run=dry_run)
+
+
+def names(told: list[DeadLetter]) -> list[object]:
+    return [each["job_run_id"] for each in told]
+
+
+@pytest.mark.parametrize(
+    ("only", "found"),
+    [
+        (ALL, ["first", "second", None]),
+        (Selection(ids=frozenset({"second"})), ["second"]),
+        (Selection(ids=frozenset({"message-3", "first"})), ["first", None]),
+        (Selection(table="A.B.V1"), ["first"]),
+        (Selection(table="A.B.V"), []),
+        (Selection(reason="there is NO"), ["first", "second"]),
+        (Selection(reason="größe"), ["second"]),
+        (Selection(older_than_seconds=2 * HOUR_SECONDS), ["first", "second"]),
+        (Selection(newer_than_seconds=2 * HOUR_SECONDS + 60), ["second", None]),
+        (Selection(reason="there is no", newer_than_seconds=2 * HOUR_SECONDS + 60), ["second"]),
+    ],
+)
+def test_dead_letters_are_chosen_by_id_table_reason_and_age(
+    queue: MemoryQueue, clock: ManualClock, only: Selection, found: list[object]
+) -> None:
+    dead_letters = queue.dead_letters()
+    before = sorted(dead_letters.bodies)
+
+    assert names(moved(queue, clock, only, dry_run=True)) == found
+    assert (queue.bodies, sorted(dead_letters.bodies)) == ([], before)
+    assert len(dead_letters.receive(10, 0, 0)) == 3, "they are given back at once"
+
+    told = moved(queue, clock, only)
+    assert names(told) == found
+    assert sorted([*queue.bodies, *dead_letters.bodies]) == before
+    assert len(queue.bodies) == len(found)
+    assert len(dead_letters.receive(10, 0, 0)) == 3 - len(found)
+
+
+def test_a_message_sent_again_is_a_new_one_with_its_sender_s_attributes(queue: MemoryQueue, clock: ManualClock) -> None:
+    (told,) = moved(queue, clock, Selection(ids=frozenset({"first"})))
+    (message,) = queue.receive(10, 0, 0)
+    assert told["sent_as"] == message.message_id
+    assert dict(message.attributes) == {"sender": MessageAttribute("String", "me")}
+    assert message.origin.message_id == message.message_id
+
+
+def test_no_more_than_asked_for_are_sent(queue: MemoryQueue, clock: ManualClock) -> None:
+    assert len(moved(queue, clock, most=2)) == 2
+    assert len(queue.dead_letters().receive(10, 0, 0)) == 1
+
+
+def test_a_dead_letter_that_cannot_be_sent_stays(queue: MemoryQueue, clock: ManualClock) -> None:
+    class Refuses(MemoryQueue):
+        def send(self, body: str, attributes: object = None, group: str | None = None) -> str:
+            raise Unavailable("the queue does not answer")
+
+    refusing = Refuses(clock, queue.dead_letters())
+    with pytest.raises(Unavailable):
+        moved(refusing, clock)
+    assert len(queue.dead_letters().bodies) == 3
+
+
+def test_an_age_is_a_number_with_its_unit() -> None:
+    assert [parse_age(text, "--older-than") for text in ("90s", "30m", "12h", "7d")] == [90, 1_800, 43_200, 604_800]
+    for wrong in ("12", "h", "1.5h", "-1h", "1w", ""):
+        with pytest.raises(Invalid, match=r"--older-than .* is no time"):
+            parse_age(wrong, "--older-than")

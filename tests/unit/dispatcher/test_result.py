@@ -1,0 +1,135 @@
+"""What a workflow is told: whole where it fits, and never more than its service takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from compactor.model.counts import SortKey
+from compactor.model.errors import Corrupt
+from compactor.model.names import SortOrder
+from compactor.planning.spec import JobRunSpec, SessionResult
+from compactor.storage.location import StoreLocation
+from dispatcher.job_runs.job_run_log import (
+    JobRunAccepted,
+    JobRunClaimed,
+    JobRunEnded,
+    JobRunRejected,
+    JobRunState,
+    SessionEnded,
+    SessionPin,
+    Waiter,
+    apply,
+    conclude,
+)
+from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.result import Failure, ResultDocument, Success, answer_of, result_document
+from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
+from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, OUTPUT_BYTES_MAX
+from launcher.outcomes import Succeeded
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_callbacks import MemoryCallbacks
+from tests.fakes.memory_store import MemoryStore
+
+URI = "s3://bucket/state/job_runs/run/result.json"
+TABLE = "ACME.ORDERS.V1"
+
+
+def succeeded(sessions: int) -> JobRunState:
+    """A job run whose sessions have all succeeded."""
+    spec = JobRunSpec(
+        job_run_id="run",
+        source_table_id=TABLE,
+        primary_keys=("id",),
+        sort_keys=(SortKey(column="at", order=SortOrder.ASCENDING),),
+        desired_sla=None,
+        lake=StoreLocation("file:///lake"),
+        destination_compacted_table_id=TABLE,
+        rows_per_primary_key_index_file=1,
+        rows_per_compacted_file=1,
+        hash_bucket_count=None,
+        sns_event_topic_arn=None,
+    )
+    pins = tuple(
+        SessionPin(
+            session_id=f"run.{number}",
+            partition={"day": f"day {number}"},
+            source_stream_version=1,
+            source_entry_number=1,
+            source_position=1,
+            destination_entry_number=1,
+        )
+        for number in range(sessions)
+    )
+    accepted = JobRunAccepted(spec=spec, content_digest="d", message_id="m", sessions=pins, waiter=Waiter())
+    state = apply(JobRunState(), accepted)
+    state = apply(state, JobRunClaimed(owner="me", epoch=1, expires_at_ms=0))
+    for pin in pins:
+        result = SessionResult(
+            session_id=pin.session_id,
+            partition=pin.partition,
+            rounds=1,
+            rows_in=3,
+            rows_out=2,
+            rows_deduplicated=1,
+            rows_deleted=0,
+            seconds=1.5,
+            expected_sla=1.0,
+        )
+        state = apply(state, SessionEnded(epoch=1, session_id=pin.session_id, end=Succeeded(result=result)))
+    outcome = conclude(state)
+    assert outcome is not None
+    return apply(state, JobRunEnded(epoch=1, outcome=outcome, seconds=9.0))
+
+
+def test_a_success_has_every_session_while_they_fit() -> None:
+    answer = answer_of(result_document("run", succeeded(3)), URI)
+    assert isinstance(answer, Success)
+    told = json.loads(answer.output)
+    assert (told["rows_in"], told["rounds"], told["result_uri"]) == (9, 3, None)
+    assert [session["partition"] for session in told["sessions"]] == [{"day": f"day {n}"} for n in range(3)]
+
+
+def test_a_success_that_is_too_large_says_where_the_whole_of_it_lies() -> None:
+    clock, callbacks = ManualClock(), MemoryCallbacks()
+    records = JobRunStore(MemoryStore(clock), clock)
+    records.waiters.keep("run", "m", callbacks.begin("token"))
+    answers = WorkflowAnswers(records, callbacks, AnswerSettings(), clock)
+    answers.seen("run", succeeded(2_000), is_ending=True)
+    answers.answer_round()
+    answer = callbacks.answers["token"]
+    assert not isinstance(answer, Failure)
+    told = json.loads(answer.output)  # type: ignore[union-attr]
+    assert (told["rows_in"], told["sessions"]) == (6_000, None)
+    key = told["result_uri"].removeprefix(f"{records.store.location.root_uri}/")
+    whole = ResultDocument.parse_durable(records.store.read(key) or b"", key)
+    assert len(whole.sessions or ()) == 2_000
+    assert len(whole.render()) > OUTPUT_BYTES_MAX
+
+
+REASONS = st.lists(st.text(max_size=20_000), max_size=40)
+
+
+@given(REASONS)
+@example(["x" * 100_000])
+@example(["ü\U0001f600" * 40_000])
+@example(["", *["reason"] * 20_000])
+def test_a_cause_is_json_within_its_limit_whatever_the_reasons_are(reasons: list[str]) -> None:
+    rejected = JobRunRejected(message_id="m", requested_job_run_id="wanted", table=None, reasons=tuple(reasons))
+    answer = answer_of(result_document("m", apply(JobRunState(), rejected)), URI)
+    assert isinstance(answer, Failure)
+    assert len(answer.cause) <= CAUSE_CHARACTERS_MAX
+    told = json.loads(answer.cause)
+    assert (told["job_run_id"], told["status"]) == ("wanted", "rejected")
+    if len(json.dumps(reasons)) < CAUSE_CHARACTERS_MAX - 200:
+        assert told["reasons"] == reasons
+    elif told["reasons"] != reasons:
+        assert told["reasons"][-1].endswith((" ...", " more"))
+
+
+def test_an_open_job_run_has_no_result() -> None:
+    with pytest.raises(Corrupt, match="has no result"):
+        result_document("run", JobRunState())

@@ -1,0 +1,259 @@
+"""An index on an object store says what one on this machine says, and costs the bytes that are asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.index.files import Asked, IndexTarget, open_bucket, write_bucket, write_pointers
+from compactor.index.layout import DIGEST_BYTES, IndexRows
+from compactor.index.paged_file import PAGE_BYTES, KeptFiles, PagedFile
+from compactor.index.range_lookup import expected_ranges, find_pointer
+from compactor.index.remote_search import RemoteSearch, RunPlace, expected_rows
+from compactor.kernels.search import find_digests
+from compactor.kernels.sha1 import Words
+from compactor.model.errors import Corrupt
+from compactor.model.files import IndexFile
+from compactor.storage.local import LocalStore
+from compactor.storage.location import StoreLocation
+from compactor.storage.paths import TableFolder
+from compactor.storage.ranges import RangeReader, Span
+from tests.fakes.memory_ranges import MemoryRanges
+from tests.properties.folders import fresh_folder
+
+FOLDER = TableFolder("ACME.ORDERS.V1").stream({})
+SOME = Asked(file_numbers=True, everything=False)
+
+
+def sorted_words(count: int, seed: int) -> Words:
+    """Uniform digests in order, as SHA-1 gives them."""
+    words = np.random.default_rng(seed).integers(0, 2**32, (count, 5), np.uint32, endpoint=False)
+    return words[np.lexsort(words.T[::-1])]
+
+
+def raw_of(words: Words) -> Words:
+    return np.ascontiguousarray(words.astype(">u4")).view(np.uint32)
+
+
+# Few different values a column, so that digests begin alike, and runs of them lie far from where they are expected.
+_ODD_DIGESTS = st.lists(
+    st.tuples(st.sampled_from([0, 1, 2**31, 2**32 - 1]), *[st.integers(0, 2)] * 4), max_size=400, unique=True
+)
+
+
+@given(_ODD_DIGESTS, _ODD_DIGESTS, st.integers(0, 50), st.integers(0, 50))
+def test_a_remote_search_finds_what_a_search_of_everything_finds_however_the_digests_lie(
+    held: list[tuple[int, ...]], asked: list[tuple[int, ...]], before: int, after: int
+) -> None:
+    words, wanted = (np.array(sorted(each), np.uint32).reshape(-1, 5) for each in (held, asked))
+    raw, there = raw_of(words), np.zeros(len(words), np.bool_)
+    at_hand = np.zeros_like(raw)
+
+    def need(rows: Sequence[tuple[int, int]]) -> None:
+        for low, high in rows:
+            at_hand[low:high], there[low:high] = raw[low:high], True
+
+    place = RunPlace(before, before + len(words) + after)
+    found = RemoteSearch(at_hand, wanted, place, need).positions()
+
+    assert found.tolist() == find_digests(raw, wanted).tolist()
+    assert there[found].all()
+
+
+@pytest.mark.parametrize("count", [1, 30, 3_000])
+def test_a_remote_search_reads_the_rows_around_its_digests_and_no_others(count: int) -> None:
+    words = sorted_words(1_000_000, seed=1)
+    raw = raw_of(words)
+    asked: list[tuple[int, int]] = []
+    wanted = words[np.sort(np.random.default_rng(count).choice(len(words), count, replace=False))]
+
+    found = RemoteSearch(raw, wanted, RunPlace(0, len(words)), asked.extend).positions()
+
+    assert len(found) == count
+    read = sum(high - low for low, high in asked)
+    assert read <= min(count * 4 * (1_000 + 1), len(words)) * 1.05
+    assert read >= count
+
+
+def test_a_search_for_most_pages_asks_for_all_rows_at_once() -> None:
+    words = sorted_words(100_000, seed=2)
+    assert expected_rows(words[::100], RunPlace(0, len(words)), len(words)) == [(0, len(words))]
+
+
+class Written:
+    """A bucket's index in a folder, and the same as remote objects."""
+
+    def __init__(self, folder: Path, runs: Sequence[Words], rows_per_file: int, repointed: bool = False) -> None:
+        self.location = StoreLocation(f"file://{folder}")
+        self.files: list[IndexFile] = []
+        for number, words in enumerate(runs, 1):
+            rows = IndexRows(words, *_pointers(len(words), number), np.empty((len(words), 0), np.uint8))
+            target = IndexTarget(FOLDER, number, f"c{number}", rows_per_file)
+            self.files += write_bucket(self.location, target, 0, rows, (), "a1")
+        if repointed and self.files:
+            target = IndexTarget(FOLDER, len(runs) + 1, "moved", rows_per_file)
+            numbers, indices = _pointers(self.files[0].rows, 77)
+            self.files[0] = write_pointers(self.location, target, self.files[0], numbers, indices, "a2")
+        paths = [file.path for file in self.files] + [file.pointers.path for file in self.files if file.pointers]
+        root = self.location.root_uri
+        self.objects = MemoryRanges({f"{root}/{path}": (folder / path).read_bytes() for path in paths})
+
+    def reader(self) -> RangeReader:
+        return RangeReader(self.objects)
+
+
+def _pointers(count: int, seed: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    return random.integers(1, 9, count).astype(np.int32), random.integers(0, 1 << 40, count)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 3_000), min_size=1, max_size=3),
+    rows_per_file=st.integers(300, 4_000),
+    share=st.sampled_from([0.0, 0.001, 0.05, 1.0]),
+    repointed=st.booleans(),
+    seed=st.integers(0, 1_000),
+)
+def test_a_remote_bucket_says_what_the_same_files_say_in_a_folder(
+    sizes: list[int], rows_per_file: int, share: float, repointed: bool, seed: int
+) -> None:
+    with fresh_folder() as folder:
+        runs = [sorted_words(size, seed + number) for number, size in enumerate(sizes)]
+        written = Written(folder, runs, rows_per_file, repointed)
+        random = np.random.default_rng(seed)
+        everything = np.concatenate([*runs, sorted_words(50, seed + 99)])
+        words = everything[random.random(len(everything)) <= share]
+        words = np.unique(words[np.lexsort(words.T[::-1])], axis=0)
+        near = open_bucket(written.location, written.files)
+        far = open_bucket(
+            written.location, written.files, None, Asked(words, file_numbers=True, everything=False), written.reader()
+        )
+        assert [segment.file for segment in far] == [segment.file for segment in near]
+        for ours, theirs in zip(far, near, strict=True):
+            found = ours.find(words)
+            assert found.tolist() == theirs.find(words).tolist()
+            assert (ours.file_numbers == theirs.file_numbers).all()
+            assert (ours.row_indices_at(found) == theirs.row_indices[found]).all()
+            asked = random.random(ours.file.rows) < 0.1
+            assert (ours.row_indices_where(partial(np.array, asked))[asked] == theirs.row_indices[asked]).all()
+            one, other = ours.rows((), found), theirs.rows((), found)
+            assert (one.words == other.words).all()
+            assert (one.file_numbers == other.file_numbers).all()
+            assert (one.row_indices == other.row_indices).all()
+            assert (ours.rows(()).words == theirs.rows(()).words).all()
+
+
+def test_no_byte_of_an_index_is_fetched_twice_in_a_round_and_columns_that_nobody_asks_for_never(tmp_path: Path) -> None:
+    rows = 400_000
+    words = sorted_words(rows, seed=5)
+    written = Written(tmp_path, [words], rows)
+    reader = written.reader()
+    arriving = words[::50]
+
+    [segment] = open_bucket(
+        written.location, written.files, 1, Asked(arriving, file_numbers=True, everything=False), reader
+    )
+    segment.find(arriving)
+    assert len(segment.file_numbers) == rows
+    needed = (DIGEST_BYTES + 4) * rows
+    assert needed <= written.objects.bytes_asked() <= needed + 4 * PAGE_BYTES
+
+    [again] = open_bucket(written.location, written.files, 1, SOME, reader)
+    assert len(again.file_numbers) == rows
+    again.row_indices_at(np.arange(1_000))
+    again.rows((), np.arange(1_000))
+    assert written.objects.bytes_asked() <= needed + 6 * PAGE_BYTES
+    spans = sorted(span for _, span in written.objects.asked)
+    assert all(one.end <= other.start for one, other in pairwise(spans))
+
+
+def test_a_few_arriving_keys_cost_their_pages_of_a_large_index(tmp_path: Path) -> None:
+    words = sorted_words(400_000, seed=6)
+    written = Written(tmp_path, [words], len(words))
+    arriving = words[[1_000, 200_000]]
+
+    [segment] = open_bucket(written.location, written.files, 1, Asked(arriving, everything=False), written.reader())
+
+    assert segment.find(arriving).tolist() == [1_000, 200_000]
+    assert written.objects.bytes_asked() <= 8 * PAGE_BYTES
+
+
+def test_a_process_keeps_no_more_of_remote_files_than_it_is_told_to() -> None:
+    objects = MemoryRanges({f"s3://lake/{number}": bytes(10 * PAGE_BYTES) for number in range(3)})
+    reader, kept = RangeReader(objects), KeptFiles()
+    for number in (0, 1):
+        kept.open(reader, f"s3://lake/{number}", 10 * PAGE_BYTES).need([Span(0, 10 * PAGE_BYTES)])
+    kept.open(reader, "s3://lake/2", 10 * PAGE_BYTES, room_bytes=15 * PAGE_BYTES)
+
+    assert kept.open(reader, "s3://lake/1", 10 * PAGE_BYTES).bytes_there == 10 * PAGE_BYTES
+    assert kept.open(reader, "s3://lake/0", 10 * PAGE_BYTES).bytes_there == 0
+
+
+def test_pages_in_small_gaps_come_along_and_none_comes_twice() -> None:
+    body = np.random.default_rng(1).bytes(20 * PAGE_BYTES + 100)
+    objects = MemoryRanges({"s3://lake/x": body})
+    file = PagedFile(RangeReader(objects), "s3://lake/x", len(body))
+    file.need([Span(0, 10), Span(2 * PAGE_BYTES, 2 * PAGE_BYTES + 1), Span(len(body) - 1, len(body))])
+    assert sorted(span for _, span in objects.asked) == [Span(0, 3 * PAGE_BYTES), Span(20 * PAGE_BYTES, len(body))]
+    file.need([Span(0, len(body))])
+    assert objects.bytes_asked() == len(body)
+    assert file.buffer.to_pybytes() == body
+
+
+def test_an_index_file_that_is_shorter_than_the_log_says_is_corrupt_and_named(tmp_path: Path) -> None:
+    written = Written(tmp_path, [sorted_words(10_000, seed=7)], 10_000)
+    uri = next(iter(written.objects.objects))
+    written.objects.objects[uri] = written.objects.objects[uri][:-100]
+    with pytest.raises(Corrupt, match=uri):
+        open_bucket(written.location, written.files, 1, SOME, written.reader())
+
+
+def test_a_remote_file_of_another_bucket_is_noticed_by_the_digests_that_are_read(tmp_path: Path) -> None:
+    words = sorted_words(10_000, seed=8)
+    written = Written(tmp_path, [words], 10_000)
+    with pytest.raises(Corrupt, match="holds digests of other hash buckets than 0"):
+        open_bucket(written.location, written.files, 7, Asked(words[:100], everything=False), written.reader())
+
+
+@given(
+    sizes=st.lists(st.integers(1, 2_000), min_size=1, max_size=3),
+    rows_per_file=st.integers(300, 4_000),
+    repointed=st.booleans(),
+    seed=st.integers(0, 1_000),
+)
+def test_a_lookup_hardly_ever_needs_more_than_the_ranges_that_are_asked_for_at_once(
+    sizes: list[int], rows_per_file: int, repointed: bool, seed: int
+) -> None:
+    with fresh_folder() as folder:
+        runs = [sorted_words(size, seed + number) for number, size in enumerate(sizes)]
+        written = Written(folder, runs, rows_per_file, repointed)
+        store = LocalStore(written.location)
+        random = np.random.default_rng(seed)
+        digests = [run[random.integers(len(run))].astype(">u4").tobytes() for run in runs] + [random.bytes(20)]
+        for digest in digests:
+            reads = _Counted(store, expected_ranges(written.files, digest))
+            assert find_pointer(reads, written.files, digest) == find_pointer(store, written.files, digest)
+            # Beyond a border of parts it may be in the neighbour.
+            assert reads.others <= (0 if len(written.files) == len(runs) else 8)
+
+
+class _Counted:
+    """Counts the reads that were not expected."""
+
+    def __init__(self, store: LocalStore, expected: dict[str, list[Span]]) -> None:
+        self._store = store
+        self._expected = expected
+        self.others = 0
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        within = any(span.start <= start and start + length <= span.end for span in self._expected.get(key, []))
+        self.others += not within
+        return self._store.read_range(key, start, length)

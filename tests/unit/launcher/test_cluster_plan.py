@@ -1,0 +1,202 @@
+"""The choice of a session's cluster: by worked numbers, and what holds for any limits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor.model.errors import Invalid
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.sizing import SessionSize
+from compactor.planning.time_model import SLA_BUFFER
+from launcher.cluster_sizing.cluster_plan import (
+    ChosenCluster,
+    ClusterLimits,
+    ClusterRoom,
+    choose_cluster,
+    executors_of,
+    resources_of,
+    scratch_volumes,
+    task_memory_bytes_of,
+)
+from launcher.cluster_sizing.instance_types import BUILT_IN
+
+GIB = 1024**3
+FEW_TYPES = BUILT_IN.only(("r5.xlarge", "r5.8xlarge", "r5d.4xlarge", "r6g.2xlarge"))
+
+sizes = st.builds(
+    SessionSize,
+    index_rows=st.integers(0, 10**10),
+    delta_rows=st.integers(1, 10**10),
+    delta_bytes=st.integers(0, 10**13),
+    sort_values_bytes=st.integers(0, 32),
+    inherited_hash_bucket_count=st.just(None),
+    delta_files=st.integers(1, 10_000),
+    lake_is_remote=st.booleans(),
+)
+limits = st.builds(
+    ClusterLimits,
+    nodes_max=st.integers(1, 12),
+    vcpus_max=st.none() | st.integers(4, 200),
+    spot_share=st.sampled_from([0.0, 0.5, 1.0]),
+    start_seconds=st.sampled_from([0.0, 60.0, 420.0]),
+)
+desired = st.none() | st.floats(1, 10**6)
+
+
+def terabytes(count: float = 1) -> SessionSize:
+    """A narrow table on S3: 75 bytes a row, files of 250 MB."""
+    rows = int(count * 10**12 / 75)
+    return SessionSize(0, rows, 75 * rows, 9, None, delta_files=int(count * 4_000), lake_is_remote=True)
+
+
+def chosen(size: SessionSize, desired_sla: float | None, **fields: object) -> ChosenCluster:
+    return choose_cluster(size, ClusterRoom(ClusterLimits(**fields), BUILT_IN), desired_sla)  # type: ignore[arg-type]
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes, limits, desired)
+def test_no_other_cluster_within_the_limits_meets_the_sla_for_less(
+    size: SessionSize, limits: ClusterLimits, desired_sla: float | None
+) -> None:
+    room = ClusterRoom(limits, FEW_TYPES)
+    others = [
+        choose_cluster(
+            size,
+            ClusterRoom(
+                ClusterLimits(nodes, nodes, limits.vcpus_max, None, limits.spot_share, limits.start_seconds), FEW_TYPES
+            ),
+            desired_sla,
+        )
+        for nodes in range(1, limits.nodes_max + 1)
+        if limits.vcpus_max is None or nodes * 4 <= limits.vcpus_max
+    ]
+    plan = choose_cluster(size, room, desired_sla).plan
+    meeting = [each.plan for each in others if desired_sla is None or each.plan.expected_sla <= desired_sla]
+    if meeting:
+        assert desired_sla is None or plan.expected_sla <= desired_sla
+        assert plan.cost.total_usd <= min(each.cost.total_usd for each in meeting)
+    else:
+        assert plan.within_desired_sla is False
+        assert plan.expected_sla <= min(each.plan.expected_sla for each in others)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, limits, st.floats(1, 10**6), st.floats(1, 100))
+def test_a_longer_sla_never_costs_more_where_the_shorter_one_is_met(
+    size: SessionSize, limits: ClusterLimits, desired_sla: float, times: float
+) -> None:
+    room = ClusterRoom(limits, FEW_TYPES)
+    tight, loose = (choose_cluster(size, room, desired_sla * each).plan for each in (1, times))
+    if tight.within_desired_sla:
+        assert loose.within_desired_sla
+        assert loose.cost.total_usd <= tight.cost.total_usd
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, limits)
+def test_a_plan_keeps_to_its_limits_and_to_its_nodes(size: SessionSize, limits: ClusterLimits) -> None:
+    found = choose_cluster(size, ClusterRoom(limits, FEW_TYPES), None)
+    plan, instance = found.plan, FEW_TYPES.instance_type(found.plan.instance_type)
+    assert limits.nodes_min <= plan.nodes <= plan.nodes_max <= limits.nodes_max
+    assert limits.vcpus_max is None or plan.nodes_max * instance.vcpus <= limits.vcpus_max
+    assert plan.spot_nodes <= plan.nodes * limits.spot_share
+    assert plan.core_nodes >= 1
+    per_node = plan.executors_per_node * (plan.executor_heap_bytes + plan.executor_overhead_bytes)
+    assert per_node <= instance.memory_bytes
+    assert plan.task_memory_bytes * plan.executor_cores <= plan.executor_overhead_bytes
+    assert plan.tasks == found.resources.tasks
+    primary = FEW_TYPES.instance_type(plan.primary_instance_type)
+    assert plan.driver_heap_bytes + plan.driver_overhead_bytes <= primary.memory_bytes
+    assert ClusterPlan.model_validate_json(plan.render()) == plan
+
+
+def test_a_tighter_sla_takes_more_nodes_and_says_what_they_cost() -> None:
+    hours, minutes = chosen(terabytes(), 20_000), chosen(terabytes(), 900)
+    assert minutes.plan.tasks > hours.plan.tasks
+    assert (hours.plan.within_desired_sla, minutes.plan.within_desired_sla) == (True, True)
+    assert minutes.plan.expected_sla <= 900
+    assert minutes.plan.cost.total_usd >= hours.plan.cost.total_usd
+    assert "the cheapest within the desired 900 s and at most 100 nodes" in minutes.arithmetic[0]
+    assert f"{minutes.plan.nodes} x {minutes.plan.instance_type}" in minutes.arithmetic[0]
+    assert f"${minutes.plan.cost.total_usd:,.4f}" in minutes.arithmetic[-1]
+
+
+def test_where_no_cluster_is_fast_enough_the_fastest_is_taken_and_it_says_by_how_much_it_is_late() -> None:
+    late = chosen(terabytes(), 600, nodes_max=2)
+    assert late.plan.within_desired_sla is False
+    assert late.plan.nodes == 2
+    assert late.plan.expected_sla > 600
+    assert "the fastest within at most 2 nodes" in late.arithmetic[0]
+    assert "more than the desired 600 s" in late.arithmetic[0]
+
+
+def test_a_session_that_costs_more_than_it_may_is_refused_with_both_figures() -> None:
+    with pytest.raises(Invalid, match=r"expected to cost \$\d+\.\d\d at least, on \d+ x .*, and may cost \$0\.10"):
+        chosen(terabytes(), None, usd_max=0.10)
+
+
+def test_the_limit_of_money_comes_before_the_desired_sla() -> None:
+    cheapest = chosen(terabytes(), None)
+    bound = cheapest.plan.cost.total_usd * 1.05
+    plan = chosen(terabytes(), 600, usd_max=bound).plan
+    assert plan.cost.total_usd <= bound
+    assert plan.within_desired_sla is False
+
+
+def test_limits_that_no_instance_type_fits_into_are_refused_with_both_figures() -> None:
+    with pytest.raises(Invalid, match=r"2 nodes of the smallest instance type, r5.xlarge, have 8 vCPUs, .* may take 7"):
+        chosen(terabytes(), None, nodes_min=2, vcpus_max=7)
+
+
+def test_limits_are_refused_together() -> None:
+    wrong = ClusterLimits(0, 0, 0, 0.0, 2.0, -1.0)
+    with pytest.raises(Invalid) as refused:
+        wrong.check()
+    assert len(refused.value.reasons) == 6
+    with pytest.raises(Invalid, match="at least 3 nodes and at most 2: the least is above the greatest"):
+        ClusterLimits(nodes_min=3, nodes_max=2).check()
+
+
+def test_a_bucket_count_that_cannot_hold_the_index_is_refused_with_both_figures() -> None:
+    index = SessionSize(10**10, 1, 75, 0, 100)
+    with pytest.raises(Invalid, match=r"10,000,000,000 index rows of 128 bytes in 2 hash buckets take more than 90%"):
+        choose_cluster(index, ClusterRoom(), None, hash_bucket_count=2)
+
+
+def test_executors_take_the_whole_node_and_tasks_have_most_of_its_memory() -> None:
+    r5 = BUILT_IN.instance_type("r5.4xlarge")
+    assert executors_of(r5) == (2, 8)
+    assert task_memory_bytes_of(r5) / GIB == pytest.approx(6.7)
+    three = resources_of(r5, 3, 420.0)
+    assert (three.tasks, three.machines, three.start_seconds) == (48, 3, 420.0)
+
+
+def test_volumes_are_as_large_as_a_round_needs_and_none_where_a_node_has_disks() -> None:
+    assert scratch_volumes(BUILT_IN.instance_type("r5.4xlarge"), 4, 600 * 10**9) == (1, 210)
+    assert scratch_volumes(BUILT_IN.instance_type("r5.4xlarge"), 1, 6 * 1024 * GIB) == (8, 1_024)
+    assert scratch_volumes(BUILT_IN.instance_type("r5.4xlarge"), 4, 0) == (1, 32)
+    assert scratch_volumes(BUILT_IN.instance_type("r5d.4xlarge"), 4, 600 * 10**9) == (0, 0)
+
+
+def test_spot_nodes_are_task_nodes_and_cost_what_the_price_list_says() -> None:
+    cheap = tuple(
+        each.model_copy(update={"spot_usd_hour": each.on_demand_usd_hour / 2}) for each in BUILT_IN.instance_types
+    )
+    prices = BUILT_IN.model_copy(update={"instance_types": cheap})
+    limits = ClusterLimits(nodes_min=4, nodes_max=4, spot_share=0.5)
+    half = choose_cluster(terabytes(), ClusterRoom(limits, prices.only(("r5.4xlarge",))), None).plan
+    none = choose_cluster(
+        terabytes(), ClusterRoom(ClusterLimits(nodes_min=4, nodes_max=4), prices.only(("r5.4xlarge",))), None
+    ).plan
+    assert (half.spot_nodes, half.core_nodes) == (2, 2)
+    # four workers and a primary node: two of five at half of the price
+    assert half.cost.instances_usd == pytest.approx(none.cost.instances_usd * 4 / 5)
+    assert half.cost.surcharge_usd == pytest.approx(none.cost.surcharge_usd)
+
+
+def test_the_expected_sla_on_a_cluster_includes_its_start_and_the_buffer() -> None:
+    slow, quick = (chosen(terabytes(), None, nodes_min=9, nodes_max=9, start_seconds=each) for each in (400.0, 100.0))
+    assert slow.plan.expected_sla - quick.plan.expected_sla == pytest.approx(300 * SLA_BUFFER)
+    assert slow.plan.cost.start_usd == pytest.approx(4 * quick.plan.cost.start_usd)

@@ -1,0 +1,59 @@
+"""Money, by worked numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from compactor.planning.sizing import SessionSize
+from compactor.planning.store_use import StoreUse, store_use
+from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
+from launcher.cluster_sizing.instance_types import BUILT_IN
+from launcher.cluster_sizing.money import Nodes, cost_of, cost_used, rates_of
+
+R5N = BUILT_IN.instance_type("r5n.8xlarge")
+GIB = 1024**3
+
+
+def test_the_paper_s_cheapest_point_costs_24_cents_a_tib() -> None:
+    """Seed 000, "Efficiency": 20 TiB in 655 s on 11 r5n.8xlarge at $2.384, which were neither EMR's nor had volumes."""
+    cost = cost_of(rates_of(Nodes(11, 0, R5N, None), BUILT_IN), 655, 0.0, StoreUse())
+    assert round(cost.instances_usd / 20, 2) == 0.24
+
+
+def test_a_cluster_is_paid_by_the_second_and_for_a_minute_at_least() -> None:
+    rates = rates_of(Nodes(1, 0, R5N, None), BUILT_IN)
+    paid = [cost_of(rates, seconds, 0.0, StoreUse()) for seconds in (1, 60, 61)]
+    assert [each.seconds for each in paid] == [60, 60, 61]
+    assert paid[0].total_usd == paid[1].total_usd < paid[2].total_usd
+    assert paid[2].instances_usd == pytest.approx(61 * 2.384 / 3600)
+
+
+def test_the_surcharge_the_primary_node_volumes_and_s3_are_told_apart() -> None:
+    primary = BUILT_IN.instance_type("r5.xlarge")
+    rates = rates_of(Nodes(2, 0, R5N, primary, volume_gib=720), BUILT_IN)
+    cost = cost_of(rates, 3_600, 360, StoreUse(puts=10_000, gets=100_000, written_bytes=100 * GIB))
+    assert cost.instances_usd == pytest.approx(2 * 2.384 + 0.252)
+    assert cost.surcharge_usd == pytest.approx(2 * 0.27 + 0.063)
+    assert cost.volumes_usd == pytest.approx(0.08)
+    assert cost.requests_usd == pytest.approx(0.05 + 0.04)
+    assert cost.storage_usd == pytest.approx(2.3)
+    parts = (cost.instances_usd, cost.surcharge_usd, cost.volumes_usd, cost.requests_usd, cost.storage_usd)
+    assert cost.total_usd == pytest.approx(sum(parts))
+    assert cost.start_usd == pytest.approx(sum(parts[:3]) / 10)
+    assert cost.priced_on == BUILT_IN.priced_on.isoformat()
+
+
+def test_requests_follow_from_files_and_bytes() -> None:
+    use = store_use(rounds=1, files_read=100, bytes_read=GIB, files_written=10, bytes_written=GIB)
+    assert (use.gets, use.puts, use.written_bytes) == (300 + 128 + 40, 10 + 128 + 40, GIB)
+
+
+def test_the_used_cost_is_the_sum_of_all_attempts_plus_the_store_once() -> None:
+    plan = choose_cluster(SessionSize(0, 10**9, 75 * 10**9, 0, None, lake_is_remote=True), ClusterRoom(), None).plan
+    use = StoreUse(puts=1_000, gets=10_000, written_bytes=GIB)
+    one, two = cost_used(plan, [600.0], use), cost_used(plan, [30.0, 600.0], use)
+    assert one.instances_usd == pytest.approx(plan.rates.instances_usd_hour / 6)
+    assert two.seconds == 660
+    assert two.instances_usd == pytest.approx(one.instances_usd * 1.1)
+    assert two.requests_usd == one.requests_usd == pytest.approx(0.005 + 0.004)
+    assert two.storage_usd == one.storage_usd

@@ -1,0 +1,249 @@
+"""The arithmetic of a session, by worked numbers, and what holds for any numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.model.errors import Invalid
+from compactor.planning.sizing import (
+    AHEAD_BYTES_MAX,
+    BYTES_PER_SOURCE_FILE,
+    DEDUPE_BYTES_PER_ROW,
+    DRIVER_BYTES_PER_COUNT,
+    DRIVER_MEMORY_SHARE,
+    FILES_PER_ROUND_MIN,
+    KEPT_INDEX_BYTES_MAX,
+    REHASH_MEMORY_SHARE,
+    SCRATCH_SHARE,
+    SPARE_SCRATCH_SHARE,
+    TARGET_MEMORY_SHARE,
+    Resources,
+    RoundRoom,
+    SessionSize,
+    ahead_bytes,
+    dedupe_bytes_per_row,
+    hash_buckets_for,
+    index_bytes_kept,
+    memory_share,
+    predict_seconds,
+    rows_in_memory,
+    scratch_bytes,
+    size_session,
+    spare_scratch_bytes,
+)
+from compactor.planning.time_model import SLA_BUFFER, with_buffer
+
+GIB = 1024**3
+EIGHT_CORES = Resources(task_memory_bytes=8 * GIB, tasks=8)
+
+sizes = st.builds(
+    SessionSize,
+    index_rows=st.integers(0, 10**9),
+    delta_rows=st.integers(1, 10**9),
+    delta_bytes=st.just(0),
+    sort_values_bytes=st.integers(0, 36),
+    inherited_hash_bucket_count=st.none() | st.integers(1, 500),
+)
+resources = st.builds(Resources, task_memory_bytes=st.integers(256 * 1024**2, 16 * GIB), tasks=st.integers(1, 2_000))
+
+
+def size(
+    index_rows: int = 0, delta_rows: int = 1_000, sort_values_bytes: int = 0, inherited: int | None = None
+) -> SessionSize:
+    return SessionSize(index_rows, delta_rows, 100 * delta_rows, sort_values_bytes, inherited)
+
+
+def test_sort_values_take_their_share_of_a_row() -> None:
+    assert dedupe_bytes_per_row(0) == DEDUPE_BYTES_PER_ROW
+    assert dedupe_bytes_per_row(9) > dedupe_bytes_per_row(0) + 9
+
+
+def test_a_bucket_takes_about_half_of_a_task_s_memory() -> None:
+    buckets = hash_buckets_for(375_000_000, EIGHT_CORES, 0)
+    share = memory_share(375_000_000, buckets, EIGHT_CORES, 0)
+    assert share <= TARGET_MEMORY_SHARE
+    assert memory_share(375_000_000, buckets - 1, EIGHT_CORES, 0) > TARGET_MEMORY_SHARE
+
+
+def test_there_is_at_least_one_bucket_per_core() -> None:
+    assert hash_buckets_for(1, EIGHT_CORES, 0) == 8
+
+
+@given(sizes, resources)
+def test_a_round_fits_into_the_memory_of_its_tasks(size: SessionSize, resources: Resources) -> None:
+    sizing = size_session(size, resources, None, None)
+    rows = min(size.index_rows + size.delta_rows, size.index_rows + sizing.max_rows_per_round)
+    share = memory_share(rows, sizing.hash_bucket_count, resources, size.sort_values_bytes)
+    assert share <= REHASH_MEMORY_SHARE + 1e-9
+    assert sizing.rounds * sizing.max_rows_per_round >= size.delta_rows
+
+
+@given(sizes, resources)
+def test_an_inherited_bucket_count_is_kept_until_it_would_take_more_than_nine_tenths(
+    size: SessionSize, resources: Resources
+) -> None:
+    inherited = size.inherited_hash_bucket_count
+    chosen = size_session(size, resources, None, None).hash_bucket_count
+    if inherited is None:
+        return
+    share = memory_share(size.index_rows + size.delta_rows, inherited, resources, size.sort_values_bytes)
+    if share <= REHASH_MEMORY_SHARE:
+        assert chosen == inherited
+    else:
+        rows = size.index_rows + size.delta_rows
+        assert memory_share(rows, chosen, resources, size.sort_values_bytes) <= TARGET_MEMORY_SHARE + 1e-9
+
+
+def test_the_bucket_count_and_the_rows_of_a_round_can_be_asked_for() -> None:
+    sizing = size_session(size(delta_rows=1_000), EIGHT_CORES, 3, 400)
+    assert (sizing.hash_bucket_count, sizing.max_rows_per_round, sizing.rounds) == (3, 400, 3)
+
+
+def test_more_rows_a_round_than_memory_holds_are_not_given_though_asked_for() -> None:
+    small = Resources(task_memory_bytes=1_000 * DEDUPE_BYTES_PER_ROW, tasks=1)
+    # Later rounds meet as many rows of the index as arrive, so they are half of the 900 that nine tenths hold.
+    assert size_session(size(delta_rows=10_000), small, 1, 5_000).max_rows_per_round == 450
+    assert size_session(size(delta_rows=800), small, 1, 5_000).rounds == 1
+
+
+def test_a_bucket_count_that_cannot_even_hold_the_index_is_refused_with_both_figures() -> None:
+    small = Resources(task_memory_bytes=1_000 * DEDUPE_BYTES_PER_ROW, tasks=1)
+    with pytest.raises(Invalid, match=r"5,000 index rows of 128 bytes in 1 hash bucket take more than 90% .* 128,000"):
+        size_session(size(index_rows=5_000), small, 1, None)
+
+
+def test_the_expected_sla_is_the_predicted_time_and_ten_percent() -> None:
+    sizing = size_session(size(delta_rows=5_000_000), EIGHT_CORES, None, None)
+    assert sizing.expected_sla == pytest.approx(
+        SLA_BUFFER * predict_seconds(size(delta_rows=5_000_000), EIGHT_CORES, 1)
+    )
+
+
+def test_the_buffer_is_half_a_second_at_least() -> None:
+    assert with_buffer(20.0) == pytest.approx(22.0)
+    assert with_buffer(1.0) == 1.5
+
+
+def test_more_cores_are_never_slower_and_more_rows_never_quicker() -> None:
+    two, eight = Resources(GIB, 2), Resources(GIB, 8)
+    assert predict_seconds(size(delta_rows=10**7), eight, 1) < predict_seconds(size(delta_rows=10**7), two, 1)
+    assert predict_seconds(size(delta_rows=10**7), two, 1) < predict_seconds(size(delta_rows=10**8), two, 1)
+
+
+def test_the_arithmetic_is_told_in_sentences() -> None:
+    told = " / ".join(size_session(size(1_000, 2_000, inherited=4), EIGHT_CORES, None, None).arithmetic)
+    assert "1,000 index rows + 2,000 delta rows" in told
+    assert "4 hash buckets: inherited from the index" in told
+    assert "10 % buffer" in told
+
+
+def test_what_is_read_ahead_of_an_object_store_is_a_part_of_a_task_s_memory_and_told() -> None:
+    far = replace(size(1_000, 2_000), lake_is_remote=True)
+    told = size_session(far, Resources(256 * 1024**2, 2), None, None).arithmetic
+    assert "a task reads at most 16 MiB ahead from the store, and keeps 16 MiB of the index" in told
+    assert (ahead_bytes(64 * GIB), index_bytes_kept(64 * GIB)) == (AHEAD_BYTES_MAX, KEPT_INDEX_BYTES_MAX)
+
+
+# ------------------------------------------------------------------------------------- what else bounds a round
+
+bounded_resources = st.builds(
+    Resources,
+    task_memory_bytes=st.integers(256 * 1024**2, 16 * GIB),
+    tasks=st.integers(1, 200),
+    scratch_bytes=st.none() | st.integers(GIB, 1_000 * GIB),
+    driver_memory_bytes=st.none() | st.integers(GIB // 2, 16 * GIB),
+)
+many_files = st.builds(
+    SessionSize,
+    index_rows=st.integers(0, 10**9),
+    delta_rows=st.integers(1, 4 * 10**9),
+    delta_bytes=st.just(0),
+    sort_values_bytes=st.integers(0, 36),
+    inherited_hash_bucket_count=st.none() | st.integers(1, 500),
+    delta_files=st.integers(1, 10**6),
+    largest_delta_file_rows=st.just(1),
+    compacted_files=st.integers(0, 10_000),
+)
+
+
+@given(many_files, bounded_resources)
+def test_the_scratch_files_of_a_round_fit_with_the_index_that_it_absorbs(
+    size: SessionSize, resources: Resources
+) -> None:
+    sizing = size_session(size, resources, None, None)
+    rows, width = min(sizing.max_rows_per_round, size.delta_rows), size.sort_values_bytes
+    room = RoundRoom(sizing.task_memory_bytes, sizing.hash_bucket_count, sizing.scratch_bytes_per_round)
+    absorbed = room.rows_to_absorb(rows, size.index_rows + size.delta_rows - rows, width)
+    if resources.scratch_bytes is None:
+        return
+    assert rows == 1 or scratch_bytes(rows, absorbed, width) <= SCRATCH_SHARE * resources.scratch_bytes
+    spare = spare_scratch_bytes(sizing.scratch_bytes_per_round)
+    assert spare is not None
+    assert spare <= SPARE_SCRATCH_SHARE * resources.scratch_bytes
+
+
+@given(many_files, bounded_resources, st.integers(1, 100))
+def test_the_rows_of_a_bucket_fit_the_memory_also_with_few_requested_buckets(
+    size: SessionSize, resources: Resources, asked: int
+) -> None:
+    width = size.sort_values_bytes
+    try:
+        sizing = size_session(size, resources, asked, None)
+    except Invalid:
+        return
+    fit = rows_in_memory(resources.task_memory_bytes, asked, width)
+    assert fit > size.index_rows
+    arriving = min(sizing.max_rows_per_round, size.delta_rows)
+    for index_rows in (size.index_rows, size.index_rows + size.delta_rows - arriving):
+        absorbed = RoundRoom(resources.task_memory_bytes, asked, None).rows_to_absorb(arriving, index_rows, width)
+        met = min(index_rows - min(absorbed, index_rows), arriving)
+        assert arriving + min(absorbed, index_rows) + met <= max(fit, 2)
+
+
+@given(many_files, bounded_resources)
+def test_the_counts_of_the_driver_fit_its_share_of_memory(size: SessionSize, resources: Resources) -> None:
+    sizing = size_session(size, resources, None, None)
+    if resources.driver_memory_bytes is None or sizing.max_files_per_round == FILES_PER_ROUND_MIN:
+        return
+    files = size.compacted_files + sizing.max_files_per_round
+    per_file = BYTES_PER_SOURCE_FILE + DRIVER_BYTES_PER_COUNT * sizing.hash_bucket_count
+    assert files * per_file <= DRIVER_MEMORY_SHARE * resources.driver_memory_bytes
+
+
+def test_two_billion_rows_on_two_cores_of_8_gib_are_several_rounds_of_many_tasks() -> None:
+    resources = Resources(8 * GIB, 2, scratch_bytes=100 * GIB, driver_memory_bytes=GIB)
+    billions = SessionSize(0, 2 * 10**9, 150 * 10**9, 9, None, delta_files=8_000, largest_delta_file_rows=250_000)
+    sizing = size_session(billions, resources, None, None)
+    assert sizing.rounds == 6
+    told = " / ".join(sizing.arithmetic)
+    assert "6 rounds of at most 377,763,733 delta rows: what scratch holds" in told
+    assert "a round takes 80.5 GB of scratch folders at most, of 107.4 GB: 33 bytes a row shuffled, 49 kept" in told
+    assert "8,000 source files a round x 73 hash buckets: 46 MB in the driver, at most 25% of its 1,074 MB" in told
+    assert "a hash task holds at most 52,377,649 rows at a time" in told
+
+
+def test_a_plan_after_running_out_of_memory_takes_less_of_it() -> None:
+    whole, half = (size_session(size(delta_rows=10**9), EIGHT_CORES, None, None, share) for share in (1.0, 0.5))
+    assert half.task_memory_bytes == whole.task_memory_bytes // 2
+    assert half.hash_bucket_count in range(2 * whole.hash_bucket_count - 1, 2 * whole.hash_bucket_count + 1)
+    assert "planned with 50% of a task's memory: 4,294,967,296 bytes" in half.arithmetic
+    asked = size_session(size(delta_rows=10**9), EIGHT_CORES, 20, None, 0.5)
+    assert asked.max_rows_per_round < size_session(size(delta_rows=10**9), EIGHT_CORES, 20, None).max_rows_per_round
+
+
+def test_a_delta_file_that_fits_no_round_is_reported() -> None:
+    resources = Resources(8 * GIB, 2, scratch_bytes=GIB)
+    one_file = SessionSize(0, 10**9, 10**9, 9, None, delta_files=1, largest_delta_file_rows=10**9)
+    told = " / ".join(size_session(one_file, resources, None, None).arithmetic)
+    assert "but the largest delta file has 1,000,000,000 rows, and files are not cut between rounds" in told
+
+
+def test_a_small_session_is_one_round_whatever_is_known_of_the_machine() -> None:
+    small = SessionSize(0, 5_000_000, 400 * 10**6, 9, None, delta_files=20, largest_delta_file_rows=250_000)
+    for resources in (Resources(8 * GIB, 2), Resources(8 * GIB, 2, 10 * GIB, GIB // 2)):
+        sizing = size_session(small, resources, None, None)
+        assert (sizing.rounds, sizing.hash_bucket_count) == (1, 2)

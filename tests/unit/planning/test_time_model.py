@@ -1,0 +1,190 @@
+"""How long a session takes: what it is made of, the paper's own points, and what a table's own rounds change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.planning.sizing import Resources, SessionSize, predict_seconds, recommended_hash_buckets, work_of
+from compactor.planning.time_model import (
+    CORRECTION_MAX,
+    FAR,
+    NEAR,
+    MeasuredRound,
+    Rates,
+    SessionWork,
+    correction_of,
+    predict_time,
+    rates_of,
+)
+
+GIB = 1024**3
+TIB = 1024 * GIB
+
+FIGURE_3_1 = (
+    (46_875_000_000, 313),
+    (93_750_000_000, 625),
+    (187_500_000_000, 1_250),
+    (375_000_000_000, 2_500),
+    (750_000_000_000, 5_000),
+    (1_500_000_000_000, 10_000),
+    (3_000_000_000_000, 20_000),
+    (6_000_000_000_000, 40_000),
+)
+PAPER_ROWS_PER_BUCKET = 150_000_000
+
+
+@pytest.mark.parametrize(("rows", "hash_buckets"), FIGURE_3_1)
+def test_figure_3_1_comes_out_of_the_same_function_with_the_paper_s_rows_per_bucket(
+    rows: int, hash_buckets: int
+) -> None:
+    assert recommended_hash_buckets(rows, PAPER_ROWS_PER_BUCKET) == hash_buckets
+
+
+def test_the_paper_s_rows_per_bucket_are_28_63_bytes_a_row_at_half_of_8_gib() -> None:
+    assert round(8 * GIB / 2 / PAPER_ROWS_PER_BUCKET, 2) == 28.63
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measurement of seed 000, "Results"."""
+
+    decoded_bytes: float
+    nodes: int
+    seconds: float
+
+    @property
+    def cores(self) -> int:
+        return self.nodes * 32
+
+
+PAPER_POINTS = (
+    Point(117 * TIB, 250, 5.4 * 60),
+    Point(1.05 * 1024 * TIB, 110, 3.05 * 3600),
+    Point(20 * TIB, 11, 655),
+)
+
+# Three figures are fitted. A round that is not the first reads what earlier rounds have written, and writes it again:
+# each byte of that at the rate at which bytes are compacted in the first place.
+START_SECONDS = 205.0
+SECONDS_A_BYTE_AND_CORE = 0.0068 / 1024**2
+ROUND_BYTES_A_CORE = 70 * GIB
+
+
+def paper_seconds(point: Point) -> float:
+    nothing = replace(NEAR, **dict.fromkeys(vars(NEAR), 0.0))
+    rates = replace(nothing, read_byte=SECONDS_A_BYTE_AND_CORE, write_byte=SECONDS_A_BYTE_AND_CORE)
+    rounds = ceil(point.decoded_bytes / point.cores / ROUND_BYTES_A_CORE)
+    again = point.decoded_bytes * (rounds - 1) / 2
+    work = SessionWork(
+        rounds=rounds,
+        delta_rows=0,
+        files_read=0,
+        bytes_read=int(point.decoded_bytes + again),
+        shuffled_bytes=0,
+        index_rows=0,
+        rows_written=0,
+        bytes_written=int(again),
+    )
+    return predict_time(work, rates, point.cores, START_SECONDS).seconds
+
+
+@pytest.mark.parametrize("point", PAPER_POINTS)
+def test_the_paper_s_three_points_are_met_within_a_tenth_with_three_fitted_figures(point: Point) -> None:
+    assert paper_seconds(point) == pytest.approx(point.seconds, rel=0.1)
+
+
+works = st.builds(
+    SessionWork,
+    rounds=st.integers(1, 50),
+    delta_rows=st.integers(0, 10**10),
+    files_read=st.integers(0, 10**5),
+    bytes_read=st.integers(0, 10**13),
+    shuffled_bytes=st.integers(0, 10**12),
+    index_rows=st.integers(0, 10**11),
+    rows_written=st.integers(0, 10**10),
+    bytes_written=st.integers(0, 10**13),
+)
+
+
+@given(works, st.integers(1, 1_000), st.booleans(), st.booleans())
+def test_more_work_takes_longer_and_more_cores_do_not(
+    work: SessionWork, cores: int, far: bool, in_process: bool
+) -> None:
+    rates = rates_of(far=far, in_process=in_process, network_byte=1e-9, machines=2)
+    seconds = predict_time(work, rates, cores, 5.0).seconds
+    assert seconds >= 5.0
+    for name, amount in vars(work).items():
+        assert predict_time(replace(work, **{name: amount + 10**6}), rates, cores, 5.0).seconds >= seconds
+    assert predict_time(work, rates, cores + 1, 5.0).seconds <= seconds
+    assert predict_time(work, rates, cores, 420.0).seconds == pytest.approx(seconds + 415)
+
+
+def test_a_store_that_is_far_and_a_network_take_their_time() -> None:
+    work = SessionWork(1, 10**6, 100, 10**9, 24 * 10**6, 0, 10**6, 10**9)
+    near, far = (predict_time(work, rates_of(far=each, in_process=False), 2, 0.0) for each in (False, True))
+    assert far.read > near.read
+    assert far.write > near.write == 0
+    slow = rates_of(far=True, in_process=False, network_byte=1e-7, machines=4)
+    spread = predict_time(work, slow, 2, 0.0)
+    assert (spread.read > far.read, spread.write > far.write, spread.shuffle > far.shuffle == 0) == (True, True, True)
+
+
+def test_rounds_rewrite_what_the_deltas_touch_and_what_earlier_rounds_wrote() -> None:
+    untouched = SessionSize(4_000_000, 1_000_000, 75_000_000, 0, 8, 10, 100_000, 16, 300_000_000, 0, 0.0, 0.0)
+    assert work_of(untouched, 2).rows_written == 1_000_000
+    uniform = replace(untouched, touched_rows=4_000_000, touched_rows_per_file=4_000_000.0, overlap_share=1.0)
+    assert work_of(uniform, 2).rows_written == 1_000_000 + 2 * 4_000_000 + 500_000
+    clustered = replace(untouched, touched_rows=1_000_000, touched_rows_per_file=100_000.0)
+    assert work_of(clustered, 2).rows_written == 1_000_000 + 1_000_000
+    assert work_of(uniform, 2).index_rows == 2 * 4_000_000 + 500_000
+
+
+def test_an_index_that_is_rehashed_first_takes_longer_and_only_then() -> None:
+    size = SessionSize(10**8, 10**6, 75 * 10**6, 0, 8)
+    kept, moved = (work_of(size, 1, hash_bucket_count=count) for count in (8, 16))
+    assert (kept.rehashed_rows, moved.rehashed_rows) == (0, 10**8)
+    two = Resources(GIB, 2)
+    assert predict_seconds(size, two, 1, 16) > predict_seconds(size, two, 1, 8) == predict_seconds(size, two, 1)
+    assert work_of(replace(size, inherited_hash_bucket_count=None, index_rows=0), 1, 16).rehashed_rows == 0
+
+
+def test_a_session_that_only_cleans_files_rewrites_them() -> None:
+    cleaning = SessionSize(4_000_000, 0, 0, 0, 8, 0, 0, 16, 300_000_000, 500_000, 0.0, 0.0)
+    assert work_of(cleaning, 1).rows_written == 500_000
+
+
+def measured(factors: dict[str, float], rates: Rates = NEAR) -> MeasuredRound:
+    work = SessionWork(1, 10**7, 10, 10**9, 0, 10**7, 10**7, 10**9)
+    took = predict_time(work, rates, 2, 0.0)
+    materialize = took.index + took.materialize + took.read + took.write
+    by_step = {"hash_bucket": took.hash_bucket, "dedupe": took.dedupe, "materialize": materialize}
+    return MeasuredRound(work, 2, {step: seconds * factors.get(step, 1.0) for step, seconds in by_step.items()})
+
+
+def test_a_table_s_own_rounds_correct_each_step() -> None:
+    factors = correction_of([measured({"materialize": 2.0, "dedupe": 0.5})], NEAR)
+    assert factors == pytest.approx({"hash_bucket": 1.0, "dedupe": 0.5, "materialize": 2.0})
+    slower = NEAR.corrected(factors)
+    assert slower.materialize_row == pytest.approx(2 * NEAR.materialize_row)
+    assert slower.hash_row == pytest.approx(NEAR.hash_row)
+    assert FAR.corrected(factors).write_byte == pytest.approx(2 * FAR.write_byte)
+    size = SessionSize(0, 10**7, 10**9, 0, None)
+    corrected = replace(size, corrections=tuple(factors.items()))
+    two = Resources(GIB, 2)
+    assert predict_seconds(corrected, two, 1) > predict_seconds(size, two, 1)
+
+
+def test_of_several_rounds_the_slowest_counts_and_none_counts_for_more_than_it_may() -> None:
+    assert correction_of([measured({"dedupe": 1.5}), measured({"dedupe": 0.7})], NEAR)["dedupe"] == pytest.approx(1.5)
+    assert correction_of([measured({"dedupe": 1_000.0})], NEAR)["dedupe"] == CORRECTION_MAX
+    assert correction_of([measured({}, FAR)], FAR)["materialize"] == pytest.approx(1.0)
+
+
+def test_a_round_that_was_too_short_to_say_anything_corrects_nothing() -> None:
+    work = SessionWork(1, 10, 1, 750, 0, 0, 10, 750)
+    assert correction_of([MeasuredRound(work, 2, {"hash_bucket": 3.0, "dedupe": 3.0, "materialize": 3.0})], NEAR) == {}

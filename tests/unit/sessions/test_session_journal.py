@@ -1,0 +1,165 @@
+"""What an attempt tells of itself, and when it falls silent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from compactor.log.durable_log import DurableLog
+from compactor.model.errors import Fenced
+from compactor.planning.read_progress import READ_FOOTERS
+from compactor.sessions.session_journal import SessionJournal
+from compactor.sessions.session_log import SESSION_LOG, Heartbeat, describe_progress
+from compactor.storage.paths import JobRunFolder
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+
+FOLDER = JobRunFolder("run").session("session")
+
+
+def heartbeat(store: MemoryStore | FaultyStore) -> Heartbeat:
+    key = FOLDER.heartbeat.key
+    body = store.read(key)
+    assert body is not None
+    return Heartbeat.parse_durable(body, key)
+
+
+def test_an_attempt_that_is_superseded_leaves_the_heartbeat_to_its_successor() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    first, second = (SessionJournal(store, FOLDER, number, clock) for number in (1, 2))
+
+    def run_both() -> None:
+        with first:
+            first.started(0, 2, 10, 5.0)
+            with second:
+                second.started(1, 2, 5, 5.0)
+                second.step_started(2, 2, "dedupe", 3)
+            first.expected_sla_changed(5.0, 7.0)
+
+    with pytest.raises(Fenced, match="attempt 1 was superseded by attempt 2 and stops"):
+        run_both()
+    assert (heartbeat(store).attempt, heartbeat(store).step) == (2, "dedupe")
+    assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 2
+
+
+def test_an_attempt_that_fails_otherwise_leaves_its_last_heartbeat() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+
+    def run() -> None:
+        with SessionJournal(store, FOLDER, 1, clock) as journal:
+            journal.started(0, 1, 10, 5.0)
+            raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        run()
+    assert (heartbeat(store).attempt, heartbeat(store).step) == (1, "planned")
+
+
+def test_a_heartbeat_that_is_lost_fails_nothing() -> None:
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock))
+    store.fail("overwrite", "heartbeat.json")
+    with SessionJournal(store, FOLDER, 1, clock) as journal:
+        journal.started(0, 1, 10, 5.0)
+    assert store.read(FOLDER.heartbeat.key) is None
+
+
+def test_the_first_heartbeat_says_when_it_was() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    with SessionJournal(store, FOLDER, 1, clock):
+        pass
+    assert (heartbeat(store).step, heartbeat(store).at_ms) == ("starting", clock.now_ms())
+
+
+def test_heartbeats_continue_after_any_error_and_the_error_is_logged() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    answers: Iterator[int | Exception] = iter([ConnectionRefusedError("no gateway"), 7])
+    answered = threading.Event()
+
+    def tasks_done() -> int:
+        answer = next(answers, None)
+        if answer is None:
+            answered.set()
+            return 7
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    journal = SessionJournal(store, FOLDER, 1, clock, poll_seconds=0.001)
+    journal.count_with(tasks_done, lambda: 0)
+    with capture_logs() as logs, journal:
+        journal.step_started(1, 1, "dedupe", 9)
+        assert answered.wait(30)
+    assert heartbeat(store).tasks_done == 7
+    assert [(line["event"], line["log_level"]) for line in logs] == [("heartbeat_failed", "warning")]
+    assert "no gateway" in logs[0]["reason"]
+
+
+def test_reading_before_the_first_step_is_reported_as_n_of_m_and_not_as_tasks() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    asked = threading.Event()
+
+    def rows_in_tasks() -> int:
+        asked.set()
+        return 0
+
+    journal = SessionJournal(store, FOLDER, 1, clock, poll_seconds=0.001)
+    journal.count_with(lambda: 99, rows_in_tasks)
+    with journal:
+        journal.reading("read footers", 3)
+        journal.read_one()
+        journal.read_one()
+        assert asked.wait(30)
+        asked.clear()
+        assert asked.wait(30)
+    assert (heartbeat(store).step, heartbeat(store).tasks_done, heartbeat(store).tasks) == ("read footers", 2, 3)
+
+
+def test_rows_within_a_task_move_the_heartbeat() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    rows, seen = iter([0, 10, 20]), threading.Event()
+
+    def rows_in_tasks() -> int:
+        now = next(rows, None)
+        if now is None:
+            seen.set()
+            return 30
+        return now
+
+    journal = SessionJournal(store, FOLDER, 1, clock, poll_seconds=0.001)
+    journal.count_with(lambda: 0, rows_in_tasks)
+    with journal:
+        journal.step_started(1, 1, "dedupe", 1)
+        assert seen.wait(30)
+    assert (heartbeat(store).tasks_done, heartbeat(store).rows_in_tasks) == (0, 30)
+
+
+def test_a_heartbeat_of_an_earlier_release_is_read() -> None:
+    earlier = (
+        b'{"attempt":1,"at_ms":5,"round_number":1,"rounds":1,"step":"dedupe",'
+        b'"tasks_done":1,"tasks":2,"rows_done":0,"rows":9}'
+    )
+    assert Heartbeat.parse_durable(earlier, "heartbeat.json").rows_in_tasks == 0
+
+
+def test_how_far_an_attempt_is_reads_as_a_sentence_before_the_first_round_and_in_it() -> None:
+    beat = Heartbeat(
+        attempt=1, at_ms=5, round_number=0, rounds=0, step="starting", tasks_done=0, tasks=0, rows_done=0, rows=0
+    )
+    reading = beat.model_copy(update={"step": READ_FOOTERS, "tasks_done": 500, "tasks": 2_000})
+    running = beat.model_copy(update={"round_number": 2, "rounds": 3, "step": "dedupe", "tasks_done": 0, "tasks": 1})
+    assert [describe_progress(each) for each in (beat, reading, running)] == [
+        "starting",
+        "read footers, 500 of 2,000",
+        "round 2 of 3, dedupe, 0 of 1 task",
+    ]

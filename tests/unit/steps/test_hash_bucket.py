@@ -1,0 +1,105 @@
+"""The hash bucket step: what becomes of a delta file's rows, and which files are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor.kernels.digest_sort import digest_order
+from compactor.kernels.sha1 import Words
+from compactor.kernels.sort_values import SortColumn, decode_sort_values
+from compactor.model.errors import Corrupt
+from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operation
+from compactor.planning.round_plan import DeltaSource
+from compactor.planning.sizing import rows_per_hash_task
+from compactor.steps.hash_bucket import HashedRows, HashStep, hash_files
+from compactor.storage.location import parse_location
+from compactor.tabular import TabularFile
+
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int32())])
+AT = SortColumn("at", pa.int64(), descending=False)
+POSITION = SortColumn(PARTITION_STREAM_POSITION, pa.int64(), descending=True)
+BUCKETS = 3
+
+
+def step_in(folder: Path) -> HashStep:
+    return HashStep(
+        location=parse_location(str(folder)),
+        key_columns=("id",),
+        sort_columns=(AT, POSITION),
+        hash_bucket_count=BUCKETS,
+        schema=SCHEMA,
+        own_parquet_pages=True,
+        task_memory_bytes=1 << 30,
+        progress=None,
+    )
+
+
+def delta(folder: Path, ordinal: int, table: pa.Table, rows: int | None = None) -> DeltaSource:
+    path = folder / f"{ordinal}.parquet"
+    pq.write_table(table, path)
+    return DeltaSource(
+        ordinal=ordinal,
+        file=TabularFile(f"file://{path}", ContentType.PARQUET),
+        rows=len(table) if rows is None else rows,
+        size_bytes=path.stat().st_size,
+        position=100 + ordinal,
+        operation=Operation.UPSERT,
+        sorts=True,
+    )
+
+
+def rows_of(first: int, count: int) -> pa.Table:
+    ids = list(range(first, first + count))
+    return pa.table({"id": ids, "at": [number % 7 for number in ids]}, schema=SCHEMA)
+
+
+def in_digest_order(blocks: list[HashedRows]) -> tuple[Words, list[tuple[int, int, int | None, int]]]:
+    """The digests, and of each its file, its row, and its sort values."""
+    words = np.concatenate([block.words for block in blocks])
+    found = []
+    for block in blocks:
+        at, position = (column.to_pylist() for column in decode_sort_values([AT, POSITION], block.sort_values))
+        ordinals = np.repeat(block.ordinals, block.row_counts).tolist()
+        found += list(zip(ordinals, block.row_indices.tolist(), at, position, strict=True))
+    order = digest_order(words)
+    return words[order], [found[place] for place in order]
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 3, 1_000])
+def test_a_row_has_its_digest_its_place_and_its_sort_values_whatever_memory_has_room_for(
+    tmp_path: Path, rows_at_a_time: int
+) -> None:
+    step = step_in(tmp_path)
+    files = [delta(tmp_path, 4, rows_of(0, 10)), delta(tmp_path, 5, rows_of(10, 1)), delta(tmp_path, 6, rows_of(11, 9))]
+    width = step.sort_columns[0].value_bytes + step.sort_columns[1].value_bytes + 2
+    memory = next(memory for memory in range(1 << 20) if rows_per_hash_task(memory, width) >= rows_at_a_time)
+    hashed = list(hash_files(replace(step, task_memory_bytes=memory), files))
+    assert {bucket for bucket, _ in hashed} <= set(range(BUCKETS))
+    for bucket, block in hashed:
+        digests = [int.from_bytes(words.astype(">u4").tobytes(), "big") for words in block.words]
+        assert {digest % BUCKETS for digest in digests} == {bucket}
+    _, found = in_digest_order([block for _, block in hashed])
+    ids = [*range(10), 10, *range(11, 20)]
+    firsts = {4: 0, 5: 10, 6: 11}
+    assert sorted(firsts[ordinal] + row for ordinal, row, _, _ in found) == ids
+    for ordinal, row, at, position in found:
+        assert (at, position) == ((firsts[ordinal] + row) % 7, 100 + ordinal)
+
+
+def test_rows_of_a_file_without_a_sort_column_have_no_value_of_it(tmp_path: Path) -> None:
+    file = delta(tmp_path, 0, rows_of(0, 5).drop_columns(["at"]))
+    _, found = in_digest_order([block for _, block in hash_files(step_in(tmp_path), [file])])
+    assert {(at, position) for _, _, at, position in found} == {(None, 100)}
+
+
+@pytest.mark.parametrize("stated", [0, 4, 6, 100])
+def test_a_file_that_has_more_or_fewer_rows_than_the_log_says_is_refused(tmp_path: Path, stated: int) -> None:
+    file = delta(tmp_path, 0, rows_of(0, 5), rows=stated)
+    with pytest.raises(Corrupt, match=f"holds 5 rows, but the log says {stated}"):
+        list(hash_files(step_in(tmp_path), [file]))

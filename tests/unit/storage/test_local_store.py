@@ -1,0 +1,108 @@
+"""What a lake in a folder keeps beyond the contract of every store (tests/contract/test_object_store.py)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from compactor.model.errors import Invalid, Unavailable
+from compactor.storage.local import WRITING_FOLDER, LocalStore
+from compactor.storage.location import StoreLocation
+from compactor.storage.paths import OpenJobRun, TaskToken
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def store(root: Path) -> LocalStore:
+    return LocalStore(StoreLocation(f"file://{root}"))
+
+
+def test_a_half_written_file_of_a_crash_is_not_an_object(store: LocalStore, root: Path) -> None:
+    (root / WRITING_FOLDER).mkdir(parents=True)
+    (root / WRITING_FOLDER / "1-2-3").write_bytes(b"half")
+    store.put_if_absent("a/b", b"")
+    assert [entry.key for entry in store.list("")] == ["a/b"]
+    assert list(store.list_folders("")) == ["a"]
+    with pytest.raises(Invalid, match="is reserved for the store"):
+        store.read(f"{WRITING_FOLDER}/1-2-3")
+
+
+def test_a_task_token_is_readable_by_its_own_user_alone(store: LocalStore, root: Path) -> None:
+    token, other = TaskToken("run", "message"), OpenJobRun("run")
+    store.put_if_absent(token.key, b"secret")
+    store.put_if_absent(other.key, b"")
+    assert (root / token.key).stat().st_mode & 0o077 == 0
+    assert (root / other.key).stat().st_mode & 0o044
+
+
+def test_names_that_a_crashed_process_left_are_passed_over(store: LocalStore, root: Path) -> None:
+    store.put_if_absent("a", b"1")
+    (root / WRITING_FOLDER / f"{os.getpid()}-{threading.get_ident()}-1").write_bytes(b"stale")
+    assert store.put_if_absent("b", b"2")
+    assert store.read("b") == b"2"
+
+
+def test_nothing_is_left_aside_after_a_write(store: LocalStore, root: Path) -> None:
+    store.put_if_absent("a", b"1")
+    store.put_if_absent("a", b"2")
+    store.overwrite("a", b"3")
+    assert list((root / WRITING_FOLDER).iterdir()) == []
+
+
+def test_a_record_that_does_not_fit_a_full_disk_is_not_kept_in_part(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", fail)
+        for write in (store.put_if_absent, store.overwrite):
+            with pytest.raises(Unavailable, match=r"a cannot be written, its disk is full: free some space"):
+                write("a", b"body")
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_temporary_files_of_killed_writers_are_listed_and_can_be_deleted(store: LocalStore, root: Path) -> None:
+    assert list(store.unfinished()) == []
+    (root / WRITING_FOLDER).mkdir(parents=True)
+    (root / WRITING_FOLDER / "1-2-3").write_bytes(b"half")
+    (left,) = store.unfinished()
+    assert (left.name, left.size_bytes) == (f"{WRITING_FOLDER}/1-2-3", 4)
+    assert left.begun_at_ms == (root / WRITING_FOLDER / "1-2-3").stat().st_mtime_ns // 1_000_000
+    for _ in range(2):
+        store.give_up(left)
+        assert list(store.unfinished()) == []
+
+
+def test_others_may_read_what_was_written_as_the_umask_says(store: LocalStore, root: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store.put_if_absent("a", b"")
+    finally:
+        os.umask(before)
+    assert (root / "a").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_goes_with_its_last_object(store: LocalStore) -> None:
+    store.put_if_absent("t/a/1", b"")
+    store.delete("t/a/1")
+    assert list(store.list_folders("t/")) == []
+
+
+def test_a_name_too_long_for_the_file_system_is_refused(store: LocalStore) -> None:
+    with pytest.raises(Invalid, match="too long a name"):
+        store.put_if_absent("x" * 300, b"")
+
+
+def test_a_location_that_is_no_folder_is_refused() -> None:
+    with pytest.raises(Invalid, match="no local folder"):
+        LocalStore(StoreLocation("s3://bucket/prefix"))
