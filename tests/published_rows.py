@@ -59,9 +59,9 @@ def append_round(table: Table, partition: Mapping[str, str], chance: random.Rand
     table.append(partition, pa.table({"id": pa.array(kept, pa.int32())}), operation="delete")
 
 
-def published_lake(folder: Path) -> tuple[DeltaCatalog, Table]:
+def published_lake(folder: Path, publish: str = "delta") -> tuple[DeltaCatalog, Table]:
     lake = DeltaCatalog.open(folder)
-    return lake, lake.create_table(TABLE_ID, ["region", "day"], properties={"publish": "delta"})
+    return lake, lake.create_table(TABLE_ID, ["region", "day"], properties={"publish": publish})
 
 
 def compact_all(lake: DeltaCatalog, max_dead_row_share: float = 0.9) -> None:

@@ -52,5 +52,5 @@ def drop_table(lake: DeltaCatalog, table_id: str) -> None:
 
 
 def _objects(lake: DeltaCatalog, folder: TableFolder) -> Iterator[ObjectEntry]:
-    for part in (folder.definition_log, f"{folder.key}/data", folder.open_files, folder.streams):
+    for part in (folder.definition_log, f"{folder.key}/data", folder.open_files, folder.iceberg, folder.streams):
         yield from list(lake.store.list(f"{part}/"))

@@ -8,8 +8,8 @@ A file is garbage if both are true:
 - it was written before the grace period: a younger one may belong to a round or an append that is not committed yet.
 
 For a published table, files named by the published log entry are kept too, whatever its age, and so are the files of
-all published versions that readers may have opened in the grace period. Published vectors that no such version names
-are garbage after the same time.
+all published versions that readers may have opened in the grace period. Published vectors and metadata that no such
+version needs are garbage after the same time.
 
 Unfinished writes of killed writers are not objects and belong to no stream: only their age counts (`find_unfinished`).
 
@@ -55,6 +55,10 @@ from compactor.storage.paths import (
     DeltaFilePath,
     DeltaLogObject,
     DeltaVectorPath,
+    IcebergDeletes,
+    IcebergManifest,
+    IcebergManifestList,
+    IcebergMetadata,
     IndexFilePath,
     IndexPointersPath,
     ObjectPath,
@@ -114,7 +118,9 @@ def find_garbage(
     folder = TableFolder(table_id)
     # Listed before any log is read, as below.
     open_files = list(store.list(f"{folder.open_files}/"))
-    published = published_files(store, table_id, clock, since_ms) if open_files else PublishedFiles()
+    metadata = list(store.list(f"{folder.iceberg}/"))
+    is_published = bool(open_files or metadata)
+    published = published_files(store, table_id, clock, since_ms) if is_published else PublishedFiles()
     for name in encoded_names(store, f"{folder.key}/data/"):
         try:
             partition = decode_partition(name)
@@ -128,8 +134,8 @@ def find_garbage(
         found = _sort_out(stream, files, named, since_ms)
         checkpoints = (_garbage(each) for each in stream.log.unneeded_checkpoints() if each.modified_at_ms < since_ms)
         yield found.model_copy(update={"garbage": (*found.garbage, *checkpoints)})
-    if open_files:
-        yield _published_garbage(table_id, open_files, published, since_ms)
+    if is_published:
+        yield _published_garbage(table_id, [*open_files, *metadata], published, since_ms)
 
 
 def find_unfinished(
@@ -157,17 +163,11 @@ def _open_files_of(partition: dict[str, str], files: Iterable[ObjectEntry]) -> l
     return [file for file, path in paths if isinstance(path, OpenFilePath) and path.partition_hash == hashed]
 
 
-def _published(stream: PartitionStream, published: PublishedFiles) -> list[str]:
-    """The keys that the log names at the published entry."""
-    entry = published.entries.get(encode_partition(stream.partition), 0)
-    return paths_of_snapshot(stream.load(as_of=entry).state) if entry else []
-
-
 def _published_garbage(
     table_id: str, files: Iterable[ObjectEntry], published: PublishedFiles, since_ms: int
 ) -> StreamGarbage:
-    """Vectors that no version of the grace period names, and objects of Delta Lake's log below a checkpoint that is
-    older than the grace period: no reader starts below it."""
+    """Vectors and metadata of Apache Iceberg that no version of the grace period names, and objects of Delta Lake's log
+    below a checkpoint that is older than the grace period: no reader starts below it."""
     kept, garbage, unknown = [], [], []
     old = [(file, _parsed(file.key)) for file in files if file.modified_at_ms < since_ms]
     logged = [path for _, path in old if isinstance(path, DeltaLogObject) and path.kind == "checkpoint"]
@@ -179,7 +179,7 @@ def _published_garbage(
         if path is None:
             unknown.append(file.key)
         elif file.modified_at_ms < since_ms and (
-            (isinstance(path, DeltaVectorPath) and file.key not in published.paths)
+            (isinstance(path, _KEPT_IF_NAMED) and file.key not in published.paths)
             or (isinstance(path, DeltaLogObject) and path.version is not None and path.version < checkpoint)
         ):
             garbage.append(_garbage(file))
@@ -193,6 +193,21 @@ def _published_garbage(
         garbage=tuple(garbage),
         unknown=tuple(unknown),
     )
+
+
+def _published(stream: PartitionStream, published: PublishedFiles) -> Iterator[str]:
+    """The keys that the log names at the entries that readers may see."""
+    first, last = published.entries.get(encode_partition(stream.partition), (0, 0))
+    if not first:
+        return
+    yield from paths_of_snapshot(stream.load(as_of=first).state)
+    for entry in stream.log.entries(after=first):
+        if entry.number > last:
+            return
+        yield from (path for action in entry.actions for path in _paths_of_action(action))
+
+
+_KEPT_IF_NAMED = (DeltaVectorPath, IcebergMetadata, IcebergManifestList, IcebergManifest, IcebergDeletes)
 
 
 def _parsed(key: str) -> ObjectPath | None:

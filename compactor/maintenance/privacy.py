@@ -170,7 +170,10 @@ class _StreamSearch:
         self._kept_ms = max(properties.retention_seconds or 0, properties.grace_seconds) * 1_000
         # Listed before the log is read, so that the log has every commit of a listed file.
         folder = TableFolder(table.table_id)
-        self._published = f"{folder.delta_log}/"
+        self._published = (
+            (f"{folder.delta_log}/", "publishing deletes it some time after a later checkpoint of Delta Lake"),
+            (f"{folder.iceberg}/metadata/", "gc deletes it when no version of the grace period needs it"),
+        )
         open_files = f"{folder.open_files}/{partition_hash(self._stream.partition)}/"
         self._objects = [*lake.store.list(f"{self._stream.folder.data}/"), *lake.store.list(open_files)]
         fresh = PartitionStream.open(lake.store, self._stream.folder, clock)
@@ -296,10 +299,10 @@ class _StreamSearch:
                 self.searched += 1
                 how = "later checkpoints replace it, unless the same bounds are still live; then gc deletes it"
                 yield self._holder(found.key, "checkpoint", "it may repeat an entry's bounds", None, how)
-        for found in self._store.list(self._published):
-            self.searched += 1
-            how = "publishing deletes it some time after a later checkpoint of Delta Lake"
-            yield self._holder(found.key, "published metadata", "it may repeat an entry's bounds", None, how)
+        for prefix, how in self._published:
+            for found in self._store.list(prefix):
+                self.searched += 1
+                yield self._holder(found.key, "published metadata", "it may repeat an entry's bounds", None, how)
 
     def _bounds_in(self, entry: Entry[StreamAction]) -> str | None:
         """Names a bound in the entry that may be a value of the key."""

@@ -69,6 +69,7 @@ class OpenFormat(StrEnum):
     """A table format that other engines read, in which a table is published. The value is what users write."""
 
     DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 @dataclass(frozen=True)

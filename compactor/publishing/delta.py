@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import pyarrow as pa
 
-from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
-from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Corrupt, Invalid
+from compactor.model.errors import Conflict, Corrupt
 from compactor.model.files import DeletionVector
-from compactor.model.names import OpenFormat, counted
-from compactor.publishing.changes import Changes, LiveFile, changes, live_files
+from compactor.model.names import OpenFormat
+from compactor.publishing.changes import LiveFile
 from compactor.publishing.delta_actions import (
     AddFile,
     DeltaAction,
@@ -39,18 +36,17 @@ from compactor.publishing.delta_actions import (
 from compactor.publishing.delta_log import DeltaLog
 from compactor.publishing.delta_schema import delta_schema, has_zoneless_timestamp, stats_json
 from compactor.publishing.delta_vectors import reference, referred_id, vector_file, vector_id
+from compactor.publishing.due_streams import Due, DueStreams, fitting_schema, outcome_of
 from compactor.publishing.protocol import (
     NothingToDo,
     Outcome,
-    Published,
     PublishedFile,
     PublishedState,
     Refused,
 )
-from compactor.schemas.text import parse_schema, render_schema
-from compactor.schemas.unify import unify_schemas
+from compactor.schemas.text import render_schema
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DeltaVectorPath, TableFolder, encode_partition, is_open_file
+from compactor.storage.paths import DeltaVectorPath, TableFolder, encode_partition
 from compactor.storage.side_by_side import side_by_side
 
 OWN_WRITER_FEATURE = "lithify"
@@ -59,16 +55,6 @@ COMMIT_ATTEMPTS_MAX = 100
 
 _SCHEMA_KEY = "lithify.schema"
 """Where the table's properties have the Arrow schema of all published rows."""
-
-
-@dataclass(frozen=True)
-class _Due:
-    """A stream with something to publish."""
-
-    app_id: str
-    stream: PartitionStream
-    now: LogState[StreamSnapshot]
-    changes: Changes
 
 
 class DeltaPublisher:
@@ -81,7 +67,7 @@ class DeltaPublisher:
         self._clock = clock
         self._log = DeltaLog(store, table_id, clock)
         self._root = f"{TableFolder(table_id).open_files}/"
-        self._published: dict[str, tuple[int, Mapping[str, LiveFile]]] = {}
+        self._due = DueStreams()
 
     @property
     def format(self) -> OpenFormat:
@@ -89,17 +75,19 @@ class DeltaPublisher:
 
     def publish(self, streams: Sequence[PartitionStream]) -> Outcome:
         commit_id = self._clock.new_id()
-        folds = [stream.load() for stream in streams]
+        folds = [(stream, stream.load()) for stream in streams]
         state = self._log.newest if self._log.newest.version >= 0 else self._log.load()
         for _ in range(COMMIT_ATTEMPTS_MAX):
             refused: list[Refused] = []
-            due = [each for stream, now in zip(streams, folds) if (each := self._due(stream, now, state, refused))]
-            schema, due = self._schema(state, due, refused)
+            due = self._due.find(folds, state.positions, refused)
+            known = state.metadata.configuration.get(_SCHEMA_KEY) if state.metadata is not None else None
+            schema, due = fitting_schema(known, due, refused)
             if not due:
                 return self._nothing(state, refused)
             after = self._log.commit(state, self._actions(state, schema, due), commit_id)
             if after is not None:
-                return self._done(after, due, refused)
+                self._due.published(due)
+                return outcome_of(self.format, after.version, after.at_ms, due, refused)
             state = self._log.load()
         raise Conflict(f"{COMMIT_ATTEMPTS_MAX} other publishers of {self._table_id} were faster: publish again")
 
@@ -122,55 +110,8 @@ class DeltaPublisher:
 
     # -- changes to publish
 
-    def _due(
-        self, stream: PartitionStream, now: LogState[StreamSnapshot], state: DeltaState, refused: list[Refused]
-    ) -> _Due | None:
-        """The stream's changes to publish; None: nothing has changed, or it cannot be published."""
-        app_id = encode_partition(stream.partition)
-        position = state.positions.get(app_id, 0)
-        if now.entry_number <= position:
-            return None
-        after = live_files(now.state.compacted)
-        found = changes(self._files_at(stream, app_id, position), after)
-        if not found:
-            return None
-        reasons = self._cannot_be_read(stream, after)
-        if reasons:
-            refused.append(Refused(stream.partition, reasons))
-            return None
-        return _Due(app_id, stream, now, found)
-
-    def _files_at(self, stream: PartitionStream, app_id: str, position: int) -> Mapping[str, LiveFile]:
-        number, files = self._published.get(app_id, (0, {}))
-        if number != position:
-            files = live_files(stream.load(as_of=position).state.compacted) if position else {}
-        return files
-
-    def _cannot_be_read(self, stream: PartitionStream, files: Mapping[str, LiveFile]) -> tuple[str, ...]:
-        """Reasons against publishing: other engines can only read files of open types below the table's root."""
-        closed = [path for path in files if not is_open_file(path)]
-        if not closed:
-            return ()
-        number = counted(len(closed), "compacted file")
-        reason = f"{number} of {stream} were written before the table was published, for example {closed[0]}"
-        return (f"{reason}: compact the partition again, which rewrites them",)
-
-    def _schema(self, state: DeltaState, due: Sequence[_Due], refused: list[Refused]) -> tuple[pa.Schema, list[_Due]]:
-        """The schema of all published rows and of the due streams. Streams that do not fit it are refused."""
-        known = state.metadata.configuration.get(_SCHEMA_KEY) if state.metadata is not None else None
-        named = [] if known is None else [("the published table", parse_schema(known))]
-        schema, fitting = unify_schemas(named), []
-        for each in due:
-            try:
-                found = (str(each.stream), _schema_of(each.now.state.compacted))
-                schema = unify_schemas([("the published table", schema), found] if schema.names else [found])
-                fitting.append(each)
-            except Invalid as error:
-                refused.append(Refused(each.stream.partition, error.reasons))
-        return schema, fitting
-
-    def _actions(self, state: DeltaState, schema: pa.Schema, due: Sequence[_Due]) -> list[DeltaAction]:
-        marked = [file.vector for each in due for file in _after(each.changes) if file.vector is not None]
+    def _actions(self, state: DeltaState, schema: pa.Schema, due: Sequence[Due]) -> list[DeltaAction]:
+        marked = [file.vector for each in due for file in each.after if file.vector is not None]
         vectors = dict(
             zip([vector.path for vector in marked], side_by_side(self._store.location, self._write_vector, marked))
         )
@@ -180,9 +121,9 @@ class DeltaPublisher:
             each for each, before in ((features, state.features), (metadata, state.metadata)) if each != before
         ]
         now_ms = max(self._clock.now_ms(), state.at_ms)
-        cursors = [Transaction(app_id=each.app_id, version=each.now.entry_number, last_updated=now_ms) for each in due]
-        removes = [self._remove(file, each, state, now_ms) for each in due for file in _before(each.changes)]
-        adds = [self._add(file, each, schema, vectors) for each in due for file in _after(each.changes)]
+        cursors = [Transaction(app_id=each.name, version=each.now.entry_number, last_updated=now_ms) for each in due]
+        removes = [self._remove(file, each, state, now_ms) for each in due for file in each.before]
+        adds = [self._add(file, each, schema, vectors) for each in due for file in each.after]
         return [*table, *cursors, *removes, *adds]
 
     def _features(self, state: DeltaState, schema: pa.Schema, has_vectors: bool) -> Features:
@@ -211,14 +152,14 @@ class DeltaPublisher:
             created_time=self._clock.now_ms() if before is None else before.created_time,
         )
 
-    def _remove(self, file: LiveFile, due: _Due, state: DeltaState, now_ms: int) -> RemoveFile:
+    def _remove(self, file: LiveFile, due: Due, state: DeltaState, now_ms: int) -> RemoveFile:
         """The action that removes a file. It repeats the file's published vector."""
         path = file.file.path.removeprefix(self._root)
         existing = state.adds.get(path)
         expected = None if file.vector is None else vector_id(file.vector.path)
         if existing is None or _referred(existing.deletion_vector) != expected:
             raise Corrupt(
-                f"{self._root}_delta_log does not have {path} as entry {state.positions.get(due.app_id, 0)} of "
+                f"{self._root}_delta_log does not have {path} as entry {state.positions.get(due.name, 0)} of "
                 f"{due.stream} left it: delete that folder and publish the table again"
             )
         return RemoveFile(
@@ -229,7 +170,7 @@ class DeltaPublisher:
             deletion_vector=existing.deletion_vector,
         )
 
-    def _add(self, file: LiveFile, due: _Due, schema: pa.Schema, vectors: Mapping[str, VectorReference]) -> AddFile:
+    def _add(self, file: LiveFile, due: Due, schema: pa.Schema, vectors: Mapping[str, VectorReference]) -> AddFile:
         return AddFile(
             path=file.file.path.removeprefix(self._root),
             partition_values=dict(due.stream.partition),
@@ -246,23 +187,6 @@ class DeltaPublisher:
         return reference(vector.path, body, vector.rows)
 
     # -- published state
-
-    def _done(self, after: DeltaState, due: Sequence[_Due], refused: Sequence[Refused]) -> Published:
-        for each in due:
-            self._published[each.app_id] = (each.now.entry_number, live_files(each.now.state.compacted))
-        gained = sum(file.rows for each in due for file in _after(each.changes))
-        lost = sum(file.rows for each in due for file in _before(each.changes))
-        return Published(
-            format=self.format,
-            version=after.version,
-            entries={each.app_id: each.now.entry_number for each in due},
-            files_added=sum(len(each.changes.added) for each in due),
-            files_removed=sum(len(each.changes.removed) for each in due),
-            files_marked=sum(len(each.changes.marked) for each in due),
-            rows=gained - lost,
-            lag_ms=max(0, *(after.at_ms - each.now.at_ms for each in due)),
-            refused=tuple(refused),
-        )
 
     def _nothing(self, state: DeltaState, refused: Sequence[Refused]) -> NothingToDo:
         return NothingToDo(self.format, state.version if state.version >= 0 else None, tuple(refused))
@@ -287,15 +211,3 @@ def _rows_of(add: AddFile) -> int:
 
 def _referred(vector: VectorReference | None) -> UUID | None:
     return None if vector is None else referred_id(vector)
-
-
-def _schema_of(compacted: CompactedStream | None) -> pa.Schema:
-    return pa.schema([]) if compacted is None else parse_schema(compacted.last_round.compacted_schema)
-
-
-def _before(found: Changes) -> list[LiveFile]:
-    return [*found.removed, *(each.before for each in found.marked)]
-
-
-def _after(found: Changes) -> list[LiveFile]:
-    return [*found.added, *(each.after for each in found.marked)]

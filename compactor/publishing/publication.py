@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,7 +21,10 @@ from compactor.publishing.protocol import Outcome, PublishedState, Publisher
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.schemas.text import parse_schema
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import encode_partition, is_open_file, reasons_against_place
+from compactor.storage.paths import TableFolder, encode_partition, is_open_file, reasons_against_place
+
+if TYPE_CHECKING:
+    from compactor.publishing.iceberg import IcebergPublisher
 
 _log = structlog.get_logger(__name__)
 
@@ -61,6 +65,23 @@ def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clo
     match format_:
         case OpenFormat.DELTA:
             return DeltaPublisher(store, table.table_id, table.partition_keys, clock)
+        case OpenFormat.ICEBERG:
+            grace_seconds = table.properties.grace_seconds
+            return _iceberg_publisher(store, table.table_id, table.partition_keys, clock, grace_seconds)
+
+
+def _iceberg_publisher(
+    store: ObjectStore, table_id: str, partition_keys: tuple[str, ...], clock: Clock, grace_seconds: float
+) -> IcebergPublisher:
+    """PyIceberg takes a second to import, and may not be installed."""
+    try:
+        from compactor.publishing.iceberg import IcebergPublisher
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"{table_id} is published as Apache Iceberg, which needs a package that is not installed here ({error}): "
+            "install lithify[iceberg]"
+        ) from error
+    return IcebergPublisher(store, table_id, partition_keys, clock, grace_seconds)
 
 
 def publish(publishers: Sequence[Publisher], streams: Sequence[PartitionStream]) -> tuple[Outcome | PublishFailed, ...]:
@@ -128,18 +149,26 @@ def reasons_against_publishing(streams: Sequence[PartitionStream], table: Table)
 class PublishedFiles:
     """The objects that readers of published tables may need.
 
-    paths    keys of data files and of published vectors, of every version that was the newest one within a time
-    entries  the published entry of each stream's log, by encoded partition; the minimum over the formats
+    paths    keys of published vectors and metadata, and of data files, of versions that were the newest within a time
+    entries  by encoded partition, the first and the last entry of the stream's log that such a version publishes
     """
 
     paths: frozenset[str] = frozenset()
-    entries: Mapping[str, int] = field(default_factory=dict)
+    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def published_files(store: ObjectStore, table_id: str, clock: Clock, since_ms: int) -> PublishedFiles:
     """The published files, also of a table that is no longer published: they stay readable until they are deleted."""
-    publisher = DeltaPublisher(store, table_id, (), clock)
-    return PublishedFiles(publisher.paths_since(since_ms), publisher.state().entries)
+    delta = DeltaPublisher(store, table_id, (), clock)
+    paths = delta.paths_since(since_ms)
+    entries = {name: (entry, entry) for name, entry in delta.state().entries.items()}
+    if any(True for _ in store.list(f"{TableFolder(table_id).iceberg}/")):
+        readable = _iceberg_publisher(store, table_id, (), clock, 0).readable_since(since_ms)
+        paths |= readable.metadata
+        for name, span in readable.entries.items():
+            first, last = entries.get(name, span)
+            entries[name] = (min(first, span[0]), max(last, span[1]))
+    return PublishedFiles(paths, entries)
 
 
 def differences(publisher: Publisher, streams: Sequence[PartitionStream]) -> Iterator[str]:

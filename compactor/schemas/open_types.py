@@ -59,7 +59,8 @@ def open_type(kind: pa.DataType) -> pa.DataType | None:
     if kind in _PLAIN:
         return _PLAIN[kind]
     if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
+        # PyIceberg reads no other zone; the instants are the same.
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
     if pa.types.is_decimal(kind):
         return _open_decimal(kind)
     if pa.types.is_nested(kind):
@@ -197,7 +198,7 @@ def _wrong_key(field: pa.Field, table: OpenTable) -> Iterator[str]:
             "other key digests; write it as int64 or text"
         )
     as_open = open_type(kind)
-    if field.name in table.sort_keys and as_open is not None and unify_types(kind, as_open) != as_open:
+    if field.name in table.sort_keys and as_open is not None and unify_types(as_open, kind) != as_open:
         yield (
             f"sort key column {field.name!r} is {kind}: other engines read it as {as_open}, which is not wider, so the "
             f"index would hold other values; write it as {as_open}"

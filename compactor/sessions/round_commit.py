@@ -10,7 +10,9 @@ The order of durable writes of a session:
                                     the round's deltas can be retracted, though 3 may fail
     3. the commit                   ONE entry of the compacted stream's log: files + index version + completion
     3b. publication                 of a published table, by others, at any time after 3: deletion vectors, under names
-                                    that follow from ours, then one commit of Delta Lake (`publishing/delta.py`)
+                                    that follow from ours, then one commit of Delta Lake (`publishing/delta.py`);
+                                    position deletes, manifests and their list, then the metadata of Apache Iceberg,
+                                    then its hint (`publishing/iceberg_log.py`). A format waits for no other one
     4. round done                   session log; for readers, 3 is decisive if 4 is missing
     5. heartbeat                    a hint, overwritten
     6. session succeeded            session log

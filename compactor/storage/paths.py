@@ -10,6 +10,10 @@
     tables/<table id>/compacted/<partition hash>/<commit id>/<file number>-<attempt>.parquet    an open file
     tables/<table id>/compacted/_delta_log/<version>.json, <version>.checkpoint.parquet, _last_checkpoint
     tables/<table id>/compacted/dead/deletion_vector_<uuid>.bin                         as Delta Lake reads it
+    tables/<table id>/iceberg/metadata/v<version>.metadata.json, version-hint.text      Apache Iceberg's metadata
+    tables/<table id>/iceberg/metadata/snap-<commit id>.avro                            a list of manifests
+    tables/<table id>/iceberg/metadata/<commit id>-<group>-<content>.avro               a manifest
+    tables/<table id>/iceberg/dead/<uuid>-<commit id>.parquet                           a position delete file
     dropped_tables/<table id>
     job_runs/<job run id>/log/<log object>
     job_runs/<job run id>/sessions/<session id>/log/<log object>
@@ -150,6 +154,11 @@ class TableFolder:
     def delta_log(self) -> str:
         """The transaction log of Delta Lake."""
         return f"{self.open_files}/_delta_log"
+
+    @property
+    def iceberg(self) -> str:
+        """The location of the Apache Iceberg table: metadata and position deletes."""
+        return f"{self.key}/iceberg"
 
     def stream(self, partition: Mapping[str, str]) -> StreamFolder:
         return StreamFolder(self.table_id, tuple(partition.items()))
@@ -339,6 +348,58 @@ class DeltaVectorPath:
     @property
     def key(self) -> str:
         return f"{TableFolder(self.table_id).open_files}/dead/deletion_vector_{self.vector_id}.bin"
+
+
+@dataclass(frozen=True)
+class IcebergMetadata:
+    """A version of an Apache Iceberg table. None: the hint that names the newest one."""
+
+    table_id: str
+    version: int | None
+
+    @property
+    def key(self) -> str:
+        name = "version-hint.text" if self.version is None else f"v{self.version}.metadata.json"
+        return f"{TableFolder(self.table_id).iceberg}/metadata/{name}"
+
+
+@dataclass(frozen=True)
+class IcebergManifestList:
+    """The manifests of a snapshot. Each attempt to commit writes under a `commit_id` of its own, 32 hex digits."""
+
+    table_id: str
+    commit_id: str
+
+    @property
+    def key(self) -> str:
+        return f"{TableFolder(self.table_id).iceberg}/metadata/snap-{self.commit_id}.avro"
+
+
+@dataclass(frozen=True)
+class IcebergManifest:
+    """The files of a group of streams, or their position deletes."""
+
+    table_id: str
+    commit_id: str
+    group: int
+    content: Literal["data", "deletes"]
+
+    @property
+    def key(self) -> str:
+        return f"{TableFolder(self.table_id).iceberg}/metadata/{self.commit_id}-{self.group}-{self.content}.avro"
+
+
+@dataclass(frozen=True)
+class IcebergDeletes:
+    """The dead rows of one file, as Apache Iceberg reads them. `vector_id`: as in `DeltaVectorPath`."""
+
+    table_id: str
+    vector_id: str
+    commit_id: str
+
+    @property
+    def key(self) -> str:
+        return f"{TableFolder(self.table_id).iceberg}/dead/{self.vector_id}-{self.commit_id}.parquet"
 
 
 @dataclass(frozen=True)
@@ -736,6 +797,10 @@ ObjectPath: TypeAlias = (
     | OpenFilePath
     | DeltaLogObject
     | DeltaVectorPath
+    | IcebergMetadata
+    | IcebergManifestList
+    | IcebergManifest
+    | IcebergDeletes
     | JobRunObject
     | SessionObject
     | BundleObject
@@ -779,6 +844,7 @@ _LOG_FOLDER = (
 )
 _DATA = rf"tables/(?P<table>{_NAME})/data/(?P<partition>{_NAME})"
 _OPEN_FILES = rf"tables/(?P<table>{_NAME})/compacted"
+_ICEBERG = rf"tables/(?P<table>{_NAME})/iceberg"
 _NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._~/:-]")
 _OPEN_FILE = re.compile(
     rf"{_OPEN_FILES}/(?P<partition>[0-9a-f]{{32}})/(?P<commit>[A-Za-z0-9_-]+)"
@@ -858,6 +924,23 @@ def _read_delta_log_object(match: re.Match[str]) -> DeltaLogObject:
 
 def _read_delta_vector(match: re.Match[str]) -> DeltaVectorPath:
     return DeltaVectorPath(decode(match["table"]), match["vector"])
+
+
+def _read_iceberg_metadata(match: re.Match[str]) -> IcebergMetadata:
+    return IcebergMetadata(decode(match["table"]), None if match["version"] is None else int(match["version"]))
+
+
+def _read_iceberg_manifest_list(match: re.Match[str]) -> IcebergManifestList:
+    return IcebergManifestList(decode(match["table"]), match["commit"])
+
+
+def _read_iceberg_manifest(match: re.Match[str]) -> IcebergManifest:
+    content: Literal["data", "deletes"] = "data" if match["content"] == "data" else "deletes"
+    return IcebergManifest(decode(match["table"]), match["commit"], int(match["group"]), content)
+
+
+def _read_iceberg_deletes(match: re.Match[str]) -> IcebergDeletes:
+    return IcebergDeletes(decode(match["table"]), match["vector"], match["commit"])
 
 
 def _read_deletion_vector(match: re.Match[str]) -> DeletionVectorPath:
@@ -995,6 +1078,21 @@ _PATTERNS = (
         _read_delta_log_object,
     ),
     (re.compile(rf"{_OPEN_FILES}/dead/deletion_vector_(?P<vector>[0-9a-f-]{{36}})\.bin"), _read_delta_vector),
+    (
+        re.compile(rf"{_ICEBERG}/metadata/(?:v(?P<version>0|[1-9][0-9]*)\.metadata\.json|version-hint\.text)"),
+        _read_iceberg_metadata,
+    ),
+    (re.compile(rf"{_ICEBERG}/metadata/snap-(?P<commit>[0-9a-f]{{32}})\.avro"), _read_iceberg_manifest_list),
+    (
+        re.compile(
+            rf"{_ICEBERG}/metadata/(?P<commit>[0-9a-f]{{32}})-(?P<group>0|[1-9][0-9]*)-(?P<content>data|deletes)\.avro"
+        ),
+        _read_iceberg_manifest,
+    ),
+    (
+        re.compile(rf"{_ICEBERG}/dead/(?P<vector>[0-9a-f-]{{36}})-(?P<commit>[0-9a-f]{{32}})\.parquet"),
+        _read_iceberg_deletes,
+    ),
     (re.compile(rf"{_INDEX_FILE}\.arrow"), _read_index_file),
     (re.compile(rf"{_INDEX_FILE}\.of-run-(?P<run>[0-9]+)\.arrow"), _read_index_pointers),
     (

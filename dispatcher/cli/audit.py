@@ -122,7 +122,7 @@ def _verify_published(
     catalog = open_lake(lake, s3_endpoint_url, region)
     opened, clock = catalog.table(table), SystemClock()
     if not opened.properties.publish:
-        raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` begins it")
+        raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` (or iceberg) begins it")
     streams = [opened.stream(each) for each in opened.partitions()]
     found: list[dict[str, object]] = []
     problems: list[str] = []

@@ -45,7 +45,7 @@ def publish_tables(
     something could not be published."""
     catalog = open_lake(lake, s3_endpoint_url, region)
     if table is not None and not catalog.table(table).properties.publish:
-        raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` begins it")
+        raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` (or iceberg) begins it")
     tables = [catalog.table(each) for each in ([table] if table is not None else catalog.tables())]
     published = [each for each in tables if each.properties.publish]
     shown, reasons = [], []

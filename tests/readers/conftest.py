@@ -7,9 +7,13 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 import pytest
+
+from compactor.model.names import OpenFormat
+from compactor.storage.paths import TableFolder
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parent.parent / ".venv-readers" / "bin" / "python"
@@ -23,12 +27,10 @@ class Engine:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, table: str) -> pa.Table:
-        """All rows of the Delta Lake table at a path or a URI."""
-        # ClickHouse reads only what lies below the folder that it runs in.
-        folder = "/" if "://" in table else table
+        """All rows of the table at a path or a URI."""
         ran = subprocess.run(
             [PYTHON, HERE / f"read_{self.name}.py", table],
-            cwd=folder,
+            cwd="/",  # ClickHouse reads only files below the folder that it runs in
             env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **self.environment},
             capture_output=True,
             check=False,
@@ -39,9 +41,26 @@ class Engine:
             return stream.read_all()
 
 
-ENGINES = ("deltalake", "duckdb", "polars", "chdb")
+ENGINES: Mapping[str, OpenFormat] = MappingProxyType(
+    {
+        "deltalake": OpenFormat.DELTA,
+        "duckdb": OpenFormat.DELTA,
+        "polars": OpenFormat.DELTA,
+        "chdb": OpenFormat.DELTA,
+        "pyiceberg": OpenFormat.ICEBERG,
+        "duckdb_iceberg": OpenFormat.ICEBERG,
+        "polars_iceberg": OpenFormat.ICEBERG,
+        "chdb_iceberg": OpenFormat.ICEBERG,
+    }
+)
 
 
-@pytest.fixture(params=ENGINES)
+def published_folder(engine: str, table_id: str) -> str:
+    """Where an engine finds a published table, below the lake's root."""
+    folder = TableFolder(table_id)
+    return folder.iceberg if ENGINES[engine] is OpenFormat.ICEBERG else folder.open_files
+
+
+@pytest.fixture(params=list(ENGINES))
 def engine(request: pytest.FixtureRequest) -> Engine:
     return Engine(request.param)

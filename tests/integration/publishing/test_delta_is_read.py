@@ -106,7 +106,7 @@ def test_published_metadata_can_be_deleted_and_made_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
 def test_every_arrow_type_is_refused_or_read_as_a_scan_reads_it(kind: KeyType, tmp_path: Path) -> None:
-    values = _some_values(kind)
+    values = some_values(kind)
     rows = pa.table({"id": list(range(len(values) + 1)), "value": kind.array([*values, None])})
     refused = list(reasons_against(rows.schema, OpenTable(["region", "day"], {"id"}, (), for_delta=True)))
     lake, table = published_lake(tmp_path)
@@ -121,7 +121,7 @@ def test_every_arrow_type_is_refused_or_read_as_a_scan_reads_it(kind: KeyType, t
     assert differences(table.scan().to_table(), _read(lake, table), frozenset({"value"} if is_time else ())) == []
 
 
-def _some_values(kind: KeyType) -> list[Raw]:
+def some_values(kind: KeyType) -> list[Raw]:
     """Small ones, and the extremes that Python can show."""
     arrow_type = value_type(kind.arrow_type)
     for is_one, values in _VALUES:

@@ -27,6 +27,10 @@ from compactor.storage.paths import (
     DroppedTable,
     HistoryDay,
     HistoryFile,
+    IcebergDeletes,
+    IcebergManifest,
+    IcebergManifestList,
+    IcebergMetadata,
     IndexFilePath,
     IndexPointersPath,
     JobRunFolder,
@@ -111,6 +115,12 @@ paths: st.SearchStrategy[ObjectPath] = st.one_of(
     st.builds(DeltaLogObject, texts, st.sampled_from(["commit", "checkpoint"]), numbers),
     st.builds(DeltaLogObject, texts, st.just("hint")),
     st.builds(DeltaVectorPath, texts, st.uuids().map(str)),
+    st.builds(IcebergMetadata, texts, st.one_of(st.none(), numbers)),
+    st.builds(IcebergManifestList, texts, st.uuids().map(lambda each: each.hex)),
+    st.builds(
+        IcebergManifest, texts, st.uuids().map(lambda each: each.hex), numbers, st.sampled_from(["data", "deletes"])
+    ),
+    st.builds(IcebergDeletes, texts, st.uuids().map(str), st.uuids().map(lambda each: each.hex)),
     st.builds(JobRunObject, st.builds(JobRunFolder, texts), st.just("published.json")),
     st.builds(BundleObject, st.builds(BundleFolder, texts, texts), st.sampled_from(["plan.json", "heartbeat.json"])),
     st.builds(lambda job_run, session, n: JobRunFolder(job_run).session(session).plan(n), texts, texts, numbers),
@@ -196,6 +206,9 @@ def test_open_files_have_names_that_need_no_encoding() -> None:
     assert re.fullmatch(r"[A-Za-z0-9._/-]+", folder)
     log = "tables/ACME.ORDERS.V1/compacted/_delta_log"
     assert DeltaLogObject("ACME.ORDERS.V1", "commit", 7).key == f"{log}/00000000000000000007.json"
+    iceberg = "tables/ACME.ORDERS.V1/iceberg"
+    assert IcebergMetadata("ACME.ORDERS.V1", 7).key == f"{iceberg}/metadata/v7.metadata.json"
+    assert IcebergMetadata("ACME.ORDERS.V1", None).key == f"{iceberg}/metadata/version-hint.text"
     assert DeltaLogObject("ACME.ORDERS.V1", "checkpoint", 10).key == f"{log}/00000000000000000010.checkpoint.parquet"
 
 

@@ -1,0 +1,385 @@
+"""Publishes a table as Apache Iceberg, format version 2: metadata and position deletes in a folder of their own, which
+name the files of the lake by their URIs.
+
+Streams are hashed into groups, each with one manifest of files and one of position deletes, so that many partitions do
+not make many manifests; a commit writes those of groups that have changed. The header of a group's manifest of files
+has the published entry of each stream's log: this is the only cursor. Of two publishers the slower one finds its
+version taken, reads the winner's, and computes the remaining changes. `iceberg_log.py` has the order of writes.
+
+`gc.enabled` is false, so that other engines refuse to expire snapshots, remove orphan files, and purge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
+from pyiceberg.typedef import Record
+
+from compactor.catalog.stream import PartitionStream
+from compactor.index.deletion_vectors import read_dead_rows
+from compactor.model.clock import Clock
+from compactor.model.errors import Conflict, Corrupt
+from compactor.model.files import DeletionVector
+from compactor.model.names import OpenFormat
+from compactor.publishing.changes import LiveFile
+from compactor.publishing.delta_vectors import vector_id
+from compactor.publishing.due_streams import Due, DueStreams, fitting_schema, outcome_of
+from compactor.publishing.iceberg_files import (
+    Commit,
+    Group,
+    deletes_entry,
+    position_deletes,
+    write_list,
+    write_manifest,
+)
+from compactor.publishing.iceberg_log import IcebergLog, IcebergState
+from compactor.publishing.iceberg_metadata import NextMetadata, arrow_schema_text, next_schema
+from compactor.publishing.iceberg_schema import bounds_of, not_read_as, partition_spec
+from compactor.publishing.protocol import NothingToDo, Outcome, PublishedFile, PublishedState, Refused
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import (
+    IcebergDeletes,
+    IcebergManifest,
+    IcebergManifestList,
+    IcebergMetadata,
+    TableFolder,
+    encode_partition,
+    parse,
+    partition_hash,
+)
+from compactor.storage.side_by_side import side_by_side
+
+COMMIT_ATTEMPTS_MAX = 100
+"""Versions that one publish may lose to others. Each is another publisher's success."""
+
+GROUPS_MAX = 64
+"""Of streams, each with a manifest."""
+
+PUBLISH_SECONDS_MAX = 3_600
+"""From the first write of a publish to its commit: what is younger than the grace period and this is kept."""
+
+
+@dataclass(frozen=True)
+class WrittenDeletes:
+    """A position delete file that this publish has written, for the vector that Lithify has at a path."""
+
+    uri: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Readable:
+    """What readers may need who opened the table at a time or later.
+
+    metadata  keys of metadata and position deletes
+    entries   by encoded partition, the published entry of each stream's log at that time, and the newest one: between
+              them the log names every file that a version since then has
+    """
+
+    metadata: frozenset[str] = frozenset()
+    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class IcebergPublisher:
+    """Publishes one table. Caches the published state, so that repeated publishes read no manifest twice."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        table_id: str,
+        partition_keys: tuple[str, ...],
+        clock: Clock,
+        grace_seconds: float,
+    ) -> None:
+        self._store = store
+        self._table_id = table_id
+        self._partition_keys = partition_keys
+        self._clock = clock
+        self._grace_ms = int(grace_seconds * 1_000)
+        self._log = IcebergLog(store, table_id, clock)
+        self._due = DueStreams()
+
+    @property
+    def format(self) -> OpenFormat:
+        return OpenFormat.ICEBERG
+
+    def publish(self, streams: Sequence[PartitionStream]) -> Outcome:
+        folds = [(stream, stream.load()) for stream in streams]
+        state = self._log.newest if self._log.newest.version else self._log.load()
+        written: dict[str, WrittenDeletes] = {}
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            refused: list[Refused] = []
+            due = self._due.find(folds, state.positions, refused)
+            schema, due = fitting_schema(arrow_schema_text(state.metadata), due, refused, not_read_as)
+            if not due:
+                if state.version:
+                    self._log.repair_hint(state.version)
+                return NothingToDo(self.format, state.version or None, tuple(refused))
+            after = self._commit(state, schema, due, written)
+            if after is not None and after.metadata is not None:
+                self._log.repair_hint(after.version)
+                self._due.published(due)
+                return outcome_of(self.format, after.version, after.metadata.last_updated_ms, due, refused)
+            state = self._log.load()
+        raise Conflict(f"{COMMIT_ATTEMPTS_MAX} other publishers of {self._table_id} were faster: publish again")
+
+    def position(self, stream: PartitionStream) -> int:
+        return self._log.load().positions.get(encode_partition(stream.partition), 0)
+
+    def state(self) -> PublishedState:
+        state = self._log.load()
+        files = [
+            self._published_file(entry, group.live_deletes.get(uri), state)
+            for group in state.groups.values()
+            for uri, entry in group.live_files.items()
+        ]
+        return PublishedState(state.version or None, state.positions, {file.path: file for file in files})
+
+    def readable_since(self, since_ms: int) -> Readable:
+        """See `Readable`. Lists the metadata."""
+        listed = list(self._store.list(f"{TableFolder(self._table_id).iceberg}/"))
+        state = self._log.load()
+        if not state.version:
+            return Readable()
+        paths = {each.key: parse(each.key) for each in listed if each.key.endswith((".json", ".text"))}
+        modified_at_ms = {each.key: each.modified_at_ms for each in listed}
+        old = [
+            path.version or 0
+            for key, path in paths.items()
+            if isinstance(path, IcebergMetadata) and modified_at_ms[key] < since_ms
+        ]
+        newest_then = self._log.at(max(old)) if any(old) else IcebergState()
+        first = min(newest_then.version or 1, self._log.hinted() or 1)
+        keys = {
+            key
+            for key, path in paths.items()
+            if isinstance(path, IcebergMetadata) and (path.version is None or path.version >= first)
+        }
+        keys |= {each.key for each in listed if each.modified_at_ms >= since_ms - PUBLISH_SECONDS_MAX * 1_000}
+        keys |= self._named(newest_then) | self._named(state)
+        then = newest_then.positions
+        return Readable(frozenset(keys), {name: (then.get(name, last), last) for name, last in state.positions.items()})
+
+    def _named(self, state: IcebergState) -> set[str]:
+        """Keys of the manifests and position deletes of the newest snapshot."""
+        if state.snapshot is None:
+            return set()
+        uris = [state.snapshot.manifest_list]
+        for group in state.groups.values():
+            uris += [each.path for each in group.manifests]
+            uris += [entry.data_file.file_path for entry in group.live_deletes.values()]
+        return {self._key(uri) for uri in uris}
+
+    # -- a commit
+
+    def _commit(
+        self, state: IcebergState, schema: pa.Schema, due: Sequence[Due], written: dict[str, WrittenDeletes]
+    ) -> IcebergState | None:
+        """The next version; None: another publisher was faster."""
+        commit_id = self._clock.new_id()
+        snapshot = state.snapshot
+        commit = Commit(
+            snapshot_id=int(commit_id[-16:], 16) & (2**63 - 1),
+            parent_snapshot_id=None if snapshot is None else snapshot.snapshot_id,
+            sequence_number=1 if state.metadata is None else state.metadata.last_sequence_number + 1,
+            schema=next_schema(state.metadata, schema, self._partition_keys),
+            spec=partition_spec(self._partition_keys),
+        )
+        self._write_deletes(due, commit_id, written)
+        groups = dict(state.groups)
+        changed = defaultdict(list)
+        for each in due:
+            changed[_group_of(each.stream)].append(each)
+        pending: list[tuple[str, bytes]] = []
+        for number, streams in sorted(changed.items()):
+            rewrite = _Rewrite(groups.get(number, Group()), number, commit)
+            for each in streams:
+                self._rewrite(rewrite, each, written, state)
+            groups[number] = self._manifests(rewrite, commit_id, commit, pending)
+        list_key = IcebergManifestList(self._table_id, commit_id).key
+        manifests = [each.described for group in groups.values() for each in group.manifests]
+        pending.append((list_key, write_list(self._log.uri(list_key), manifests, commit)))
+        side_by_side(self._store.location, lambda each: self._log.write(*each), pending)
+        return self._next_version(state, schema, due, commit, self._log.uri(list_key), groups)
+
+    def _next_version(
+        self,
+        state: IcebergState,
+        schema: pa.Schema,
+        due: Sequence[Due],
+        commit: Commit,
+        manifest_list: str,
+        groups: Mapping[int, Group],
+    ) -> IcebergState | None:
+        before = 0 if state.metadata is None else state.metadata.last_updated_ms
+        metadata, body = NextMetadata(
+            location=self._log.location,
+            commit=commit,
+            rows_schema=schema,
+            manifest_list=manifest_list,
+            at_ms=max(self._clock.now_ms(), before),
+            grace_ms=self._grace_ms,
+            table_uuid=UUID(self._clock.new_id()),
+        ).after(state.metadata, due, [each.described for group in groups.values() for each in group.manifests])
+        after = IcebergState(state.version + 1, metadata, groups)
+        return after if self._log.commit(state, after, body) else None
+
+    def _write_deletes(self, due: Sequence[Due], commit_id: str, written: dict[str, WrittenDeletes]) -> None:
+        """Position delete files of all vectors to publish, unless this publish has written them.
+
+        Their names have the commit's id: garbage collection may delete what an earlier, failed commit has left.
+        """
+
+        def write(marked: tuple[LiveFile, DeletionVector]) -> WrittenDeletes:
+            file, vector = marked
+            body = position_deletes(self._log.uri(file.file.path), read_dead_rows(self._store.location, vector))
+            key = IcebergDeletes(self._table_id, str(vector_id(vector.path)), commit_id).key
+            self._log.write(key, body)
+            return WrittenDeletes(self._log.uri(key), len(body))
+
+        marked = [
+            (file, file.vector)
+            for each in due
+            for file in each.after
+            if file.vector is not None and file.vector.path not in written
+        ]
+        for (_, vector), found in zip(marked, side_by_side(self._store.location, write, marked)):
+            written[vector.path] = found
+
+    def _rewrite(self, rewrite: _Rewrite, due: Due, written: Mapping[str, WrittenDeletes], state: IcebergState) -> None:
+        partition = Record(*(due.stream.partition[key] for key in self._partition_keys))
+        for file in due.before:
+            self._check(rewrite, file, due, state)
+        for file in due.changes.removed:
+            rewrite.remove(self._log.uri(file.file.path))
+        for marked in due.changes.marked:
+            rewrite.remove_deletes(self._log.uri(marked.before.file.path))
+        for file in due.changes.added:
+            rewrite.files_added.append(self._data_file(file, partition, rewrite.commit))
+        for file in due.after:
+            if file.vector is not None:
+                deletes = written[file.vector.path]
+                uri = self._log.uri(file.file.path)
+                rewrite.deletes_added.append(
+                    deletes_entry(deletes.uri, deletes.size_bytes, uri, partition, file.vector.rows)
+                )
+        rewrite.entries[due.name] = due.now.entry_number
+
+    def _check(self, rewrite: _Rewrite, file: LiveFile, due: Due, state: IcebergState) -> None:
+        """The published metadata must have the file, with the dead rows that the log says."""
+        uri = self._log.uri(file.file.path)
+        deletes = rewrite.deletes.get(uri)
+        found = None if deletes is None else self._vector_id(deletes)
+        expected = None if file.vector is None else str(vector_id(file.vector.path))
+        if uri not in rewrite.files or found != expected:
+            raise Corrupt(
+                f"{TableFolder(self._table_id).iceberg} does not have {file.file.path} as entry "
+                f"{state.positions.get(due.name, 0)} of {due.stream} left it: delete that folder and publish the table "
+                "again"
+            )
+
+    def _data_file(self, file: LiveFile, partition: Record, commit: Commit) -> DataFile:
+        bounds = bounds_of(file.file, commit.schema)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self._log.uri(file.file.path),
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            record_count=file.file.rows,
+            file_size_in_bytes=file.file.size_bytes,
+            value_counts=bounds.value_counts,
+            null_value_counts=bounds.null_value_counts,
+            lower_bounds=bounds.lower_bounds,
+            upper_bounds=bounds.upper_bounds,
+        )
+
+    def _manifests(self, rewrite: _Rewrite, commit_id: str, commit: Commit, pending: list[tuple[str, bytes]]) -> Group:
+        """The group's manifests; adds those to write. A manifest of deletes without a change stays."""
+        key = IcebergManifest(self._table_id, commit_id, rewrite.number, "data").key
+        body, files = write_manifest(
+            self._log.uri(key), ManifestContent.DATA, rewrite.file_rows, commit, rewrite.number, rewrite.entries
+        )
+        pending.append((key, body))
+        deletes = rewrite.before.deletes if rewrite.deletes else None
+        if rewrite.changes_deletes:
+            key = IcebergManifest(self._table_id, commit_id, rewrite.number, "deletes").key
+            body, deletes = write_manifest(
+                self._log.uri(key), ManifestContent.DELETES, rewrite.delete_rows, commit, rewrite.number
+            )
+            pending.append((key, body))
+        return Group(files, deletes)
+
+    # -- published state
+
+    def _published_file(
+        self, entry: ManifestEntry, deletes: ManifestEntry | None, state: IcebergState
+    ) -> PublishedFile:
+        file = entry.data_file
+        keys = [] if state.metadata is None else [each.name for each in state.metadata.spec().fields]
+        return PublishedFile(
+            path=self._key(file.file_path),
+            partition={key: file.partition[position] for position, key in enumerate(keys)},
+            rows=file.record_count,
+            dead_rows=0 if deletes is None else deletes.data_file.record_count,
+            vector=None if deletes is None else self._key(deletes.data_file.file_path),
+        )
+
+    def _vector_id(self, deletes: ManifestEntry) -> str | None:
+        path = parse(self._key(deletes.data_file.file_path))
+        return path.vector_id if isinstance(path, IcebergDeletes) else None
+
+    def _key(self, uri: str) -> str:
+        return uri.removeprefix(f"{self._store.location.root_uri}/")
+
+
+class _Rewrite:
+    """The entries of a group's new manifests."""
+
+    def __init__(self, before: Group, number: int, commit: Commit) -> None:
+        self.before = before
+        self.number = number
+        self.commit = commit
+        self.files = dict(before.live_files)
+        self.deletes = dict(before.live_deletes)
+        self.entries = dict(before.entries)
+        self.files_added: list[DataFile] = []
+        self.deletes_added: list[DataFile] = []
+        self._files_removed: list[ManifestEntry] = []
+        self._deletes_removed: list[ManifestEntry] = []
+
+    def remove(self, uri: str) -> None:
+        """Removes a file, and its position deletes."""
+        self._files_removed.append(self.files.pop(uri))
+        self.remove_deletes(uri)
+
+    def remove_deletes(self, uri: str) -> None:
+        removed = self.deletes.pop(uri, None)
+        if removed is not None:
+            self._deletes_removed.append(removed)
+
+    @property
+    def changes_deletes(self) -> bool:
+        return bool(self.deletes_added or self._deletes_removed)
+
+    @property
+    def file_rows(self) -> list[ManifestEntry]:
+        return self._rows(self.files_added, self.files, self._files_removed)
+
+    @property
+    def delete_rows(self) -> list[ManifestEntry]:
+        return self._rows(self.deletes_added, self.deletes, self._deletes_removed)
+
+    def _rows(
+        self, added: Sequence[DataFile], kept: Mapping[str, ManifestEntry], removed: Sequence[ManifestEntry]
+    ) -> list[ManifestEntry]:
+        commit = self.commit
+        return [*map(commit.added, added), *kept.values(), *map(commit.deleted, removed)]
+
+
+def _group_of(stream: PartitionStream) -> int:
+    return int(partition_hash(stream.partition)[:8], 16) % GROUPS_MAX

@@ -1,0 +1,218 @@
+"""The versions of an Apache Iceberg table in a folder: `v<version>.metadata.json` by put-if-absent, and their hint.
+
+    1. position deletes, manifests, the list of manifests   under names of this attempt; nothing names them yet
+    2. v<version>.metadata.json                             the commit: put-if-absent
+    3. version-hint.text                                    a hint, overwritten; readers of the folder begin there
+
+A crash between 2 and 3 leaves the hint one version behind: each publish repairs it. An outcome of 2 is settled as in
+`log/durable_log.py`: taken or unknown, the version is read back and compared; absent, the same bytes are put again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import structlog
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadataV2
+from pyiceberg.table.snapshots import Snapshot
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Corrupt, Unavailable
+from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import IcebergMetadata, TableFolder, parse
+from compactor.storage.side_by_side import side_by_side
+
+_log = structlog.get_logger(__name__)
+
+ATTEMPTS_MAX = 5
+"""Of a write whose outcome is unknown."""
+
+PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class IcebergState:
+    """A version of the table, and what the manifests of its newest snapshot say. Version 0: there is no table."""
+
+    version: int = 0
+    metadata: TableMetadataV2 | None = None
+    groups: Mapping[int, Group] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The published entry of each stream's log, by encoded partition."""
+        return {name: entry for group in self.groups.values() for name, entry in group.entries.items()}
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return None if self.metadata is None else self.metadata.current_snapshot()
+
+
+class IcebergLog:
+    """Caches the newest version that it has read or written. Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore, table_id: str, clock: Clock) -> None:
+        self._store = store
+        self._table_id = table_id
+        self._clock = clock
+        self._folder = TableFolder(table_id).iceberg
+        self._newest = IcebergState()
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str:
+        return self.uri(self._folder)
+
+    @property
+    def newest(self) -> IcebergState:
+        """The cached version, without reading; there may be newer ones."""
+        return self._newest
+
+    def uri(self, key: str) -> str:
+        return f"{self._store.location.root_uri}/{key}"
+
+    # -- reading
+
+    def load(self) -> IcebergState:
+        """The newest version. Raises `Corrupt` if it is damaged."""
+        known = self._newest
+        number, body = self._start(known)
+        while (later := self._store.read(self._key(number + 1))) is not None:
+            number, body = number + 1, later
+        if body is None:
+            return known
+        state = self._state(number, body, known)
+        self._remember(state)
+        return state
+
+    def at(self, version: int) -> IcebergState:
+        """An earlier version; one that does not exist is as none."""
+        body = self._store.read(self._key(version))
+        return IcebergState() if body is None else self._state(version, body, self._newest)
+
+    def _start(self, known: IcebergState) -> tuple[int, bytes | None]:
+        """A version to look for later ones from. The body is None for the known version."""
+        if known.version:
+            return known.version, None
+        hinted = self.hinted()
+        if hinted:
+            body = self._store.read(self._key(hinted))
+            if body is not None:
+                return hinted, body
+        listed = self._listed()
+        return (listed, self._store.read(self._key(listed))) if listed else (0, None)
+
+    def hinted(self) -> int:
+        """The version that readers of the folder see; 0: there is no hint."""
+        body = self._store.read(IcebergMetadata(self._table_id, None).key)
+        text = b"" if body is None else body.strip()
+        return int(text) if text.isdigit() else 0
+
+    def _listed(self) -> int:
+        """The newest listed version; 0: there is none."""
+        keys = [each.key for each in self._store.list(f"{self._folder}/metadata/v")]
+        paths = [parse(key) for key in keys if key.endswith(".metadata.json")]
+        return max((path.version or 0 for path in paths if isinstance(path, IcebergMetadata)), default=0)
+
+    def _state(self, version: int, body: bytes, known: IcebergState) -> IcebergState:
+        key = self._key(version)
+        try:
+            metadata = TableMetadataV2.model_validate_json(body)
+        except ValueError as error:
+            raise Corrupt(f"{key} is damaged: {error}; delete {self._folder}, and publish the table again") from error
+        if metadata.location != self.location:
+            raise Corrupt(
+                f"{key} was written for a lake at {metadata.location.removesuffix(f'/{self._folder}')}, and its URIs "
+                f"lead there: delete {self._folder}, and publish the table again"
+            )
+        return IcebergState(version, metadata, self._groups(metadata, known))
+
+    def _groups(self, metadata: TableMetadataV2, known: IcebergState) -> dict[int, Group]:
+        """What the manifests of the newest snapshot say. Those of the known version are not read again."""
+        snapshot = metadata.current_snapshot()
+        if snapshot is None:
+            raise Corrupt(f"{self._folder} has no snapshot: delete it, and publish the table again")
+        listed = read_list(snapshot.manifest_list, self._read(snapshot.manifest_list))
+        cached = {each.path: each for group in known.groups.values() for each in group.manifests}
+
+        def read(described: ManifestFile) -> Manifest:
+            found = cached.get(described.manifest_path)
+            if found is not None:
+                return found
+            return read_manifest(self._read(described.manifest_path), described, metadata.spec(), metadata.schema())
+
+        groups: dict[int, Group] = {}
+        for each in side_by_side(self._store.location, read, listed):
+            group = groups.get(each.group, Group())
+            groups[each.group] = replace(group, deletes=each) if each.is_of_deletes else replace(group, files=each)
+        return groups
+
+    def _read(self, uri: str) -> bytes:
+        key = uri.removeprefix(f"{self._store.location.root_uri}/")
+        body = self._store.read(key)
+        if body is None:
+            raise Corrupt(f"{key} is missing: delete {self._folder}, and publish the table again")
+        return body
+
+    # -- writing
+
+    def write(self, key: str, body: bytes) -> None:
+        """Creates an object under a name that no other attempt uses, so that a taken name is our own write."""
+        failure: Unavailable | None = None
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                self._store.put_if_absent(key, body)
+                return
+            except Unavailable as error:
+                failure = error
+                self._clock.sleep(PAUSE_SECONDS)
+        raise Unavailable(f"{key} could not be written: {failure}") from failure
+
+    def commit(self, before: IcebergState, after: IcebergState, body: bytes) -> bool:
+        """Writes the next version. False: another publisher wrote that version first, and nothing was written.
+
+        Raises `Unavailable` if the outcome is unknown.
+        """
+        if not self._create(before.version + 1, body):
+            return False
+        self._remember(after)
+        return True
+
+    def _create(self, version: int, body: bytes) -> bool:
+        key = self._key(version)
+        failure: Unavailable | None = None
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                if self._store.put_if_absent(key, body):
+                    return True
+            except Unavailable as error:
+                failure = error
+            try:
+                existing = self._store.read(key)
+            except Unavailable as error:
+                failure, existing = error, None
+            if existing is not None:
+                return existing == body
+            self._clock.sleep(PAUSE_SECONDS)
+        raise Unavailable(f"it is not known whether {key} was written: {failure}") from failure
+
+    def repair_hint(self, version: int) -> None:
+        """Moves the hint to this version, if it is behind. A failure only lets readers of the folder see an earlier
+        version until the next publish."""
+        try:
+            if self.hinted() < version:
+                self._store.overwrite(IcebergMetadata(self._table_id, None).key, str(version).encode())
+        except Unavailable as error:
+            _log.warning("iceberg_hint_not_written", table=self._table_id, version=version, reason=str(error))
+
+    def _key(self, version: int) -> str:
+        return IcebergMetadata(self._table_id, version).key
+
+    def _remember(self, state: IcebergState) -> None:
+        with self._lock:
+            if state.version > self._newest.version:
+                self._newest = state
