@@ -1,14 +1,18 @@
-"""A whole job run in this process: pins its sessions, plans each, and runs them one after the other, here or on one
-Spark.
+"""A whole job run in this process: pins its sessions, plans each, and runs them, here or on one Spark.
+
+Sessions run one after the other. Only small ones of a remote lake run side by side, in threads, since they mostly wait
+for answers: each has its part of the memory, and an engine of its own.
 
 The dispatcher does the same on many machines (`dispatcher/job_runs/`); both write the same session logs.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -43,14 +47,20 @@ from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import Heartbeat
 from compactor.storage.paths import JobRunFolder
+from compactor.storage.side_by_side import AT_ONCE, side_by_side
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """A session's plan. `on_spark`: it runs on a Spark that is started for such sessions; else on the given engine."""
+    """A session's plan.
+
+    on_spark      it runs on a Spark that is started for such sessions; else on the given engine, or in this process
+    side_by_side  it runs in this process, beside others, and was planned with its part of the memory
+    """
 
     plan: SessionPlan
     on_spark: bool = False
+    side_by_side: bool = False
 
 
 def run_here(
@@ -70,40 +80,40 @@ def run_here(
     if plans or not failed:
         destination = lake.create_table_like(run.destination_compacted_table_id, lake.table(run.source_table_id))
     at_work = [session for session in sessions if _id(session) in plans]
-    results = []
+    results = {_id(each): _nothing_to_do(each) for each in sessions if not each.has_work}
+    lock = threading.Lock()
+
+    def run_one(session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]]) -> None:
+        on_heartbeat = _listener_of(listener, lock, session, at_work.index(session) + 1, len(at_work))
+        on_heartbeat(None)
+        launched_at_seconds = clock.monotonic_seconds()
+        plan, chosen = ready()
+        with _set_aside(session, failed):
+            try:
+                before_seconds = clock.monotonic_seconds() - launched_at_seconds
+                results[_id(session)] = run_attempt(
+                    plan, lake, lake.store, chosen, 1, clock, on_heartbeat=on_heartbeat, before_seconds=before_seconds
+                )
+            finally:
+                _publish(session.spec, lake, sink, clock)
+
+    def run_beside_others(session: PinnedSession) -> None:
+        run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()))
+
+    side_by_side(lake.location, run_beside_others, [each for each in at_work if plans[_id(each)].side_by_side])
     with _Engines(engine, f"lithify {run.job_run_id}") as engines:
-        for session in sessions:
-            planned = plans.get(_id(session))
-            if planned is None:
-                results += [] if session.has_work else [_nothing_to_do(session)]
-                continue
-            on_heartbeat = _listener_of(listener, session, at_work.index(session) + 1, len(at_work))
-            on_heartbeat(None)
-            launched_at_seconds = clock.monotonic_seconds()
-            plan, chosen = engines.ready_for(planned)
-            with _set_aside(session, failed):
-                try:
-                    before_seconds = clock.monotonic_seconds() - launched_at_seconds
-                    results.append(
-                        run_attempt(
-                            plan,
-                            lake,
-                            lake.store,
-                            chosen,
-                            1,
-                            clock,
-                            on_heartbeat=on_heartbeat,
-                            before_seconds=before_seconds,
-                        )
-                    )
-                finally:
-                    _publish(session.spec, lake, sink, clock)
+        for session in at_work:
+            planned = plans[_id(session)]
+            if not planned.side_by_side:
+                run_one(session, partial(engines.ready_for, planned))
     if destination is not None and destination.properties.publish:
         _publish_table(run, lake, destination, [session.spec for session in sessions], sink, clock)
-    failures = [_failure(session, failed[_id(session)]) for session in sessions if _id(session) in failed]
-    outcome = JobRunResult(job_run_id=run.job_run_id, sessions=tuple(results), failures=tuple(failures))
-    if failed:
-        raise _together(list(failed.values()), outcome)
+    ended = tuple(results[_id(session)] for session in sessions if _id(session) in results)
+    in_error = [session for session in sessions if _id(session) in failed]
+    failures = tuple(_failure(session, failed[_id(session)]) for session in in_error)
+    outcome = JobRunResult(job_run_id=run.job_run_id, sessions=ended, failures=failures)
+    if in_error:
+        raise _together([failed[_id(session)] for session in in_error], outcome)
     return outcome
 
 
@@ -146,29 +156,43 @@ def _plan_all(
     failed: dict[str, LithifyError],
 ) -> dict[str, _Planned]:
     """The plan of every session that has something to do, by its id."""
-    measured: dict[str, MeasuredSession] = {}
-    for session in sessions:
-        if session.has_work:
-            with _set_aside(session, failed):
-                measured[_id(session)] = measure_session(session.spec, lake)
+    measured = _measure_all(sessions, lake, failed)
     at_hand = InProcessEngine().resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
     places: tuple[Place | None, ...] = (None,) * len(measured)
     if engine is None:
-        process = ThisProcess(at_hand.task_memory_bytes, usable_cores(), lake.location.root_uri.startswith("s3://"))
+        process = ThisProcess(at_hand.task_memory_bytes, usable_cores(), lake.location.is_remote)
         places = choose_places([each.size for each in measured.values()], run.max_rows_per_round, process)
     on_spark = _spark_resources() if any(place is not None and place.on_spark for place in places) else at_hand
+    part_bytes = at_hand.task_memory_bytes // AT_ONCE
+    small = [place is not None and lake.location.is_remote and place.fits(part_bytes) for place in places]
     plans: dict[str, _Planned] = {}
     pinned = {_id(session): session for session in sessions}
-    for (session_id, each), place in zip(measured.items(), places):
+    for (session_id, each), place, is_small in zip(measured.items(), places, small):
         with _set_aside(pinned[session_id], failed):
             runs_on_spark = place is not None and place.on_spark
-            plan = plan_measured(each, on_spark if runs_on_spark else at_hand)
+            runs_beside_others = is_small and sum(small) > 1
+            here = replace(at_hand, task_memory_bytes=part_bytes) if runs_beside_others else at_hand
+            plan = plan_measured(each, on_spark if runs_on_spark else here)
             if place is not None:
                 plan = plan.model_copy(update={"arithmetic": (*plan.arithmetic, place.why)})
-            plans[session_id] = _Planned(plan, runs_on_spark)
+            plans[session_id] = _Planned(plan, runs_on_spark, runs_beside_others)
             if not runs_on_spark:
                 at_hand = replace(at_hand, start_seconds=0.0)  # what a process loads, it loads once
     return plans
+
+
+def _measure_all(
+    sessions: Sequence[PinnedSession], lake: DeltaCatalog, failed: dict[str, LithifyError]
+) -> dict[str, MeasuredSession]:
+    """The figures of every session that has something to do, by its id, in the order of sessions."""
+
+    def measure(session: PinnedSession) -> MeasuredSession | None:
+        with _set_aside(session, failed):
+            return measure_session(session.spec, lake)
+        return None
+
+    found = side_by_side(lake.location, measure, [session for session in sessions if session.has_work])
+    return {each.spec.session_id: each for each in found if each is not None}
 
 
 def _spark_resources() -> Resources:
@@ -219,13 +243,16 @@ def _together(errors: Sequence[LithifyError], result: JobRunResult) -> LithifyEr
 
 
 def _listener_of(
-    listener: Listener | None, session: PinnedSession, number: int, sessions: int
+    listener: Listener | None, lock: threading.Lock, session: PinnedSession, number: int, sessions: int
 ) -> Callable[[Heartbeat | None], None]:
+    """`lock`: held while the listener is called, since sessions may run side by side."""
+
     def on_heartbeat(heartbeat: Heartbeat | None) -> None:
         if listener is None:
             return
         try:
-            listener(SessionProgress(number, sessions, session.spec.partition, heartbeat))
+            with lock:
+                listener(SessionProgress(number, sessions, session.spec.partition, heartbeat))
         except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
             structlog.get_logger().warning("progress_listener_failed", reason=f"{type(error).__name__}: {error}")
 

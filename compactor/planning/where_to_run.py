@@ -57,10 +57,18 @@ class ThisProcess:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one session runs. `why` is a sentence with the figures."""
+    """Where one session runs. `why` is a sentence with the figures.
+
+    in_process_bytes  that it may hold in this process
+    """
 
     on_spark: bool
     why: str
+    in_process_bytes: int
+
+    def fits(self, memory_bytes: int) -> bool:
+        """Whether the session may run in this process, beside others, with so much memory."""
+        return not self.on_spark and self.in_process_bytes <= memory_bytes * TARGET_MEMORY_SHARE
 
 
 @dataclass(frozen=True)
@@ -135,14 +143,15 @@ def in_one_task(
 
 
 def _place(cost: _Cost, reasons: list[str], starts: bool) -> Place:
+    held = cost.in_process_bytes
     if reasons:
-        return Place(True, f"on Spark: {'; '.join(reasons)}")
-    seconds = f"{cost.in_process_seconds:.1f} s and {cost.in_process_bytes:,} bytes at most"
+        return Place(True, f"on Spark: {'; '.join(reasons)}", held)
+    seconds = f"{cost.in_process_seconds:.1f} s and {held:,} bytes at most"
     if not starts:
-        return Place(False, f"in this process: {seconds}, and a Spark takes {SESSION_SECONDS:.1f} s to start")
+        return Place(False, f"in this process: {seconds}, and a Spark takes {SESSION_SECONDS:.1f} s to start", held)
     if cost.gain_seconds > 0:
-        return Place(True, f"on Spark, which is started anyway: it gains {cost.gain_seconds:.1f} s of {seconds}")
-    return Place(False, f"in this process: {seconds}, and a Spark that runs takes {cost.on_spark_seconds:.1f} s")
+        return Place(True, f"on Spark, which is started anyway: it gains {cost.gain_seconds:.1f} s of {seconds}", held)
+    return Place(False, f"in this process: {seconds}, and a Spark that runs takes {cost.on_spark_seconds:.1f} s", held)
 
 
 def _cost_of(size: SessionSize, max_rows_per_round: int | None, process: ThisProcess) -> _Cost:

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import compactor
-from compactor.lake import DeltaCatalog
+from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
-from compactor.model.errors import Corrupt
+from compactor.model.errors import Corrupt, Invalid
+from compactor.planning.spec import JobRunResult
 from compactor.storage import opening
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
@@ -204,3 +205,42 @@ def test_a_file_that_is_registered_again_after_it_was_written_anew_is_measured_a
         s3.copy_object(Bucket="far", Key="given/same.parquet", CopySource=f"far/given/{rows}.parquet")
         delta = table.append({}, ["s3://far/given/same.parquet"])
         assert delta.rows == rows
+
+
+def streams_table(lake: DeltaCatalog, count: int) -> Table:
+    table = lake.create_table(TABLE, ["stream"])
+    for number in range(count):
+        table.append({"stream": f"{number}"}, rows_of(np.arange(number + 10), "old"))
+    return table
+
+
+def test_small_sessions_wait_for_the_store_side_by_side_and_each_is_told_of_in_its_order(proxy: Proxy) -> None:
+    streams_table(catalog(proxy, "streams"), 8)
+    proxy.count_anew()
+    proxy.set_weather(Weather(delay_seconds=0.1))
+    heard: list[int] = []
+    try:
+        lake = catalog(proxy, "streams")
+        result = compactor.compact(
+            TABLE, {"id"}, delta_catalog_client=lake, progress=lambda told: heard.append(told.number)
+        )
+    finally:
+        proxy.set_weather(Weather())
+    assert [(each.partition, each.rows_out) for each in result.sessions] == [
+        ({"stream": f"{number}"}, number + 10) for number in range(8)
+    ]
+    assert set(heard) == set(range(1, 9))
+    assert depth(proxy) <= 4 * 8  # one after the other they are more than twice as deep
+    assert catalog(proxy, "streams").table(TABLE).scan().to_table().num_rows == sum(range(10, 18))
+
+
+def test_a_bad_stream_among_small_ones_of_a_remote_lake_fails_alone_and_is_named(proxy: Proxy) -> None:
+    table = streams_table(catalog(proxy, "one-bad"), 4)
+    for bad in ("x", "y"):
+        table.append({"stream": bad}, pa.table({"other": [1]}))
+    with pytest.raises(Invalid, match=r"stream=x: .*id.*\n?.*stream=y: .*id") as raised:
+        compactor.compact(TABLE, {"id"}, delta_catalog_client=catalog(proxy, "one-bad"))
+    result = raised.value.result
+    assert isinstance(result, JobRunResult)
+    assert [session.rows_out for session in result.sessions] == [10, 11, 12, 13]
+    assert [failure.partition for failure in result.failures] == [{"stream": "x"}, {"stream": "y"}]

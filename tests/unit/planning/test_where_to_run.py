@@ -125,3 +125,14 @@ def test_a_spark_without_a_second_core_is_started_for_no_session_that_fits(rows:
     one_core = ThisProcess(memory_bytes=8 * GIB, cores=1)
     assert rows / 10**6 < SESSION_SECONDS
     assert not any(place.on_spark for place in choose_places([size(rows)] * 20, None, one_core))
+
+
+def test_a_session_fits_beside_others_if_its_records_take_half_of_the_part_of_the_memory_and_it_needs_no_spark() -> (
+    None
+):
+    place = place_of(size(1_000))
+    assert place.fits(2 * place.in_process_bytes)
+    assert not place.fits(2 * place.in_process_bytes - 1)
+    on_spark = place_of(size(100_000_000))
+    assert on_spark.on_spark
+    assert not on_spark.fits(1 << 60)
