@@ -30,7 +30,7 @@ from pydantic import Field, JsonValue
 
 from compactor.model.clock import Clock
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, Outdated, Unavailable
+from compactor.model.errors import Corrupt, Denied, Outdated, Unavailable
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 from compactor.storage.paths import CheckpointObject, LogObject
 from compactor.storage.side_by_side import side_by_side
@@ -200,6 +200,7 @@ class CheckpointFolder(Generic[StateT]):
         self._every = every
         self._last_head: tuple[CheckpointHead, int] | None = None
         self._is_broken = False
+        self._may_delete = True
 
     # -- reading
 
@@ -346,10 +347,16 @@ class CheckpointFolder(Generic[StateT]):
             self._delete([LogObject(self._folder, "checkpoint", leaves).key])
 
     def _delete(self, keys: Sequence[str]) -> None:
-        """Deletes objects. If the writer has no permission to delete, garbage collection deletes them later."""
+        """Deletes objects of earlier checkpoints. Garbage collection deletes what is left (`unneeded`): all of it where
+        Spark jobs have no permission to delete."""
+        if not self._may_delete:
+            return
         try:
             for key in keys:
                 self._store.delete(key)
+        except Denied:
+            self._may_delete = False
+            _log.debug("earlier_checkpoints_left_to_gc", log=self._folder)
         except Unavailable as error:
             _log.warning("earlier_checkpoints_not_deleted", log=self._folder, reason=str(error))
 

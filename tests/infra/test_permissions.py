@@ -13,6 +13,7 @@ from tests.infra.templates import Template, parts_of, synthesised
 from tests.infra.wide_resources import NOTHING_NARROWER
 
 ENTRY = "streams/_/log/00000000000000000007.json"
+CHECKPOINT = "streams/_/log/checkpoints/00000000000000000032.json"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,7 @@ MAY = {
     ],
     "KeeperRole": [
         "s3:DeleteObject LAKES/lake/tables/T/data/_/compacted/1/c/1-a.parquet",
+        f"s3:DeleteObject LAKES/lake/tables/T/{CHECKPOINT}",
         "s3:ListBucketMultipartUploads STATE",
         "s3:AbortMultipartUpload STATE/state/job_runs/run/result.json",
     ],
@@ -152,6 +154,7 @@ MAY_NOT = {
     "SparkJobRole": [
         f"s3:DeleteObject LAKES/lake/tables/T/{ENTRY}",
         f"s3:PutObject LAKES/lake/tables/T/{ENTRY}",
+        f"s3:DeleteObject LAKES/lake/tables/T/{CHECKPOINT}",
         "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
         "s3:GetObject STATE/state/task_tokens/run/message",
         "s3:GetObject STATE/state/job_runs/run/log/00000000000000000001.json",

@@ -13,12 +13,14 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
+from compactor.log.checkpoints import CHECKPOINT_ENTRIES
 from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_garbage
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Corrupt, Denied
 from compactor.storage.local import WRITING_FOLDER, LocalStore
 from dispatcher.main import run
 from tests.conftest import Command
+from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -90,6 +92,27 @@ def test_files_replaced_within_the_grace_period_stay_at_any_age(
     assert orders.scan().to_table()["value"].to_pylist() == ["third"] * 10
     with pytest.raises(Corrupt, match="does not exist"):
         orders.scan(as_of=second_round).to_table()
+
+
+def test_checkpoints_that_their_writer_may_not_delete_go_after_the_grace_period(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    """As a Spark job in AWS, which may write to a lake and delete nothing."""
+    denied = FaultyStore(lake.store)
+    denied.fail("delete", times=None, error=Denied)
+    writer = DeltaCatalog(denied, clock).table(ORDERS)
+    for number in range(4 * CHECKPOINT_ENTRIES):
+        writer.append({}, pa.table({"id": [number], "value": ["many"]}))
+    assert found(lake, clock).garbage == ()
+    pass_days(clock, 8)
+    old = {file.key for file in found(lake, clock).garbage if "/checkpoints/" in file.key}
+    assert old
+    delete_garbage(lake.store, found(lake, clock))
+    assert not [file for file in found(lake, clock).garbage if "/checkpoints/" in file.key]
+    assert not old & {entry.key for entry in lake.store.list(f"tables/{ORDERS}/")}
+    reader = DeltaCatalog(lake.store, clock).table(ORDERS)
+    assert reader.stream({}).load().state == writer.stream({}).load().state
+    assert verify(reader.stream({})).problems == ()
 
 
 def test_uncommitted_files_are_deleted_once_no_attempt_can_commit_them(

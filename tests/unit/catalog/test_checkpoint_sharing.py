@@ -13,6 +13,7 @@ from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import STREAM_LOG, StreamLog
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, KEPT_BYTES_RATIO, CheckpointHead
 from compactor.log.durable_log import DurableLog
+from compactor.model.errors import Denied, Unavailable
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, LifecycleState, Operation
 from compactor.storage.object_store import ObjectEntry
@@ -185,12 +186,19 @@ def test_a_slow_writer_of_an_earlier_checkpoint_leaves_the_newest_one_named() ->
     assert stream.log().load().state == stream.replayed()
 
 
-def test_a_writer_that_may_not_delete_goes_on_and_garbage_collection_finds_what_it_left() -> None:
+def test_a_writer_asks_once_whether_it_may_delete_and_warns_nobody_if_it_may_not() -> None:
     stream = Stream()
-    stream.requests.fail("delete", times=None)
+    stream.requests.fail("delete", times=None, error=Denied)
     with capture_logs() as logged:
         stream.add(20 * CHECKPOINT_ENTRIES)
-    assert {event["event"] for event in logged} == {"earlier_checkpoints_not_deleted"}
+    assert [(event["event"], event["log_level"]) for event in logged] == [("earlier_checkpoints_left_to_gc", "debug")]
+
+
+@pytest.mark.parametrize("error", [Denied, Unavailable])
+def test_a_writer_that_cannot_delete_goes_on_and_garbage_collection_finds_what_it_left(error: type[Exception]) -> None:
+    stream = Stream()
+    stream.requests.fail("delete", times=None, error=error)
+    stream.add(20 * CHECKPOINT_ENTRIES)
     unneeded = [entry.key for entry in stream.log().unneeded_checkpoints()]
     assert unneeded
     for key in unneeded:
