@@ -188,7 +188,7 @@ def _measure_all(
 
     def measure(session: PinnedSession) -> MeasuredSession | None:
         with _set_aside(session, failed):
-            return measure_session(session.spec, lake)
+            return measure_session(session.spec, lake, as_pinned=True)
         return None
 
     found = side_by_side(lake.location, measure, [session for session in sessions if session.has_work])

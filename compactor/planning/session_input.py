@@ -104,10 +104,12 @@ def read_session_input(
     schema_of: SchemaReader = read_schema,
     *,
     only_reads: bool = False,
+    as_pinned: bool = False,
 ) -> SessionInput:
     """Raises `Invalid` with every reason for which the input can never be compacted.
 
     only_reads  no file is written, so it does not matter whether other engines could read it
+    as_pinned   the logs as they were when the session was pinned: for a plan that is made right after it
     """
     run = spec.job_run
     source_table = lake.table(run.source_table_id)
@@ -115,11 +117,12 @@ def read_session_input(
     destination_table = lake.table_like(run.destination_compacted_table_id, source_table)
     destination = destination_table.stream(spec.partition)
     source.load(as_of=spec.source_entry_number)  # the next load continues from it
-    snapshot = destination.load().state
+    snapshot = destination.load(spec.destination_entry_number if as_pinned else None).state
     compacted, compacted_stream_version = continued_stream(snapshot, spec)
     key_columns = tuple(sorted(run.primary_keys))
     sort_keys = () if run.sort_keys == DEFAULT_SORT_KEYS else run.sort_keys
-    pending = pending_files(source, spec, compacted, snapshot if source is destination else source.load().state)
+    now = snapshot if source is destination else source.load(spec.source_entry_number if as_pinned else None).state
+    pending = pending_files(source, spec, compacted, now)
     schemas = _read_schemas(lake.location, pending, source_table.schema, report, schema_of)
     before = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
     declared = _declared_schema(source_table, (*([before] if before is not None else []), *schemas))

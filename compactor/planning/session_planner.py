@@ -115,12 +115,15 @@ class MeasuredSession:
     has_work: bool = True
 
 
-def measure_session(spec: SessionSpec, lake: DeltaCatalog, *, with_statistics: bool = False) -> MeasuredSession:
+def measure_session(
+    spec: SessionSpec, lake: DeltaCatalog, *, with_statistics: bool = False, as_pinned: bool = False
+) -> MeasuredSession:
     """Raises `Invalid` for input that can never be compacted as asked.
 
     with_statistics  keeps all that is known of the input, beside the amounts that a plan is made of
+    as_pinned        the session was pinned just now: its logs are not read again
     """
-    session, outlines = _read_for_plan(spec, lake)
+    session, outlines = _read_for_plan(spec, lake, as_pinned=as_pinned)
     share = spec.job_run.max_dead_row_share
     statistics = measure(session, outlines, lake, share)
     cleaning = _cleaning(session, share)
@@ -183,17 +186,19 @@ class _Outlines:
         return all(outline.whole for outline in self.found.values())
 
 
-def _read_for_plan(spec: SessionSpec, lake: DeltaCatalog) -> tuple[SessionInput, dict[str, FileOutline]]:
+def _read_for_plan(
+    spec: SessionSpec, lake: DeltaCatalog, *, as_pinned: bool
+) -> tuple[SessionInput, dict[str, FileOutline]]:
     """For text without declared types a sample is read. If the sample is refused, the text is read whole, because
     the whole text may be valid.
     """
     outlines = _Outlines()
     try:
-        return read_session_input(spec, lake, schema_of=outlines.schema_of), outlines.found
+        return read_session_input(spec, lake, schema_of=outlines.schema_of, as_pinned=as_pinned), outlines.found
     except Invalid:
         if outlines.all_whole:
             raise
-    return read_session_input(spec, lake), {}
+    return read_session_input(spec, lake, as_pinned=as_pinned), {}
 
 
 def measure(
@@ -245,6 +250,8 @@ def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str
         with_news = source.partitions_with_news()
         if with_news is not None:
             return tuple(with_news)
+    if run.partitions is None and not source.partition_keys:
+        return ({},)  # its one stream; a log without entries has nothing to pin
     existing = source.partitions()
     if run.partitions is None:
         return tuple(existing)

@@ -244,3 +244,25 @@ def test_a_bad_stream_among_small_ones_of_a_remote_lake_fails_alone_and_is_named
     assert isinstance(result, JobRunResult)
     assert [session.rows_out for session in result.sessions] == [10, 11, 12, 13]
     assert [failure.partition for failure in result.failures] == [{"stream": "x"}, {"stream": "y"}]
+
+
+def test_a_first_session_asks_once_for_its_log_s_end_and_lists_no_streams_of_a_table_without_partitions(
+    proxy: Proxy,
+) -> None:
+    catalog(proxy, "ends").create_table(TABLE, []).append({}, rows_of(np.arange(10), "old"))
+    proxy.count_anew()
+
+    compact(catalog(proxy, "ends"))
+
+    assert asked(proxy)["LIST"] == 1
+    read = [seen for seen in proxy.seen() if seen.request.verb == "GET" and "streams/_/log/" in seen.request.target]
+    ends = [seen for seen in read if seen.request.target.endswith("0002.json")]
+    assert len(ends) == 1
+
+
+def test_a_compaction_of_a_remote_table_without_rows_has_no_sessions(proxy: Proxy) -> None:
+    lake = catalog(proxy, "empty")
+    lake.create_table(TABLE, [])
+    assert compactor.compact(TABLE, {"id"}, delta_catalog_client=lake).sessions == ()
+    lake.create_table("ACME.FAR.V2", ["day"])
+    assert compactor.compact("ACME.FAR.V2", {"id"}, delta_catalog_client=lake).sessions == ()
