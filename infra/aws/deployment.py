@@ -26,6 +26,10 @@ _REVISED = frozenset({"AWS::ECS::TaskDefinition"})
 """A replaced one is another revision: what runs goes on with its own."""
 
 _NOTHING_CHANGES = ("didn't contain changes", "No updates are to be performed")
+_STACK = "AWS::CloudFormation::Stack"
+_BEGINNINGS = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
+"""Of an operation, in the events of the stack itself."""
+
 _CONSEQUENCES = ("cancelled", "Resource creation cancelled", "The following resource(s) failed")
 
 
@@ -253,15 +257,16 @@ class StackInAccount:
         return found
 
     def _first_failure(self) -> str:
-        """The oldest failure that is not a consequence of another one."""
+        """The oldest failure of the last operation that is not a consequence of another one."""
+        found = "no event says why"
         try:
             pages = self._cloudformation.get_paginator("describe_stack_events").paginate(StackName=self.name)
-            events = [each for page in pages for each in page["StackEvents"]]
+            for each in (event for page in pages for event in page["StackEvents"]):  # the newest first
+                reason, status = each.get("ResourceStatusReason", ""), each["ResourceStatus"]
+                if each["ResourceType"] == _STACK and status in _BEGINNINGS:
+                    break
+                if status.endswith("FAILED") and not any(part in reason for part in _CONSEQUENCES):
+                    found = f"{each['LogicalResourceId']} ({each['ResourceType']}): {reason}"
         except (ClientError, LithifyError):
             return "its events cannot be read"
-        for each in reversed(events):
-            reason = each.get("ResourceStatusReason", "")
-            failed = each["ResourceStatus"].endswith("FAILED") and not any(part in reason for part in _CONSEQUENCES)
-            if failed:
-                return f"{each['LogicalResourceId']} ({each['ResourceType']}): {reason}"
-        return "no event says why"
+        return found

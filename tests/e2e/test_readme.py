@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from compactor.events.relay import Event
 from compactor.events.types import EVENT_TYPES, Severity
 from dispatcher.intake.instruction import FIELD_NAMES, InstructionDocument, parse_instruction
 from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
+from dispatcher.service_options import read_options
+from launcher.cluster_sizing.instance_types import parse_price_list
 from launcher.emr.settings import EmrSettings, parse_settings
 from tests.e2e.conftest import Mailroom
 from tests.servers import REGION
@@ -25,10 +28,37 @@ BLOCKS = {
     found["name"]: found["text"]
     for found in re.finditer(r"<!-- tested: (?P<name>\w+) -->\n```\w+\n(?P<text>.*?)^```$", README, re.S | re.M)
 }
+MARKED = re.compile(r"<!-- (?:tested: (?P<name>\w+)|needs an account: .+) -->")
 OF_THE_SERVICE = ("task_token", "task_token_file", "execution_arn")
 """Options of `lithify dispatch`, each of which may come from a variable."""
 
 PROGRAMS = Path(sys.executable).parent
+
+
+def test_every_block_is_run_by_a_test_or_says_why_it_needs_an_account() -> None:
+    """Blocks without a language are drawings and what a command prints."""
+    sources = [each.read_text() for each in (REPOSITORY / "tests").rglob("test_*.py")]
+    opened = re.findall(r"^(.*)\n```(?:\w+)\n", README, re.M)
+    assert opened
+    for before in opened:
+        marked = MARKED.fullmatch(before)
+        assert marked is not None, before
+        name = marked["name"]
+        calls = (f'BLOCKS["{name}"]', f'block("{name}")', f"tested: {name} -->")
+        assert name is None or any(call in source for source in sources for call in calls), name
+
+
+def test_the_price_list_is_a_good_one() -> None:
+    prices = parse_price_list(BLOCKS["prices"].encode(), "README.md", date(2026, 11, 2))
+    assert [each.name for each in prices.instance_types] == ["r6g.4xlarge"]
+
+
+def test_the_places_of_a_queue_are_what_a_dispatcher_reads() -> None:
+    exported = run(REPOSITORY, "sh", "-e", "-c", BLOCKS["places"] + "env")
+    variables = dict(re.findall(r"^LITHIFY_(\w+)=(.*)$", exported, re.M))
+    options, errors = read_options({}, {name.lower(): value for name, value in variables.items()})
+    assert not errors.reasons
+    assert (str(options.lake), str(options.state)) == ("s3://bucket/lake", "s3://bucket/state")
 
 
 def test_the_instruction_is_a_valid_one() -> None:
