@@ -93,8 +93,8 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     def plan(spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
         # Written into the plan: the machines that follow it may know of no region.
         job_run = spec.job_run.model_copy(update={"lake": with_region(spec.job_run.lake)})
-        told = spec.model_copy(update={"job_run": job_run})
-        return plan_for_cluster(told, open_lake(job_run.lake), outside.cluster.resources(), lack)
+        with_properties = spec.model_copy(update={"job_run": job_run})
+        return plan_for_cluster(with_properties, open_lake(job_run.lake), outside.cluster.resources(), lack)
 
     def commits(spec: SessionSpec) -> list[Commit]:
         return session_commits(spec, open_lake(spec.job_run.lake))

@@ -149,7 +149,7 @@ class ServiceClients:
         return EmrServerlessCluster(service, settings, room, owner, self._clock)
 
 
-INTERRUPTED = "interrupted: what was written until then stays, and nothing of it runs any more"
+INTERRUPTED = "interrupted: what was written until then stays, and all its processes have ended"
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 """What typer raises for options and verbs that there are not; the module that it lies in differs between releases."""
@@ -160,12 +160,12 @@ def main() -> None:
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere  # closed by who started us: `lithify ... >&-`
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # no terminal is too old to be told
+            stream.reconfigure(errors="backslashreplace")  # old terminals get an escaped text
     exit_code = run(sys.argv[1:], os.environ)
     try:
         sys.stdout.flush()
     except OSError:
-        # It was told. What is left in the buffer goes nowhere, or Python would say it again when it ends.
+        # The error was shown. What is left in the buffer goes nowhere, or Python would say it again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(exit_code)
 
@@ -215,12 +215,12 @@ def _configure_logging(environment: Mapping[str, str]) -> None:
 
 def _usage(error: typer.BadParameter) -> str:
     """What is wrong, on one line, and where to read more."""
-    said = " ".join(error.format_message().split()).replace(": Value error,", ":")
+    message = " ".join(error.format_message().split()).replace(": Value error,", ":")
     missing = getattr(getattr(error, "param", None), "name", None)
     if missing in OPTIONS_FROM_ENVIRONMENT:
-        said += f" Give it, or set {variable_of(missing)}."
+        message += f" Give it, or set {variable_of(missing)}."
     command = error.ctx.command_path if error.ctx is not None else app.info.name
-    return f"{said}{'' if said.endswith(('.', '?')) else '.'} For help: {command} --help"
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} For help: {command} --help"
 
 
 def _dependencies(environment: Mapping[str, str]) -> CommandDependencies:

@@ -241,7 +241,7 @@ class Dispatcher:
         )
         paused = (f"job run {job_run_id} waits: it is paused" for job_run_id in self._controller.paused)
         unpublished = (
-            f"not all events of job run {job_run_id} could be told: send them with `lithify events publish`"
+            f"not all events of job run {job_run_id} could be published: send them with `lithify events publish`"
             for job_run_id in sorted(self._publisher.followed)
         )
         return (*stopped, *aside, *paused, *(unpublished if is_done else ()))

@@ -45,7 +45,7 @@ class StandaloneOptions:
         return StandaloneAddress(self.master_url, self.archive, self.executor_cores, self.driver_host)
 
     def _check_nothing_else(self) -> None:
-        said = {"--archive": self.archive, "--executor-cores": self.executor_cores, "--driver-host": self.driver_host}
-        unused = [name for name, value in said.items() if value is not None]
+        given = {"--archive": self.archive, "--executor-cores": self.executor_cores, "--driver-host": self.driver_host}
+        unused = [name for name, value in given.items() if value is not None]
         if unused:
             raise Invalid(f"{', '.join(unused)} is about a standalone Spark: add --master-url spark://host:port")

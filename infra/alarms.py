@@ -107,7 +107,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
     )
     yield Alarm(
         "EventsWaiting",
-        "A topic does not take events: mend it, they are published then; refused ones by `lithify events publish`",
+        "A topic does not accept events: fix it, then they are published; refused ones by `lithify events publish`",
         ours,
         metric_name(metrics.EVENTS_WAITING),
         1,

@@ -19,7 +19,7 @@ LOOK_SECONDS = 10
 """Between two looks at whether new dispatchers are healthy."""
 
 LIVE = "import sys, urllib.request as r; r.urlopen('http://127.0.0.1:' + sys.argv[1] + '/live', timeout=5)"
-"""Fails unless the dispatcher's loops turn. One that only does not reach a service is not started anew: that mends
+"""Fails unless the dispatcher's loops turn. One that only does not reach a service is not started anew: that fixes
 nothing, and is what the alarm of troubles is for."""
 
 

@@ -263,14 +263,14 @@ class Attempt:
 
     def _note_news(self, entry_number: int, heartbeat: Heartbeat | None, progress: _Progress) -> None:
         """An earlier attempt may still run and write; that is not progress of this one."""
-        told = heartbeat if heartbeat is not None and heartbeat != progress.heartbeat else None
+        changed = heartbeat if heartbeat is not None and heartbeat != progress.heartbeat else None
         entries = self._session_log.entries(after=progress.entry_number) if entry_number > progress.entry_number else ()
         writers = {action.attempt for entry in entries for action in entry.actions}
-        if told is not None or self._number in writers:
+        if changed is not None or self._number in writers:
             progress.news_at_seconds = self._clock.monotonic_seconds()
-        if told is not None or entry_number > progress.entry_number:
+        if changed is not None or entry_number > progress.entry_number:
             progress.entry_number, progress.heartbeat = entry_number, heartbeat or progress.heartbeat
-            self._journal.progressed(told)
+            self._journal.progressed(changed)
 
     def _heartbeat(self) -> Heartbeat | None:
         """The attempt's own heartbeat; None while there is no readable one."""

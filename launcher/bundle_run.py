@@ -96,7 +96,7 @@ class BundleJournal(Protocol):
         """The bundle makes progress; these members have not ended."""
 
     def left(self, members: Collection[BundleMember]) -> None:
-        """This dispatcher does not watch them any more."""
+        """This dispatcher no longer watches them."""
 
     def stalled(self, members: Collection[BundleMember], quiet_seconds: float) -> None: ...
 
@@ -296,13 +296,13 @@ class BundleRun:
         """Members that have ended: by their session logs, or by the bundle's heartbeat."""
         outcomes = {}
         for place, log in logs.items():
-            told = self._outcome(place, log)
-            if told is None:
+            outcome = self._outcome(place, log)
+            if outcome is None:
                 end = untold.get(place)
                 kind = ErrorKind.CRASHED if end is None else end.error_kind
                 what = "left no end in its log" if end is None else end.reason
-                told = self._failed(place, log, kind, f"{self._attempt(place)}: {what}")
-            outcomes[place] = told
+                outcome = self._failed(place, log, kind, f"{self._attempt(place)}: {what}")
+            outcomes[place] = outcome
         self._settle(outcomes)
 
     def _outcome(self, place: int, log: SessionState) -> Succeeded | AttemptFailed | None:
@@ -380,7 +380,7 @@ class BundleRun:
     def _settle_the_rest(self, failed: AttemptFailed | None, quiet_seconds: float | None = None) -> None:
         """The Spark job has ended. A failure is attributed to running members, not to members that had not begun.
 
-        failed  how that is told of those that are; None: nobody saw it, and nobody is
+        failed  how it is reported of those that are; None: it was not observed, and none is
         """
         logs = self._read_logs(self._left)
         self._settle_ended({}, {place: log for place, log in logs.items() if self._outcome(place, log) is not None})
@@ -393,8 +393,8 @@ class BundleRun:
                 self._journal.stalled([self._plan.members[place] for place in blamed], quiet_seconds)
             self._journal_commits(began)
             left |= self._read_logs(began)
-            told = {place: self._failed(place, left[place], failed.error_kind, *failed.reasons) for place in blamed}
-            self._settle(told, began=not none_began)
+            failures = {place: self._failed(place, left[place], failed.error_kind, *failed.reasons) for place in blamed}
+            self._settle(failures, began=not none_began)
         self._again += [RunAgain(_id(member)) for member in self._left.values()]
 
     def _journal_commits(self, places: Collection[int]) -> None:

@@ -8,8 +8,8 @@
 | a newer release wrote what it read (`Outdated`)    | an outage               | again: it may be upgraded meanwhile   |
 | memory ran out                                     | a failure, and a lack   | again, with a smaller plan            |
 | it crashed, stalled, or met a bug                  | a failure               | again, `max_attempts` in all          |
-| its dispatcher was stopped                         | nothing                 | whoever takes over launches the next  |
-| its dispatcher vanished                            | a launch nobody saw end | the same, `max_unwatched` in a row    |
+| its dispatcher was stopped                         | nothing                 | the next dispatcher launches another  |
+| its dispatcher vanished                            | an unobserved launch    | the same, `max_unwatched` in a row    |
 
 An attempt that committed a round before it failed resets the counts of failures and outages, because the session made
 progress.

@@ -124,7 +124,8 @@ class SessionLauncher:
             return Succeeded(result=without_completions(log_state.end.result))
         if task.setbacks.unwatched >= self._settings.retry.max_unwatched:
             reason = (
-                f"it was launched {task.attempt} times, and {task.setbacks.unwatched} times in a row nobody saw the end"
+                f"it was launched {task.attempt} times, and {task.setbacks.unwatched} times in a row its end was "
+                "not observed"
             )
             return Failed(attempt=task.attempt, error_kind=ErrorKind.CRASHED, reasons=(reason,))
         stopped = stopped_by(orders())

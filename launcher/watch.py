@@ -81,7 +81,7 @@ class Stalled:
 
 @dataclass(frozen=True)
 class Superseded:
-    """Another dispatcher launched a later attempt: this session is not ours any more."""
+    """Another dispatcher launched a later attempt: this session is no longer ours."""
 
     by_attempt: int
 

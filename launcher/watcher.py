@@ -1,6 +1,6 @@
 """Observes every running attempt from one thread, so that the cost of idle attempts is decided here.
 
-| looked at                                        | how often       | requests to the state |
+| observed                                         | how often       | requests to the state |
 |--------------------------------------------------|-----------------|-----------------------|
 | orders; a job's status, where that costs nothing | `poll_seconds`  | none                  |
 | session log and heartbeat; any job's status      | `look_seconds`  | 2                     |

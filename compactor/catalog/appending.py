@@ -126,15 +126,15 @@ def find_delta(snapshot: StreamSnapshot, request: DeltaRequest) -> DeltaAdded | 
     return None
 
 
-def check_same_delta(standing: DeltaAdded, request: DeltaRequest, content_digest: str) -> None:
+def check_same_delta(existing: DeltaAdded, request: DeltaRequest, content_digest: str) -> None:
     """Raises `Invalid` if a field of the request differs from the existing delta."""
     differences = []
-    if standing.content_digest != content_digest:
+    if existing.content_digest != content_digest:
         differences.append("other content")
-    if standing.operation != request.operation:
-        differences.append(f"operation {standing.operation}, not {request.operation}")
-    if request.position not in (None, standing.position):
-        differences.append(f"position {standing.position}, not {request.position}")
+    if existing.operation != request.operation:
+        differences.append(f"operation {existing.operation}, not {request.operation}")
+    if request.position not in (None, existing.position):
+        differences.append(f"position {existing.position}, not {request.position}")
     if differences:
         raise Invalid(
             f"delta id {request.delta_id!r} was already used, with {' and '.join(differences)}: "
@@ -162,9 +162,9 @@ def add_delta(
 
     The first delta of a partition stream creates the first stream version, active, in the same entry.
     """
-    standing = find_delta(snapshot, request)
-    if standing is not None:
-        check_same_delta(standing, request, delta_files.content_digest)
+    existing = find_delta(snapshot, request)
+    if existing is not None:
+        check_same_delta(existing, request, delta_files.content_digest)
         return []
     check_request(snapshot, request)
     stream = target_of(snapshot, request)

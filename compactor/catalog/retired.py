@@ -61,8 +61,8 @@ class RetiredDeltas:
         new = np.sort(np.array([id_digest(delta_id) for delta_id in delta_ids], "<u8"))
         by_time = {ids.until_ms: ids for ids in self.refused if ids.until_ms >= at_ms}
         if len(new):
-            standing = by_time.get(until_ms)
-            both = new if standing is None else np.sort(np.concatenate([standing.array, new]), kind="stable")
+            existing = by_time.get(until_ms)
+            both = new if existing is None else np.sort(np.concatenate([existing.array, new]), kind="stable")
             by_time[until_ms] = RefusedIds(until_ms, both.astype("<u8").tobytes())
         refused = tuple(by_time[each] for each in sorted(by_time))
         return replace(self, position=max(position, self.position), count=self.count + len(new), refused=refused)

@@ -167,11 +167,11 @@ class DeltaCatalog:
         wanted = define_table(table_id, partition_keys, schema, {**(properties or {}), **given_keys})
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
-            standing = log_state.state
-            if standing is None:
+            existing = log_state.state
+            if existing is None:
                 self._refuse_dropped(table_id)
                 return wanted.as_actions()
-            difference = wanted.difference_from(standing) or standing.properties.difference_from(wanted.properties)
+            difference = wanted.difference_from(existing) or existing.properties.difference_from(wanted.properties)
             if difference is not None:
                 raise Invalid(f"table {table_id} is already in {self.location.root_uri} with {difference}")
             return []
@@ -195,8 +195,8 @@ class DeltaCatalog:
         """The table. If it does not exist: an unsaved table with the partition keys of another one."""
         if table_id == like.table_id:
             return like
-        standing = self._definition(table_id)
-        return self._table(standing or _like(table_id, like))
+        existing = self._definition(table_id)
+        return self._table(existing or _like(table_id, like))
 
     def create_table_like(self, table_id: str, like: Table) -> Table:
         """The table. If it does not exist, it is created with the partition keys, the private columns and the retention
@@ -457,9 +457,9 @@ class Table:
         """Writes or measures the delta's files, unless the delta was appended before. Raises `Invalid`, before anything
         is written, if it cannot be appended."""
         stream, request, source = incoming.stream, incoming.request, incoming.source
-        standing = appending.find_delta(snapshot, request)
-        if standing is not None:
-            appending.check_same_delta(standing, request, self._digest(source, incoming.content_type))
+        existing = appending.find_delta(snapshot, request)
+        if existing is not None:
+            appending.check_same_delta(existing, request, self._digest(source, incoming.content_type))
             return _Prepared(incoming, None)
         appending.check_request(snapshot, request)
         if isinstance(source, list):

@@ -64,9 +64,9 @@ def commit(
     appended = stream.log.append(decide, read if read.entry_number else None)
     if appended.entry is not None:
         return Committed(appended.after.entry_number, appended.after.state)
-    standing = _find(stream, action.commit_id, appended.after.entry_number, read_point.round_commit_id)
-    if standing is not None:
-        return Committed(standing, stream.load(as_of=standing).state)
+    existing = _find(stream, action.commit_id, appended.after.entry_number, read_point.round_commit_id)
+    if existing is not None:
+        return Committed(existing, stream.load(as_of=existing).state)
     retracted = _taken_back(appended.after.state, action, read_positions)
     if retracted is not None:
         return Conflicted(retracted, appended.after.entry_number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactor.events import types as said
+from compactor.events import types as event_types
 from compactor.events.relay import Event, Subject, bounded, entryless_event
 from compactor.model.names import render_partition
 from compactor.publishing.protocol import NothingToDo, Outcome, Published, Refused
@@ -19,7 +19,7 @@ def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFaile
                 log_id,
                 at_ms,
                 f"{outcome.format}.{outcome.version}",
-                said.TablePublished(
+                event_types.TablePublished(
                     published_table_id=table_id,
                     format=outcome.format,
                     version=outcome.version,
@@ -42,7 +42,7 @@ def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFaile
 
 
 def _failed(about: Subject, table_id: str, format_: str, reasons: tuple[str, ...] | list[str], at_ms: int) -> Event:
-    data = said.TablePublishFailed(published_table_id=table_id, format=format_, reasons=bounded(reasons))
+    data = event_types.TablePublishFailed(published_table_id=table_id, format=format_, reasons=bounded(reasons))
     return entryless_event(about, f"tables/{table_id}/published", at_ms, f"{format_}.failed.{at_ms}", data)
 
 

@@ -26,7 +26,7 @@ from pydantic import Field, JsonValue, SerializeAsAny, ValidationInfo, field_val
 from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
 
-from compactor.events import types as said
+from compactor.events import types as event_types
 from compactor.events.types import EVENT_TYPES, EventData, Severity
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.document import Document
@@ -183,7 +183,7 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
     session_id, partition = about.session_id, dict(about.partition)
     match action:
         case SessionStarted():
-            return said.SessionStarted(
+            return event_types.SessionStarted(
                 session_id=session_id,
                 partition=partition,
                 attempt=action.attempt,
@@ -191,7 +191,7 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
                 expected_sla=action.expected_sla,
             )
         case RoundDone():
-            return said.SessionRoundCompleted(
+            return event_types.SessionRoundCompleted(
                 session_id=session_id,
                 partition=partition,
                 attempt=action.attempt,
@@ -202,7 +202,7 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
                 seconds=action.seconds,
             )
         case ExpectedSlaChanged():
-            return said.SessionExpectedSlaChanged(
+            return event_types.SessionExpectedSlaChanged(
                 session_id=session_id,
                 partition=partition,
                 attempt=action.attempt,
@@ -210,7 +210,7 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
                 now=action.now,
             )
         case IndexMoved():
-            return said.RehashCompleted(
+            return event_types.RehashCompleted(
                 session_id=session_id,
                 partition=partition,
                 attempt=action.attempt,
@@ -225,7 +225,7 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
 
 def heartbeat_event(about: SessionSubject, log_id: str, heartbeat: Heartbeat) -> Event:
     """Progress. Its id contains the time of the progress, so that the same progress is the same event."""
-    data = said.HeartbeatEmitted(
+    data = event_types.HeartbeatEmitted(
         session_id=about.session_id,
         partition=dict(about.partition),
         attempt=heartbeat.attempt,
@@ -247,7 +247,7 @@ def _event(subject: Subject, event_id: str, at_ms: int, place: str, data: EventD
         type=data.event_type,
         time=datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         sequence=f"{at_ms:015d}.{place}",
-        subject=data.session_id if isinstance(data, said.SessionData) else None,
+        subject=data.session_id if isinstance(data, event_types.SessionData) else None,
         severity=data.grade,
         jobrunid=subject.job_run_id,
         table=subject.table,

@@ -39,8 +39,8 @@ def publish_session(spec: SessionSpec, state: ObjectStore, sink: EventSink, cloc
 
     def build(entry: Entry[SessionAction]) -> tuple[Event, ...]:
         ends = ((place, _end(about, action)) for place, action in enumerate(entry.actions))
-        told = (entry_event(subject, folder.log, entry, place, data) for place, data in ends if data is not None)
-        return (*session_log_events(about, folder.log, entry), *told)
+        end_events = (entry_event(subject, folder.log, entry, place, data) for place, data in ends if data is not None)
+        return (*session_log_events(about, folder.log, entry), *end_events)
 
     Relay(log, state, folder.published.key, build, sink).publish()
 

@@ -341,13 +341,13 @@ class DurableLog(Generic[StateT, ActionT]):
             except Unavailable as error:
                 failure = error
             try:
-                standing = self._read(entry.number)
+                existing = self._read(entry.number)
             except Outdated:
                 return False  # ours can be read
             except Unavailable as error:
-                failure, standing = error, None
-            if standing is not None:
-                return standing.entry_id == entry.entry_id
+                failure, existing = error, None
+            if existing is not None:
+                return existing.entry_id == entry.entry_id
             self._pause(UNKNOWN_DOUBLINGS + tries)
         raise Unavailable(
             f"it is not known whether entry {entry.number} of log {self.folder} was written: {failure}"

@@ -58,9 +58,9 @@ def verify(stream: PartitionStream) -> VerifyReport:
     stray = ~np.isin(rows.file_numbers, [TOMBSTONE_FILE_NUMBER, *compacted.files])
     if stray.any():
         problems.append(f"{counted(int(stray.sum()), 'index row')} for files that are not in the stream")
-    said = compacted.last_round.counts.tombstones
-    if tombstones != said:
-        problems.append(f"the index holds {tombstones} tombstones, the last completion says {said}")
+    expected = compacted.last_round.counts.tombstones
+    if tombstones != expected:
+        problems.append(f"the index holds {tombstones} tombstones, the last completion says {expected}")
     return VerifyReport(
         stream=str(stream),
         rows=compacted.rows,

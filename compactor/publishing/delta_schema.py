@@ -74,9 +74,9 @@ def stats_json(file: DataFile, schema: pa.Schema, has_vector: bool) -> str:
         low, high = _bounds(stats, schema.field(position).type)
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
-    said: dict[str, JsonValue] = {"numRecords": file.rows, "tightBounds": not has_vector}
-    said |= {"minValues": least, "maxValues": greatest, "nullCount": nulls}
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+    statistics: dict[str, JsonValue] = {"numRecords": file.rows, "tightBounds": not has_vector}
+    statistics |= {"minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return json.dumps(statistics, separators=(",", ":"), ensure_ascii=False)
 
 
 def _bounds(stats: ColumnStats, kind: pa.DataType) -> tuple[Scalar | None, Scalar | None]:

@@ -181,8 +181,8 @@ def _merge(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> MergedSt
 
 def _spec(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> SessionSpec | None:
     """The session of a compaction that would run now; None if there is no source stream version."""
-    source, standing = lake.table(keys.source_table_id).stream(stream.partition).load(), stream.load()
-    active, before = source.state.active, standing.state.compacted
+    source, destination = lake.table(keys.source_table_id).stream(stream.partition).load(), stream.load()
+    active, before = source.state.active, destination.state.compacted
     if active is not None and (active.deltas or before is None):
         version = active.stream_version
     elif before is not None:
@@ -205,7 +205,7 @@ def _spec(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> SessionSp
         source_stream_version=version,
         source_entry_number=source.entry_number,
         source_position=None,
-        destination_entry_number=standing.entry_number,
+        destination_entry_number=destination.entry_number,
     )
 
 

@@ -614,12 +614,12 @@ class MarkedJobRun:
 
     @property
     def key(self) -> str:
-        said = [_quote(self.job_run_id), str(self.priority), str(self.marked_at_ms)]
+        parts = [_quote(self.job_run_id), str(self.priority), str(self.marked_at_ms)]
         if self.owner is not None or self.table is not None:
-            said += [str(self.epoch), NO_OWNER if self.owner is None else _quote_owner(self.owner)]
+            parts += [str(self.epoch), NO_OWNER if self.owner is None else _quote_owner(self.owner)]
         if self.table is not None:
-            said += [self.table, ANY_STREAM if self.streams is None else "-".join(self.streams)]
-        return f"{OPEN_JOB_RUNS}_by_owner/{_split(','.join(said))}"
+            parts += [self.table, ANY_STREAM if self.streams is None else "-".join(self.streams)]
+        return f"{OPEN_JOB_RUNS}_by_owner/{_split(','.join(parts))}"
 
 
 @dataclass(frozen=True)
@@ -1033,13 +1033,15 @@ def _read_dropped_table(match: re.Match[str]) -> DroppedTable:
 
 
 def _read_marked_job_run(match: re.Match[str]) -> MarkedJobRun:
-    said = _join(match["mark"]).split(",")
-    if len(said) not in (3, 5, 7) or not all(_INTEGER.fullmatch(number) for number in said[1:4]):
+    parts = _join(match["mark"]).split(",")
+    if len(parts) not in (3, 5, 7) or not all(_INTEGER.fullmatch(number) for number in parts[1:4]):
         raise Invalid(f"{match[0]!r} is no marker of a job run")
-    owner, epoch = (None if said[4] == NO_OWNER else _unquote(said[4]), int(said[3])) if len(said) > 3 else (None, 0)
-    table, streams = (said[5], said[6]) if len(said) > 5 else (None, ANY_STREAM)
+    owner, epoch = (
+        (None if parts[4] == NO_OWNER else _unquote(parts[4]), int(parts[3])) if len(parts) > 3 else (None, 0)
+    )
+    table, streams = (parts[5], parts[6]) if len(parts) > 5 else (None, ANY_STREAM)
     named = None if streams == ANY_STREAM else tuple(filter(None, streams.split("-")))
-    return MarkedJobRun(_unquote(said[0]), int(said[1]), int(said[2]), owner, epoch, table, named)
+    return MarkedJobRun(_unquote(parts[0]), int(parts[1]), int(parts[2]), owner, epoch, table, named)
 
 
 def _read_live_dispatcher(match: re.Match[str]) -> LiveDispatcher:

@@ -1,4 +1,4 @@
-"""`lithify events publish`: publishes pending events of job runs after their topic was repaired."""
+"""`lithify events publish`: publishes pending events of job runs after their topic was fixed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def publish(
     state: StateOption,
     job_run_ids: Annotated[
         list[str] | None,
-        typer.Argument(help="Job runs that have ended; none: all whose events wait.", metavar="JOB_RUN_ID..."),
+        typer.Argument(help="Ended job runs. By default all that have unpublished events.", metavar="JOB_RUN_ID..."),
     ] = None,
     topic_arn: Annotated[str | None, typer.Option(help="For job runs whose instruction names no topic.")] = None,
     endpoint_url: EndpointOption = None,
@@ -43,20 +43,20 @@ def publish(
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send the events of ended job runs that their topic refused or did not take, after it was mended. Each event keeps
-    its id; one that was sent before is sent again at most where nobody could note that it had arrived."""
+    """Publish the events of ended job runs that their topic refused, after the topic was fixed. Each event keeps
+    its id. An event may be published twice if the record of its publication was lost."""
     dependencies = dependencies_of(context)
     records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
     sinks = TopicSinks(topic_arn, lambda arn: dependencies.clients.topic(arn, endpoint_url, patient=True))
-    tried = [_tell(records, sinks, each) for each in job_run_ids or _waiting(records)]
+    tried = [_publish(records, sinks, each) for each in job_run_ids or _waiting(records)]
     failed = sum(not each["told"] for each in tried)
     answer_records(
         output,
         {"job_runs": tried},
         "job_runs",
         _COLUMNS,
-        none="No job run waits to be told.",
-        after=[f"{counted(len(tried) - failed, 'job run')} told, {failed} not."] if tried else [],
+        none="No job run has unpublished events.",
+        after=[f"{counted(len(tried) - failed, 'job run')} published, {failed} not."] if tried else [],
     )
     if failed:
         raise typer.Exit(EXIT_FAILED)
@@ -64,10 +64,10 @@ def publish(
 
 def _waiting(records: JobRunStore) -> Iterator[str]:
     """Job runs whose topic refused events, and ended ones whose events are not all published."""
-    untold = records.unpublished_job_run_ids()
-    yield from untold
+    unpublished = records.unpublished_job_run_ids()
+    yield from unpublished
     for job_run_id in records.open_job_run_ids():
-        if job_run_id not in untold and _has_ended(records, job_run_id):
+        if job_run_id not in unpublished and _has_ended(records, job_run_id):
             yield job_run_id
 
 
@@ -79,10 +79,10 @@ def _has_ended(records: JobRunStore, job_run_id: str) -> bool:
     return state.ended is not None or state.rejected is not None
 
 
-def _tell(records: JobRunStore, sinks: TopicSinks, job_run_id: str) -> dict[str, object]:
+def _publish(records: JobRunStore, sinks: TopicSinks, job_run_id: str) -> dict[str, object]:
     try:
-        told = publish_to_the_end(records, job_run_id, sinks.of)
+        is_published = publish_to_the_end(records, job_run_id, sinks.of)
     except LithifyError as error:
         return {"job_run_id": job_run_id, "told": False, "reason": str(error)}
-    reason = None if told else "it has not ended, and its dispatcher tells what happens"
-    return {"job_run_id": job_run_id, "told": told, "reason": reason}
+    reason = None if is_published else "it has not ended: its dispatcher publishes its events"
+    return {"job_run_id": job_run_id, "told": is_published, "reason": reason}

@@ -81,7 +81,7 @@ def gc(
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Find deltas and files that no reader and no compaction needs any more, and with --delete, retire and delete
+    """Find deltas and files that no reader and no compaction still needs, and with --delete, retire and delete
     them."""
     if delete and grace_hours is not None and grace_hours < 1 and not nothing_runs:
         raise Invalid(

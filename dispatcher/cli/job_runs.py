@@ -44,7 +44,7 @@ _JOB_RUN_COLUMNS = (
 )
 
 ENDED_SHOWN = 1_000
-"""Job runs that have ended and that `status` shows, unless it is told otherwise."""
+"""Job runs that have ended and that `status` shows, by default."""
 
 _END_TEXTS = {
     JobRunStatus.SUCCEEDED: "has succeeded",
@@ -65,7 +65,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate the document and send nothing.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Validate an instruction document and put it on the queue, and say what will come of it.
+    """Validate an instruction document and put it on the queue, and say what its dispatcher will do with it.
 
     With --state, a document that would be refused for its job_run_id is not sent.
     """
@@ -78,10 +78,10 @@ def submit(
         else None
     )
     preview = preview_job_run_id(document, records)
-    told = {"outlook": preview} if preview is not None else {}
+    outlook = {"outlook": preview} if preview is not None else {}
     if dry_run:
         lines = ["The document is valid. Nothing was sent.", *([preview] if preview is not None else [])]
-        answer(output, {"valid": True, "sent": False, **told}, lines)
+        answer(output, {"valid": True, "sent": False, **outlook}, lines)
         return
     message_id = dependencies.clients.queue(QueueAddress(queue_url, None, endpoint_url, region)).send(
         body, group=document.source_table_id
@@ -89,7 +89,7 @@ def submit(
     job_run_id = document.job_run_id or message_id
     answer(
         output,
-        {"valid": True, "sent": True, "message_id": message_id, "job_run_id": job_run_id, **told},
+        {"valid": True, "sent": True, "message_id": message_id, "job_run_id": job_run_id, **outlook},
         [
             "Sent." if preview is not None else f"Sent. The job run will be called {job_run_id}",
             *([preview] if preview is not None else []),
@@ -101,9 +101,9 @@ def submit(
 def status(
     context: typer.Context,
     state: StateOption,
-    job_run_id: Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="Left out: all of them.")] = None,
+    job_run_id: Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="By default all of them.")] = None,
     last: Annotated[
-        int, typer.Option("--last", min=0, help="Of those that have ended, about so many, the latest.")
+        int, typer.Option("--last", min=0, help="How many ended job runs to show, the latest first (approximately).")
     ] = ENDED_SHOWN,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
@@ -154,7 +154,7 @@ def cancel(
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Ask for a job run to be cancelled. Whoever runs it stops its Spark jobs; what was committed stays committed."""
+    """Ask for a job run to be cancelled. Its dispatcher stops its Spark jobs; what was committed stays committed."""
     dependencies = dependencies_of(context)
     records = _recorded(dependencies, state, s3_endpoint_url, region)
     before = records.state(job_run_id)
@@ -180,7 +180,7 @@ def retry(
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Run a job run again that failed or was cancelled, as a new one. What it has committed stays committed."""
+    """Run a failed or cancelled job run again, as a new job run. What it has committed stays committed."""
     dependencies = dependencies_of(context)
     records = _recorded(dependencies, state, s3_endpoint_url, region)
     again = plan_retry(records, dependencies.lake, job_run_id)

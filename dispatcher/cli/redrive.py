@@ -80,7 +80,7 @@ def redrive(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send the dead-letter queue's documents again, as new messages, after what kept them from working was mended."""
+    """Send the dead-letter queue's documents again, as new messages, after their cause of failure was fixed."""
     dependencies = dependencies_of(context)
     selection = Selection(
         ids=frozenset(only_id or ()),

@@ -93,12 +93,12 @@ def _follow(look: Look, output: Output, views: Iterator[JobRunView | None]) -> J
     if output is Output.TEXT:
         return _on_terminal(look, views) if sys.stdout.isatty() else _line_by_line(look, views)
     last: JobRunView | None = None
-    told: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     changes = Changes()
     for view in views:
         last = view
-        if view is not None and output is Output.JSONL and (told := tuple(changes.of(view))):
-            answer(output, view.model_dump(mode="json"), told)
+        if view is not None and output is Output.JSONL and (lines := tuple(changes.of(view))):
+            answer(output, view.model_dump(mode="json"), lines)
             flush()
     if last is not None and output is not Output.JSONL:
         answer(output, last.model_dump(mode="json"), ())

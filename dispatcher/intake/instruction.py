@@ -420,9 +420,9 @@ def _sentences(details: Sequence[ErrorDetails], document: dict[str, JsonValue]) 
     pydantic also reports a list of only wrong elements as too short, which is omitted.
     """
     deeper = {detail["loc"][0] for detail in details if len(detail["loc"]) > 1}
-    told = [detail for detail in details if detail["type"] != "too_short" or detail["loc"][0] not in deeper]
-    sentences = dict.fromkeys(_sentence(detail, document) for detail in told[:REASONS_MAX])
-    return list(sentences), max(len(told) - REASONS_MAX, 0)
+    reported = [detail for detail in details if detail["type"] != "too_short" or detail["loc"][0] not in deeper]
+    sentences = dict.fromkeys(_sentence(detail, document) for detail in reported[:REASONS_MAX])
+    return list(sentences), max(len(reported) - REASONS_MAX, 0)
 
 
 def _sentence(detail: ErrorDetails, document: dict[str, JsonValue]) -> str:

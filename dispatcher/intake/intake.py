@@ -188,9 +188,9 @@ class Intake:
 
     def _judge(self, message: QueueMessage) -> Taken:
         message_id = message.origin.message_id
-        standing = self._records.state(message_id)
-        if standing.rejected is not None:
-            return self._finish_rejection(message, standing)
+        existing = self._records.state(message_id)
+        if existing.rejected is not None:
+            return self._finish_rejection(message, existing)
         document = parse_instruction(message.body)
         if isinstance(document, Violations):
             return self._reject(message, document)
@@ -246,8 +246,8 @@ class Intake:
     def _wait_for_repair(self, message: QueueMessage, reason: str) -> Taken:
         if message.delivery_count < self._deliveries_max():
             return self._put_back(message, reason)
-        told = f"it was delivered {message.delivery_count} times and could not be judged: {reason}"
-        return self._reject(message, _recognized(message.body, told))
+        reasoned = f"it was delivered {message.delivery_count} times and could not be judged: {reason}"
+        return self._reject(message, _recognized(message.body, reasoned))
 
     def _accepted(self, message: QueueMessage, document: InstructionDocument, job_run_id: str) -> JobRunAccepted:
         """The first entry of the job run, its sources pinned. Raises `Invalid` with every reason why there is none."""
@@ -302,19 +302,19 @@ class Intake:
         return Accepted(job_run_id, log)
 
     def _answer_repeated(
-        self, message: QueueMessage, document: InstructionDocument, job_run_id: str, standing: JobRunState
+        self, message: QueueMessage, document: InstructionDocument, job_run_id: str, existing: JobRunState
     ) -> Taken:
-        first, message_id = standing.accepted, message.origin.message_id
+        first, message_id = existing.accepted, message.origin.message_id
         if first is None or not self._is_same_request(document, first):
             return self._reject(message, _about(document, (_used_before(job_run_id),)))
         if message_id != first.message_id:
-            if document.task_token is not None and message_id not in standing.waiters:
+            if document.task_token is not None and message_id not in existing.waiters:
                 self._records.waiters.keep(job_run_id, message_id, document.task_token)
-            standing = self._note_repeat(job_run_id, message_id, _waiter(document))
-        elif standing.status.is_open:  # the accepting dispatcher may have died before marking it again
+            existing = self._note_repeat(job_run_id, message_id, _waiter(document))
+        elif existing.status.is_open:  # the accepting dispatcher may have died before marking it again
             self._records.mark_open(first)
         self._finish(message)
-        return Repeated(job_run_id, standing.status)
+        return Repeated(job_run_id, existing.status)
 
     def _is_same_request(self, document: InstructionDocument, first: JobRunAccepted) -> bool:
         if first.content_digest == content_digest(document):
@@ -358,12 +358,12 @@ class Intake:
         after = self._records.log(message_id).append(decide).after.state
         return self._finish_rejection(message, after)
 
-    def _finish_rejection(self, message: QueueMessage, standing: JobRunState) -> Rejected:
-        message_id, rejected = message.origin.message_id, standing.rejected
+    def _finish_rejection(self, message: QueueMessage, existing: JobRunState) -> Rejected:
+        message_id, rejected = message.origin.message_id, existing.rejected
         reasons = rejected.reasons if rejected is not None else ()
         if rejected is not None and rejected.requested_job_run_id is not None:
             self._records.mark_rejected(rejected.requested_job_run_id, message_id)
-        if not standing.dead_lettered:
+        if not existing.dead_lettered:
             self._queue.dead_letter(message, reasons)
             self._records.log(message_id).append(
                 lambda before: [] if before.state.dead_lettered else [MessageDeadLettered()]
@@ -436,12 +436,12 @@ def preview_job_run_id(document: InstructionDocument, records: JobRunStore | Non
     job_run_id = document.job_run_id
     if job_run_id is None or records is None:
         return None
-    standing = records.state(job_run_id)
-    if standing.accepted is None:
+    existing = records.state(job_run_id)
+    if existing.accepted is None:
         return None
-    if standing.accepted.content_digest != content_digest(document):
+    if existing.accepted.content_digest != content_digest(document):
         raise Invalid(_used_before(job_run_id))
-    return answer_to_repeat(records, job_run_id, standing)[1]
+    return answer_to_repeat(records, job_run_id, existing)[1]
 
 
 def _used_before(job_run_id: str) -> str:

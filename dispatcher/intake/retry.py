@@ -45,9 +45,9 @@ def plan_retry(records: JobRunStore, open_lake: Callable[[StoreLocation], DeltaC
     if before.accepted is None or before.status not in RETRIED:
         raise Invalid(_why_not(job_run_id, before))
     next_id = _next_id(job_run_id, before.accepted)
-    standing = records.state(next_id)
-    if standing.status is not JobRunStatus.ABSENT:
-        return _standing(job_run_id, next_id, standing)
+    existing = records.state(next_id)
+    if existing.status is not JobRunStatus.ABSENT:
+        return _existing(job_run_id, next_id, existing)
     spec = before.accepted.spec.model_copy(update={"job_run_id": next_id, "task_token": None})
     lake = open_lake(spec.lake)
     source = lake.table(spec.source_table_id)
@@ -77,7 +77,7 @@ def begin_retry(records: JobRunStore, retry: Retry) -> Retry:
     appended = records.log(retry.job_run_id).append(decide)
     records.restore_marker(mark)
     if appended.entry is None:
-        return _standing(retry.accepted.predecessor or "", retry.job_run_id, appended.after.state)
+        return _existing(retry.accepted.predecessor or "", retry.job_run_id, appended.after.state)
     return retry
 
 
@@ -91,16 +91,16 @@ def _next_id(job_run_id: str, accepted: JobRunAccepted) -> str:
     return next_id
 
 
-def _standing(job_run_id: str, next_id: str, standing: JobRunState) -> Retry:
-    accepted = standing.accepted
+def _existing(job_run_id: str, next_id: str, existing: JobRunState) -> Retry:
+    accepted = existing.accepted
     if accepted is None or accepted.predecessor != job_run_id:
         raise Invalid(f"another job run is called {next_id}: send the document again, with another job_run_id")
-    if standing.status in RETRIED:
+    if existing.status in RETRIED:
         raise Invalid(
-            f"{job_run_id} was run again as {next_id}, which is {standing.status}: `lithify retry {next_id}` goes on"
+            f"{job_run_id} was run again as {next_id}, which is {existing.status}: `lithify retry {next_id}` goes on"
         )
-    if not standing.status.is_open:
-        raise Invalid(f"{job_run_id} was run again as {next_id}, which has {standing.status}")
+    if not existing.status.is_open:
+        raise Invalid(f"{job_run_id} was run again as {next_id}, which has {existing.status}")
     return Retry(accepted, stands=True)
 
 
@@ -109,7 +109,7 @@ def _why_not(job_run_id: str, state: JobRunState) -> str:
         case JobRunStatus.ABSENT:
             return f"there is no job run {job_run_id!r} here: `lithify status` lists those there are"
         case JobRunStatus.REJECTED:
-            return f"{job_run_id} was rejected: mend its document and send it, or `lithify redrive` it"
+            return f"{job_run_id} was rejected: correct its document and send it, or `lithify redrive` it"
         case JobRunStatus.SUCCEEDED:
             return f"{job_run_id} has succeeded: there is nothing to run again"
         case _:

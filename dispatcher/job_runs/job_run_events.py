@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from compactor.events import types as said
+from compactor.events import types as event_types
 from compactor.events.relay import Event, Subject, bounded, entry_event, entryless_event
 from compactor.events.session_events import session_failed, session_succeeded
 from compactor.events.types import EventData
@@ -47,7 +47,7 @@ def subject_of(job_run_id: str, state: JobRunState) -> Subject:
 def set_aside_event(job_run_id: str, log_id: str, accepted: JobRunAccepted | None, reason: str, at_ms: int) -> Event:
     """The event for an unreadable log. Its id is the same for every sender and repetition."""
     subject = Subject(job_run_id, accepted.spec.source_table_id if accepted is not None else None)
-    return entryless_event(subject, log_id, at_ms, "set_aside", said.JobRunSetAside(reasons=bounded((reason,))))
+    return entryless_event(subject, log_id, at_ms, "set_aside", event_types.JobRunSetAside(reasons=bounded((reason,))))
 
 
 def job_run_events(
@@ -59,14 +59,14 @@ def job_run_events(
     desired_sla = state.accepted.spec.desired_sla if state.accepted is not None else None
 
     def build(entry: Entry[JobRunAction]) -> list[Event]:
-        told = []
+        events = []
         for ordinal, action in enumerate(entry.actions):
             data = _data_of(action, partitions, desired_sla)
-            if isinstance(data, said.SessionPlanned):
+            if isinstance(data, event_types.SessionPlanned):
                 data = data.model_copy(update={"waited_seconds": (entry.at_ms - accepted_at_ms) / 1000})
             if data is not None:
-                told.append(entry_event(subject, log_id, entry, ordinal, data))
-        return told
+                events.append(entry_event(subject, log_id, entry, ordinal, data))
+        return events
 
     return build
 
@@ -76,7 +76,7 @@ def _data_of(
 ) -> EventData | None:
     match action:
         case JobRunAccepted():
-            return said.JobRunAccepted(
+            return event_types.JobRunAccepted(
                 destination_compacted_table_id=action.spec.destination_compacted_table_id,
                 sessions=len(action.sessions),
                 priority=action.spec.priority,
@@ -84,11 +84,11 @@ def _data_of(
                 predecessor=action.predecessor,
             )
         case JobRunRejected():
-            return said.JobRunRejected(message_id=action.message_id, reasons=bounded(action.reasons))
+            return event_types.JobRunRejected(message_id=action.message_id, reasons=bounded(action.reasons))
         case JobRunRepeated() | JobRunPaused() | JobRunResumed() | JobRunWaitsForMoney():
             return _data_without_status(action)
         case JobRunClaimed():
-            return said.JobRunStarted(owner=action.owner) if action.epoch == 1 else None
+            return event_types.JobRunStarted(owner=action.owner) if action.epoch == 1 else None
         case MessageDeadLettered() | ClaimRenewed() | JobRunReleased() | CancelRequested():
             return None
         case JobRunEnded():
@@ -103,13 +103,13 @@ def _data_without_status(
     """Events without a change of status."""
     match action:
         case JobRunRepeated():
-            return said.JobRunRepeated(message_id=action.message_id, status=action.status, answer=action.answer)
+            return event_types.JobRunRepeated(message_id=action.message_id, status=action.status, answer=action.answer)
         case JobRunPaused():
-            return said.JobRunPaused(scope=action.scope, reason=action.reason)
+            return event_types.JobRunPaused(scope=action.scope, reason=action.reason)
         case JobRunResumed():
-            return said.JobRunResumed()
+            return event_types.JobRunResumed()
         case JobRunWaitsForMoney():
-            return None if action.again else said.JobRunWaitsForMoney(reason=action.reason)
+            return None if action.again else event_types.JobRunWaitsForMoney(reason=action.reason)
         case _:
             assert_never(action)
 
@@ -118,7 +118,7 @@ def _job_run_ended(action: JobRunEnded, desired_sla: int | None) -> EventData:
     outcome = action.outcome
     match outcome.status:
         case "succeeded":
-            return said.JobRunSucceeded(
+            return event_types.JobRunSucceeded(
                 nothing_to_do=outcome.nothing_to_do,
                 sessions=outcome.sessions,
                 rounds=outcome.rounds,
@@ -131,7 +131,7 @@ def _job_run_ended(action: JobRunEnded, desired_sla: int | None) -> EventData:
                 expected_sla=action.expected_sla,
             )
         case "failed":
-            return said.JobRunFailed(
+            return event_types.JobRunFailed(
                 failed_sessions=bounded(outcome.failed_sessions),
                 reasons=bounded(outcome.reasons),
                 seconds=action.seconds,
@@ -139,7 +139,7 @@ def _job_run_ended(action: JobRunEnded, desired_sla: int | None) -> EventData:
                 expected_sla=action.expected_sla,
             )
         case "cancelled":
-            return said.JobRunCancelled(reason="; ".join(outcome.reasons), seconds=action.seconds)
+            return event_types.JobRunCancelled(reason="; ".join(outcome.reasons), seconds=action.seconds)
         case _:
             assert_never(outcome.status)
 
@@ -148,7 +148,7 @@ def _session_data(action: AboutSession, partition: dict[str, str], desired_sla: 
     session_id = action.session_id
     match action:
         case SessionPlanned():
-            return said.SessionPlanned(
+            return event_types.SessionPlanned(
                 session_id=session_id,
                 partition=partition,
                 hash_bucket_count=action.hash_bucket_count,
@@ -166,7 +166,7 @@ def _session_data(action: AboutSession, partition: dict[str, str], desired_sla: 
         case SessionLaunching():
             return None
         case SessionLaunched():
-            return said.SessionLaunched(
+            return event_types.SessionLaunched(
                 session_id=session_id,
                 partition=partition,
                 attempt=action.attempt,
@@ -174,11 +174,11 @@ def _session_data(action: AboutSession, partition: dict[str, str], desired_sla: 
                 bundle=action.bundle,
             )
         case SessionStalled():
-            return said.SessionStalled(
+            return event_types.SessionStalled(
                 session_id=session_id, partition=partition, attempt=action.attempt, quiet_seconds=action.quiet_seconds
             )
         case SessionRetried():
-            return said.SessionRetried(
+            return event_types.SessionRetried(
                 session_id=session_id,
                 partition=partition,
                 attempt=action.attempt,

@@ -80,9 +80,9 @@ class OpenJobRun:
     @property
     def mark(self) -> MarkedJobRun:
         """Its marker, or the marker that it should have."""
-        said = self.marker.valid if self.marker is not None else None
-        if said is not None and said.table is not None:
-            return said
+        valid = self.marker.valid if self.marker is not None else None
+        if valid is not None and valid.table is not None:
+            return valid
         if self.state is not None and self.state.accepted is not None:
             partitions = (pin.partition for pin in self.state.accepted.sessions)
             return mark_of(self.state.accepted.spec, partitions, self.accepted_at_ms)

@@ -121,21 +121,21 @@ def answer_of(document: ResultDocument, uri: str) -> Success | Failure:
     uri  of the stored whole document, used if it is too large for an answer
     """
     if document.status == "succeeded":
-        told = document if fits_a_success(document) else _without_sessions(document, uri)
-        return Success(told.render().decode())
+        answer = document if fits_a_success(document) else _without_sessions(document, uri)
+        return Success(answer.render().decode())
     error = {"cancelled": JOB_RUN_CANCELLED, "rejected": JOB_RUN_REJECTED}.get(document.status, JOB_RUN_FAILED)
     return Failure(error, _cause(document))
 
 
 def _cause(document: ResultDocument) -> str:
     """The cause in ASCII, so that its length in characters is its length in bytes."""
-    told: dict[str, object] = {
+    cause: dict[str, object] = {
         "job_run_id": document.job_run_id,
         "table": document.table,
         "status": document.status,
         "reasons": [],
     }
-    room = CAUSE_CHARACTERS_MAX - len(json.dumps(told)) - len(', "and 1,000,000 more"')
+    room = CAUSE_CHARACTERS_MAX - len(json.dumps(cause)) - len(', "and 1,000,000 more"')
     kept: list[str] = []
     for reason in document.reasons:
         size = len(json.dumps(reason)) + len(", ")
@@ -146,8 +146,8 @@ def _cause(document: ResultDocument) -> str:
         kept.append(reason)
         room -= size
     left_out = len(document.reasons) - len(kept)
-    told["reasons"] = [*kept, f"and {left_out:,} more"] if left_out else kept
-    return json.dumps(told)
+    cause["reasons"] = [*kept, f"and {left_out:,} more"] if left_out else kept
+    return json.dumps(cause)
 
 
 def _without_sessions(document: ResultDocument, uri: str) -> ResultDocument:

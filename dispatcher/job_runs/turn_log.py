@@ -173,8 +173,8 @@ def apply(state: TurnState, action: TurnAction) -> TurnState:
         case PlaceWanted(want=want):
             return replace(state, wants=MappingProxyType({**state.wants, want.job_run_id: want}))
         case PlaceNotWanted():
-            standing = state.wants.get(action.job_run_id)
-            if standing is None or standing.epoch > action.epoch:
+            existing = state.wants.get(action.job_run_id)
+            if existing is None or existing.epoch > action.epoch:
                 return state
             wants = {key: want for key, want in state.wants.items() if key != action.job_run_id}
             return replace(state, wants=MappingProxyType(wants))

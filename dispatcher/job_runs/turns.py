@@ -234,8 +234,8 @@ class Turns:
         def decide(before: LogState[TurnState]) -> Sequence[TurnAction]:
             return [TurnTaken(turn=new)] if before.state.turn_of(job_run_id, session_ids) is None else []
 
-        standing = self.newest.turn_of(job_run_id, session_ids)
-        return standing or self._log.append(decide).after.state.turn_of(job_run_id, session_ids) or new
+        existing = self.newest.turn_of(job_run_id, session_ids)
+        return existing or self._log.append(decide).after.state.turn_of(job_run_id, session_ids) or new
 
     def inherit(self, mark: MarkedJobRun, in_flight: Collection[str]) -> None:
         """Called after a claim of a job run that was claimed before: inherits turns of earlier claims that have a
@@ -375,8 +375,8 @@ class Turns:
         )
 
     def _end_once(self, state: TurnState, turn: Turn) -> Sequence[TurnAction]:
-        standing = state.turns.get(turn.turn_id)
-        return [] if standing is None else [self._ended(standing, turn.epoch)]
+        existing = state.turns.get(turn.turn_id)
+        return [] if existing is None else [self._ended(existing, turn.epoch)]
 
     def _ended(self, turn: Turn, epoch: int) -> TurnEnded:
         usd = turn.usd_until(self._clock.now_ms())

@@ -63,8 +63,8 @@ class WaiterStore:
 
     def answered(self, job_run_id: str, message_id: str, answer: AnswerStatus) -> None:
         """Records the answer and deletes the token."""
-        said = WaiterAnswer(at_ms=self._clock.now_ms(), answer=answer)
-        self._store.put_if_absent(AnsweredWaiter(job_run_id, message_id).key, said.render())
+        receipt = WaiterAnswer(at_ms=self._clock.now_ms(), answer=answer)
+        self._store.put_if_absent(AnsweredWaiter(job_run_id, message_id).key, receipt.render())
         self._store.delete(TaskToken(job_run_id, message_id).key)
 
     def answers(self, job_run_id: str) -> dict[str, WaiterAnswer]:

@@ -233,7 +233,7 @@ class StackInAccount:
     def _await_stack(self, stack_id: str | None = None) -> str:
         until_seconds = self._clock.monotonic_seconds() + CHANGE_SECONDS_MAX
         while True:
-            with translated(f"stack {self.name} cannot be looked at"):
+            with translated(f"stack {self.name} cannot be described"):
                 status = self._status(stack_id) or ""
             if not status.endswith("IN_PROGRESS"):
                 return status

@@ -71,18 +71,18 @@ class BotoEmr:
         return cluster_id
 
     def clusters(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[ClusterSeen]:
-        asked = {"ClusterStates": list(states), **_created_after("CreatedAfter", created_after_ms)}
+        request = {"ClusterStates": list(states), **_created_after("CreatedAfter", created_after_ms)}
         with translated("the clusters on EMR cannot be listed"):
-            for page in self._client.get_paginator("list_clusters").paginate(**asked):
+            for page in self._client.get_paginator("list_clusters").paginate(**request):
                 yield from map(_cluster, page["Clusters"])
 
     def cluster(self, cluster_id: str) -> ClusterSeen | None:
-        with translated(f"cluster {cluster_id} cannot be looked at"):
+        with translated(f"cluster {cluster_id} cannot be described"):
             found = _unless_gone(lambda: self._client.describe_cluster(ClusterId=cluster_id))
         return None if found is None else _cluster(found["Cluster"])
 
     def steps(self, cluster_id: str) -> Sequence[StepSeen]:
-        with translated(f"the steps of cluster {cluster_id} cannot be looked at"):
+        with translated(f"the steps of cluster {cluster_id} cannot be described"):
             return [_step(step) for step in self._client.list_steps(ClusterId=cluster_id)["Steps"]]
 
     def terminate(self, cluster_ids: Sequence[str]) -> None:
@@ -108,24 +108,24 @@ class BotoEmrServerless:
         return job_run_id
 
     def job_runs(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[JobRunSeen]:
-        asked = {"states": list(states), **_created_after("createdAtAfter", created_after_ms)}
+        request = {"states": list(states), **_created_after("createdAtAfter", created_after_ms)}
         with translated(f"the job runs of application {self._application_id} cannot be listed"):
             pages = self._client.get_paginator("list_job_runs")
-            for page in pages.paginate(applicationId=self._application_id, **asked):
+            for page in pages.paginate(applicationId=self._application_id, **request):
                 for found in page["jobRuns"]:
                     yield _job_run(found, found["id"])
 
     def job_run(self, job_run_id: str) -> JobRunSeen | None:
-        asked = {"applicationId": self._application_id, "jobRunId": job_run_id}
-        with translated(f"job run {job_run_id} cannot be looked at"):
-            found = _unless_gone(lambda: self._client.get_job_run(**asked))
+        request = {"applicationId": self._application_id, "jobRunId": job_run_id}
+        with translated(f"job run {job_run_id} cannot be described"):
+            found = _unless_gone(lambda: self._client.get_job_run(**request))
         return None if found is None else _job_run(found["jobRun"], job_run_id)
 
     def cancel(self, job_run_id: str) -> None:
-        asked = {"applicationId": self._application_id, "jobRunId": job_run_id}
+        request = {"applicationId": self._application_id, "jobRunId": job_run_id}
         with translated(f"job run {job_run_id} cannot be cancelled"):
             try:
-                self._client.cancel_job_run(**asked)
+                self._client.cancel_job_run(**request)
             except ClientError as error:
                 if _code_of(error) not in (*_GONE, "ValidationException"):  # it has ended
                     raise

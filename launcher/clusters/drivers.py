@@ -204,7 +204,7 @@ class Driver:
     """A `RunningSparkJob`: the process of a reference, started by this process or by another."""
 
     def __init__(self, reference: ClusterReference, child: subprocess.Popen[bytes] | None, *, is_here: bool) -> None:
-        """`is_here` False: the machine was restarted since, so it cannot run any more."""
+        """`is_here` False: the machine was restarted since, so it no longer runs."""
         ids = reference.ids
         self._reference = reference
         self._child = child
@@ -239,7 +239,7 @@ class Driver:
             return JobRunning()  # only its supervisor was killed
         record = read_record(self._record_file)
         if record is None or record.exit_code is None:
-            return JobVanished("vanished: its processes are gone, and nobody saw how they ended")
+            return JobVanished("vanished: its processes are gone, and their exit was not observed")
         if record.stopped is not None and record.exit_code != 0:
             return JobFailed(ErrorKind.UNAVAILABLE, f"was ended from outside (SIGTERM): {record.stopped}")
         return status_of_exit(record.exit_code, self.output_tail())
@@ -258,7 +258,7 @@ class Driver:
                 os.killpg(record.group, signal.SIGKILL)
 
     def output_tail(self) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         try:
             with self.output.open("rb") as output:
                 output.seek(max(0, self.output.stat().st_size - OUTPUT_TAIL_BYTES))

@@ -152,7 +152,7 @@ class EmrJob:
     def status(self) -> JobStatus:
         seen = self._service.cluster(self._cluster_id)
         if seen is None:
-            return JobVanished(f"vanished: EMR knows no cluster {self._cluster_id} any more")
+            return JobVanished(f"vanished: EMR no longer knows cluster {self._cluster_id}")
         is_over = seen.state in ENDED_STATES or (seen.state not in LIVE_STATES and seen.code in _STEP_HAS_ENDED)
         return self._status_at_end(seen) if is_over else JobRunning()
 

@@ -126,7 +126,7 @@ class EmrServerlessJob:
     def status(self) -> JobStatus:
         seen = self._service.job_run(self._job_run_id)
         if seen is None:
-            return JobVanished(f"vanished: EMR Serverless knows no job run {self._job_run_id} any more")
+            return JobVanished(f"vanished: EMR Serverless no longer knows job run {self._job_run_id}")
         if seen.state not in SERVERLESS_ENDED_STATES:
             return JobRunning()
         if seen.state == "SUCCESS":

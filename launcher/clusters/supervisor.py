@@ -24,7 +24,7 @@ from pathlib import Path
 TICK_SECONDS = 20.0
 KILL_TICK_SECONDS = 1.0
 STOP_REQUESTED = "it was asked to"
-UNATTENDED = "nobody looked at it any more"
+UNATTENDED = "no dispatcher has polled it for too long"
 
 
 def process_started(pid: int) -> str | None:

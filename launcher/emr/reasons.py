@@ -2,7 +2,7 @@
 
 | what the service says                                          | kind        | tried again          |
 |----------------------------------------------------------------|-------------|----------------------|
-| a role or a user lacks a right, an instance profile is invalid | Denied      | for hours: mend it   |
+| a role or a user lacks a right, an instance profile is invalid | Denied      | for hours: fix it    |
 | a quota or an application's maximum capacity is reached        | Unavailable | for hours            |
 | no capacity, an instance fleet that timed out                  | Unavailable | for hours            |
 | Spot instances were taken away                                 | Unavailable | for hours            |
@@ -12,7 +12,7 @@
 | another compactor was faster (exit code 3)                     | Fenced      | planned anew         |
 | the program can never work (exit code 2)                       | Invalid     | never                |
 | bootstrap failed, a node failed, the step failed               | crashed     | a few times          |
-| somebody terminated the cluster, cancelled the step            | crashed     | a few times          |
+| the cluster was terminated, the step was cancelled             | crashed     | a few times          |
 
 Codes are matched before words, because AWS may change words. An end that matches no rule is `crashed`, with the
 service's message.

@@ -16,7 +16,7 @@ COMING_STATES = frozenset({"STARTING", "BOOTSTRAPPING"})
 LIVE_STATES = frozenset({*COMING_STATES, "RUNNING", "WAITING"})
 ENDED_STATES = frozenset({"TERMINATED", "TERMINATED_WITH_ERRORS"})
 PAID_STATES = frozenset({*LIVE_STATES, "TERMINATING"})
-"""A `TERMINATING` cluster runs nothing any more, but is still paid for."""
+"""A `TERMINATING` cluster no longer runs anything, but is still billed."""
 
 SERVERLESS_LIVE_STATES = frozenset({"SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "QUEUED"})
 SERVERLESS_PAID_STATES = frozenset({*SERVERLESS_LIVE_STATES, "CANCELLING"})
@@ -68,7 +68,7 @@ class EmrService(Protocol):
         """All of the account and region that are in one of these states, page by page."""
 
     def cluster(self, cluster_id: str) -> ClusterSeen | None:
-        """None: there is no such cluster any more."""
+        """None: the cluster no longer exists."""
 
     def steps(self, cluster_id: str) -> Sequence[StepSeen]:
         """The last one first."""
@@ -87,7 +87,7 @@ class EmrServerlessService(Protocol):
         """All of the application that are in one of these states, page by page."""
 
     def job_run(self, job_run_id: str) -> JobRunSeen | None:
-        """None: there is no such job run any more."""
+        """None: the job run no longer exists."""
 
     def cancel(self, job_run_id: str) -> None:
         """Allowed for an ended job run."""

@@ -26,7 +26,7 @@ TABLE = "ACME.ORDERS.V1"
 DELTAS = 120
 JAVAS_OWN = "WARNING: Using incubator modules"
 PROGRESS = re.compile(r" *[0-9.]+ s  \(unpartitioned\): ")
-INTERRUPTED = "interrupted: what was written until then stays, and nothing of it runs any more"
+INTERRUPTED = "interrupted: what was written until then stays, and all its processes have ended"
 
 
 @pytest.fixture

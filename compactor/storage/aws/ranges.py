@@ -81,12 +81,12 @@ class S3Ranges:
             found = obstore.get(self._store(bucket), key, options=options)
             return found, memoryview(found.bytes())
         except (exceptions.BaseError, OSError) as error:
-            told = _translated(error, uri, options)
-            if isinstance(told, Denied):
+            translated = _translated(error, uri, options)
+            if isinstance(translated, Denied):
                 with self._lock:
                     self._stores.pop(bucket, None)
                 self._clients.renew(self._clock.monotonic_seconds())
-            raise told from error
+            raise translated from error
 
     def _store(self, bucket: str) -> S3Store:
         with self._lock:

@@ -307,7 +307,7 @@ def test_a_service_that_refuses_now_is_unavailable_and_one_that_denies_is_denied
     cluster = EmrCluster(service.boto.without_retries(), service.settings, ClusterRoom(), "first", service.clock)
     job = service.launched(cluster)
     service.server.faults.append(Throttled("DescribeCluster"))
-    with pytest.raises(Unavailable, match="cannot be looked at"):
+    with pytest.raises(Unavailable, match="cannot be described"):
         job.status()
     service.server.faults.append(Denies("DescribeCluster"))
     with pytest.raises(Denied):

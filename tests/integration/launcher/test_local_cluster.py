@@ -138,7 +138,7 @@ def test_a_job_that_nobody_looks_at_any_more_is_ended(tmp_path: Path) -> None:
         time.sleep(0.1)
     job = place.attach(reference)
     assert job is not None
-    assert said(end_of(job)) == "was ended from outside (SIGTERM): nobody looked at it any more"
+    assert said(end_of(job)) == "was ended from outside (SIGTERM): no dispatcher has polled it for too long"
 
 
 def test_only_the_end_of_a_long_output_is_kept_in_mind(tmp_path: Path) -> None:

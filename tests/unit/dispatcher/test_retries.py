@@ -321,7 +321,9 @@ def test_a_session_whose_dispatchers_vanish_one_after_the_other_is_given_up(tmp_
     assert setbacks(desk, job_run_id) == Setbacks(unwatched=3)
     desk.run()
     assert desk.cluster.launched == []
-    assert failed(desk, job_run_id).reasons == ("it was launched 4 times, and 3 times in a row nobody saw the end",)
+    assert failed(desk, job_run_id).reasons == (
+        "it was launched 4 times, and 3 times in a row its end was not observed",
+    )
     desk.close()
 
 

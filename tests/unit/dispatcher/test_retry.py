@@ -169,7 +169,7 @@ def test_a_refused_retry_has_its_reason(desk: Desk) -> None:
         retry(desk, "other")
     rejected = desk.send("{")
     desk.take()
-    with pytest.raises(Invalid, match=f"{rejected} was rejected: mend its document"):
+    with pytest.raises(Invalid, match=f"{rejected} was rejected: correct its document"):
         retry(desk, rejected)
 
 
