@@ -14,6 +14,7 @@ has a hint. A hint of a stream without work (its writer lost a race or was kille
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from compactor.catalog.snapshot import StreamSnapshot
@@ -61,12 +62,12 @@ class NewsHints:
                 self._store.delete(entry.key)
 
 
-def partitions_with_news(store: ObjectStore, table_id: str) -> list[dict[str, str]]:
-    """The partitions of a table that have a hint, each once."""
-    found: dict[StreamFolder, None] = {}
+def partitions_with_news(store: ObjectStore, table_id: str) -> Iterator[dict[str, str]]:
+    """The partitions of a table that have a hint, each once. They are listed as the caller takes them."""
+    last: StreamFolder | None = None
     for entry in store.list(f"{TableFolder(table_id).news}/"):
         with suppress(Invalid):  # not a name that Lithify writes
             path = parse(entry.key)
-            if isinstance(path, NewsHint):
-                found[path.stream] = None
-    return [dict(stream.partition) for stream in found]
+            if isinstance(path, NewsHint) and path.stream != last:  # hints of one stream are listed together
+                last = path.stream
+                yield dict(last.partition)

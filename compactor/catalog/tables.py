@@ -596,6 +596,13 @@ class Table:
             return None
         return sorted(partitions_with_news(self._store, self.table_id), key=lambda each: tuple(each.values()))
 
+    def each_partition(self, *, with_news: bool) -> Iterator[dict[str, str]]:
+        """The partitions, in the order of the store: all, or, if the table has news hints, those that may have
+        something to compact. Each page is listed when the caller reaches it."""
+        if with_news and self.properties.news_hints:
+            return partitions_with_news(self._store, self.table_id)
+        return _decoded(encoded_names(self._store, f"{self._folder.streams}/"), decode_partition)
+
     def known_schema(self, partitions: Sequence[PartitionValues] | None = None) -> pa.Schema:
         """The columns of the rows: declared, compacted, and of pending upserts. `partitions` None: all partitions."""
         named = [] if self.schema is None else [(f"the schema of {self.table_id}", self.schema)]

@@ -44,7 +44,8 @@ class SessionData(EventData):
 
 
 class JobRunAccepted(EventData):
-    """`sessions`: partition streams to compact. `predecessor`: the job run that this one runs again.
+    """`sessions`: partition streams to compact. `predecessor`: the job run that this one runs again. `finds_sessions`:
+    it has many partition streams, and finds those to compact as it reaches them; `sessions` is 0 then.
 
     A second delivery of the same message causes no event.
     """
@@ -55,6 +56,7 @@ class JobRunAccepted(EventData):
     priority: int
     desired_sla: int | None
     predecessor: str | None = None
+    finds_sessions: bool = False
 
 
 class JobRunRejected(EventData):

@@ -20,7 +20,7 @@ def check_destination(source_table_id: str, destination: Table) -> None:
     """
     if destination.table_id == source_table_id:
         return
-    for partition in destination.partitions():
+    for partition in destination.each_partition(with_news=False):
         snapshot = destination.stream(partition).load().state
         check_destination_stream(source_table_id, destination.table_id, partition, snapshot)
         if snapshot.compacted is not None:

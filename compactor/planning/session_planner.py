@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 
@@ -31,6 +32,9 @@ from compactor.storage.paths import is_open_file
 from compactor.storage.side_by_side import side_by_side
 from compactor.tabular import FileOutline, TabularFile, read_outline, read_schema
 
+STREAMS_PER_PAGE = 64
+"""Streams that are looked at in one go: at 30 ms a request, less than a second on an object store."""
+
 
 @dataclass(frozen=True)
 class PinnedSession:
@@ -53,28 +57,68 @@ class PinnedSession:
         return self.pending_file_count > 0 or self.files_to_clean > 0
 
 
-def pin_sessions(run: JobRunSpec, lake: DeltaCatalog, source: Table | None = None) -> tuple[PinnedSession, ...]:
+def pin_sessions(
+    run: JobRunSpec,
+    lake: DeltaCatalog,
+    source: Table | None = None,
+    partitions: Iterable[dict[str, str]] | None = None,
+) -> tuple[PinnedSession, ...]:
     """One session per partition stream that has an active stream version, in partition order.
 
     Nothing is written, and the destination table is not created. Raises `Invalid` for a missing table or partition, an
     offline table, a destination with other data, and an excessive number of files.
 
-    source  the job run's table, if it was just opened
+    source      the job run's table, if it was just opened
+    partitions  those to compact, if they were just listed
     """
     source = lake.table(run.source_table_id) if source is None else source
-    destination = lake.table_like(run.destination_compacted_table_id, source)
-    check_online((source, destination))
-    check_destination(source.table_id, destination)
+    destination = check_tables(run, lake, source)
 
     def pin(number_and_partition: tuple[int, dict[str, str]]) -> PinnedSession | None:
         number, partition = number_and_partition
         return _pin(run, source, destination, partition, number)
 
-    partitions = list(enumerate(partitions_to_compact(run, source), 1))
-    found = side_by_side(lake.location, pin, partitions)
+    wanted = partitions_to_compact(run, source) if partitions is None else partitions
+    found = side_by_side(lake.location, pin, list(enumerate(wanted, 1)))
     sessions = tuple(pinned for pinned in found if pinned is not None)
-    _check_file_counts(run, sum(pinned.compacted_rows + pinned.pending_rows for pinned in sessions))
+    check_file_counts(run, sum(pinned.compacted_rows + pinned.pending_rows for pinned in sessions))
     return sessions
+
+
+def check_tables(run: JobRunSpec, lake: DeltaCatalog, source: Table) -> Table:
+    """The destination of a job run, which need not exist. Raises `Invalid` if a table is offline, or the destination
+    has other data."""
+    destination = lake.table_like(run.destination_compacted_table_id, source)
+    check_online((source, destination))
+    check_destination(source.table_id, destination)
+    return destination
+
+
+class SessionFinder:
+    """Finds the sessions of a job run that is pinned by time, as it reaches them: memory holds one page of its streams.
+
+    A stream is read as it was at that time, or later: its source is pinned to the last entry written until then.
+    """
+
+    def __init__(self, run: JobRunSpec, lake: DeltaCatalog, until_ms: int) -> None:
+        """Raises `Invalid` for a missing or offline table, and for a destination with other data."""
+        self._run = run
+        self._lake = lake
+        self._until_ms = until_ms
+        self._source = lake.table(run.source_table_id)
+        self._destination = check_tables(run, lake, self._source)
+        self._streams = streams_to_compact(run, self._source)
+
+    def next(self) -> tuple[PinnedSession, ...] | None:
+        """The sessions with work on the next streams, without numbers in their ids; None: there are no more streams."""
+        page = list(islice(self._streams, STREAMS_PER_PAGE))
+        if not page:
+            return None
+        found = side_by_side(self._lake.location, self._pin, page)
+        return tuple(pinned for pinned in found if pinned is not None and pinned.has_work)
+
+    def _pin(self, partition: dict[str, str]) -> PinnedSession | None:
+        return _pin(self._run, self._source, self._destination, partition, 0, self._until_ms)
 
 
 def spec_as_compacted(
@@ -242,19 +286,22 @@ def _cleaning(session: SessionInput, max_dead_row_share: float) -> tuple[str, ..
     )
 
 
-def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str], ...]:
-    """The partitions of a job run: those that it names, or all. Of a table that lists the streams with something to do
-    only these. Published tables are looked at whole: files may have to be rewritten that no delta has touched."""
+def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str]]:
+    """The partitions of a job run that names none, in the order of the store, listed as the caller takes them. Of a
+    table that lists the streams with something to do only these. Published tables are looked at whole: files may have
+    to be rewritten that no delta has touched."""
     into_itself = run.destination_compacted_table_id == source.table_id
-    if run.partitions is None and into_itself and not source.properties.publish:
-        with_news = source.partitions_with_news()
-        if with_news is not None:
-            return tuple(with_news)
-    if run.partitions is None and not source.partition_keys:
-        return ({},)  # its one stream; a log without entries has nothing to pin
-    existing = source.partitions()
+    with_news = into_itself and not source.properties.publish
+    if not source.partition_keys and not (with_news and source.properties.news_hints):
+        return iter([{}])  # its one stream; a log without entries has nothing to pin
+    return source.each_partition(with_news=with_news)
+
+
+def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str], ...]:
+    """The partitions of a job run, in the order of their values: those that it names, or `streams_to_compact`."""
     if run.partitions is None:
-        return tuple(existing)
+        return in_order(streams_to_compact(run, source))
+    existing = source.partitions()
     known = {frozenset(partition.items()) for partition in existing}
     missing = [partition for partition in run.partitions if frozenset(partition.items()) not in known]
     if missing:
@@ -262,7 +309,11 @@ def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str
     return run.partitions
 
 
-def _check_file_counts(run: JobRunSpec, rows: int) -> None:
+def in_order(partitions: Iterable[dict[str, str]]) -> tuple[dict[str, str], ...]:
+    return tuple(sorted(partitions, key=lambda partition: tuple(partition.values())))
+
+
+def check_file_counts(run: JobRunSpec, rows: int) -> None:
     """An upper estimate from the logs: rows that lose are counted too."""
     rows_per_file = {
         "rows_per_compacted_file": run.rows_per_compacted_file,
@@ -279,14 +330,22 @@ def _check_file_counts(run: JobRunSpec, rows: int) -> None:
 
 
 def _pin(
-    run: JobRunSpec, source: Table, destination: Table, partition: dict[str, str], number: int
+    run: JobRunSpec,
+    source: Table,
+    destination: Table,
+    partition: dict[str, str],
+    number: int,
+    until_ms: int | None = None,
 ) -> PinnedSession | None:
+    """`until_ms`: the source is pinned to the last entry written until then; None: to its last entry."""
     stream, written = source.stream(partition), destination.stream(partition)
-    at = stream.load()
+    now = at = stream.load()
+    if until_ms is not None and now.at_ms > until_ms:
+        at = stream.load(as_of=stream.log.entry_number_at(until_ms))
     active = at.state.active
     if active is None:
         return None
-    current = at if written is stream else written.load()
+    current = now if written is stream else written.load()
     spec = SessionSpec(
         job_run=run,
         session_id=f"{run.job_run_id}.{number}",
@@ -296,7 +355,7 @@ def _pin(
         source_position=active.last_position,
         destination_entry_number=current.entry_number,
     )
-    return _pinned(spec, stream, at.state, current.state, is_open=bool(destination.properties.publish))
+    return _pinned(spec, stream, now.state, current.state, is_open=bool(destination.properties.publish))
 
 
 def pinned_session(spec: SessionSpec, lake: DeltaCatalog) -> PinnedSession:

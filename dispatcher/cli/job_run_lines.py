@@ -175,7 +175,8 @@ def _progress_text(view: JobRunView) -> str:
     if view.eta_seconds is not None:
         seconds = f"{abs(view.eta_seconds):,.0f} s"
         left = f", {seconds} longer than expected" if view.eta_seconds < 0 else f", about {seconds} left"
-    return f"{over} of {counted(len(view.sessions), 'session')} done, {running} running{left}"
+    found = " found so far" if view.finds_sessions else ""
+    return f"{over} of {counted(len(view.sessions), 'session')}{found} done, {running} running{left}"
 
 
 def _left(session: SessionView) -> str:

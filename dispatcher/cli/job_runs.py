@@ -183,7 +183,7 @@ def retry(
     """Run a failed or cancelled job run again, as a new job run. What it has committed stays committed."""
     dependencies = dependencies_of(context)
     records = _recorded(dependencies, state, s3_endpoint_url, region)
-    again = plan_retry(records, dependencies.lake, job_run_id)
+    again = plan_retry(records, dependencies.lake, job_run_id, dependencies.clock)
     if not dry_run:
         again = begin_retry(records, again)
     partitions = [pin.partition for pin in again.accepted.sessions]
@@ -211,7 +211,9 @@ def _retry_lines(again: Retry, job_run_id: str, *, dry_run: bool) -> Iterator[st
     else:
         yield f"{job_run_id} {'would run' if dry_run else 'runs'} again as {again.job_run_id}:"
         yield from (f"  {render_partition(pin.partition)}" for pin in again.accepted.sessions)
-        if not again.accepted.sessions:
+        if again.accepted.partitions is None:
+            yield "  it finds its sessions as it reaches them"
+        elif not again.accepted.sessions:
             yield "  no partition has anything left to do"
     if not dry_run:
         yield f"  lithify watch {again.job_run_id}"

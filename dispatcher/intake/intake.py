@@ -49,7 +49,6 @@ from compactor.log.durable_log import LogState
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
-from compactor.planning.session_planner import PinnedSession, pin_sessions
 from compactor.planning.table_terms import complete_by_table
 from compactor.storage.location import StoreLocation, key_bytes_max, parse_location
 from compactor.storage.paths import JobRunFolder
@@ -63,7 +62,7 @@ from dispatcher.intake.instruction import (
     job_run_spec,
     parse_instruction,
 )
-from dispatcher.intake.lake_checks import check_against_lake
+from dispatcher.intake.pinning import pin_sources
 from dispatcher.intake.queue import Queue, QueueMessage
 from dispatcher.intake.visibility import VisibilityKeeper
 from dispatcher.job_runs.claims import JobRunLog
@@ -75,7 +74,6 @@ from dispatcher.job_runs.job_run_log import (
     JobRunState,
     JobRunStatus,
     MessageDeadLettered,
-    SessionPin,
     Waiter,
 )
 from dispatcher.job_runs.job_run_store import JobRunStore
@@ -257,15 +255,14 @@ class Intake:
         lake = self._open_lake(location)
         source = lake.table(asked.source_table_id)
         spec = complete_by_table(asked, fields_given(document), source)
-        _refuse_if(check_against_lake(spec, source, lambda uri: admission.may_read(location, uri)))
-        pinned = pin_sessions(spec, lake, source)
-        _refuse_if(admission.file_refusals(location, pinned))
+        pinned = pin_sources(spec, lake, source, self._clock, admission)
         return JobRunAccepted(
             spec=spec,
             content_digest=content_digest(document),
             message_id=message.origin.message_id,
-            sessions=pins(pinned),
+            sessions=pinned.sessions,
             waiter=_waiter(document),
+            pinned_until_ms=pinned.pinned_until_ms,
         )
 
     def locate_lake(self, document: InstructionDocument) -> StoreLocation:
@@ -410,22 +407,6 @@ def _refuse_if(reasons: Iterable[str]) -> None:
     found = tuple(reasons)
     if found:
         raise Invalid(*found)
-
-
-def pins(sessions: Iterable[PinnedSession]) -> tuple[SessionPin, ...]:
-    """The sessions of a job run that have work."""
-    return tuple(
-        SessionPin(
-            session_id=pinned.spec.session_id,
-            partition=pinned.spec.partition,
-            source_stream_version=pinned.spec.source_stream_version,
-            source_entry_number=pinned.spec.source_entry_number,
-            source_position=pinned.spec.source_position,
-            destination_entry_number=pinned.spec.destination_entry_number,
-        )
-        for pinned in sessions
-        if pinned.has_work
-    )
 
 
 def preview_job_run_id(document: InstructionDocument, records: JobRunStore | None) -> str | None:

@@ -6,7 +6,8 @@ file shows (a corrupt file, a missing key column) are found by the session, befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import pyarrow as pa
 
@@ -17,37 +18,44 @@ from compactor.catalog.tables import Table
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import Operation
-from compactor.planning.session_planner import partitions_to_compact
+from compactor.planning.session_planner import streams_to_compact
 from compactor.planning.spec import JobRunSpec
 from compactor.schemas.unify import unify_schemas
 from compactor.tabular import TabularFile, read_schema
 
-STREAMS_LOOKED_AT_MAX = 64
+STREAMS_LOOKED_AT_MAX = 32
 """A table's partitions nearly always have the same columns; if one has others, its own session reports it."""
 
 
 def check_against_lake(
-    job_run: JobRunSpec, table: Table, may_read: Callable[[str], bool] = lambda _: True
+    job_run: JobRunSpec,
+    table: Table,
+    may_read: Callable[[str], bool] = lambda _: True,
+    listed: Sequence[dict[str, str]] | None = None,
 ) -> tuple[str, ...]:
     """Every reason why this job run can never work on the lake as it is; empty if there is none.
 
     table     its source
     may_read  whether a file with this absolute URI may be opened here; one that may not be is passed over
+    listed    the first of the partitions of a job run that names none, if they were just listed
     """
     reasons: list[str] = []
     streams = []
-    existing = partitions_to_compact(job_run, table) if job_run.partitions is None else table.partitions()
-    known = {frozenset(partition.items()) for partition in existing}
-    for partition in existing if job_run.partitions is None else job_run.partitions:
-        try:
-            stream = table.stream(partition)
-        except Invalid as error:
-            reasons.extend(error.reasons)
-            continue
-        if frozenset(partition.items()) in known:
-            streams.append(stream)
-        else:
-            reasons.append(f"there is no partition stream {stream}: nothing was ever appended to it")
+    if job_run.partitions is None:
+        first = islice(streams_to_compact(job_run, table), STREAMS_LOOKED_AT_MAX) if listed is None else listed
+        streams += [table.stream(partition) for partition in first]
+    else:
+        known = {frozenset(partition.items()) for partition in table.partitions()}
+        for partition in job_run.partitions:
+            try:
+                stream = table.stream(partition)
+            except Invalid as error:
+                reasons.extend(error.reasons)
+                continue
+            if frozenset(partition.items()) in known:
+                streams.append(stream)
+            else:
+                reasons.append(f"there is no partition stream {stream}: nothing was ever appended to it")
     streams = streams[:STREAMS_LOOKED_AT_MAX]
     reasons.extend(_check_columns(job_run, _schemas(table, streams, may_read)))
     return tuple(reasons)

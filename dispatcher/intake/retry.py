@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
+from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
-from compactor.planning.session_planner import pin_sessions
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import encode
 from dispatcher.intake.instruction import JOB_RUN_ID_BYTES_MAX
-from dispatcher.intake.intake import pins
-from dispatcher.intake.lake_checks import check_against_lake
+from dispatcher.intake.pinning import pin_sources
 from dispatcher.job_runs.job_run_log import JobRunAccepted, JobRunAction, JobRunState, JobRunStatus
 from dispatcher.job_runs.job_run_store import RETRIED, JobRunStore, next_retry_id
 
@@ -39,7 +38,9 @@ class Retry:
         return self.accepted.spec.job_run_id
 
 
-def plan_retry(records: JobRunStore, open_lake: Callable[[StoreLocation], DeltaCatalog], job_run_id: str) -> Retry:
+def plan_retry(
+    records: JobRunStore, open_lake: Callable[[StoreLocation], DeltaCatalog], job_run_id: str, clock: Clock
+) -> Retry:
     """Writes nothing. Raises `Invalid`, with every reason, if the job run must not be retried."""
     before = records.state(job_run_id)
     if before.accepted is None or before.status not in RETRIED:
@@ -51,13 +52,12 @@ def plan_retry(records: JobRunStore, open_lake: Callable[[StoreLocation], DeltaC
     spec = before.accepted.spec.model_copy(update={"job_run_id": next_id, "task_token": None})
     lake = open_lake(spec.lake)
     source = lake.table(spec.source_table_id)
-    reasons = check_against_lake(spec, source)
-    if reasons:
-        raise Invalid(*reasons)
+    pinned = pin_sources(spec, lake, source, clock)
     accepted = before.accepted.model_copy(
         update={
             "spec": spec,
-            "sessions": pins(pin_sessions(spec, lake, source)),
+            "sessions": pinned.sessions,
+            "pinned_until_ms": pinned.pinned_until_ms,
             "predecessor": job_run_id,
             "waiter": None,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from compactor.events.relay import SessionSubject, Subject
 from compactor.model.clock import Clock
@@ -19,6 +20,7 @@ from dispatcher.job_runs.job_run_log import (
     apply,
     conclude,
     expected_sla,
+    outcome_of_sessions,
 )
 from dispatcher.job_runs.journal import ClaimJournal
 from dispatcher.job_runs.launch_gate import LaunchGate
@@ -47,8 +49,8 @@ class ClaimedJobRun:
         self.accepted = state.accepted
         self.accepted_at_ms = claim.log.entry(1).at_ms
         self.job_run_id = state.accepted.spec.job_run_id
-        spec, partitions = state.accepted.spec, (pin.partition for pin in state.accepted.sessions)
-        self.mark = mark_of(spec, partitions, self.accepted_at_ms, claim.owner, claim.epoch)
+        spec = state.accepted.spec
+        self.mark = mark_of(spec, state.accepted.partitions, self.accepted_at_ms, claim.owner, claim.epoch)
         self.claim = claim
         self.cancelled = False
         self.lost = False
@@ -58,6 +60,7 @@ class ClaimedJobRun:
         self._turns = turns
         self._turn_of: dict[str, Turn] = {}
         self._clock = clock
+        self._sessions_taken = len(state.sessions)
         self._told_entry_number = 0
         self._looked_at_seconds: float | None = None
 
@@ -82,6 +85,15 @@ class ClaimedJobRun:
     def newest(self) -> JobRunState:
         """The fold after the last read or write here."""
         return self.claim.log.newest.state
+
+    def take_found(self) -> tuple[SessionState, ...]:
+        """The sessions that were found since the last call, or since the claim."""
+        sessions = self.newest.sessions
+        found = (
+            tuple(islice(sessions.values(), self._sessions_taken, None)) if self._sessions_taken < len(sessions) else ()
+        )
+        self._sessions_taken += len(found)
+        return found
 
     def session(self, session_id: str) -> SessionState:
         return self.look(every_seconds=0).sessions[session_id]
@@ -168,7 +180,7 @@ def end_as_failed(claim: Claim, error_kind: ErrorKind, reason: str, clock: Clock
         ]
         for end in ends:
             state = apply(state, end)
-        outcome = conclude(state)
+        outcome = outcome_of_sessions(state)
         if outcome is None:
             raise Corrupt(f"{claim.log.folder} has sessions that are neither open nor ended")
         if not ends:  # all had ended already: the job run itself failed

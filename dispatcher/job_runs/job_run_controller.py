@@ -33,13 +33,14 @@ from compactor.storage.paths import MarkedJobRun
 from dispatcher.job_runs.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.job_runs.claims import UNSEEN_CLAIM_SECONDS, Claim, JobRunLog, NotClaimed, claim_job_run
 from dispatcher.job_runs.job_run_events import set_aside_event
-from dispatcher.job_runs.job_run_log import JobRunState, SessionPin, session_spec
+from dispatcher.job_runs.job_run_log import JobRunState, SessionPin, SessionState, session_spec
 from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.liveness import Fleet, Heart
 from dispatcher.job_runs.open_runs import OpenJobRun, OpenJobRuns
 from dispatcher.job_runs.pauses import Pause, Pauses, note_pause
 from dispatcher.job_runs.ranking import stream_digest
+from dispatcher.job_runs.session_finding import SessionFinding
 from dispatcher.job_runs.session_pool import SessionPool, Unit, WaitingSession
 from dispatcher.job_runs.session_starts import LOOK_SECONDS_MIN, SessionStarts, ends_turn
 from dispatcher.job_runs.turn_log import FlowLimits, Turn
@@ -101,10 +102,12 @@ class JobRunControllerSettings:
 
 @dataclass(frozen=True)
 class Launchers:
-    """The launchers of sessions: each in its own Spark job, or small ones together."""
+    """The launchers of sessions: each in its own Spark job, or small ones together. `finding`: of sessions of job runs
+    that are pinned by time."""
 
     sessions: SessionLauncher
     bundles: BundleLauncher
+    finding: SessionFinding
 
 
 class JobRunController:
@@ -277,6 +280,7 @@ class JobRunController:
         except LithifyError as error:
             _log.warning("claim_not_released", reason=str(error))  # it is taken over once this dispatcher is gone
         self._listeners.leave(held.job_run_id)
+        self._launchers.finding.forget(held.job_run_id)
         del self._held[held.job_run_id]
 
     # -- claiming job runs
@@ -416,15 +420,7 @@ class JobRunController:
         if claim.epoch > 1:
             in_flight = [each.pin.session_id for each in state.open_sessions() if each.in_flight is not None]
             self.turns.inherit(held.mark, in_flight)
-        bundles = self._launchers.bundles.bounds.allow_bundles
-        waiting = [
-            replace(
-                _waiting(held, session.pin),
-                may_share=bundles and not session.alone,
-                bundle=session.bundle if session.in_flight is not None else None,
-            )
-            for session in state.open_sessions()
-        ]
+        waiting = [self._waiting(held, session) for session in state.open_sessions()]
         self._publisher.follow(held.job_run_id, claim.log, state)
         self._listeners.tables.follow(held.job_run_id, state)
         self._answers.seen(held.job_run_id, state)
@@ -433,6 +429,24 @@ class JobRunController:
             self._pool.add(each)
         _log.info("job_run_claimed", epoch=claim.epoch, sessions=len(waiting))
         return held
+
+    def _waiting(self, held: ClaimedJobRun, session: SessionState) -> WaitingSession:
+        return replace(
+            _waiting(held, session.pin),
+            may_share=self._launchers.bundles.bounds.allow_bundles and not session.alone,
+            bundle=session.bundle if session.in_flight is not None else None,
+        )
+
+    def _find_sessions(self, held: ClaimedJobRun) -> JobRunState:
+        """Finds sessions of a job run that is pinned by time, and lets them wait to be started."""
+        if held.newest.is_finding and not self._is_draining and held.newest.cancel is None:
+            self._launchers.finding.find(held)
+        found = held.take_found()
+        self._listeners.tables.found(held.job_run_id, (session.pin for session in found))
+        for session in found:
+            if session.end is None:
+                self._pool.add(self._waiting(held, session))
+        return held.newest
 
     def _mark(self, held: ClaimedJobRun) -> None:
         try:
@@ -482,6 +496,7 @@ class JobRunController:
         if state.ended is not None:
             self._publisher.ending(held.job_run_id)
             self._answers.seen(held.job_run_id, state, is_ending=True)
+            self._launchers.finding.forget(held.job_run_id)
             del self._held[held.job_run_id]
             self.turns.end_all_of(held.job_run_id)
             self._meter.job_run_ended(state)
@@ -493,6 +508,7 @@ class JobRunController:
             if self._pool.runs(held.job_run_id):
                 return state
             return end_as_failed(held.claim, *held.broken, self._clock)
+        state = self._find_sessions(held)
         if state.cancel is not None:
             self._cancel(held, state)
         return state if self._pool.runs(held.job_run_id) else held.end_when_done(held.newest)
@@ -525,6 +541,7 @@ class JobRunController:
             _log.warning("job_run_lost", reason=reason)
         held.lost = True
         self._pool.forget(held.job_run_id)
+        self._launchers.finding.forget(held.job_run_id)
         if not self._pool.runs(held.job_run_id):
             self._held.pop(held.job_run_id, None)
             self._listeners.leave(held.job_run_id)

@@ -32,6 +32,7 @@ from dispatcher.job_runs.job_run_log import (
     SessionLaunching,
     SessionPlanned,
     SessionRetried,
+    SessionsFound,
     SessionStalled,
 )
 from launcher.outcomes import Cancelled, Failed, NothingToDo, Succeeded
@@ -61,6 +62,8 @@ def job_run_events(
     def build(entry: Entry[JobRunAction]) -> list[Event]:
         events = []
         for ordinal, action in enumerate(entry.actions):
+            if isinstance(action, SessionsFound):
+                partitions.update((pin.session_id, pin.partition) for pin in action.sessions)
             data = _data_of(action, partitions, desired_sla)
             if isinstance(data, event_types.SessionPlanned):
                 data = data.model_copy(update={"waited_seconds": (entry.at_ms - accepted_at_ms) / 1000})
@@ -82,6 +85,7 @@ def _data_of(
                 priority=action.spec.priority,
                 desired_sla=action.spec.desired_sla,
                 predecessor=action.predecessor,
+                finds_sessions=action.pinned_until_ms is not None,
             )
         case JobRunRejected():
             return event_types.JobRunRejected(message_id=action.message_id, reasons=bounded(action.reasons))
@@ -89,7 +93,7 @@ def _data_of(
             return _data_without_status(action)
         case JobRunClaimed():
             return event_types.JobRunStarted(owner=action.owner) if action.epoch == 1 else None
-        case MessageDeadLettered() | ClaimRenewed() | JobRunReleased() | CancelRequested():
+        case MessageDeadLettered() | ClaimRenewed() | JobRunReleased() | CancelRequested() | SessionsFound():
             return None
         case JobRunEnded():
             return _job_run_ended(action, desired_sla)

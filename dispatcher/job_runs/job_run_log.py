@@ -21,6 +21,7 @@
 | cancel requested          | any client, until the job run has ended; changes no state   |
 | paused, resumed           | any dispatcher that would start a session of it; likewise   |
 | waits for money           | the dispatcher that would launch a session of it; likewise  |
+| sessions found            | the holder of the claim, of a job run that is pinned by time |
 | all others                | the holder of the claim, with its epoch in the action       |
 
 Within RUNNING, each session has its own state, always driven by the holder:
@@ -64,6 +65,17 @@ class SessionPin(Document):
     source_entry_number: int
     source_position: int | None
     destination_entry_number: int
+
+
+def pin_of(spec: SessionSpec, session_id: str) -> SessionPin:
+    return SessionPin(
+        session_id=session_id,
+        partition=spec.partition,
+        source_stream_version=spec.source_stream_version,
+        source_entry_number=spec.source_entry_number,
+        source_position=spec.source_position,
+        destination_entry_number=spec.destination_entry_number,
+    )
 
 
 def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
@@ -110,6 +122,8 @@ class JobRunAccepted(Document):
 
     predecessor  the job run that this one runs again; its message is the predecessor's then
     waiter       the workflow that waits, if the message had a task token
+    pinned_until_ms  it is pinned by time, and its sessions are found as it reaches them (`SessionsFound`): they read
+                 what was appended until then, by the writers' clocks. None: `sessions` are all that it has
     """
 
     action: Literal["job_run_accepted"] = "job_run_accepted"
@@ -119,6 +133,12 @@ class JobRunAccepted(Document):
     sessions: tuple[SessionPin, ...]
     predecessor: str | None = None
     waiter: Waiter | None = None
+    pinned_until_ms: int | None = None
+
+    @property
+    def partitions(self) -> tuple[Partition, ...] | None:
+        """The partitions of its sessions; None: they are not known yet."""
+        return None if self.pinned_until_ms is not None else tuple(pin.partition for pin in self.sessions)
 
 
 class JobRunRejected(Document):
@@ -209,6 +229,15 @@ class JobRunWaitsForMoney(Document):
     action: Literal["job_run_waits_for_money"] = "job_run_waits_for_money"
     reason: str
     again: bool = False
+
+
+class SessionsFound(Document):
+    """Further sessions of a job run that is pinned by time. `is_last`: it has no others."""
+
+    action: Literal["sessions_found"] = "sessions_found"
+    epoch: int
+    sessions: tuple[SessionPin, ...]
+    is_last: bool = False
 
 
 class SessionPlanned(Document):
@@ -345,6 +374,7 @@ JobRunAction = Annotated[
     | JobRunPaused
     | JobRunResumed
     | JobRunWaitsForMoney
+    | SessionsFound
     | SessionPlanned
     | SessionLaunching
     | SessionLaunched
@@ -355,7 +385,7 @@ JobRunAction = Annotated[
     Field(discriminator="action"),
 ]
 AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
-HolderAction = ClaimRenewed | JobRunReleased | AboutSession | JobRunEnded
+HolderAction = ClaimRenewed | JobRunReleased | SessionsFound | AboutSession | JobRunEnded
 
 
 # --------------------------------------------------------------------------------------------------------- fold
@@ -416,6 +446,7 @@ class JobRunState:
     waiters      workflows that wait, answered ones too, by the id of the message that brought the token
     waits_for_money   the reason, until the next launch
     has_lacked_money  it has waited for money before
+    has_found_all     a job run that is pinned by time has no further sessions
     """
 
     accepted: JobRunAccepted | None = None
@@ -431,6 +462,12 @@ class JobRunState:
     has_lacked_money: bool = False
     sessions: Mapping[str, SessionState] = field(default_factory=lambda: MappingProxyType({}))
     ended: JobRunEnded | None = None
+    has_found_all: bool = False
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it may have sessions that are not found yet."""
+        return self.accepted is not None and self.accepted.pinned_until_ms is not None and not self.has_found_all
 
     @property
     def status(self) -> JobRunStatus:
@@ -526,6 +563,8 @@ def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
             return replace(state, claim=None, sessions=MappingProxyType(left))
         case JobRunEnded():
             return replace(state, claim=None, ended=action)
+        case SessionsFound():
+            return _with_sessions(state, action)
         case _:
             session = state.sessions.get(action.session_id)
             if session is None or session.end is not None:
@@ -533,6 +572,14 @@ def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
             sessions = {**state.sessions, action.session_id: _apply_to_session(session, action)}
             waits_for_money = None if isinstance(action, SessionLaunching) else state.waits_for_money
             return replace(state, sessions=MappingProxyType(sessions), waits_for_money=waits_for_money)
+
+
+def _with_sessions(state: JobRunState, action: SessionsFound) -> JobRunState:
+    found = {pin.session_id: SessionState(pin) for pin in action.sessions}
+    _require(state.is_finding, "sessions are found of a job run that has all of its sessions")
+    _require(state.sessions.keys().isdisjoint(found), "a session is found that was found before")
+    sessions = MappingProxyType({**state.sessions, **found})
+    return replace(state, sessions=sessions, has_found_all=action.is_last)
 
 
 def _apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
@@ -616,17 +663,24 @@ def expected_sla(
 
 
 def conclude(state: JobRunState) -> JobRunOutcome | None:
-    """The outcome of the job run; None while a session is open. Pure: the same sessions, the same outcome."""
+    """The outcome of the job run; None while a session is open, or may be found. Pure: the same sessions, the same
+    outcome."""
+    return None if state.is_finding and state.cancel is None else outcome_of_sessions(state)
+
+
+def outcome_of_sessions(state: JobRunState) -> JobRunOutcome | None:
+    """The outcome of the job run if no further session is found; None while a session is open."""
     ends = {session.pin.session_id: session.end for session in state.sessions.values()}
     if any(end is None for end in ends.values()):
         return None
     results = [end.result for end in ends.values() if isinstance(end, Succeeded)]
     failed = {session_id: end for session_id, end in ends.items() if isinstance(end, Failed)}
-    cancelled = any(isinstance(end, Cancelled) for end in ends.values())
+    is_cut_short = state.is_finding and state.cancel is not None
+    cancelled = is_cut_short or any(isinstance(end, Cancelled) for end in ends.values())
     why_cancelled = (state.cancel.reason,) if cancelled and state.cancel is not None else ()
     return JobRunOutcome(
         status="cancelled" if cancelled else "failed" if failed else "succeeded",
-        nothing_to_do=all(isinstance(end, NothingToDo) for end in ends.values()),
+        nothing_to_do=not is_cut_short and all(isinstance(end, NothingToDo) for end in ends.values()),
         sessions=len(results),
         rounds=sum(result.rounds for result in results),
         rows_in=sum(result.rows_in for result in results),

@@ -156,7 +156,7 @@ class JobRunStore:
 
     def mark_open(self, accepted: JobRunAccepted) -> MarkedJobRun:
         """Marks an accepted job run: any dispatcher may claim it."""
-        mark = mark_of(accepted.spec, (pin.partition for pin in accepted.sessions), self._clock.now_ms())
+        mark = mark_of(accepted.spec, accepted.partitions, self._clock.now_ms())
         self._mark(mark)
         return mark
 

@@ -84,8 +84,8 @@ class OpenJobRun:
         if valid is not None and valid.table is not None:
             return valid
         if self.state is not None and self.state.accepted is not None:
-            partitions = (pin.partition for pin in self.state.accepted.sessions)
-            return mark_of(self.state.accepted.spec, partitions, self.accepted_at_ms)
+            accepted = self.state.accepted
+            return mark_of(accepted.spec, accepted.partitions, self.accepted_at_ms)
         return MarkedJobRun(self.job_run_id, self.priority, self.accepted_at_ms)
 
     @property

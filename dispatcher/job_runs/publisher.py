@@ -129,7 +129,7 @@ class JobRunPublication:
             self._publish_sessions(records, sink, ids[start : start + SESSIONS_AT_ONCE], sessions)
         if self._run_relay is None:
             is_cleaned = self._is_cleaned(records)
-            self._run_relay = records.relay(self.job_run_id, self._log, self._state, sink, is_cleaned)
+            self._run_relay = records.relay(self.job_run_id, self._log, self.newest, sink, is_cleaned)
         self._run_relay.publish()
 
     def _publish_sessions(
@@ -169,7 +169,7 @@ class JobRunPublication:
         """`log`: the complete log. It is not kept, since another attempt would extend it."""
         if log is None and session_id in self._session_relays:
             return self._session_relays[session_id]
-        session = self._state.sessions[session_id]
+        session = self.newest.sessions[session_id]
         about = SessionSubject(subject_of(self.job_run_id, self._state), session_id, session.pin.partition)
         is_new, is_cleaned = session_id in self._new_sessions, self._is_cleaned(records)
         relay = records.session_relay(about, sink, is_cleaned, log=log, is_unpublished=is_new)

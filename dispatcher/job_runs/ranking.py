@@ -70,14 +70,14 @@ def destination_of(spec: JobRunSpec) -> str:
 
 def mark_of(
     spec: JobRunSpec,
-    partitions: Iterable[PartitionValues],
+    partitions: Iterable[PartitionValues] | None,
     accepted_at_ms: int,
     owner: str | None = None,
     epoch: int = 0,
 ) -> MarkedJobRun:
-    """The marker of a job run with these destination streams."""
-    streams = tuple(sorted({stream_digest(partition) for partition in partitions}))
-    named = streams if len(streams) <= MARKED_STREAMS_MAX else None
+    """The marker of a job run with these destination streams; None: any of its table."""
+    streams = None if partitions is None else tuple(sorted({stream_digest(partition) for partition in partitions}))
+    named = streams if streams is not None and len(streams) <= MARKED_STREAMS_MAX else None
     return MarkedJobRun(spec.job_run_id, spec.priority, accepted_at_ms, owner, epoch, destination_of(spec), named)
 
 

@@ -11,7 +11,7 @@ process: the first publish of a table reads all of its streams. A failure ends n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -26,7 +26,7 @@ from compactor.publishing.protocol import Publisher
 from compactor.publishing.publication import PublishFailed, publish, publishers_of
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import encode_partition
-from dispatcher.job_runs.job_run_log import JobRunState
+from dispatcher.job_runs.job_run_log import JobRunState, SessionPin
 
 _log = structlog.get_logger(__name__)
 
@@ -106,6 +106,13 @@ class TablePublications:
             for session_id in partitions:
                 if state.sessions[session_id].attempt:
                     self._mark(job_run, session_id)
+
+    def found(self, job_run_id: str, pins: Iterable[SessionPin]) -> None:
+        """It has further sessions."""
+        with self._lock:
+            job_run = self._job_runs.get(job_run_id)
+            if job_run is not None:
+                job_run.partitions.update((pin.session_id, dict(pin.partition)) for pin in pins)
 
     def moved(self, job_run_id: str, session_id: str) -> None:
         """The session may have committed a round."""

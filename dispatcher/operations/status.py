@@ -97,6 +97,7 @@ class JobRunView(Document):
     rejections    documents of this id that were rejected, the latest first; only where one job run is asked for
     expected_usd  what the clusters of its sessions and their requests are expected to cost; None: it launches none
     usd           what they used so far
+    finds_sessions  it may have further sessions: it finds them as it reaches their streams
     """
 
     job_run_id: str
@@ -120,6 +121,7 @@ class JobRunView(Document):
     rejections: tuple[RejectionView, ...] = ()
     expected_usd: float | None = None
     usd: float | None = None
+    finds_sessions: bool = False
 
 
 def view_job_run(records: JobRunStore, job_run_id: str, clock: Clock, *, with_sessions: bool = True) -> JobRunView:
@@ -205,6 +207,7 @@ def _view(
         requested_job_run_id=state.rejected.requested_job_run_id if state.rejected is not None else None,
         expected_usd=total_usd(expected_cost(session) for session in state.sessions.values()),
         usd=total_usd(session_cost(session, clock.now_ms()) for session in state.sessions.values()),
+        finds_sessions=state.is_finding and state.status.is_open,
     )
 
 

@@ -120,4 +120,4 @@ def _mark(seen: _Seen, accepted: JobRunAccepted, accepted_at_ms: int) -> MarkedJ
     marker = seen.markers.get(accepted.spec.job_run_id)
     if marker is not None and marker.valid is not None and marker.valid.table is not None:
         return marker.valid
-    return mark_of(accepted.spec, (pin.partition for pin in accepted.sessions), accepted_at_ms)
+    return mark_of(accepted.spec, accepted.partitions, accepted_at_ms)

@@ -31,6 +31,7 @@ from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.meter import Meter
 from dispatcher.job_runs.publisher import Publisher, PublisherSettings
+from dispatcher.job_runs.session_finding import SessionFinding
 from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
 from launcher.bundle_run import BundleDependencies
@@ -128,14 +129,16 @@ class Desk:
             self.open_lake or self._open_lake, self.publisher.announce, TablePublicationSettings(), self.clock
         )
         listeners = Listeners(self.publisher, self.answers, self.meter, self.tables)
-        launchers = Launchers(launcher, bundles)
+        admission = self.admission or Admission(own_lake=default_lake)
+        open_lake = self.open_lake or self._open_lake
+        launchers = Launchers(launcher, bundles, SessionFinding(open_lake, admission.file_refusals, self.clock))
         self.controller = JobRunController(self.owner, self.records, launchers, listeners, self.settings, self.clock)
         self.turns = self.controller.turns
         self.intake = Intake(
             self.queue,
             self.records,
             self.open_lake or self._open_lake,
-            IntakeSettings(admission=self.admission or Admission(own_lake=default_lake)),
+            IntakeSettings(admission=admission),
             self.clock,
         )
 

@@ -44,6 +44,7 @@ from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.meter import Meter
 from dispatcher.job_runs.publisher import Publisher, PublisherSettings
 from dispatcher.job_runs.ranking import table_digest
+from dispatcher.job_runs.session_finding import SessionFinding
 from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.job_runs.turns import TurnAnswer, Turns
 from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
@@ -471,7 +472,9 @@ class Node:
         self.publisher = Publisher(self.records, lambda _: topic, self.answers, settings, clock)
         tables = TablePublications(lambda _: world.lake, self.publisher.announce, TablePublicationSettings(), clock)
         listeners = Listeners(self.publisher, self.answers, Meter(clock), tables)
-        launchers = Launchers(launcher, bundles)
+        admission = Admission(own_lake=world.lake.location)
+        finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)
+        launchers = Launchers(launcher, bundles, finding)
         self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
         if world.takes_any_turn:
             take_any_turn(self.controller.turns)
@@ -481,7 +484,7 @@ class Node:
             self.records,
             lambda _: world.lake,
             IntakeSettings(
-                admission=Admission(own_lake=world.lake.location),
+                admission=admission,
                 deliveries_max=100,
                 put_back_seconds=5,
                 put_back_seconds_max=60,

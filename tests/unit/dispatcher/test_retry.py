@@ -40,7 +40,7 @@ def lake(desk: Desk, location: StoreLocation) -> DeltaCatalog:
 
 
 def planned(desk: Desk, job_run_id: str) -> Retry:
-    return plan_retry(desk.records, lambda location: lake(desk, location), job_run_id)
+    return plan_retry(desk.records, lambda location: lake(desk, location), job_run_id, desk.clock)
 
 
 def retry(desk: Desk, job_run_id: str) -> Retry:
