@@ -12,6 +12,7 @@ from infra.access.places import (
     Places,
     list_lakes,
     list_state,
+    publish_tables,
     read_lakes,
     use_key,
     write_lakes,
@@ -105,7 +106,7 @@ def _state_and_lakes(places: Places, *, writes_lakes: bool) -> tuple[Permission,
         ),
         *list_lakes(places),
         read_lakes(places),
-        *((write_lakes(places),) if writes_lakes else ()),
+        write_lakes(places) if writes_lakes else publish_tables(places),
     )
 
 

@@ -118,3 +118,13 @@ def write_lakes(places: Places) -> Permission:
         actions("s3", "AbortMultipartUpload PutObject"),
         tuple(lake.objects for lake in places.lakes),
     )
+
+
+def publish_tables(places: Places) -> Permission:
+    folders = ("compacted/_delta_log", "compacted/dead", "iceberg")
+    return Permission(
+        "PublishTables",
+        "metadata of tables for other engines, and never a file with rows",
+        ("s3:PutObject",),
+        tuple(f"{lake.bucket_arn}/{lake.prefix}/tables/*/{folder}/*" for lake in places.lakes for folder in folders),
+    )
