@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from compactor.events.relay import Event
 from compactor.model.errors import LithifyError
 
 
 class MemorySink:
-    """The next publishes raise `failures`, one each, before they keep anything."""
+    """The next publishes raise `failures`, one each, before they keep anything. A topic that always refuses has
+    `itertools.repeat(error)`."""
 
-    def __init__(self, failures: Sequence[LithifyError] = (), name: str = "memory") -> None:
+    def __init__(self, failures: Iterable[LithifyError] = (), name: str = "memory") -> None:
         self.name = name
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self._failures = list(failures)
+        self._failures = iter(failures)
 
     def publish(self, events: Sequence[Event]) -> None:
         with self._lock:
-            if self._failures:
-                raise self._failures.pop(0)
+            for failure in self._failures:
+                raise failure
             self._events.extend(events)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -298,7 +299,7 @@ def test_a_dispatcher_that_is_killed_before_the_record_leaves_the_marker_and_the
 def test_a_job_run_whose_topic_refuses_is_in_the_history_before_it_is_marked_as_untold(
     tmp_path: Path, store: FaultyStore, clock: ManualClock
 ) -> None:
-    sink = MemorySink([Invalid("there is no such topic")] * 100)
+    sink = MemorySink(repeat(Invalid("there is no such topic")))
     broken = Desk(tmp_path, clock=clock, state=store, sink=sink)
     broken.append([{"id": 1}])
     broken.accept(job_run_id="run")
@@ -443,7 +444,7 @@ def test_a_repeat_of_a_cleaned_job_run_is_told_and_what_was_told_before_is_not_t
 def test_what_is_still_to_be_told_keeps_its_cursors_and_is_told_whole_later(
     tmp_path: Path, store: FaultyStore, clock: ManualClock
 ) -> None:
-    broken = Desk(tmp_path, clock=clock, state=store, sink=MemorySink([Invalid("there is no such topic")] * 1_000))
+    broken = Desk(tmp_path, clock=clock, state=store, sink=MemorySink(repeat(Invalid("there is no such topic"))))
     broken.append([{"id": 1}])
     broken.accept(job_run_id="run")
     broken.tick_until(lambda: broken.records.unpublished_job_run_ids() == ["run"])

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -639,7 +640,7 @@ def test_a_topic_that_is_wrong_does_not_stop_a_compaction(desk: Desk) -> None:
 
 
 def test_the_next_dispatcher_publishes_the_last_events_of_an_ended_job_run(desk: Desk) -> None:
-    mute = desk.second(sink=MemorySink([Unavailable("no topic")] * 10_000))
+    mute = desk.second(sink=MemorySink(repeat(Unavailable("no topic"))))
     mute.append([{"id": 1}])
     job_run_id = mute.accept()
     mute.tick()
