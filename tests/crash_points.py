@@ -60,8 +60,7 @@ _WRITES: tuple[tuple[str, Literal["session", "stream", "checkpoint", "hint"], in
     ("round 2 is committed", "stream", _STREAM_AT + 3),
     ("round 2 is told", "session", 4),
     ("round 3 is committed", "stream", _STREAM_AT + 4),
-    ("round 3 is told", "session", 5),
-    ("the success is told", "session", 6),
+    ("round 3 and the success are told", "session", 5),
 )
 POINTS = tuple(name for name, _, _ in _WRITES)
 HEARTBEAT = "the heart beats"

@@ -65,7 +65,11 @@ def run_attempt_with_journal(
             operator_log("attempt_ended", level=ERROR, end="failed", error_kind=ErrorKind.BUG, reason=reason)
             journal.failed(ErrorKind.BUG, (reason,))
             raise
-        journal.succeeded(result)
+        try:
+            journal.succeeded(result)
+        except Fenced as error:
+            operator_log("attempt_ended", level=WARNING, end="fenced", reason=str(error))
+            raise
         operator_log(
             "attempt_ended",
             end="succeeded",

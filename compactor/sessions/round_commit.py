@@ -13,7 +13,8 @@ The order of durable writes of a session:
                                     that follow from ours, then one commit of Delta Lake (`publishing/delta.py`);
                                     position deletes, manifests and their list, then the metadata of Apache Iceberg,
                                     then its hint (`publishing/iceberg_log.py`). A format waits for no other one
-    4. round done                   session log; for readers, 3 is decisive if 4 is missing
+    4. round done                   session log; for readers, 3 is decisive if 4 is missing; the last round's is told
+                                    in one entry with 6
     5. heartbeat                    a hint, overwritten
     6. session succeeded            session log
 

@@ -77,6 +77,7 @@ class SessionJournal:
         self._tasks_done: Count = _none
         self._rows_in_tasks: Count = _none
         self._done: Count = _none
+        self._untold: tuple[RoundDone, ...] = ()
         self._read = 0
         self._rows_reported: Callable[[int], None] = lambda _: None
         self._beat = Heartbeat(
@@ -147,16 +148,19 @@ class SessionJournal:
         self._append(IndexMoved(attempt=self.attempt, entry_number=entry_number, hash_bucket_count=hash_bucket_count))
 
     def round_done(self, entry_number: int, completion: RoundCommitted, seconds: float) -> None:
-        self._append(
-            RoundDone(
-                attempt=self.attempt,
-                round_number=completion.round_number,
-                rounds=completion.rounds,
-                entry_number=entry_number,
-                counts=completion.counts,
-                seconds=seconds,
-            )
+        """The last round is told in the entry that comes next, with the session's end: one request less to wait for."""
+        done = RoundDone(
+            attempt=self.attempt,
+            round_number=completion.round_number,
+            rounds=completion.rounds,
+            entry_number=entry_number,
+            counts=completion.counts,
+            seconds=seconds,
         )
+        if completion.round_number == completion.rounds:
+            self._untold = (done,)
+        else:
+            self._append(done)
         self._move(step="committed", rows_done=self._beat.rows_done + rows_arrived(completion))
 
     def expected_sla_changed(self, before: float, now: float) -> None:
@@ -175,10 +179,11 @@ class SessionJournal:
         def decide(before: LogState[SessionState]) -> Sequence[SessionAction]:
             if before.state.attempt > self.attempt:
                 raise Fenced(f"attempt {self.attempt} was superseded by attempt {before.state.attempt} and stops")
-            return choose(before.state)
+            return (*self._untold, *choose(before.state))
 
         # Other writers are rare: the last entry read or written is the log's end, or the number is taken.
         self._log.append(decide, self._log.newest)
+        self._untold = ()
 
     def _late_entry(self, entry_number: int, commit: RoundCommitted | IndexRehashed) -> SessionAction:
         if isinstance(commit, IndexRehashed):

@@ -88,3 +88,17 @@ def test_a_bad_partition_keeps_no_small_session_from_being_compacted(lake: Delta
         compact(TABLE, {"id"}, delta_catalog_client=lake)
     assert isinstance(raised.value.result, JobRunResult)
     assert [session.rows_out for session in raised.value.result.sessions] == [2, 2]
+
+
+def test_the_last_round_is_told_in_one_entry_with_the_success_and_earlier_ones_when_they_are_committed(
+    lake: DeltaCatalog,
+) -> None:
+    result = compact(
+        TABLE, {"id"}, delta_catalog_client=lake, partitions=[{"day": "1"}], max_rows_per_round=2, hash_bucket_count=1
+    )
+    (session,) = result.sessions
+    log = DurableLog(lake.store, SessionFolder(result.job_run_id, session.session_id).log, SESSION_LOG, SystemClock())
+    told = [[action.action for action in entry.actions] for entry in log.entries()]
+    of_rounds = [entry for entry in told if entry != ["expected_sla_changed"]]
+    assert session.rounds == 2
+    assert of_rounds == [["session_started"], ["round_done"], ["round_done", "session_succeeded"]]
