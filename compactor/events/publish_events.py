@@ -23,6 +23,7 @@ def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFaile
                     published_table_id=table_id,
                     format=outcome.format,
                     version=outcome.version,
+                    snapshot=outcome.snapshot,
                     entries=dict(outcome.entries),
                     files_added=outcome.files_added,
                     files_removed=outcome.files_removed,

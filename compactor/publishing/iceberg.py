@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pyarrow as pa
@@ -124,7 +124,8 @@ class IcebergPublisher:
             if after is not None and after.metadata is not None:
                 self._log.repair_hint(after.version)
                 self._due.published(due)
-                return outcome_of(self.format, after.version, after.metadata.last_updated_ms, due, refused)
+                done = outcome_of(self.format, after.version, after.metadata.last_updated_ms, due, refused)
+                return replace(done, snapshot=after.metadata.current_snapshot_id)
             state = self._log.load()
         raise Conflict(f"{COMMIT_ATTEMPTS_MAX} other publishers of {self._table_id} were faster: publish again")
 

@@ -176,9 +176,11 @@ def test_statuses_and_sequence_numbers_say_what_each_snapshot_has_changed(tmp_pa
     lake.commit("EU", added=3)
     publisher.publish([stream])
     lake.commit("EU", added=1, removed=[1], dead={2: [0, 7]})
-    publisher.publish([stream])
+    outcome = publisher.publish([stream])
     _write_out(lake, tmp_path)
     second = _open(tmp_path)
+    assert isinstance(outcome, Published)
+    assert outcome.snapshot == second.metadata.current_snapshot_id
     assert _statuses(second, ManifestContent.DATA) == {(added, 2): 1, (existing, 1): 2, (deleted, 1): 1}
     assert _statuses(second, ManifestContent.DELETES) == {(added, 2): 1}
     lake.commit("EU", dead={2: [0, 7, 9], 3: [1]})
