@@ -32,6 +32,9 @@ from tests.servers import (
 )
 from tests.waiting import wait_until
 
+# The first test of an image builds it.
+pytestmark = pytest.mark.timeout(1_800)
+
 GREEN_SECONDS_MAX = 60.0
 COMPILERS = ("gcc", "g++", "cc", "c++", "clang", "ld", "as", "make", "pip")
 
