@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -42,13 +42,15 @@ def lake_of(folder: Path, deltas: int) -> Path:
     return folder
 
 
+COMPACT = ("compact", TABLE, "--primary-key", "id", "--max-rows-per-round", "2")
+
+
 @contextmanager
-def compacting(lake: Path, **environment: str) -> Iterator[psutil.Popen]:
-    """`lithify compact`; whatever it leaves behind is ended."""
-    command = [sys.executable, "-c", "from dispatcher.start import main; main()", "compact", TABLE]
-    options = ["--lake", str(lake), "--primary-key", "id", "--max-rows-per-round", "2"]
+def running(lake: Path, verb: Sequence[str] = COMPACT, **environment: str) -> Iterator[psutil.Popen]:
+    """A verb of `lithify`; whatever it leaves behind is ended."""
+    command = [sys.executable, "-c", "from dispatcher.start import main; main()"]
     with psutil.Popen(
-        [*command, *options],
+        [*command, *verb, "--lake", str(lake)],
         cwd=lake.parent,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_LOG_LEVEL": "error", **environment},
         stdout=subprocess.PIPE,
@@ -117,8 +119,18 @@ def test_ctrl_c_in_a_session_without_spark_leaves_its_rounds_and_the_next_run_do
     assert table.scan().to_table().num_rows == 41
 
 
-def interrupt(lake: Path, moment: Callable[[psutil.Popen], bool]) -> None:
-    with compacting(lake) as process:
+@pytest.mark.parametrize("moment", [is_importing, has_java])
+def test_ctrl_c_in_a_rehash_leaves_no_process_and_a_sound_index(
+    tmp_path: Path, moment: Callable[[psutil.Popen], bool]
+) -> None:
+    folder = lake_of(tmp_path / "lake", deltas=1)
+    compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(folder))
+    interrupt(folder, moment, ("rehash", TABLE, "--hash-bucket-count", "64"))
+    assert verify(DeltaCatalog.open(folder).table(TABLE).stream({})).problems == ()
+
+
+def interrupt(lake: Path, moment: Callable[[psutil.Popen], bool], verb: Sequence[str] = COMPACT) -> None:
+    with running(lake, verb) as process:
         wait_until(lambda: moment(process))
         process.send_signal(signal.SIGINT)
         process.wait(60)
@@ -131,7 +143,7 @@ def interrupt(lake: Path, moment: Callable[[psutil.Popen], bool]) -> None:
 
 
 def test_a_java_process_that_is_killed_in_a_round_is_told_as_such_and_leaves_no_process(lake: Path) -> None:
-    with compacting(lake) as process:
+    with running(lake) as process:
         wait_until(lambda: rounds_committed(lake) > 0)
         (java,) = [child for child in process.children(recursive=True) if child.name() == "java"]
         java.kill()
