@@ -31,7 +31,7 @@ from compactor.planning.spec import SessionPlan, SessionResult, SessionSpec
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.object_store import ObjectEntry
-from compactor.storage.paths import LogObject, SessionFolder
+from compactor.storage.paths import LogObject, SessionFolder, encode_partition
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.queue import QueueMessage
@@ -772,12 +772,13 @@ class World:
             self.wrong(f"the history has {', '.join(twice)} more than once")
 
     def _side_by_side(self) -> int:
-        by_destination: defaultdict[str, list[tuple[float, float, str]]] = defaultdict(list)
+        by_destination: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
         for job in self.jobs.values():
             spec = job.plan.spec.job_run
             if job.begun_at:
                 at_work = (job.begun_at, job.ended_at, spec.job_run_id)
-                by_destination[spec.destination_compacted_table_id].append(at_work)
+                stream = encode_partition(job.plan.spec.partition)
+                by_destination[spec.destination_compacted_table_id, stream].append(at_work)
         return sum(
             ends > begins and job_run_id != other_id
             for at_work in by_destination.values()
@@ -794,7 +795,12 @@ class World:
             self.wrong(f"{each.job_run_id} was accepted {kinds[JobRunAccepted]} and ended {kinds[JobRunEnded]} times")
         commits = sum(job_run_id == each.job_run_id for job_run_id, _ in self.commits)
         status = state.ended.outcome.status
-        if (status == "succeeded" and commits != 1) or commits > 1 or (status == "cancelled" and state.cancel is None):
+        streams = len(self.lake.table(state.accepted.spec.source_table_id).partitions()) if state.accepted else 0
+        if (
+            (status == "succeeded" and commits != streams)
+            or commits > streams
+            or (status == "cancelled" and state.cancel is None)
+        ):
             self.wrong(f"{each.job_run_id} is {status} with {commits} commits")
         if status == "failed":
             self.wrong(f"{each.job_run_id} failed: {'; '.join(state.ended.outcome.reasons)}")

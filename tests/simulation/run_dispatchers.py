@@ -19,6 +19,8 @@ import pyarrow as pa  # noqa: E402
 import structlog  # noqa: E402
 
 from compactor.lake import DeltaCatalog  # noqa: E402
+from dispatcher.intake.pinning import STREAMS_PINNED_MAX  # noqa: E402
+from tests.fakes.manual_clock import ManualClock  # noqa: E402
 from tests.simulation.dispatchers import Ask, World  # noqa: E402
 
 TABLES = tuple(f"ACME.T{number}.V1" for number in range(4))
@@ -26,6 +28,10 @@ MANY_EVERY = 10
 """Each so many seeds, one with hundreds of instructions."""
 
 MANY = 200
+
+WIDE = "ACME.WIDE.V1"
+WIDE_EVERY = 500
+"""Each so many seeds, one whose job runs may be of a table with more streams than are pinned at once."""
 
 
 def main() -> int:
@@ -38,9 +44,13 @@ def main() -> int:
         lake = DeltaCatalog.open(folder)
         for table_id in TABLES:
             lake.create_table(table_id).append({}, pa.table({"id": [1]}))
+        wide = DeltaCatalog(lake.store, ManualClock()).create_table(WIDE, ["day"])
+        for day in range(STREAMS_PINNED_MAX + 2):
+            wide.append({"day": str(day)}, pa.table({"id": [day]}))
         for seed in range(options.first, options.last + 1, options.step):
             many = MANY if seed % MANY_EVERY == 0 else None
-            world = World(seed, lake, TABLES, many, asks=frozenset(options.ask), trace=trace)
+            tables = (*TABLES, WIDE) if seed % WIDE_EVERY == 499 else TABLES
+            world = World(seed, lake, tables, many, asks=frozenset(options.ask), trace=trace)
             try:
                 world.run()
             except Exception as error:  # noqa: BLE001  (any error: the other seeds still run)
