@@ -42,6 +42,7 @@ from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, Se
 from compactor.planning.where_to_run import Place, ThisProcess, choose_places
 from compactor.publishing.publication import PublishFailed, publish, publishers_of
 from compactor.sessions.attempt import run_attempt
+from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.progress import Listener, SessionProgress
 from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import SessionJournal
@@ -75,7 +76,7 @@ def run_here(
     sink = _sink(run, clock)
     sessions = pin_sessions(run, lake)
     failed: dict[str, LithifyError] = {}
-    plans = _plan_all(run, sessions, lake, engine, failed)
+    plans = _plan_all(run, sessions, lake, clock, engine, failed)
     destination = None
     if plans or not failed:
         destination = lake.create_table_like(run.destination_compacted_table_id, lake.table(run.source_table_id))
@@ -152,11 +153,12 @@ def _plan_all(
     run: JobRunSpec,
     sessions: Sequence[PinnedSession],
     lake: DeltaCatalog,
+    clock: Clock,
     engine: Engine | None,
     failed: dict[str, LithifyError],
 ) -> dict[str, _Planned]:
     """The plan of every session that has something to do, by its id."""
-    measured = _measure_all(sessions, lake, failed)
+    measured = _measure_all(sessions, lake, clock, failed)
     at_hand = InProcessEngine().resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
     places: tuple[Place | None, ...] = (None,) * len(measured)
     if engine is None:
@@ -182,12 +184,13 @@ def _plan_all(
 
 
 def _measure_all(
-    sessions: Sequence[PinnedSession], lake: DeltaCatalog, failed: dict[str, LithifyError]
+    sessions: Sequence[PinnedSession], lake: DeltaCatalog, clock: Clock, failed: dict[str, LithifyError]
 ) -> dict[str, MeasuredSession]:
     """The figures of every session that has something to do, by its id, in the order of sessions."""
 
     def measure(session: PinnedSession) -> MeasuredSession | None:
         with _set_aside(session, failed):
+            refuse_beside_another(session.spec, lake, clock)
             return measure_session(session.spec, lake, as_pinned=True)
         return None
 

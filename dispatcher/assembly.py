@@ -11,6 +11,7 @@ from compactor.model.clock import Clock
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.read_progress import Commit
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.sessions.in_flight import refuse_beside_another
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import with_region
@@ -95,7 +96,10 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
         # Written into the plan: the machines that follow it may know of no region.
         job_run = spec.job_run.model_copy(update={"lake": with_region(spec.job_run.lake)})
         with_properties = spec.model_copy(update={"job_run": job_run})
-        return plan_for_cluster(with_properties, open_lake(job_run.lake), outside.cluster.resources(), lack)
+        lake = open_lake(job_run.lake)
+        planned = plan_for_cluster(with_properties, lake, outside.cluster.resources(), lack)
+        refuse_beside_another(with_properties, lake, outside.clock)  # before a cluster is launched in vain
+        return planned
 
     def commits(spec: SessionSpec) -> list[Commit]:
         return session_commits(spec, open_lake(spec.job_run.lake))

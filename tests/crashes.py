@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,6 +64,20 @@ class HurriedClock(SystemClock):
         return
 
 
+class LaterClock(HurriedClock):
+    """Its wall clock can be put forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._later_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._later_ms
+
+    def put_forward(self, seconds: float) -> None:
+        self._later_ms += round(seconds * 1000)
+
+
 class SlowingClock(HurriedClock):
     """Each look at it finds an hour gone by, so that a session expects to take longer and longer, and says so."""
 
@@ -97,10 +111,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Lake:
-    """A lake in a folder with one table without partition keys, and the deltas that it was given."""
+    """A lake in a folder with one table without partition keys, and the deltas that it was given.
+
+    session_plans  the property of the table
+    """
 
     folder: Path
     deltas: list[Delta]
+    clock: Clock = field(default_factory=HurriedClock)
+    session_plans: bool = False
 
     @property
     def location(self) -> StoreLocation:
@@ -110,10 +129,11 @@ class Lake:
         return LocalStore(self.location)
 
     def catalog(self, store: ObjectStore | None = None) -> DeltaCatalog:
-        return DeltaCatalog(store or self.store(), HurriedClock())
+        return DeltaCatalog(store or self.store(), self.clock)
 
     def append(self, deltas: Sequence[Delta]) -> None:
-        table = self.catalog().create_table(TABLE_ID)
+        properties = {"session_plans": True} if self.session_plans else None
+        table = self.catalog().create_table(TABLE_ID, properties=properties)
         for delta in deltas:
             rows = pa.Table.from_pylist([dict(row) for row in delta.rows])
             table.append({}, rows, delta.operation, position=len(self.deltas), rows_per_file=delta.rows_per_file)
@@ -152,7 +172,7 @@ def attempt(
 ) -> SessionResult:
     """One attempt at a session, as the Spark job makes it; the lake also holds the session's log."""
     catalog = lake.catalog(store)
-    return run_attempt(plan, catalog, catalog.store, engine, number, clock or HurriedClock())
+    return run_attempt(plan, catalog, catalog.store, engine, number, clock or lake.clock)
 
 
 def session_folder(plan: SessionPlan) -> SessionFolder:

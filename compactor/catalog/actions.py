@@ -136,6 +136,56 @@ class IndexRehashed(Document):
     index_files: tuple[IndexFile, ...]
 
 
+class PlannedRound(Document):
+    """A round that a session will run.
+
+    processed  how far the source is compacted after it; None: the round reads no delta
+    """
+
+    files: int = Field(ge=0)
+    rows: int = Field(ge=0)
+    processed: Watermark | None = None
+
+
+class SessionPlanned(Document):
+    """What a session will do to the compacted side, before it does it. It is in force until its last commit, its end,
+    another plan, or a commit of another session.
+
+    plan_id              unique to the attempt
+    source_entry_number  the source is read as of this entry
+    from_*               the compacted side that was read; None: nothing is compacted yet
+    rounds               those to run; none: the index is rehashed, and nothing else
+    at_ms                the writer's clock
+    lasts_seconds        so long after `at_ms` another session may replace it
+    """
+
+    action: Literal["session_planned"] = "session_planned"
+    plan_id: str
+    job_run_id: str
+    session_id: str
+    attempt: int = Field(ge=1)
+    source_table_id: str
+    source_stream_version: int = Field(ge=1)
+    source_entry_number: int = Field(ge=1)
+    from_index_version: int | None
+    from_commit_id: str | None
+    compacted_schema: str
+    hash_bucket_count: int = Field(ge=1)
+    rounds: tuple[PlannedRound, ...]
+    at_ms: int
+    lasts_seconds: int = Field(ge=1)
+
+    def is_of(self, job_run_id: str, session_id: str) -> bool:
+        return (self.job_run_id, self.session_id) == (job_run_id, session_id)
+
+
+class SessionPlanEnded(Document):
+    """The attempt that wrote the plan has failed and commits nothing more."""
+
+    action: Literal["session_plan_ended"] = "session_plan_ended"
+    plan_id: str
+
+
 StreamAction = Annotated[
     StreamVersionCreated
     | StreamVersionReleased
@@ -145,6 +195,8 @@ StreamAction = Annotated[
     | DeltasTaken
     | DeltasRetired
     | RoundCommitted
-    | IndexRehashed,
+    | IndexRehashed
+    | SessionPlanned
+    | SessionPlanEnded,
     Field(discriminator="action"),
 ]

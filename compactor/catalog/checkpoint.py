@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from compactor.catalog.actions import DeltaAdded
+from compactor.catalog.actions import DeltaAdded, SessionPlanned
 from compactor.catalog.delta_sequence import DeltaSequence
 from compactor.catalog.retired import RefusedIds, RetiredDeltas
 from compactor.catalog.snapshot import CompactedStream, RetractedDelta, SourceStream, StreamSnapshot, TakenBy
@@ -43,7 +43,7 @@ from compactor.model.names import LifecycleState
 
 ValueT = TypeVar("ValueT")
 
-_STREAM = RecordCodec(StreamSnapshot, leave_out=("sources", "compacted"))
+_STREAM = RecordCodec(StreamSnapshot, leave_out=("sources", "compacted", "in_flight"))
 _SOURCE = RecordCodec(SourceStream, leave_out=("deltas", "retired", "last_position"))
 _DELTA = RecordCodec(DeltaAdded)
 _COMPACTED = RecordCodec(CompactedStream, leave_out=("files",))
@@ -82,12 +82,19 @@ class _Source(Document):
 class _Head(Document):
     last_index_version: int
     sources: tuple[_Source, ...]
+    in_flight: SessionPlanned | None = None
 
 
 def describe(snapshot: StreamSnapshot) -> Described:
     """The snapshot's parts, for a checkpoint."""
-    head = _Head(last_index_version=snapshot.last_index_version, sources=tuple(_sources(snapshot)))
-    return Described(head.model_dump(mode="json"), tuple(_series(snapshot)))
+    head = _Head(
+        last_index_version=snapshot.last_index_version,
+        sources=tuple(_sources(snapshot)),
+        in_flight=snapshot.in_flight,
+    )
+    # Earlier releases can read the checkpoint as long as no session has a plan in the log.
+    left_out = {"in_flight"} if snapshot.in_flight is None else None
+    return Described(head.model_dump(mode="json", exclude=left_out), tuple(_series(snapshot)))
 
 
 def _sources(snapshot: StreamSnapshot) -> Iterator[_Source]:
@@ -152,6 +159,7 @@ def restore(state: dict[str, JsonValue], rows: Mapping[str, pa.Table]) -> Stream
         sources=MappingProxyType(sources),
         compacted=_compacted(rows["compacted"]) if "compacted" in rows else None,
         last_index_version=head.last_index_version,
+        in_flight=head.in_flight,
     )
 
 

@@ -98,6 +98,11 @@ class TableProperties(Document):
         default=False, description="streams with something to compact are listed; only create_table can set it"
     )
 
+    session_plans: bool = Field(
+        default=False,
+        description="sessions write their plan into the log first; another compactor is then refused before it begins",
+    )
+
     @model_serializer(mode="wrap")
     def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
         """Leaves out properties that are not set: earlier releases can read the entries until a new property is
@@ -140,7 +145,7 @@ class TableProperties(Document):
 NAMES = tuple(TableProperties.model_fields)
 NO_PROPERTIES = TableProperties()
 
-_OF_A_COPY = ("private_columns", "retention_seconds", "gc_grace_seconds")
+_OF_A_COPY = ("private_columns", "retention_seconds", "gc_grace_seconds", "session_plans")
 
 _WRITTEN_FORMS = {
     "primary_keys": _listed,

@@ -19,6 +19,8 @@ from compactor.catalog.actions import (
     DeltasTaken,
     IndexRehashed,
     RoundCommitted,
+    SessionPlanEnded,
+    SessionPlanned,
     StreamAction,
     StreamVersionCreated,
     StreamVersionDeprecated,
@@ -120,11 +122,15 @@ class CompactedStream:
 
 @dataclass(frozen=True)
 class StreamSnapshot:
-    """A partition stream at one log entry. Entry number 0 is the empty log."""
+    """A partition stream at one log entry. Entry number 0 is the empty log.
+
+    in_flight  the plan in force; None: no session has a plan in the log
+    """
 
     sources: Mapping[int, SourceStream] = field(default_factory=lambda: MappingProxyType({}))
     compacted: CompactedStream | None = None
     last_index_version: int = 0
+    in_flight: SessionPlanned | None = None
 
     @property
     def active(self) -> SourceStream | None:
@@ -159,6 +165,8 @@ def apply(snapshot: StreamSnapshot, action: StreamAction) -> StreamSnapshot:
             return _commit_round(snapshot, action)
         case IndexRehashed():
             return _replace_index(snapshot, action)
+        case SessionPlanned() | SessionPlanEnded():
+            return _change_plan(snapshot, action)
         case StreamVersionCreated():
             return _create_stream_version(snapshot, action)
         case StreamVersionReleased():
@@ -293,7 +301,25 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
         next_file_number=highest + 1,
         last_round=action,
     )
-    return replace(snapshot, compacted=compacted, last_index_version=action.index_version)
+    in_flight = _plan_after(snapshot, action, is_last=action.round_number >= action.rounds)
+    return replace(snapshot, compacted=compacted, last_index_version=action.index_version, in_flight=in_flight)
+
+
+def _plan_after(
+    snapshot: StreamSnapshot, action: RoundCommitted | IndexRehashed, *, is_last: bool
+) -> SessionPlanned | None:
+    """The plan that is still in force after a commit: that of the same session, unless it was its last one."""
+    plan = snapshot.in_flight
+    goes_on = plan is not None and plan.is_of(action.job_run_id, action.session_id) and not is_last
+    return plan if goes_on else None
+
+
+def _change_plan(snapshot: StreamSnapshot, action: SessionPlanned | SessionPlanEnded) -> StreamSnapshot:
+    """The end of a plan that is no longer in force changes nothing."""
+    if isinstance(action, SessionPlanned):
+        return replace(snapshot, in_flight=action)
+    plan = snapshot.in_flight
+    return replace(snapshot, in_flight=None) if plan is not None and plan.plan_id == action.plan_id else snapshot
 
 
 def _replace_index(snapshot: StreamSnapshot, action: IndexRehashed) -> StreamSnapshot:
@@ -308,4 +334,6 @@ def _replace_index(snapshot: StreamSnapshot, action: IndexRehashed) -> StreamSna
         hash_bucket_count=action.hash_bucket_count,
         index_files=action.index_files,
     )
-    return replace(snapshot, compacted=compacted, last_index_version=action.index_version)
+    plan = snapshot.in_flight
+    in_flight = _plan_after(snapshot, action, is_last=plan is None or not plan.rounds)
+    return replace(snapshot, compacted=compacted, last_index_version=action.index_version, in_flight=in_flight)

@@ -43,19 +43,21 @@ def commit(
     action: RoundCommitted | IndexRehashed,
     read_point: ReadPoint,
     read_positions: Collection[int] = (),
+    plan_id: str | None = None,
 ) -> CommitOutcome:
     """Appends the action, unless the compacted side has changed. May be called again with the same action after any
     failure.
 
     read_point      the compacted side that the plan read
     read_positions  positions of the deltas that the plan read, if they are in this stream: none may be retracted since
+    plan_id         the session's plan in the log, which must be in force; None: it has none
 
     An action whose commit id is already in the log is `Committed`: its first answer was lost. Raises `Unavailable` if
     the outcome is unknown; another call settles it.
     """
 
     def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
-        if ReadPoint.of(log_state.state) != read_point:
+        if ReadPoint.of(log_state.state) != read_point or not _in_force(log_state.state, plan_id):
             return []
         return [] if _taken_back(log_state.state, action, read_positions) else [action]
 
@@ -70,10 +72,16 @@ def commit(
     retracted = _taken_back(appended.after.state, action, read_positions)
     if retracted is not None:
         return Conflicted(retracted, appended.after.entry_number)
+    if ReadPoint.of(appended.after.state) == read_point:
+        return Conflicted("its plan was replaced or ended", appended.after.entry_number)
     return Conflicted(
         f"the plan read {read_point}; the stream is at {ReadPoint.of(appended.after.state)}",
         appended.after.entry_number,
     )
+
+
+def _in_force(snapshot: StreamSnapshot, plan_id: str | None) -> bool:
+    return plan_id is None or (snapshot.in_flight is not None and snapshot.in_flight.plan_id == plan_id)
 
 
 def _taken_back(

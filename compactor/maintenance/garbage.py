@@ -34,6 +34,8 @@ from compactor.catalog.actions import (
     DeltasTaken,
     IndexRehashed,
     RoundCommitted,
+    SessionPlanEnded,
+    SessionPlanned,
     StreamAction,
     StreamVersionCreated,
     StreamVersionDeprecated,
@@ -281,6 +283,8 @@ def _paths_of_action(action: StreamAction) -> list[str]:
         case StreamVersionCreated() | StreamVersionReleased() | StreamVersionDeprecated():
             return []
         case DeltaRetracted() | DeltasTaken() | DeltasRetired():
+            return []
+        case SessionPlanned() | SessionPlanEnded():
             return []
         case _:
             assert_never(action)

@@ -55,6 +55,8 @@ class SessionInput:
     schemas                    of the pending files, in the order of reading
     private_columns            of the source table and of the destination
     is_open                    whether other engines read the compacted files
+    plans_in_log               whether sessions of the destination write their plan into its log
+    plan_id                    that of this session; None: it has written none
     """
 
     source: PartitionStream
@@ -71,6 +73,8 @@ class SessionInput:
     schemas: tuple[pa.Schema, ...] = ()
     private_columns: frozenset[str] = frozenset()
     is_open: bool = False
+    plans_in_log: bool = False
+    plan_id: str | None = None
 
 
 class ReadReport(Protocol):
@@ -156,6 +160,7 @@ def read_session_input(
         schemas,
         frozenset(source_table.properties.private_columns + destination_table.properties.private_columns),
         is_open,
+        destination_table.properties.session_plans,
     )
 
 

@@ -51,7 +51,10 @@ def run_attempt_with_journal(
         progress = None if listener is None else listener.address
         try:
             with engine.translate_errors("the session"):
-                result = run_session(plan, SessionDependencies(lake, engine, clock, journal, progress, before_seconds))
+                dependencies = SessionDependencies(
+                    lake, engine, clock, journal, progress, before_seconds, journal.attempt
+                )
+                result = run_session(plan, dependencies)
         except Fenced as error:
             operator_log("attempt_ended", level=WARNING, end="fenced", reason=str(error))
             raise

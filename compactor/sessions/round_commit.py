@@ -3,6 +3,8 @@
 The order of durable writes of a session:
 
     0. the destination table        its definition, if there is none; empty until 3, harmless if nothing follows
+    0b. the session's plan          of a table with `session_plans`: an entry of the compacted stream's log; in force
+                                    until the last commit, the session's failure or its time-out
     1. delta keys and survivors     Spark's own memory and disks; lost with the job
     2. index files and pointers,    the lake, under the commit id of this attempt, each fsynced; not visible
        compacted files, vectors
@@ -44,19 +46,25 @@ from compactor.sessions.round_runner import RoundResult
 
 
 def commit_round(
-    stream: PartitionStream, source: PartitionStream, plan: RoundPlan, completion: RoundCommitted
+    stream: PartitionStream,
+    source: PartitionStream,
+    plan: RoundPlan,
+    completion: RoundCommitted,
+    plan_id: str | None = None,
 ) -> Committed:
     """Raises `Fenced` where the stream has moved on since the plan was made: another compactor is at work.
+
+    plan_id  the session's plan in the log; None: it has none
 
     And where a delta that the round read was taken back.
     """
     positions = frozenset(delta.position for delta in plan.deltas)
     if source.folder == stream.folder:
-        return _commit(stream, completion, plan.read_point, positions)
+        return _commit(stream, completion, plan.read_point, positions, plan_id=plan_id)
     if positions:
         version, into = completion.source_stream_version, completion.compacted_table_id
         source.log.append(lambda at: take_deltas(at.state, version, positions, into))
-    return _commit(stream, completion, plan.read_point)
+    return _commit(stream, completion, plan.read_point, plan_id=plan_id)
 
 
 def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult) -> RoundCommitted:
@@ -96,6 +104,8 @@ def commit_rehash(
     read_point: ReadPoint,
     compacted_stream_version: int,
     index_files: tuple[IndexFile, ...],
+    *,
+    plan_id: str | None = None,
 ) -> Committed:
     """Raises `Fenced` as `commit_round` does."""
     action = IndexRehashed(
@@ -108,7 +118,7 @@ def commit_rehash(
         hash_bucket_count=plan.hash_bucket_count,
         index_files=index_files,
     )
-    return _commit(stream, action, read_point)
+    return _commit(stream, action, read_point, plan_id=plan_id)
 
 
 def _commit(
@@ -116,9 +126,11 @@ def _commit(
     action: RoundCommitted | IndexRehashed,
     read_point: ReadPoint,
     read_positions: Collection[int] = (),
+    *,
+    plan_id: str | None,
 ) -> Committed:
     try:
-        outcome = commit(stream, action, read_point, read_positions)
+        outcome = commit(stream, action, read_point, read_positions, plan_id)
     except Unavailable as error:
         operator_log("commit_outcome_unknown", level=WARNING, commit_id=action.commit_id, reason=str(error))
         raise

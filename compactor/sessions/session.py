@@ -17,6 +17,7 @@ The ladder of names; each has one owner, one durable record, and one thing that 
 The steps of a session:
 
     open       read the current state and the pending deltas, check the input          (session_input)
+    plan       one entry, if the table has `session_plans`                                 (in_flight)
     rehash     if the index has another hash bucket count than planned     (rehash, one commit)
     rounds     plan -> run -> commit, each based on the one before     (round_planner, round_runner, round_commit)
 
@@ -26,7 +27,8 @@ continues after its last round. A `SessionReport` receives the progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -44,6 +46,7 @@ from compactor.planning.rounds import split_into_rounds
 from compactor.planning.session_input import ReadReport, SessionInput, commits_of, files_to_rewrite, read_session_input
 from compactor.planning.spec import SessionPlan, SessionResult
 from compactor.planning.store_use import StoreUse, store_use
+from compactor.sessions.in_flight import in_flight, planned
 from compactor.sessions.pace import FIRST_PASS_SHARE, ExpectedWork, Pace
 from compactor.sessions.rehash import rehash
 from compactor.sessions.round_commit import commit_rehash, commit_round, complete
@@ -80,6 +83,7 @@ class SessionDependencies:
 
     progress        where running tasks report rows
     before_seconds  from its launch to here: a part of its expected SLA
+    attempt         its number, from 1
     """
 
     lake: DeltaCatalog
@@ -88,6 +92,7 @@ class SessionDependencies:
     report: SessionReport
     progress: ProgressAddress | None = None
     before_seconds: float = 0.0
+    attempt: int = 1
 
 
 def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> SessionResult:
@@ -105,7 +110,6 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     dependencies.lake.create_table_like(
         run.destination_compacted_table_id, dependencies.lake.table(run.source_table_id)
     )
-    snapshot = _rehash_first(plan, session, dependencies) if rounds else session.snapshot
     pace = Pace(
         _expected_work(plan, rounds, dependencies.before_seconds),
         lambda: dependencies.clock.monotonic_seconds() - started,
@@ -113,14 +117,16 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     )
     pace.earlier_attempts([(rows_arrived(each), sum(step.seconds for step in each.steps.values())) for each in done])
     dependencies.report.follow(pace.rows_reported)
-    for place, files in enumerate(rounds):
-        following = rounds[place + 1][0] if place + 1 < len(rounds) else None
-        turn = RoundTurn(len(done) + 1, rounds_in_all, files, following, commit_id=dependencies.clock.new_id())
-        with bound(round=turn.number):
-            committed, completion = _run_round(plan, session, snapshot, turn, dependencies, pace)
-        snapshot = committed.snapshot
-        done.append(completion)
-        pace.round_done()
+    with _announced(plan, session, rounds, dependencies) if rounds else nullcontext(session) as session:
+        snapshot = _rehash_first(plan, session, dependencies) if rounds else session.snapshot
+        for place, files in enumerate(rounds):
+            following = rounds[place + 1][0] if place + 1 < len(rounds) else None
+            turn = RoundTurn(len(done) + 1, rounds_in_all, files, following, commit_id=dependencies.clock.new_id())
+            with bound(round=turn.number):
+                committed, completion = _run_round(plan, session, snapshot, turn, dependencies, pace)
+            snapshot = committed.snapshot
+            done.append(completion)
+            pace.round_done()
     if rounds and session.destination.news is not None:
         session.destination.news.clear(session.destination.load())
     seconds = dependencies.clock.monotonic_seconds() - started
@@ -129,7 +135,27 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
 
 def run_rehash(plan: SessionPlan, dependencies: SessionDependencies) -> StreamSnapshot:
     """Rehashes the index to the planned hash bucket count without a compaction."""
-    return _rehash_first(plan, read_session_input(plan.spec, dependencies.lake, dependencies.report), dependencies)
+    session = read_session_input(plan.spec, dependencies.lake, dependencies.report)
+    if session.compacted is None or session.compacted.hash_bucket_count == plan.hash_bucket_count:
+        return session.snapshot
+    with _announced(plan, session, (), dependencies) as announced:
+        return _rehash_first(plan, announced, dependencies)
+
+
+@contextmanager
+def _announced(
+    plan: SessionPlan,
+    session: SessionInput,
+    rounds: Sequence[Sequence[DeltaFileRef]],
+    dependencies: SessionDependencies,
+) -> Iterator[SessionInput]:
+    """The session with its plan, which is in the stream's log meanwhile, if its table has `session_plans`."""
+    if not session.plans_in_log:
+        yield session
+        return
+    entry = planned(plan, session, rounds, dependencies.attempt, dependencies.clock)
+    with in_flight(session.destination, entry, dependencies.clock):
+        yield replace(session, plan_id=entry.plan_id)
 
 
 def _rounds(plan: SessionPlan, session: SessionInput) -> tuple[tuple[DeltaFileRef, ...], ...]:
@@ -199,6 +225,7 @@ def _rehash_first(plan: SessionPlan, session: SessionInput, dependencies: Sessio
         ReadPoint.of(session.snapshot),
         compacted.stream_version,
         index_files,
+        plan_id=session.plan_id,
     )
     dependencies.report.rehashed(committed.entry_number, plan.hash_bucket_count)
     return committed.snapshot
@@ -232,7 +259,7 @@ def _run_round(
 
     result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
     completion = complete(plan.spec, round_plan, result)
-    committed = commit_round(session.destination, session.source, round_plan, completion)
+    committed = commit_round(session.destination, session.source, round_plan, completion, session.plan_id)
     seconds = dependencies.clock.monotonic_seconds() - started
     dependencies.report.round_done(committed.entry_number, completion, seconds)
     return committed, completion

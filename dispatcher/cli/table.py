@@ -51,6 +51,17 @@ _STREAM_COLUMNS = (
     Column("bytes", show=count_text),
     Column("hash_bucket_count", "hash buckets", count_text),
 )
+
+
+def _in_flight_text(plan: object) -> str:
+    """Who compacts the stream now, and since when."""
+    if not isinstance(plan, dict):
+        return ""
+    return f"{plan['job_run_id']}, attempt {plan['attempt']}, since {time_text(plan['at_ms'])}"
+
+
+_IN_FLIGHT_COLUMN = Column("in_flight", "in flight", _in_flight_text)
+_NOT_SHOWN = {"action", "compacted_schema"}
 _PUBLISHED_COLUMNS = (
     Column("unpublished_files", "unpublished", count_text),
     Column("published_lag_seconds", "lag", age_text),
@@ -192,7 +203,11 @@ def show(
         output,
         {"table_id": table, "partition_keys": shown.partition_keys, "streams": streams, "published": published},
         "streams",
-        (*_STREAM_COLUMNS, *_PUBLISHED_COLUMNS) if published else _STREAM_COLUMNS,
+        (
+            *_STREAM_COLUMNS,
+            *((_IN_FLIGHT_COLUMN,) if any(each["in_flight"] for each in streams) else ()),
+            *(_PUBLISHED_COLUMNS if published else ()),
+        ),
         none="It has no partition stream yet.",
         before=[f"{table}, partitioned by {', '.join(shown.partition_keys) or 'nothing'}"],
         after=[line for each in published for line in _published_lines(each)],
@@ -351,4 +366,5 @@ def _stream_figures(table: Table, partition: dict[str, str]) -> dict[str, object
         "rows": compacted.rows if compacted is not None else 0,
         "bytes": compacted.bytes_at_rest if compacted is not None else 0,
         "hash_bucket_count": compacted.hash_bucket_count if compacted is not None else None,
+        "in_flight": None if snapshot.in_flight is None else snapshot.in_flight.model_dump(exclude=_NOT_SHOWN),
     }

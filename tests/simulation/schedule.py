@@ -1,5 +1,8 @@
 """One random schedule: writers append, sessions run, some are cut off at a random write, some are overtaken by others.
 
+In every other schedule sessions write their plans into the log: then a session may be refused, and only by a plan of
+another one whose time is not over.
+
 The seed determines everything. After every step the compacted rows must be those that contract 2 says for the compacted
 deltas, and at the end, after an undisturbed session, for all deltas.
 """
@@ -11,18 +14,34 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
+from compactor.catalog.snapshot import StreamSnapshot
 from compactor.engine.protocol import Engine
-from compactor.model.errors import Fenced, Unavailable
+from compactor.model.errors import Conflict, Fenced, Unavailable
 from compactor.model.names import Operation
 from compactor.planning.spec import SessionPlan
+from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import LogObject
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
-from tests.crashes import COLUMNS, SORT_KEYS, Asked, Delta, Lake, attempt, check_books, check_rows, session_folder
+from tests.crashes import (
+    COLUMNS,
+    SORT_KEYS,
+    Asked,
+    Delta,
+    Lake,
+    LaterClock,
+    attempt,
+    check_books,
+    check_rows,
+    session_folder,
+)
 from tests.fakes.doomed_store import Doom, DoomedStore, Fate, When
 from tests.fakes.faulty_store import Stopped
 from tests.oracle import Row, surviving_rows
 
 STEPS = 6
+TIMED_OUT_SECONDS = 3_600.0
+"""No plan of these small sessions lasts so long."""
+
 KEYS = 30
 _FATES: tuple[Fate, ...] = ("one answer is lost", "the store is down from then on", "the process is killed")
 _WHENS: tuple[When, ...] = ("before", "after")
@@ -36,7 +55,8 @@ def run_schedule(seed: int, folder: Path, engine: Engine) -> None:
 class _Schedule:
     def __init__(self, seed: int, folder: Path, engine: Engine) -> None:
         self._chance = random.Random(seed)
-        self._lake = Lake(folder, [])
+        self._clock = LaterClock()
+        self._lake = Lake(folder, [], self._clock, session_plans=seed % 2 == 1)
         self._engine = engine
         self._job_runs = itertools.count(1)
         self._time = itertools.count(1)
@@ -76,25 +96,50 @@ class _Schedule:
 
     def _session(self) -> None:
         plan = self._plan()
-        attempt(plan, self._lake, self._engine, 1)
+        if self._attempt(plan, 1) is Conflict:
+            self._clock.put_forward(TIMED_OUT_SECONDS)
+            assert self._attempt(plan, 2) is None
+
+    def _attempt(self, plan: SessionPlan, number: int, store: ObjectStore | None = None) -> type[Conflict] | None:
+        """`Conflict`: it was refused since another session, which was cut off, has a plan in force."""
+        before = self._stream()
+        try:
+            attempt(plan, self._lake, self._engine, number, store)
+        except Conflict:
+            in_force = self._stream().in_flight
+            assert in_force is not None
+            assert in_force.job_run_id != plan.spec.job_run.job_run_id
+            assert self._clock.now_ms() < in_force.at_ms + in_force.lasts_seconds * 1000
+            assert self._stream() == before, "who is refused writes nothing"
+            return Conflict
+        return None
+
+    def _stream(self) -> StreamSnapshot:
+        return self._lake.catalog().table(TABLE_ID).stream({}).load().state
 
     def _session_cut_off(self) -> None:
         """A session that is cut off at a random write; perhaps further attempts that are too, and one that is not."""
         plan = self._plan()
         for number in range(1, self._chance.randint(1, 3) + 1):
             with suppress(Unavailable, Stopped):
-                attempt(plan, self._lake, self._engine, number, DoomedStore(self._lake.store(), self._doom(plan)))
+                self._attempt(plan, number, DoomedStore(self._lake.store(), self._doom(plan)))
             check_books(self._lake)
         if self._chance.random() < 0.5:
-            attempt(plan, self._lake, self._engine, number + 1)
+            self._attempt(plan, number + 1)
 
     def _sessions_that_meet(self) -> None:
         """While a session waits before a random write another one runs: of another job run, or the next attempt."""
         plan = self._plan()
         other, number = (self._plan(), 1) if self._chance.random() < 0.5 else (plan, 2)
         store = DoomedStore(self._lake.store())
-        store.just_before(self._doom(plan).key, lambda: attempt(other, self._lake, self._engine, number))
-        with suppress(Fenced):
+
+        def meanwhile() -> None:
+            if self._chance.random() < 0.5:
+                self._clock.put_forward(TIMED_OUT_SECONDS)
+            self._attempt(other, number)
+
+        store.just_before(self._doom(plan).key, meanwhile)
+        with suppress(Fenced, Conflict):  # the other one may have a plan in the log by now
             attempt(plan, self._lake, self._engine, 1, store)
 
     def _plan(self) -> SessionPlan:

@@ -23,7 +23,7 @@ from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.maintenance.retirement import Retention, StreamRetirement
 from compactor.maintenance.verify import verify
 from compactor.model.counts import SortKey
-from compactor.model.errors import Fenced, Invalid, Unavailable
+from compactor.model.errors import Conflict, Fenced, Invalid, Unavailable
 from compactor.model.names import Operation, SortOrder
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.spec import JobRunSpec, SessionPlan
@@ -57,6 +57,7 @@ def run_years(seed: int, folder: Path, engine: Engine) -> int:
 class _Years:
     def __init__(self, seed: int, folder: Path, engine: Engine) -> None:
         self._chance = random.Random(seed)
+        self._has_plans = seed % 2 == 1
         self._folder = folder
         self._engine = engine
         self._clock = ManualClock(1_760_000_000_000)
@@ -68,7 +69,7 @@ class _Years:
         self._stamped: set[str] = set()
 
     def run(self) -> int:
-        self._catalog().create_table(ORDERS)
+        self._catalog().create_table(ORDERS, properties={"session_plans": True} if self._has_plans else None)
         self._append()
         for _ in range(STEPS):
             step = self._chance.choice(
@@ -113,8 +114,13 @@ class _Years:
 
     def _session(self, into: str | None = None) -> None:
         plan = self._plan(into)
-        if plan is not None:
+        if plan is None:
+            return
+        try:
             self._attempt(plan, 1)
+        except Conflict:  # the plan of a session that was cut off; or of one that is slow, and is taken over
+            self._clock.sleep(DAY_MS / 1000)
+            self._attempt(plan, 2)
 
     def _slow_session(self) -> None:
         """While it waits before its commit, days pass, and others compact, retire and delete."""
@@ -123,7 +129,7 @@ class _Years:
             return
         store = DoomedStore(self._store())
         store.just_before(self._next_entry(plan), self._others_work)
-        with suppress(Fenced):
+        with suppress(Fenced, Conflict):
             self._attempt(plan, 1, store)
 
     def _others_work(self) -> None:
@@ -140,10 +146,10 @@ class _Years:
         if plan is None:
             return
         doom = Doom(self._next_entry(plan), self._chance.choice(_WHENS), self._chance.choice(_FATES))
-        with suppress(Unavailable, Stopped):
+        with suppress(Unavailable, Stopped, Conflict):
             self._attempt(plan, 1, DoomedStore(self._store(), doom))
         self._others_work()
-        with suppress(Fenced):
+        with suppress(Fenced, Conflict):
             self._attempt(plan, 2)
 
     def _open_reader(self) -> None:

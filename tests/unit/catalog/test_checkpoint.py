@@ -22,13 +22,16 @@ from compactor.catalog.actions import (
     DeltasRetired,
     DeltasTaken,
     IndexRehashed,
+    PlannedRound,
     RoundCommitted,
+    SessionPlanEnded,
+    SessionPlanned,
     StreamAction,
     StreamVersionCreated,
     StreamVersionReleased,
 )
 from compactor.catalog.checkpoint import SCHEMA, describe, restore, snapshot_from_table
-from compactor.catalog.snapshot import StreamSnapshot, apply
+from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
 from compactor.catalog.stream import STREAM_LOG
 from compactor.log.checkpoints import ReplacedRows
 from compactor.log.columns import RecordCodec, codec_of
@@ -86,17 +89,61 @@ rounds = some(
 )
 rehashes = some(IndexRehashed, index_files=tuples_of(index_files))
 deltas = some(DeltaAdded, files=tuples_of(data_files))
+plans = some(
+    SessionPlanned,
+    from_index_version=st.none() | numbers,
+    from_commit_id=st.none() | names,
+    rounds=tuples_of(some(PlannedRound, processed=st.none() | some(Watermark, file_number=st.none() | numbers))),
+)
 
 
 @st.composite
-def ends_of(draw: st.DrawFn, delta: DeltaAdded, *, retires: bool) -> StreamAction:
-    """The delta leaves the snapshot: taken back, or retired with all before it."""
+def ends_of(draw: st.DrawFn, snapshot: StreamSnapshot, *, retires: bool) -> StreamAction:
+    """A delta leaves the snapshot: taken back, or retired with all before it."""
+    delta = draw(st.sampled_from([delta for source in snapshot.sources.values() for delta in source.deltas]))
     version, position = delta.stream_version, delta.position
     if not retires:
         return DeltaRetracted(stream_version=version, position=position, delta_id=delta.delta_id)
     at_ms = draw(st.integers(1, 9))
     until_ms = at_ms + draw(st.integers(0, 3))
     return DeltasRetired(stream_version=version, position=position, at_ms=at_ms, ids_refused_until_ms=until_ms)
+
+
+@st.composite
+def plans_after(draw: st.DrawFn, in_flight: SessionPlanned | None) -> StreamAction:
+    """Another plan, or the end of one: of that in force or of an earlier one."""
+    if in_flight is None or draw(st.booleans()):
+        return draw(plans)
+    return SessionPlanEnded(plan_id=draw(st.sampled_from([in_flight.plan_id, "another"])))
+
+
+@st.composite
+def commits_after(
+    draw: st.DrawFn, compacted: CompactedStream | None, actions: int, *, rehashes_it: bool
+) -> StreamAction:
+    """`actions`: so many came before. One log gives a commit id and an index version once."""
+    if rehashes_it and compacted is not None:
+        versions = {"from_index_version": compacted.index_version, "index_version": actions + 1}
+        return draw(rehashes).model_copy(update=versions)
+    added = draw(rounds)
+    version = draw(st.integers(1, 2))
+    continues = compacted is not None and compacted.stream_version == version
+    first = compacted.next_file_number if compacted is not None and continues else 1
+    live = sorted(compacted.files) if compacted is not None and continues else []
+    removed = draw(st.lists(st.sampled_from(live), unique=True)) if live else []
+    files = [file.model_copy(update={"file_number": first + place}) for place, file in enumerate(added.files_added)]
+    left = [number for number in live if number not in removed] + [file.file_number for file in files]
+    with_dead_rows = draw(st.lists(st.sampled_from(left), unique=True)) if left else []
+    vectors = [draw(deletion_vectors).model_copy(update={"file_number": number}) for number in with_dead_rows]
+    change = {
+        "commit_id": f"commit {actions}",
+        "index_version": actions + 1,
+        "compacted_stream_version": version,
+        "files_added": tuple(files),
+        "files_removed": tuple(removed),
+        "deletion_vectors": tuple(vectors),
+    }
+    return added.model_copy(update=change)
 
 
 @st.composite
@@ -112,10 +159,10 @@ def histories(draw: st.DrawFn) -> list[StreamAction]:
 
     for step in draw(
         st.lists(
-            st.sampled_from(["version", "release", "delta", "retract", "take", "retire", "round", "rehash"]), max_size=8
+            st.sampled_from(["version", "release", "delta", "retract", "take", "retire", "round", "rehash", "plan"]),
+            max_size=8,
         )
     ):
-        compacted = snapshot.compacted
         if step == "version":
             state = draw(st.sampled_from(LifecycleState))
             follow(StreamVersionCreated(stream_version=len(snapshot.sources) + 1, state=state))
@@ -127,37 +174,15 @@ def histories(draw: st.DrawFn) -> list[StreamAction]:
             position = draw(numbers) - 2**63 if last is None else last + draw(st.integers(1, 9))
             follow(draw(deltas).model_copy(update={"stream_version": number, "position": position}))
         elif step in {"retract", "retire"} and any(source.deltas for source in snapshot.sources.values()):
-            delta = draw(st.sampled_from([delta for source in snapshot.sources.values() for delta in source.deltas]))
-            follow(draw(ends_of(delta, retires=step == "retire")))
+            follow(draw(ends_of(snapshot, retires=step == "retire")))
         elif step == "take" and snapshot.sources:
             number = draw(st.sampled_from(sorted(snapshot.sources)))
             position, table_id = draw(numbers), draw(names)
             follow(DeltasTaken(stream_version=number, position=position, compacted_table_id=table_id))
-        elif step == "round":
-            # One log gives a commit id and an index version once.
-            unique = {"commit_id": f"commit {len(actions)}", "index_version": len(actions) + 1}
-            added = draw(rounds).model_copy(update=unique)
-            version = draw(st.integers(1, 2))
-            continues = compacted is not None and compacted.stream_version == version
-            first = compacted.next_file_number if compacted is not None and continues else 1
-            live = sorted(compacted.files) if compacted is not None and continues else []
-            removed = draw(st.lists(st.sampled_from(live), unique=True)) if live else []
-            files = [
-                file.model_copy(update={"file_number": first + place}) for place, file in enumerate(added.files_added)
-            ]
-            left = [number for number in live if number not in removed] + [file.file_number for file in files]
-            with_dead_rows = draw(st.lists(st.sampled_from(left), unique=True)) if left else []
-            vectors = [draw(deletion_vectors).model_copy(update={"file_number": number}) for number in with_dead_rows]
-            change = {
-                "compacted_stream_version": version,
-                "files_added": tuple(files),
-                "files_removed": tuple(removed),
-                "deletion_vectors": tuple(vectors),
-            }
-            follow(added.model_copy(update=change))
-        elif step == "rehash" and compacted is not None:
-            versions = {"from_index_version": compacted.index_version, "index_version": len(actions) + 1}
-            follow(draw(rehashes).model_copy(update=versions))
+        elif step == "plan":
+            follow(draw(plans_after(snapshot.in_flight)))
+        elif step in {"round", "rehash"}:
+            follow(draw(commits_after(snapshot.compacted, len(actions), rehashes_it=step == "rehash")))
     return actions
 
 

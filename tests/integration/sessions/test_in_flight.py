@@ -1,0 +1,218 @@
+"""Sessions of a table with `session_plans`: what they will do is in the stream's log first, and others keep away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor import DeltaCatalog, compact
+from compactor.catalog.actions import SessionPlanEnded, SessionPlanned
+from compactor.catalog.snapshot import StreamSnapshot
+from compactor.engine.in_process import InProcessEngine
+from compactor.model.errors import Conflict, Corrupt, Fenced
+from compactor.model.names import Operation
+from compactor.schemas.text import parse_schema
+from compactor.sessions.in_flight import LASTS_SECONDS_MIN
+from tests.builders import TABLE_ID
+from tests.crashes import Asked, Delta, Lake, LaterClock, attempt, check_rows
+from tests.fakes.doomed_store import Doom, DoomedStore
+from tests.fakes.faulty_store import Stopped
+from tests.fakes.held_engine import HeldEngine
+
+TWO_ROUNDS = Asked(max_rows_per_round=2)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path / "lake", [], LaterClock(), session_plans=True)
+    lake.append([Delta(Operation.UPSERT, [row(1), row(2)]), Delta(Operation.UPSERT, [row(2), row(3)])])
+    return lake
+
+
+def row(key: int) -> dict[str, object]:
+    return {"id": key, "time": key, "value": "x"}
+
+
+def stream(lake: Lake) -> StreamSnapshot:
+    return lake.catalog().table(TABLE_ID).stream({}).load().state
+
+
+def plans_in(lake: Lake) -> list[SessionPlanned | SessionPlanEnded]:
+    entries = lake.catalog().table(TABLE_ID).stream({}).log.entries()
+    actions = [action for entry in entries for action in entry.actions]
+    return [action for action in actions if isinstance(action, SessionPlanned | SessionPlanEnded)]
+
+
+def put_forward(lake: Lake, seconds: float) -> None:
+    assert isinstance(lake.clock, LaterClock)
+    lake.clock.put_forward(seconds)
+
+
+def kill_before_commit(lake: Lake, job_run_id: str) -> None:
+    """The process is killed: nothing is written of its end."""
+    log = lake.catalog().table(TABLE_ID).stream({}).log
+    key = f"{log.folder}/{log.load().entry_number + 2:020d}.json"  # the plan comes first
+    store = DoomedStore(lake.store(), Doom(key, "before", "the process is killed"))
+    with pytest.raises(Stopped):
+        attempt(lake.plan(TWO_ROUNDS, job_run_id), lake, InProcessEngine(), 1, store)
+
+
+def during(lake: Lake, what: Callable[[], None]) -> HeldEngine:
+    """An engine that does something before the first commit of a session."""
+    todo = [what]
+    return HeldEngine(lambda: todo.pop()() if todo else None)
+
+
+def test_what_a_session_will_do_is_in_the_log_until_its_last_commit(lake: Lake) -> None:
+    seen: list[StreamSnapshot] = []
+    before = stream(lake)
+    engine = HeldEngine(lambda: seen.append(stream(lake)))
+    attempt(lake.plan(TWO_ROUNDS), lake, engine, 1)
+    (plan,) = plans_in(lake)
+    assert isinstance(plan, SessionPlanned)
+    assert [each.in_flight for each in seen] == [plan, plan], "before each of two commits"
+    assert stream(lake).in_flight is None
+    assert before.active is not None
+    assert [(each.files, each.rows) for each in plan.rounds] == [(1, 2), (1, 2)]
+    assert [each.processed.position for each in plan.rounds if each.processed is not None] == [0, 1]
+    assert (plan.attempt, plan.from_index_version, plan.hash_bucket_count) == (1, None, 2)
+    assert set(parse_schema(plan.compacted_schema).names) == {"id", "time", "value"}
+    check_rows(lake)
+
+
+def test_a_second_compactor_is_refused_before_it_begins_and_told_who_is_at_work(lake: Lake) -> None:
+    refused: list[str] = []
+
+    def call() -> None:
+        written = len(list(lake.folder.rglob("*")))
+        with pytest.raises(Conflict) as error:
+            compact(TABLE_ID, {"id"}, sort_keys=[("time", "ascending")], delta_catalog_client=user(lake))
+        refused.append(str(error.value))
+        assert len(list(lake.folder.rglob("*"))) == written
+
+    attempt(lake.plan(TWO_ROUNDS, "first"), lake, during(lake, call), 1)
+    assert "is being compacted by job run first since" in refused[0]
+    check_rows(lake)
+
+
+def user(lake: Lake) -> DeltaCatalog:
+    return DeltaCatalog.open(lake.folder)
+
+
+def test_of_two_that_begin_at_once_the_one_whose_plan_is_second_is_refused(lake: Lake) -> None:
+    plan, log = lake.plan(TWO_ROUNDS, "second"), lake.catalog().table(TABLE_ID).stream({}).log
+    store = DoomedStore(lake.store())
+    store.just_before(
+        f"{log.folder}/{log.load().entry_number + 1:020d}.json", lambda: kill_before_commit(lake, "first")
+    )
+    with pytest.raises(Conflict, match="job run first"):
+        attempt(plan, lake, InProcessEngine(), 1, store)
+    assert [each.job_run_id for each in plans_in(lake) if isinstance(each, SessionPlanned)] == ["first"]
+
+
+def test_a_plan_ends_with_the_failure_of_its_session(lake: Lake) -> None:
+    def fail() -> None:
+        raise Corrupt("a file is damaged")
+
+    with pytest.raises(Corrupt):
+        attempt(lake.plan(TWO_ROUNDS, "first"), lake, HeldEngine(fail), 1)
+    plan, end = plans_in(lake)
+    assert end == SessionPlanEnded(plan_id=plan.plan_id)
+    attempt(lake.plan(TWO_ROUNDS, "second"), lake, InProcessEngine(), 1)
+    check_rows(lake)
+
+
+def test_an_interrupt_ends_the_plan_as_well(lake: Lake) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(lake.plan(TWO_ROUNDS, "first"), lake, HeldEngine(interrupt), 1)
+    assert stream(lake).in_flight is None
+
+
+def test_the_next_attempt_of_a_killed_session_goes_on_at_once(lake: Lake) -> None:
+    kill_before_commit(lake, "first")
+    plan = stream(lake).in_flight
+    assert plan is not None
+    attempt(lake.plan(TWO_ROUNDS, "first"), lake, InProcessEngine(), 2)
+    assert [each.attempt for each in plans_in(lake) if isinstance(each, SessionPlanned)] == [1, 2]
+    check_rows(lake)
+
+
+def test_others_take_over_from_a_killed_session_when_its_time_is_over_and_not_before(lake: Lake) -> None:
+    kill_before_commit(lake, "first")
+    put_forward(lake, LASTS_SECONDS_MIN - 60)
+    with pytest.raises(Conflict, match=r"if it was killed, from .* UTC on"):
+        attempt(lake.plan(TWO_ROUNDS, "second"), lake, InProcessEngine(), 1)
+    put_forward(lake, 61)
+    attempt(lake.plan(TWO_ROUNDS, "second"), lake, InProcessEngine(), 2)
+    check_rows(lake)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_session_whose_plan_was_replaced_commits_nothing_more(lake: Lake, commits: bool) -> None:
+    """Also if the other one has not committed yet: its work would be in vain otherwise."""
+
+    def take_over() -> None:
+        put_forward(lake, LASTS_SECONDS_MIN + 1)
+        if commits:
+            attempt(lake.plan(TWO_ROUNDS, "second"), lake, InProcessEngine(), 1)
+        else:
+            kill_before_commit(lake, "second")
+
+    with pytest.raises(Fenced, match=r"was overtaken and commits nothing more"):
+        attempt(lake.plan(TWO_ROUNDS, "first"), lake, during(lake, take_over), 1)
+    if not commits:
+        assert stream(lake).compacted is None
+        in_force = stream(lake).in_flight
+        assert in_force is not None
+        assert in_force.job_run_id == "second", "the first one's end is not that of the second one's plan"
+        attempt(lake.plan(TWO_ROUNDS, "second"), lake, InProcessEngine(), 2)
+    check_rows(lake)
+
+
+def test_a_lost_answer_to_the_last_commit_is_settled_though_the_commit_has_ended_the_plan(lake: Lake) -> None:
+    log = lake.catalog().table(TABLE_ID).stream({}).log
+    key = f"{log.folder}/{log.load().entry_number + 3:020d}.json"  # after the plan and the first of two rounds
+    store = DoomedStore(lake.store(), Doom(key, "after", "one answer is lost"))
+    attempt(lake.plan(TWO_ROUNDS), lake, InProcessEngine(), 1, store)
+    assert store.met
+    check_rows(lake)
+
+
+def test_a_session_with_nothing_to_do_writes_no_plan(lake: Lake) -> None:
+    attempt(lake.plan(TWO_ROUNDS, "first"), lake, InProcessEngine(), 1)
+    attempt(lake.plan(TWO_ROUNDS, "second"), lake, InProcessEngine(), 1)
+    assert len(plans_in(lake)) == 1
+
+
+def test_a_session_that_moves_to_another_bucket_count_first_keeps_its_plan_through_both_commits(lake: Lake) -> None:
+    attempt(lake.plan(TWO_ROUNDS, "first"), lake, InProcessEngine(), 1)
+    lake.append([Delta(Operation.UPSERT, [row(3), row(4)])])
+    seen: list[StreamSnapshot] = []
+    engine = HeldEngine(lambda: seen.append(stream(lake)))
+    attempt(lake.plan(Asked(hash_bucket_count=5), "second"), lake, engine, 1)
+    assert [each.in_flight is not None for each in seen] == [True, True]
+    assert stream(lake).in_flight is None
+    check_rows(lake)
+
+
+def test_a_table_without_the_property_has_no_plans(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "plain", [])
+    lake.append([Delta(Operation.UPSERT, [row(1)])])
+    attempt(lake.plan(TWO_ROUNDS), lake, InProcessEngine(), 1)
+    assert plans_in(lake) == []
+
+
+def test_a_table_that_compact_creates_has_the_plans_of_its_source(tmp_path: Path) -> None:
+    catalog = DeltaCatalog.open(tmp_path)
+    table = catalog.create_table(TABLE_ID, properties={"session_plans": True})
+    table.append({}, pa.table({"id": [1]}))
+    compact(TABLE_ID, {"id"}, delta_catalog_client=catalog, destination_compacted_table_id="ACME.ELSEWHERE.V1")
+    entries = catalog.table("ACME.ELSEWHERE.V1").stream({}).log.entries()
+    first, *_ = [action for entry in entries for action in entry.actions]
+    assert isinstance(first, SessionPlanned)
