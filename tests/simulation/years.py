@@ -119,7 +119,7 @@ class _Years:
         try:
             self._attempt(plan, 1)
         except Conflict:  # the plan of a session that was cut off; or of one that is slow, and is taken over
-            self._clock.sleep(DAY_MS / 1000)
+            self._clock.sleep(3_600.0)
             self._attempt(plan, 2)
 
     def _slow_session(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from compactor.sessions.in_flight import LASTS_SECONDS_MIN
 from tests.builders import TABLE_ID
 from tests.crashes import Asked, Delta, Lake, LaterClock, attempt, check_rows
 from tests.fakes.doomed_store import Doom, DoomedStore
-from tests.fakes.faulty_store import Stopped
+from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
 
 TWO_ROUNDS = Asked(max_rows_per_round=2)
@@ -216,3 +217,16 @@ def test_a_table_that_compact_creates_has_the_plans_of_its_source(tmp_path: Path
     entries = catalog.table("ACME.ELSEWHERE.V1").stream({}).log.entries()
     first, *_ = [action for entry in entries for action in entry.actions]
     assert isinstance(first, SessionPlanned)
+
+
+def test_a_plan_costs_one_request(tmp_path: Path) -> None:
+    sent = {}
+    for has_plans in (False, True):
+        lake = Lake(tmp_path / str(has_plans), [], session_plans=has_plans)
+        lake.append([Delta(Operation.UPSERT, [row(1)])])
+        store = FaultyStore(lake.store())
+        catalog = DeltaCatalog(store, lake.clock)
+        compact(TABLE_ID, {"id"}, delta_catalog_client=catalog)
+        sent[has_plans] = Counter(verb for verb, key in store.requests if "heartbeat" not in key)
+    assert sent[True] - sent[False] == Counter(put_if_absent=1), sent
+    assert sent[False] - sent[True] == Counter()
