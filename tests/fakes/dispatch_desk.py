@@ -20,6 +20,7 @@ from compactor.planning.bundle_plan import BundleBounds, SmallSession
 from compactor.planning.read_progress import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.sessions.in_flight import refuse_beside_another
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
@@ -227,7 +228,10 @@ class Desk:
         """Plans as a dispatcher does; the first calls raise the errors in `plans_break`."""
         if self.plans_break:
             raise self.plans_break.pop(0)
-        return plan_for_cluster(spec, self._open_lake(spec.job_run.lake), self.cluster.resources(), lack)
+        lake = self._open_lake(spec.job_run.lake)
+        planned = plan_for_cluster(spec, lake, self.cluster.resources(), lack)
+        refuse_beside_another(spec, lake, self.clock)
+        return planned
 
     def plan_small(
         self, spec: SessionSpec, lake: tables.DeltaCatalog, resources: Resources

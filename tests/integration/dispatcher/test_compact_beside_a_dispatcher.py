@@ -92,3 +92,26 @@ def test_a_dispatcher_and_compact_turn_by_turn_compact_each_delta_once(desk: Des
         compact(TABLE, {"id"}, delta_catalog_client=desk.lake)
     check(desk)
     assert {desk.job_run(f"run-{number}").status for number in range(3, 6)} == {"succeeded"}
+
+
+def test_of_a_table_with_plans_a_dispatchers_session_waits_for_compact_to_end(desk: Desk) -> None:
+    desk.lake.table(TABLE).set_properties({"session_plans": True})
+    begun, held = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        held.wait(60)
+
+    thread = threading.Thread(
+        target=lambda: compact(TABLE, {"id"}, delta_catalog_client=desk.lake, engine=HeldEngine(wait))
+    )
+    thread.start()
+    assert begun.wait(60)
+    desk.accept(job_run_id="run")
+    desk.tick_until(lambda: desk.job_run("run").sessions["run.1"].setbacks.outages > 0)
+    assert desk.cluster.launched == [], "no cluster is launched in vain"
+    held.set()
+    thread.join()
+    desk.run()
+    assert desk.job_run("run").status == "succeeded"
+    check(desk)
