@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,11 @@ SUITE, PACKAGES = "bookworm", "ca-certificates,python3,python3-venv"
 
 RUN = """\
 set -eu
-root=$1; volumes=$2; user=$3; folder=$4; shift 4
+root=$1; volumes=$2; user=$3; folder=$4; mode=$5; shift 5
 mount --bind "$root" "$root"
-mount -o remount,bind,ro "$root"
+mount -o "remount,bind,$mode" "$root"
 for volume in "$volumes"/*; do
+    [ -e "$volume" ] || continue  # it has none
     mount --bind "$volume" "$root/$(basename "$volume" | tr : /)"
 done
 mount -t proc proc "$root/proc"
@@ -43,13 +45,15 @@ exec chroot --userspec="$user" "$root" /usr/bin/env --chdir="$folder" --ignore-e
 class Container:
     """An image's files, read-only but for its volumes, which last as long as this object's folder.
 
-    config   as in the image: Env, User, Entrypoint, ...
-    volumes  a folder for each of its volumes
+    config       as in the image: Env, User, Entrypoint, ...
+    volumes      a folder for each of its volumes
+    is_writable  so is its root
     """
 
     root: Path
     config: Mapping[str, Any]
     volumes: Path
+    is_writable: bool = False
 
     def command(self, *words: str, variables: Mapping[str, str] | None = None, enters: bool = False) -> list[str]:
         """Runs `words` as the image says: its user, its variables. `enters`: by its entry point."""
@@ -57,6 +61,7 @@ class Container:
         program = [*(self.config["Entrypoint"] if enters else ()), *words]
         unshared = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
         place = [str(self.root), str(self.volumes), self.config["User"], self.config["WorkingDir"]]
+        place.append("rw" if self.is_writable else "ro")
         return [*unshared, "sh", "-c", RUN, "run", *place, *(f"{k}={v}" for k, v in environment.items()), *program]
 
     def run(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
@@ -89,14 +94,17 @@ def base() -> str:
     return name
 
 
-def build(dockerfile: str, base: str, *options: str) -> str:
-    """The name of the image. A Docker image: OCI's own form knows no health check."""
-    name = f"localhost/lithify-{dockerfile.partition('.')[0]}"
-    of_base = ["--build-arg", f"BASE={base}"] if base else []
+def build(dockerfile: str, base: str, *options: str, argument: str = "BASE", name: str | None = None) -> str:
+    """The name of the image. A Docker image: OCI's own form knows no health check.
+
+    argument  of the Dockerfile, which `base` is given as
+    """
+    image = f"localhost/lithify-{name or dockerfile.partition('.')[0]}"
+    of_base = ["--build-arg", f"{argument}={base}"] if base else []
     how = ["--isolation", "chroot", "--network", "host", "--format", "docker"]
     file = REPOSITORY / "docker" / dockerfile
-    buildah("build", *how, *of_base, *options, *BUILD_OPTIONS, "--file", str(file), "--tag", name, str(REPOSITORY))
-    return name
+    buildah("build", *how, *of_base, *options, *BUILD_OPTIONS, "--file", str(file), "--tag", image, str(REPOSITORY))
+    return image
 
 
 @contextmanager
@@ -110,14 +118,22 @@ def opened(image: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         buildah("rm", container)
 
 
-def with_new_volumes(root: Path, config: Mapping[str, Any], folder: Path) -> Container:
-    """Volumes have the owner and the mode of the image's own folders, as an engine makes them."""
-    for volume in config.get("Volumes") or {}:
+def with_new_volumes(
+    root: Path, config: Mapping[str, Any], folder: Path, more: Sequence[str] = (), *, is_writable: bool = False
+) -> Container:
+    """Volumes have the owner and the mode of the image's own folders, as an engine makes them.
+
+    more  volumes beside those that the image has
+    """
+    folder.mkdir()
+    # As an engine writes it: Java asks for the address of the machine's own name.
+    (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
+    for volume in (*(config.get("Volumes") or {}), *more):
         there, made = root / volume.strip("/"), folder / volume.strip("/").replace("/", ":")
         made.mkdir(parents=True)
         os.chown(made, there.stat().st_uid, there.stat().st_gid)
         made.chmod(there.stat().st_mode & 0o7777)
-    return Container(root, config, folder)
+    return Container(root, config, folder, is_writable)
 
 
 @pytest.fixture(scope="session")
@@ -130,3 +146,16 @@ def dispatcher_files(base: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 def dispatcher(dispatcher_files: tuple[Path, Mapping[str, Any]], tmp_path: Path) -> Container:
     """A container of the dispatcher's image."""
     return with_new_volumes(*dispatcher_files, tmp_path / "volumes")
+
+
+@pytest.fixture(scope="session")
+def standalone_spark_image(base: str) -> str:
+    """The stage `spark`, which knows nothing of Lithify."""
+    options = ("--target", "spark")
+    return build("spark.Dockerfile", base, *options, argument="PYTHON_BASE", name="standalone-spark")
+
+
+@pytest.fixture(scope="session")
+def spark_image(standalone_spark_image: str) -> str:
+    """On the image of the stage before: buildah takes a base that an argument names for an image, never for a stage."""
+    return build("spark.Dockerfile", standalone_spark_image)
