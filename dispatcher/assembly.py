@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from compactor.catalog.tables import DeltaCatalog
 from compactor.events.relay import EventSink
 from compactor.model.clock import Clock
-from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.bundle_plan import BundleBounds, SmallSession
 from compactor.planning.read_progress import Commit
+from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.storage.location import StoreLocation
@@ -39,7 +40,7 @@ from launcher.clusters import Cluster
 from launcher.clusters.launched_jobs import ListingCluster
 from launcher.outcomes import NothingToDo
 from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
-from launcher.session_plan import LackOfMemory, plan_for_cluster, plan_in_one_task, session_commits
+from launcher.session_plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
 from launcher.sweep import Sweep
 
 
@@ -93,12 +94,18 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     open_lake = OpenLakes(outside.open_lake).at
 
     def plan(spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
-        # Written into the plan: the machines that follow it may know of no region.
-        job_run = spec.job_run.model_copy(update={"lake": with_region(spec.job_run.lake)})
-        with_properties = spec.model_copy(update={"job_run": job_run})
-        lake = open_lake(job_run.lake)
-        planned = plan_for_cluster(with_properties, lake, outside.cluster.resources(), lack)
-        refuse_beside_another(with_properties, lake, outside.clock)  # before a cluster is launched in vain
+        spec = _with_region(spec)
+        lake = open_lake(spec.job_run.lake)
+        planned = plan_for_cluster(spec, lake, outside.cluster.resources(), lack)
+        refuse_beside_another(spec, lake, outside.clock)  # before a cluster is launched in vain
+        return planned
+
+    def plan_small(
+        spec: SessionSpec, lake: DeltaCatalog, resources: Resources
+    ) -> SmallSession | LargeSession | NothingToDo:
+        spec = _with_region(spec)
+        planned = plan_in_one_task(spec, lake, resources)
+        refuse_beside_another(spec, lake, outside.clock)
         return planned
 
     def commits(spec: SessionSpec) -> list[Commit]:
@@ -114,7 +121,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
         settings.launcher.retry,
         outside.clock,
     )
-    bundles = BundleLauncher(bundle_tools, plan_in_one_task, open_lake, settings.bundles)
+    bundles = BundleLauncher(bundle_tools, plan_small, open_lake, settings.bundles)
     finding = SessionFinding(open_lake, settings.intake.admission.file_refusals, outside.clock)
     launchers = Launchers(sessions, bundles, finding)
     answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
@@ -128,6 +135,12 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
     background = Background(HistoryUpkeep(records, settings.history, outside.clock), sweep, outside.task)
     return Dispatcher(receiver, controller, listeners, health, settings.service, outside.clock, background=background)
+
+
+def _with_region(spec: SessionSpec) -> SessionSpec:
+    """With the lake's region in it: the machines that follow a plan may know of none."""
+    job_run = spec.job_run.model_copy(update={"lake": with_region(spec.job_run.lake)})
+    return spec.model_copy(update={"job_run": job_run})
 
 
 def _sweep(outside: ExternalServices, records: JobRunStore, interval_seconds: float) -> Sweep | None:

@@ -24,6 +24,7 @@ from compactor.sessions.bundle import BundleHeartbeat, UnloggedEnd, has_ended
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, SessionLog, SessionState, SessionSucceeded
 from compactor.storage.object_store import ObjectStore
+from compactor.storage.opening import with_region
 from compactor.storage.paths import BundleFolder, SessionFolder
 from compactor.storage.side_by_side import side_by_side
 from launcher.attempt import (
@@ -154,7 +155,11 @@ class BundleRun:
         self._journal = journal
         self._orders = orders
         self._clock = dependencies.clock
-        self._job_run_id = plan.members[0].plan.spec.job_run.job_run_id
+        of_any = plan.members[0].plan
+        self._job_run_id = of_any.spec.job_run.job_run_id
+        self._timers = dependencies.timers
+        if of_any.cluster is not None:
+            self._timers = dependencies.timers.after_cluster_start(of_any.cluster.start_seconds)
         self._folder = BundleFolder(self._job_run_id, plan.bundle_id)
         self._left = {place: member for place, member in enumerate(plan.members) if _id(member) in setbacks}
         self._logs: dict[int, SessionLog] = {}
@@ -170,7 +175,7 @@ class BundleRun:
 
     def launch(self, room: BundleRoom) -> RunningSparkJob | None:
         """None: it was not launched, and its members are settled. The order of writes is that of `Attempt`."""
-        location, cluster = self._store.location, self._dependencies.cluster
+        location, cluster = with_region(self._store.location), self._dependencies.cluster
         self._store.put_if_absent(self._folder.plan.key, self._plan.render())
         name = job_name(location, self._job_run_id, f"{self._job_run_id}.bundle.{self._plan.bundle_id}", 1)
         self._journal.launching(self._plan, name, cluster.place)
@@ -216,7 +221,7 @@ class BundleRun:
         self._again += [RunAgain(_id(member)) for member in self._left.values()]
 
     def _end(self, job: RunningSparkJob) -> None:
-        end_job(job, self._dependencies.timers, self._clock)
+        end_job(job, self._timers, self._clock)
 
     def _look_at_all(self, job: RunningSparkJob, *, looks_at_job: bool, log_is_due: bool) -> LeftOpen | None:
         stopped = stopped_by(self._orders())
@@ -226,7 +231,7 @@ class BundleRun:
         status = self._status(job) if looks_at_job else JobRunning()
         if isinstance(status, JobRunning) and not log_is_due:
             return None
-        timers, quiet_seconds = self._dependencies.timers, self._look()
+        timers, quiet_seconds = self._timers, self._look()
         is_gone = not isinstance(status, JobRunning | OutOfReach)
         if not self._left:
             if not is_gone and quiet_seconds <= timers.exit_seconds:
@@ -262,7 +267,7 @@ class BundleRun:
                 self._journal.progressed(list(self._left.values()))
         except Unavailable as error:
             # The job may be well: no verdict without an observation, until the stall time has passed.
-            if self._quiet_seconds() > self._dependencies.timers.stall_seconds:
+            if self._quiet_seconds() > self._timers.stall_seconds:
                 raise
             _log.warning("bundle_not_visible", bundle_id=self._plan.bundle_id, reason=str(error))
         return self._quiet_seconds()

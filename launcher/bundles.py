@@ -23,7 +23,7 @@ import structlog
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable, kind_of
-from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled, plan_bundle
+from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.session_log import SESSION_LOG, SessionState, SessionSucceeded
@@ -50,6 +50,7 @@ from launcher.session_plan import (
     SmallPlanner,
     plan_for_cluster,
     plan_in_one_task,
+    plan_shared_job,
     room_for_bundles,
 )
 from launcher.spark_job import InFlight
@@ -104,14 +105,14 @@ class BundleLauncher:
         requeue([*self._outside_bundle(tasks, planned, members)])
         if not members:
             return LeftOpen.NONE
-        wait_seconds = journal.wait_seconds(room.cluster_plan)
+        shared = plan_shared_job(self._clock.new_id(), members, room)
+        wait_seconds = journal.wait_seconds(shared.cluster_plan)
         if wait_seconds is not None:
             requeue([RunAgain(member.plan.spec.session_id, wait_seconds) for member in members])
             return LeftOpen.NONE
-        plan = plan_bundle(self._clock.new_id(), members, resources.tasks, resources.start_seconds)
         ids = {member.plan.spec.session_id for member in members}
         setbacks = {task.spec.session_id: task.setbacks for task in tasks if task.spec.session_id in ids}
-        bundle = BundleRun(plan, setbacks, self._dependencies, journal, orders)
+        bundle = BundleRun(shared.plan, setbacks, self._dependencies, journal, orders)
         job = bundle.launch(room)
         left_open = LeftOpen.NONE if job is None else bundle.watch(job)
         requeue(bundle.again)
@@ -242,18 +243,18 @@ def plan_as_dispatched(
     seconds: list[float] = []
     small: list[SmallSession] = []
     if bounds.allow_bundles and len(specs) > 1:
-        resources = room_for_bundles(room).resources
+        shared_room = room_for_bundles(room)
         for spec in specs:
-            found = plan_in_one_task(spec, lake, resources)
+            found = plan_in_one_task(spec, lake, shared_room.resources)
             if isinstance(found, SmallSession):
                 small.append(found)
             elif isinstance(found, NothingToDo):
                 plans[spec.session_id] = found
         while len(small) > 1:
-            members = bundled(small, resources.tasks, bounds)
+            members = bundled(small, shared_room.resources.tasks, bounds)
             if len(members) == 1:
                 break
-            bundle = plan_bundle("dry-run", members, resources.tasks, resources.start_seconds)
+            bundle = plan_shared_job("dry-run", members, shared_room).plan
             plans |= {member.plan.spec.session_id: member.plan for member in bundle.members}
             seconds.append(max(member.plan.expected_sla for member in bundle.members))
             small = [each for each in small if each.plan.spec.session_id not in plans]

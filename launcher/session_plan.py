@@ -13,7 +13,7 @@ from typing import Protocol
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.model.names import counted
-from compactor.planning.bundle_plan import SmallSession
+from compactor.planning.bundle_plan import BundleMember, BundlePlan, SmallSession, plan_bundle
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.read_progress import Commit
 from compactor.planning.session_input import commits_of
@@ -24,10 +24,12 @@ from compactor.planning.session_planner import (
     plan_measured,
     plan_sized,
 )
-from compactor.planning.sizing import Resources, SessionSize
+from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.planning.store_use import StoreUse
 from compactor.planning.where_to_run import ThisProcess, in_one_task
-from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
+from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster, cost_sentences, expected_store_use
+from launcher.cluster_sizing.money import cost_of, shared_by
 from launcher.outcomes import NothingToDo
 
 
@@ -139,7 +141,49 @@ def plan_in_one_task(
         start_seconds=0.0,
         in_process=True,
     )
-    return SmallSession(plan_measured(measured, of_a_task), 1, task.seconds, task.why)
+    run = measured.spec.job_run
+    sizing = size_session(measured.size, of_a_task, run.hash_bucket_count, run.max_rows_per_round)
+    store = expected_store_use(sizing.work, measured.size, sizing.hash_bucket_count)
+    return SmallSession(plan_sized(measured, of_a_task, sizing), 1, task.seconds, task.why, store)
+
+
+@dataclass(frozen=True)
+class SharedJob:
+    """The Spark job of a bundle. `cluster_plan`: with what all of it is expected to cost; None: no cluster is launched
+    for it.
+    """
+
+    plan: BundlePlan
+    cluster_plan: ClusterPlan | None
+
+
+def plan_shared_job(bundle_id: str, sessions: Sequence[SmallSession], room: BundleRoom) -> SharedJob:
+    """Where a cluster is launched for it, each session pays a part."""
+    resources, cluster = room.resources, room.cluster_plan
+    plan = plan_bundle(bundle_id, sessions, resources.tasks, resources.start_seconds)
+    if cluster is None:
+        return SharedJob(plan, None)
+    ends = [member.before_seconds + session.seconds for member, session in zip(plan.members, sessions, strict=True)]
+    parts = shared_by(cluster, ends, [session.store for session in sessions])
+    members = tuple(_paying(member, part, len(parts)) for member, part in zip(plan.members, parts, strict=True))
+    whole = cost_of(cluster.rates, max(ends), cluster.start_seconds, _sum([session.store for session in sessions]))
+    return SharedJob(plan.model_copy(update={"members": members}), cluster.model_copy(update={"cost": whole}))
+
+
+def _paying(member: BundleMember, part: ClusterPlan, members: int) -> BundleMember:
+    cluster = part.model_copy(update={"expected_sla": member.plan.expected_sla})
+    nodes = f"{cluster.nodes} x {cluster.instance_type} and 1 x {cluster.primary_instance_type} for the driver"
+    money = f"1/{members} of a cluster, {nodes}: {cost_sentences(cluster.cost, cluster.region)}"
+    plan = member.plan.model_copy(update={"cluster": cluster, "arithmetic": (*member.plan.arithmetic, money)})
+    return member.model_copy(update={"plan": plan})
+
+
+def _sum(uses: Sequence[StoreUse]) -> StoreUse:
+    return StoreUse(
+        puts=sum(use.puts for use in uses),
+        gets=sum(use.gets for use in uses),
+        written_bytes=sum(use.written_bytes for use in uses),
+    )
 
 
 def makespan_seconds(session_seconds: Sequence[float], at_a_time: int) -> float:

@@ -1,12 +1,13 @@
-"""Ends jobs on AWS without an owner: clusters of this state store whose attempt is in no open session's log.
+"""Ends jobs on AWS without an owner: clusters of this state store whose attempt, or bundle, is in no open session's
+log.
 
 The causes: a dispatcher died between the launch and its record, the answer of a launch was lost, or a stop never
-arrived. An attempt's number stands in its job run's log before the attempt is launched, and the logs are read here
+arrived. An attempt or a bundle stands in its job run's log before it is launched, and the logs are read here
 after the clusters were listed; so a new cluster has its owner. Because of other delays, a cluster is ended only after
 two looks, an interval apart, that both found it ownerless.
 
-Never ended: jobs without Lithify's tags, jobs of other state stores, jobs that do not run a single session, and those
-of a job run whose log cannot be read.
+Never ended: jobs without Lithify's tags, jobs of other state stores, bundles of releases that did not tag them, and
+jobs of a job run whose log cannot be read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from compactor.storage.location import StoreLocation
 from launcher.clusters.launched_jobs import LaunchedJob, ListingCluster
-from launcher.emr.tags import JOB_RUN_TAG, SESSION_TAG, STATE_TAG, state_digest, tag_value
+from launcher.emr.tags import BUNDLE_TAG, JOB_RUN_TAG, SESSION_TAG, STATE_TAG, state_digest, tag_value
 
 _log = structlog.get_logger(__name__)
 
@@ -30,7 +31,8 @@ INTERVAL_SECONDS = 300.0
 @dataclass(frozen=True)
 class Owners:
     """
-    names                 of the attempts that open sessions' logs name, as `launcher.submit.job_name` has them
+    names                 of the attempts and bundles that open sessions' logs name, as `launcher.submit.job_name` has
+                          them
     unreadable_job_runs   open job runs whose logs cannot be read now
     """
 
@@ -114,4 +116,5 @@ class Sweep:
         return True
 
     def _belongs_to_state(self, job: LaunchedJob) -> bool:
-        return job.tags.get(STATE_TAG) == self._state_digest and bool(job.tags.get(SESSION_TAG))
+        is_marked = bool(job.tags.get(SESSION_TAG) or job.tags.get(BUNDLE_TAG))
+        return is_marked and job.tags.get(STATE_TAG) == self._state_digest

@@ -19,6 +19,7 @@ from compactor.model.document import Document
 from compactor.model.names import counted
 from compactor.planning.sizing import SESSION_SECONDS
 from compactor.planning.spec import SessionPlan
+from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
 
 
@@ -62,12 +63,14 @@ class SmallSession:
     attempt  number of the attempt that would run
     seconds  predicted for it, once it has begun
     why      it is small, in a sentence
+    store    its predicted use of the lake's store
     """
 
     plan: SessionPlan
     attempt: int
     seconds: float
     why: str
+    store: StoreUse
 
 
 def bundled(small: Iterable[SmallSession], cores: int, bounds: BundleBounds) -> tuple[SmallSession, ...]:

@@ -54,7 +54,8 @@ class PaidRates(Document):
 
 
 class ClusterPlan(Document):
-    """A cluster for one session, decided before anything is launched.
+    """A cluster for one session, decided before anything is launched; or for a bundle, as the plan of each of its
+    sessions: then rates and cost are the session's part.
 
     region                    of its prices, in which it is to run
     instance_type             of its worker nodes

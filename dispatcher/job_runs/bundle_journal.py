@@ -13,6 +13,7 @@ from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.sessions.session_log import SessionLog
 from dispatcher.job_runs.claims import Claim
+from dispatcher.job_runs.costs import with_cost
 from dispatcher.job_runs.job_run_log import (
     AboutSession,
     JobRunState,
@@ -116,11 +117,7 @@ class ClaimBundleJournal:
         for end in ends.values():
             counts[end.end] = counts.get(end.end, 0) + 1
         _log.info("sessions_settled", **counts, retried=len(retried))
-        actions: list[AboutSession] = [
-            SessionEnded(epoch=self._claim.epoch, session_id=session_id, end=end, at_ms=at_ms)
-            for session_id, end in ends.items()
-        ]
-        actions += [
+        retries = [
             SessionRetried(
                 epoch=self._claim.epoch,
                 session_id=each.session_id,
@@ -133,8 +130,19 @@ class ClaimBundleJournal:
             )
             for each in retried
         ]
-        self._write(actions)
-        for end in ends.values():
+        priced: dict[str, SessionEnd] = {}
+
+        def decide(state: JobRunState) -> Sequence[AboutSession]:
+            priced.update((each, with_cost(end, state.sessions[each], at_ms)) for each, end in ends.items())
+            ended = [
+                SessionEnded(epoch=self._claim.epoch, session_id=session_id, end=end, at_ms=at_ms)
+                for session_id, end in priced.items()
+            ]
+            return [*ended, *retries]
+
+        self._claim.write(decide)
+        self._publisher.news(self._job_run_id)
+        for end in priced.values():
             self._listeners.meter.session_ended(end)
         for each in retried:
             self._listeners.meter.session_retried(each.failed.error_kind)
@@ -158,6 +166,7 @@ class ClaimBundleJournal:
             tasks=plan.tasks,
             expected_sla=plan.expected_sla,
             arithmetic=plan.arithmetic,
+            cluster=plan.cluster,
             bundle=bundle_id,
         )
         before = state.sessions[_id(member)].plan

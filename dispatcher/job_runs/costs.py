@@ -8,7 +8,7 @@ from compactor.planning.cluster_plan import Cost
 from compactor.planning.store_use import StoreUse
 from dispatcher.job_runs.job_run_log import SessionState
 from launcher.cluster_sizing.money import cost_used
-from launcher.outcomes import Succeeded
+from launcher.outcomes import SessionEnd, Succeeded
 
 
 def expected_cost(session: SessionState) -> Cost | None:
@@ -23,6 +23,17 @@ def session_cost(session: SessionState, now_ms: int) -> Cost | None:
     if session.plan is None or session.plan.cluster is None or not attempts:
         return None
     return cost_used(session.plan.cluster, attempts, StoreUse())
+
+
+def with_cost(end: SessionEnd, session: SessionState, at_ms: int) -> SessionEnd:
+    """The end with the session's cost, if clusters were launched for it. `at_ms`: when it ended."""
+    cluster = session.plan.cluster if session.plan is not None else None
+    attempts = session.attempt_seconds(at_ms)
+    if cluster is None or not attempts or not isinstance(end, Succeeded):
+        return end
+    cost = cost_used(cluster, attempts, end.result.store or StoreUse())
+    result = end.result.model_copy(update={"cost": cost, "expected_cost": end.result.expected_cost or cluster.cost})
+    return end.model_copy(update={"result": result})
 
 
 def total_usd(costs: Iterable[Cost | None]) -> float | None:

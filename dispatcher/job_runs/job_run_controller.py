@@ -661,8 +661,7 @@ class JobRunController:
                     not_before = self._clock.monotonic_seconds() + seconds
                     self._postponed.put(replace(waiting, not_before_seconds=not_before))
                 case _:
-                    journal.ended(outcome)
-                    self._meter.session_ended(outcome)
+                    self._meter.session_ended(journal.ended(outcome))
             return False
 
     def _settle_finished(self) -> None:

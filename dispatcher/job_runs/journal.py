@@ -9,10 +9,10 @@ import structlog
 from compactor.events.relay import SessionSubject, heartbeat_event
 from compactor.model.clock import Clock
 from compactor.planning.spec import SessionPlan
-from compactor.planning.store_use import StoreUse
 from compactor.sessions.session_log import Heartbeat
 from compactor.storage.paths import SessionFolder
 from dispatcher.job_runs.claims import Claim
+from dispatcher.job_runs.costs import with_cost
 from dispatcher.job_runs.job_run_log import (
     HolderAction,
     JobRunState,
@@ -22,28 +22,15 @@ from dispatcher.job_runs.job_run_log import (
     SessionPlanned,
     SessionRetried,
     SessionStalled,
-    SessionState,
 )
 from dispatcher.job_runs.launch_gate import LaunchGate
 from dispatcher.job_runs.listeners import Listeners
 from launcher.attempt import AttemptFailed
-from launcher.cluster_sizing.money import cost_used
 from launcher.outcomes import Failed, SessionEnd, Succeeded
 from launcher.session_plan import plan_changes
 from launcher.spark_job import ClusterReference
 
 _log = structlog.get_logger(__name__)
-
-
-def with_cost(end: SessionEnd, session: SessionState, at_ms: int) -> SessionEnd:
-    """The end with the session's cost, if clusters were launched for it. `at_ms`: when it ended."""
-    cluster = session.plan.cluster if session.plan is not None else None
-    attempts = session.attempt_seconds(at_ms)
-    if cluster is None or not attempts or not isinstance(end, Succeeded):
-        return end
-    cost = cost_used(cluster, attempts, end.result.store or StoreUse())
-    result = end.result.model_copy(update={"cost": cost, "expected_cost": end.result.expected_cost or cluster.cost})
-    return end.model_copy(update={"result": result})
 
 
 class ClaimJournal:
@@ -159,7 +146,8 @@ class ClaimJournal:
             )
         )
 
-    def ended(self, end: SessionEnd) -> None:
+    def ended(self, end: SessionEnd) -> SessionEnd:
+        """Returns the end with its cost."""
         match end:
             case Failed():
                 _log.error(
@@ -173,14 +161,16 @@ class ClaimJournal:
                 _log.info("session_ended", end=end.end, rounds=result.rounds, seconds=round(result.seconds, 3))
             case _:
                 _log.info("session_ended", end=end.end)
-        at_ms = self._clock.now_ms()
+        at_ms, session_id = self._clock.now_ms(), self._about.session_id
+        priced: list[SessionEnd] = []
 
         def decide(state: JobRunState) -> Sequence[HolderAction]:
-            priced = with_cost(end, state.sessions[self._about.session_id], at_ms)
-            return [SessionEnded(epoch=self._claim.epoch, session_id=self._about.session_id, end=priced, at_ms=at_ms)]
+            priced[:] = [with_cost(end, state.sessions[session_id], at_ms)]
+            return [SessionEnded(epoch=self._claim.epoch, session_id=session_id, end=priced[0], at_ms=at_ms)]
 
         self._claim.write(decide)
         self._tell_progress()
+        return priced[0]
 
     def progressed(self, heartbeat: Heartbeat | None) -> None:
         job_run_id = self._about.of.job_run_id

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
 from compactor.model.errors import LithifyError
-from dispatcher.job_runs.job_run_log import JobRunState
+from dispatcher.job_runs.job_run_log import JobRunState, SessionState
 from dispatcher.job_runs.job_run_store import JobRunStore
 from launcher.emr.tags import tag_value
 from launcher.submit import job_name
@@ -21,8 +22,9 @@ READERS = 8
 
 
 def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
-    """The attempts that the logs of open job runs name, of the job runs that have these tags. Raises `Unavailable` if
-    the open job runs cannot be listed."""
+    """The attempts and bundles that the logs of open job runs name, of the job runs with these tags. Raises
+    `Unavailable` if the open job runs cannot be listed.
+    """
     if not job_run_tags:
         return Owners(frozenset())
     job_run_ids = [each for each in records.open_job_run_ids() if tag_value(each) in job_run_tags]
@@ -30,13 +32,20 @@ def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
         states = list(readers.map(lambda job_run_id: _state_of(records, job_run_id), job_run_ids))
     return Owners(
         names=frozenset(
-            job_name(records.store.location, job_run_id, session.pin.session_id, session.attempt)
+            name
             for job_run_id, state in zip(job_run_ids, states)
             if state is not None
             for session in state.open_sessions()
+            for name in _names_of(records, job_run_id, session)
         ),
         unreadable_job_runs=tuple(job_run_id for job_run_id, state in zip(job_run_ids, states) if state is None),
     )
+
+
+def _names_of(records: JobRunStore, job_run_id: str, session: SessionState) -> Iterator[str]:
+    yield job_name(records.store.location, job_run_id, session.pin.session_id, session.attempt)
+    if session.in_flight is not None and session.in_flight.name is not None:
+        yield session.in_flight.name  # of its bundle
 
 
 def _state_of(records: JobRunStore, job_run_id: str) -> JobRunState | None:

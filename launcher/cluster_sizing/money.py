@@ -76,3 +76,30 @@ def cost_used(plan: ClusterPlan, attempt_seconds: Sequence[float], store: StoreU
     paid = [*each[:-1], last]
     amounts = {name: sum(getattr(cost, name) for cost in paid) for name in Cost.model_fields if name != "priced_on"}
     return Cost(priced_on=plan.rates.priced_on, **amounts)
+
+
+def shared_by(plan: ClusterPlan, end_seconds: Sequence[float], stores: Sequence[StoreUse]) -> tuple[ClusterPlan, ...]:
+    """One cluster for several sessions, as the plan of each: every session pays the same part of it, and its own use
+    of S3. The rates of a session are such that it has paid its part at its expected end, so that the parts of all
+    sessions are the whole, before and after.
+
+    Worked: $1 an hour, and ends after 450 and 900 s: $0.125 each, at $1 and at $0.50 an hour.
+
+    end_seconds, stores  of each session: predicted end since the request for the cluster, and use of S3
+    """
+    whole_seconds = max((*end_seconds, SECONDS_MIN))
+    return tuple(
+        _part(plan, whole_seconds / (max(ends_at, SECONDS_MIN) * len(end_seconds)), ends_at, store)
+        for ends_at, store in zip(end_seconds, stores, strict=True)
+    )
+
+
+def _part(plan: ClusterPlan, share: float, seconds: float, store: StoreUse) -> ClusterPlan:
+    rates = plan.rates.model_copy(
+        update={
+            "instances_usd_hour": plan.rates.instances_usd_hour * share,
+            "surcharge_usd_hour": plan.rates.surcharge_usd_hour * share,
+            "volumes_usd_hour": plan.rates.volumes_usd_hour * share,
+        }
+    )
+    return plan.model_copy(update={"rates": rates, "cost": cost_of(rates, seconds, plan.start_seconds, store)})

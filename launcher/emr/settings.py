@@ -21,13 +21,13 @@ from compactor.model.document import Document
 from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
 from compactor.storage.location import StoreLocation
-from launcher.emr.tags import OUR_TAGS, VALUE_CHARACTERS_MAX
+from launcher.emr.tags import OUR_TAGS, OUR_TAGS_OF_A_JOB, VALUE_CHARACTERS_MAX
 
 IDLE_SECONDS_MIN, IDLE_SECONDS_MAX = 60, 604_800
 """The idle timeouts that EMR accepts."""
 
 TAG_KEY_CHARACTERS_MAX = 128
-TAGS_MAX = 50 - len(OUR_TAGS)
+TAGS_MAX = 50 - OUR_TAGS_OF_A_JOB
 
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}")
 _RELEASE_LABEL = re.compile(r"emr-(?:spark-)?(?P<major>[0-9]+)\.[0-9]+\.[0-9]+")

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import SessionFolder, SessionObject, parse
+from compactor.storage.paths import BundleObject, SessionObject, parse
 from launcher.submit import SparkJob
 
 DIGEST_CHARACTERS = 32
 VALUE_CHARACTERS_MAX = 256
-STATE_TAG, JOB_RUN_TAG, SESSION_TAG = "lithify-state", "lithify-job-run", "lithify-session"
+STATE_TAG, JOB_RUN_TAG = "lithify-state", "lithify-job-run"
+SESSION_TAG, BUNDLE_TAG = "lithify-session", "lithify-bundle"
+"""A job has one of the two. Earlier releases end ownerless jobs by the first, and know no owners of bundles."""
+
 ATTEMPT_TAG, OWNER_TAG = "lithify-attempt", "lithify-owner"
-OUR_TAGS = (STATE_TAG, JOB_RUN_TAG, SESSION_TAG, ATTEMPT_TAG, OWNER_TAG)
+OUR_TAGS = (STATE_TAG, JOB_RUN_TAG, SESSION_TAG, BUNDLE_TAG, ATTEMPT_TAG, OWNER_TAG)
+OUR_TAGS_OF_A_JOB = len(OUR_TAGS) - 1
 
 _NOT_TAKEN = re.compile(r"[^A-Za-z0-9_.:/=+@ -]+")
 
@@ -32,11 +35,9 @@ def tags_of(job: SparkJob, owner: str, own: Mapping[str, str]) -> dict[str, str]
 
     owner  the dispatcher that launched it
     """
-    session = _session_of(job)
     ours = {
         STATE_TAG: state_digest(job.state),
-        JOB_RUN_TAG: session.job_run_id if session is not None else "",
-        SESSION_TAG: session.session_id if session is not None else "",
+        **_plan_tags(job.plan_key),
         ATTEMPT_TAG: str(job.attempt),
         OWNER_TAG: owner,
     }
@@ -48,9 +49,11 @@ def tag_value(text: str) -> str:
     return _NOT_TAKEN.sub("-", text)[:VALUE_CHARACTERS_MAX]
 
 
-def _session_of(job: SparkJob) -> SessionFolder | None:
-    """None: the job runs another plan than a session's."""
-    with suppress(Invalid):
-        plan = parse(job.plan_key)
-        return plan.session if isinstance(plan, SessionObject) else None
-    return None
+def _plan_tags(plan_key: str) -> dict[str, str]:
+    match parse(plan_key):
+        case SessionObject(session=session):
+            return {JOB_RUN_TAG: session.job_run_id, SESSION_TAG: session.session_id}
+        case BundleObject(bundle=bundle):
+            return {JOB_RUN_TAG: bundle.job_run_id, BUNDLE_TAG: bundle.bundle_id}
+        case _:
+            raise Corrupt(f"{plan_key} is no plan of a session, nor of a bundle")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -16,11 +16,14 @@ import psutil
 
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
+from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
+from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
+from compactor.storage.paths import BundleObject, parse
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.clusters import Cluster
@@ -37,6 +40,7 @@ from tests.fakes.emr_server import EmrServer
 from tests.fakes.emr_serverless_account import NO_SERVERLESS_CAPACITY, ServerlessAccount
 from tests.fakes.emr_steps import StepsInThreads
 from tests.fakes.held_engine import HeldEngine
+from tests.fakes.in_process_runner import InProcessTaskRunner
 from tests.fakes.small_cluster import (
     STOPPED_EXIT_CODE,
     Behaviour,
@@ -292,7 +296,7 @@ class _AwsPlace:
                         return STOPPED_EXIT_CODE
                 return 0
             case Does.RUNS_SESSION:
-                return self._run_session(dict(zip(arguments[::2], arguments[1::2])), stopped)
+                return self._run_plan(dict(zip(arguments[::2], arguments[1::2])), stopped)
             case Does.FAILS | Does.FINDS_NO_ROOM:
                 return 1
             case Does.IS_INVALID:
@@ -300,20 +304,32 @@ class _AwsPlace:
             case Does.IS_OVERTAKEN:
                 return 3
 
-    def _run_session(self, given: Mapping[str, str], stopped: threading.Event) -> int:
-        body = self._state.read(given["--plan"])
+    def _run_plan(self, given: Mapping[str, str], stopped: threading.Event) -> int:
+        """A session's, or a bundle's."""
+        key = given["--plan"]
+        body, path, clock = self._state.read(key), parse(key), SystemClock()
         assert body is not None
-        plan = SessionPlan.parse_durable(body, given["--plan"])
-        clock = SystemClock()
 
         def wait() -> None:
             while not self._let_go.wait(0.01):
                 if stopped.is_set():
                     raise _StepStopped
 
+        def run_when_let_go(
+            run: Callable[[MemberTask, bool], UnloggedEnd | None], task: MemberTask, is_again: bool
+        ) -> UnloggedEnd | None:
+            wait()
+            return run(task, is_again)
+
         try:
-            lake = DeltaCatalog(open_store(plan.spec.job_run.lake), clock)
-            run_attempt(plan, lake, self._state, HeldEngine(wait), int(given["--attempt"]), clock)
+            if isinstance(path, BundleObject):
+                runner = InProcessTaskRunner[MemberTask, "UnloggedEnd | None"](run_when_let_go)
+                bundle = BundlePlan.parse_durable(body, key)
+                run_bundle(bundle, path.bundle.job_run_id, self._state, runner, None, clock)
+            else:
+                plan = SessionPlan.parse_durable(body, key)
+                lake = DeltaCatalog(open_store(plan.spec.job_run.lake), clock)
+                run_attempt(plan, lake, self._state, HeldEngine(wait), int(given["--attempt"]), clock)
         except _StepStopped:
             return STOPPED_EXIT_CODE
         return 0

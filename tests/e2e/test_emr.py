@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from compactor.events.types import SessionPlanned, SessionSucceeded
+from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
+from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.sizing import Resources
-from compactor.storage.paths import SessionFolder
+from compactor.planning.spec import SessionPlan
+from compactor.storage.location import StoreLocation
+from compactor.storage.opening import open_store
+from compactor.storage.paths import BundleFolder, SessionFolder
 from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.job_runs.job_run_store import JobRunStore
 from launcher.submit import SparkJob, job_name
 from tests.conftest import Command
 from tests.contract.cluster_places import AwsService, Does, EmrPlace, EmrServerlessPlace
@@ -26,12 +35,14 @@ from tests.fakes.emr_account import NO_CAPACITY, NO_SUCH_SUBNET, ROLE_WITHOUT_RI
 from tests.fakes.emr_server import emr_server
 from tests.fakes.emr_serverless_account import ServerlessAccount
 from tests.fakes.emr_steps import ScriptedSteps
-from tests.servers import REGION
+from tests.servers import BUCKET, REGION, seaweedfs_server
 from tests.unit.launcher.test_emr_request import ON_DEMAND
 from tests.unit.launcher.test_emr_settings import EMR
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
+
+DAYS = "ACME.DAYS.V1"
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +166,99 @@ def test_a_job_run_that_is_cancelled_leaves_no_cluster(
     assert house.rows() == []
 
 
+def append_days(lake: DeltaCatalog, days: int) -> None:
+    table = lake.create_table(DAYS, ["day"])
+    for day in range(days):
+        table.append({"day": str(day)}, pa.table({"id": [1, 2, 1], "v": ["a", "b", "c"]}))
+
+
+def rows_of_day(lake: DeltaCatalog, day: int) -> set[tuple[int, str]]:
+    rows = lake.table(DAYS).scan({"day": str(day)}).to_table().to_pylist()
+    assert len(rows) == 2
+    return {(row["id"], row["v"]) for row in rows}
+
+
+@pytest.mark.parametrize("kind", [EmrPlace, EmrServerlessPlace])
+def test_small_sessions_share_a_cluster_and_its_cost(
+    house: House, mailroom: Mailroom, aws_service: AwsService, kind: type[EmrPlace | EmrServerlessPlace]
+) -> None:
+    place = kind(aws_service, house.state)
+    place.jobs_do(Does.RUNS_SESSION)
+    place.let_go()
+    append_days(house.lake, 5)
+    job_run_id = mailroom.send(instruction(source_table_id=DAYS))
+
+    dispatch(house, place)
+
+    job_run = house.job_run(job_run_id)
+    assert job_run.status is JobRunStatus.SUCCEEDED
+    assert [rows_of_day(house.lake, day) for day in range(5)] == [{(1, "c"), (2, "b")}] * 5
+    assert len(place.server.asked("RunJobFlow")) + len(place.server.asked("StartJobRun")) == 1
+    (bundle,) = {session.bundle for session in job_run.sessions.values()}
+    data = [event.data for event in mailroom.events()]
+    planned = [each for each in data if isinstance(each, SessionPlanned)]
+    ended = [each for each in data if isinstance(each, SessionSucceeded)]
+    assert {each.bundle for each in planned} == {bundle}
+    assert [each.cluster is not None and each.cluster.cost.total_usd > 0 for each in planned] == [True] * 5
+    assert [each.cost is not None and each.cost.total_usd > 0 for each in ended] == [True] * 5
+    assert all(each.expected_cost is not None for each in ended)
+    wait_until(lambda: place.running() == 0)
+
+
+def test_small_sessions_that_are_cancelled_leave_no_cluster(
+    house: House, mailroom: Mailroom, aws_service: AwsService
+) -> None:
+    place = EmrPlace(aws_service, house.state)
+    place.jobs_do(Does.RUNS_SESSION)
+    append_days(house.lake, 3)
+    job_run_id = mailroom.send(instruction(source_table_id=DAYS))
+    stops = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
+        try:
+            wait_until(lambda: place.launches() == 1)
+            assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
+            running.result(60)
+        finally:
+            place.let_go()
+            stops.set()
+    assert house.job_run(job_run_id).status is JobRunStatus.CANCELLED
+    wait_until(lambda: place.running() == 0)
+
+
+@pytest.mark.parametrize("days", [1, 3], ids=["a session", "a bundle"])
+def test_jobs_and_plans_have_the_regions_of_state_and_lake(
+    house: House, mailroom: Mailroom, aws_service: AwsService, tmp_path: Path, days: int
+) -> None:
+    """The nodes of a cluster may know of none."""
+    with seaweedfs_server(tmp_path / "s3") as url:
+        house.lake = DeltaCatalog.open(f"s3://{BUCKET}/lake", endpoint_url=url)
+        house.state = open_store(StoreLocation(f"s3://{BUCKET}/state", endpoint_url=url))
+        house.records = JobRunStore(house.state, house.clock)
+        assert (house.lake.location.region, house.state.location.region) == (None, None)
+        place = EmrPlace(aws_service, house.state)
+        place.jobs_do(Does.RUNS_SESSION)
+        place.let_go()
+        append_days(house.lake, days)
+        job_run_id = mailroom.send(instruction(source_table_id=DAYS))
+
+        dispatch(house, place)
+
+        assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+        (request,) = place.server.asked("RunJobFlow")
+        arguments = request["Steps"][0]["HadoopJarStep"]["Args"]
+        given = dict(pairwise(arguments))
+        assert given["--state-region"] == REGION
+        body, key = house.state.read(given["--plan"]), given["--plan"]
+        assert body is not None
+        plans = (
+            [SessionPlan.parse_durable(body, key)]
+            if days == 1
+            else [member.plan for member in BundlePlan.parse_durable(body, key).members]
+        )
+        assert [plan.spec.job_run.lake.region for plan in plans] == [REGION] * days
+
+
 # ---------------------------------------------------------------------------------------------------------- sweep
 
 
@@ -168,9 +272,20 @@ def launch(house: House, place: EmrPlace, job_run_id: str, attempt: int = 1) -> 
     return name
 
 
-def test_a_dispatcher_ends_what_nobody_owns(house: House, aws_service: AwsService) -> None:
+def launch_bundle(house: House, place: EmrPlace, job_run_id: str) -> str:
+    location, key = house.state.location, BundleFolder(job_run_id, "b-1").plan.key
+    name = job_name(location, job_run_id, f"{job_run_id}.bundle.b-1", 1)
+    place.jobs_do(Does.WAITS)
+    place.cluster().launch(SparkJob(name, location, key, 1, Resources(1 << 30, 1)), ON_DEMAND)
+    return name
+
+
+@pytest.mark.parametrize("launched", [launch, launch_bundle], ids=["a session's", "a bundle's"])
+def test_a_dispatcher_ends_what_nobody_owns(
+    house: House, aws_service: AwsService, launched: Callable[[House, EmrPlace, str], str]
+) -> None:
     place = EmrPlace(aws_service, house.state)
-    launch(house, place, "gone")
+    launched(house, place, "gone")
     stops = threading.Event()
     dispatcher = house.dispatcher(until_idle=False, on_aws=place.cluster(), cluster_sweep_seconds=0.2)
     with ThreadPoolExecutor(1) as threads:
@@ -234,6 +349,27 @@ def test_the_verb_says_in_words_what_to_do(house: House, aws_service: AwsService
     launch(house, place, "gone")
     assert "To end 1 cluster that no open session owns, add --end." in command(*arguments).out
     place.let_go()
+
+
+def test_the_cluster_of_a_bundle_is_owned_while_one_of_its_sessions_is_open(
+    house: House, mailroom: Mailroom, aws_service: AwsService
+) -> None:
+    place = EmrPlace(aws_service, house.state)
+    append_days(house.lake, 3)
+    job_run_id = mailroom.send(instruction(source_table_id=DAYS))
+    stops = threading.Event()
+    place.jobs_do(Does.RUNS_SESSION)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
+        try:
+            wait_until(lambda: place.launches() == 1)
+            code, seen = clusters_of(house, place, "--end", "--seconds-between-looks", "1")
+            assert (code, list(seen.values())) == (0, ["owned"])
+        finally:
+            place.let_go()
+            stops.set()
+        running.result(60)
+    assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
 
 
 # --------------------------------------------------------------------------------------------------- bad settings

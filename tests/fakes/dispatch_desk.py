@@ -240,7 +240,9 @@ class Desk:
             raise self.plans_break.pop(0)
         if self.large & set(spec.partition.values()):
             return LargeSession(("a test says so",))
-        return plan_in_one_task(spec, lake, resources)
+        planned = plan_in_one_task(spec, lake, resources)
+        refuse_beside_another(spec, lake, self.clock)
+        return planned
 
     def commits(self, spec: SessionSpec) -> list[Commit]:
         return session_commits(spec, self._open_lake(spec.job_run.lake))

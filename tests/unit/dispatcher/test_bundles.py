@@ -10,19 +10,28 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from compactor.events.types import SessionPlanned, SessionStalled, SessionSucceeded
 from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
+from compactor.storage.aws import s3
 from compactor.storage.local import LocalStore
-from compactor.storage.location import parse_location
+from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.paths import SessionObject, parse
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunState, JobRunStatus
+from dispatcher.job_runs.launch_gate import usd_of_job_run
+from dispatcher.job_runs.meter import COST, EXPECTED_COST
+from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
+from launcher.watch import WatchTimers
 from tests.fakes.dispatch_desk import Desk
+from tests.fakes.memory_store import MemoryStore
+from tests.fakes.moving_clock import MovingClock
 from tests.fakes.small_cluster import (
     Behaviour,
     Crashes,
     CrashesAfterwards,
     Dies,
     Fails,
+    Hangs,
     HasNoRoom,
     MemberRuns,
     Stalls,
@@ -365,3 +374,71 @@ def test_a_bundle_out_of_reach_is_watched_by_its_heartbeat(desk: Desk) -> None:
     assert [session.attempt for session in state.sessions.values()] == [1, 1, 1]
     assert launches(far) == []
     far.close()
+
+
+# --------------------------------------------------------------------------------- a cluster is launched for a bundle
+
+
+def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_before_and_after(desk: Desk) -> None:
+    desk.cluster.has = ClusterRoom(ClusterLimits(nodes_max=2))
+    append_days(desk, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    state = succeeded(desk, job_run_id, 3)
+    assert launches(desk) == ["bundle"]
+    data = [event.data for event in desk.sink.events]
+    planned = [each.cluster for each in data if isinstance(each, SessionPlanned)]
+    ended = [each for each in data if isinstance(each, SessionSucceeded)]
+    assert len(ended) == 3
+    parts = [each.cost for each in planned if each is not None]
+    assert len({part.instances_usd for part in parts}) == 1
+    assert len(parts) == 3
+    assert sorted(each.expected_cost.total_usd for each in ended if each.expected_cost is not None) == pytest.approx(
+        sorted(part.total_usd for part in parts)
+    )
+    assert all(each.cost is not None and each.cost.instances_usd > 0 for each in ended)
+    assert usd_of_job_run(state, desk.clock.now_ms()) == pytest.approx(
+        sum(each.cost.total_usd for each in ended if each.cost is not None)
+    )
+    for session in state.sessions.values():
+        assert session.plan is not None
+        assert "1/3 of a cluster, 1 x " in session.plan.arithmetic[-1]
+    counted = {reading.metric: reading.value for reading in desk.meter.readings()}
+    assert counted[EXPECTED_COST] == pytest.approx(sum(part.total_usd for part in parts))
+    assert counted[COST] == pytest.approx(usd_of_job_run(state, desk.clock.now_ms()))
+
+
+def test_a_bundle_whose_cluster_is_started_for_it_has_that_much_longer_to_begin(desk: Desk) -> None:
+    start_seconds = 420.0
+    desk.cluster.has = ClusterRoom(ClusterLimits(start_seconds=start_seconds))
+    desk.cluster.let_time_pass = lambda: desk.move_on(50)
+    tries = iter([Stalls(started=False)])
+    desk.cluster.behaves = lambda job: next(tries, Succeeds())
+    append_days(desk, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    succeeded(desk, job_run_id, 3)
+    quiet = {each.data.quiet_seconds for each in desk.sink.events if isinstance(each.data, SessionStalled)}
+    assert len(quiet) == 1
+    assert min(quiet) > WatchTimers().start_seconds + start_seconds
+
+
+def test_the_job_of_a_bundle_is_told_the_region_of_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"AWS_DEFAULT_REGION": "eu-west-3", "AWS_REGION": "eu-west-3"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "made-up")
+    s3._clients_of_process.cache_clear()
+    clock = MovingClock()
+    desk = Desk(
+        tmp_path, clock=clock, state=MemoryStore(clock, StoreLocation("s3://bucket/state")), bundles=BundleBounds()
+    )
+    desk.cluster.behaves = lambda job: Hangs()
+    append_days(desk, 3)
+    desk.accept(source_table_id=DAYS)
+    try:
+        desk.tick_until(lambda: bool(desk.cluster.launched))
+        assert [job.state.region for job in desk.cluster.launched] == ["eu-west-3"]
+    finally:
+        desk.close()
+        s3._clients_of_process.cache_clear()

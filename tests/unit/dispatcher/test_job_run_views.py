@@ -20,6 +20,7 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
 from dispatcher.cli.job_run_lines import Changes, job_run_lines
 from dispatcher.cli.watch import Look
+from dispatcher.job_runs.costs import with_cost
 from dispatcher.job_runs.job_run_log import (
     JobRunAccepted,
     JobRunAction,
@@ -36,7 +37,6 @@ from dispatcher.job_runs.job_run_log import (
     expected_sla,
 )
 from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.journal import with_cost
 from dispatcher.operations.status import JobRunView, SessionView, view_job_run
 from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
 from launcher.cluster_sizing.money import cost_used

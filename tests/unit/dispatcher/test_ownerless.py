@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from compactor.model.errors import Unavailable
+from compactor.planning.bundle_plan import BundleBounds
+from compactor.storage.local import LocalStore
+from compactor.storage.location import parse_location
 from compactor.storage.paths import JobRunFolder
 from dispatcher.operations.ownerless import owners_in, sweep_until
 from launcher.emr.tags import tag_value
 from launcher.submit import job_name
 from launcher.sweep import Owners, Sweep
 from tests.fakes.dispatch_desk import Desk
-from tests.fakes.small_cluster import Hangs
+from tests.fakes.small_cluster import Hangs, Succeeds
 from tests.waiting import wait_until
 
 
@@ -47,6 +51,26 @@ def test_an_attempt_is_owned_from_before_its_launch_until_its_session_has_ended(
     assert seen[0].names == {name(desk, job_run_id, 1)}
     assert owners(desk, job_run_id).names == {name(desk, job_run_id, 1)}
     desk.close()
+
+
+def test_the_sessions_of_a_bundle_own_its_cluster_until_the_last_of_them_has_ended(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, state=LocalStore(parse_location(str(tmp_path / "state"))), bundles=BundleBounds())
+    table = desk.lake.create_table("ACME.DAYS.V1", ["day"])
+    for day in "123":
+        table.append({"day": day}, pa.table({"id": [1]}))
+    held = threading.Event()
+    desk.cluster.members = lambda member: Succeeds(held if member.plan.spec.partition == {"day": "3"} else None)
+    job_run_id = desk.accept(source_table_id="ACME.DAYS.V1")
+    try:
+        desk.tick_until(lambda: any(each.end is not None for each in desk.job_run(job_run_id).sessions.values()))
+        (job,) = desk.cluster.launched
+        assert job.name in owners(desk, job_run_id).names
+        held.set()
+        desk.run()
+        assert owners(desk, job_run_id) == Owners(frozenset())
+    finally:
+        held.set()
+        desk.close()
 
 
 def test_ended_sessions_own_no_cluster(desk: Desk) -> None:

@@ -21,6 +21,7 @@ from compactor.sessions.attempt import run_attempt
 from compactor.storage.paths import SessionFolder
 from dispatcher.job_runs.claims import Claim, claim_job_run
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionLaunching
+from dispatcher.job_runs.meter import COST
 from dispatcher.operations.status import view_job_run
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.outcomes import Failed
@@ -372,6 +373,8 @@ def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_afte
         planned.cluster.rates.instances_usd_hour * succeeded.cost.seconds / 3600
     )
     assert planned.cluster == plan_of(desk, job_run_id, 1).cluster
+    counted = {reading.metric: reading.value for reading in desk.meter.readings()}
+    assert counted[COST] == pytest.approx(succeeded.cost.total_usd)
 
 
 def test_an_attempt_that_somebody_planned_and_never_launched_leaves_its_number_unused(desk: Desk) -> None:

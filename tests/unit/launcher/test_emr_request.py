@@ -18,7 +18,7 @@ from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import SessionFolder
+from compactor.storage.paths import BundleFolder, SessionFolder
 from launcher.emr.request import JsonObject, Launch, run_job_flow_request
 from launcher.emr.serverless_request import start_job_run_request
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings, SecurityGroups
@@ -216,6 +216,13 @@ def test_the_tags_say_whose_attempt_it_is_and_of_which_state() -> None:
     assert tags["lithify-state"] == state_digest(StoreLocation("s3://state/root"))
     assert (tags["lithify-job-run"], tags["lithify-session"], tags["lithify-attempt"]) == ("nightly", "nightly.1", "2")
     assert tags["lithify-owner"] == "host/1/abc"
+
+
+def test_the_tags_of_a_bundle_name_it_in_place_of_a_session_so_that_earlier_releases_do_not_end_it() -> None:
+    job = SparkJob("name", StoreLocation("s3://state"), BundleFolder("nightly", "b-1").plan.key, 1, Resources(GIB, 1))
+    tags = tags_of(job, "owner", {})
+    assert (tags["lithify-job-run"], tags["lithify-bundle"]) == ("nightly", "b-1")
+    assert "lithify-session" not in tags
 
 
 def test_ids_that_no_tag_takes_are_cleaned_in_tags() -> None:

@@ -8,7 +8,7 @@ from compactor.planning.sizing import SessionSize
 from compactor.planning.store_use import StoreUse, store_use
 from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
 from launcher.cluster_sizing.instance_types import BUILT_IN
-from launcher.cluster_sizing.money import Nodes, cost_of, cost_used, rates_of
+from launcher.cluster_sizing.money import Nodes, cost_of, cost_used, rates_of, shared_by
 
 R5N = BUILT_IN.instance_type("r5n.8xlarge")
 GIB = 1024**3
@@ -57,3 +57,26 @@ def test_the_used_cost_is_the_sum_of_all_attempts_plus_the_store_once() -> None:
     assert two.instances_usd == pytest.approx(one.instances_usd * 1.1)
     assert two.requests_usd == one.requests_usd == pytest.approx(0.005 + 0.004)
     assert two.storage_usd == one.storage_usd
+
+
+def test_the_parts_of_sessions_that_share_a_cluster_are_equal_and_all_of_it_before_and_after() -> None:
+    size = SessionSize(index_rows=0, delta_rows=1, delta_bytes=1, sort_values_bytes=0, inherited_hash_bucket_count=None)
+    plan = choose_cluster(size, ClusterRoom(), None).plan
+    ends, stores = [450.0, 600.0, 900.0], [StoreUse(puts=1_000), StoreUse(), StoreUse()]
+    parts = shared_by(plan, ends, stores)
+    whole = cost_of(plan.rates, 900, plan.start_seconds, StoreUse(puts=1_000))
+    assert sum(part.cost.total_usd for part in parts) == pytest.approx(whole.total_usd)
+    assert [part.cost.requests_usd for part in parts] == [pytest.approx(0.005), 0, 0]
+    assert {round(part.cost.instances_usd, 9) for part in parts} == {round(whole.instances_usd / 3, 9)}
+    # all of them took a tenth longer
+    used = [cost_used(part, [seconds * 1.1], store) for part, seconds, store in zip(parts, ends, stores, strict=True)]
+    after = cost_of(plan.rates, 990, plan.start_seconds, StoreUse(puts=1_000))
+    assert sum(cost.total_usd for cost in used) == pytest.approx(after.total_usd)
+
+
+def test_a_shared_cluster_is_paid_for_a_minute_at_least_too() -> None:
+    size = SessionSize(index_rows=0, delta_rows=1, delta_bytes=1, sort_values_bytes=0, inherited_hash_bucket_count=None)
+    plan = choose_cluster(size, ClusterRoom(), None).plan
+    parts = shared_by(plan, [5.0, 10.0], [StoreUse(), StoreUse()])
+    whole = cost_of(plan.rates, 10, plan.start_seconds, StoreUse())
+    assert sum(part.cost.total_usd for part in parts) == pytest.approx(whole.total_usd)
