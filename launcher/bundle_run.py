@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from compactor.log.durable_log import DurableLog
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Corrupt, ErrorKind, Fenced, LithifyError, Outdated, Unavailable
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.planning.cluster_plan import ClusterPlan
@@ -120,6 +120,16 @@ class RunAgain:
 
 
 @dataclass(frozen=True)
+class FailedMember:
+    """`before`: its setbacks until then; `began`: it did."""
+
+    session_id: str
+    before: Setbacks
+    failed: AttemptFailed
+    began: bool
+
+
+@dataclass(frozen=True)
 class BundleDependencies:
     """The dependencies of bundle runs.
 
@@ -134,6 +144,21 @@ class BundleDependencies:
     timers: WatchTimers
     retry: RetryPolicy
     clock: Clock
+
+    def after_failure(self, member: FailedMember, at_ms: int) -> Failed | RunAgain:
+        """What follows from a failed attempt of a bundled session.
+
+        A failure that may be its own is kept from the others. A service that is unavailable is so for all of them.
+        """
+        failed = member.failed
+        setbacks = member.before.after(failed.error_kind, at_ms, progressed=failed.progressed)
+        match what_follows(failed.error_kind, setbacks, at_ms, self.retry, chance(self.clock)):
+            case GiveUp(why):
+                reasons = failed.reasons if why is None else (*failed.reasons, why)
+                return Failed(attempt=0, error_kind=failed.error_kind, reasons=reasons)
+            case TryAgain(seconds):
+                alone = member.began and failed.error_kind.another_try is AnotherTry.A_FEW_TIMES
+                return RunAgain(member.session_id, seconds, alone)
 
 
 class BundleRun:
@@ -346,7 +371,8 @@ class BundleRun:
                 ends[_id(member)] = outcome
                 continue
             before = self._setbacks.get(_id(member), Setbacks())
-            follows = after_failure(_id(member), before, outcome, at_ms, self._dependencies.retry, began=began)
+            failed = FailedMember(_id(member), before, outcome, began)
+            follows = self._dependencies.after_failure(failed, at_ms)
             if isinstance(follows, RunAgain):
                 again.append(follows)
                 retried.append(RetriedMember(_id(member), member.attempt + 1, outcome, follows.alone))
@@ -412,23 +438,6 @@ class BundleRun:
                 SessionJournal(self._store, folder, member.attempt, self._clock).found(commits)
             except LithifyError as error:
                 _log.warning("commits_not_logged", session_id=_id(member), reason=str(error))
-
-
-def after_failure(
-    session_id: str, before: Setbacks, failed: AttemptFailed, at_ms: int, retry: RetryPolicy, *, began: bool
-) -> Failed | RunAgain:
-    """What follows from a failed attempt of a bundled session. `before`: its setbacks until then; `began`: it did.
-
-    A failure that may be its own is kept from the others. A service that is unavailable is so for all of them.
-    """
-    setbacks = before.after(failed.error_kind, at_ms, progressed=failed.progressed)
-    match what_follows(failed.error_kind, setbacks, at_ms, retry):
-        case GiveUp(why):
-            reasons = failed.reasons if why is None else (*failed.reasons, why)
-            return Failed(attempt=0, error_kind=failed.error_kind, reasons=reasons)
-        case TryAgain(seconds):
-            alone = began and failed.error_kind.another_try is AnotherTry.A_FEW_TIMES
-            return RunAgain(session_id, seconds, alone)
 
 
 def _crash(bundle_id: str, status: JobStatus) -> AttemptFailed:

@@ -35,10 +35,10 @@ from launcher.bundle_run import (
     BundleDependencies,
     BundleJournal,
     BundleRun,
+    FailedMember,
     LeftOpen,
     RetriedMember,
     RunAgain,
-    after_failure,
 )
 from launcher.clusters import RunningSparkJob
 from launcher.outcomes import Failed, NothingToDo, SessionEnd, Succeeded
@@ -203,8 +203,8 @@ class BundleLauncher:
             session_id = task.spec.session_id
             follows: _Planned | RunAgain = what
             if isinstance(what, AttemptFailed):
-                retry = self._dependencies.retry
-                follows = after_failure(session_id, task.setbacks, what, at_ms, retry, began=False)
+                failed = FailedMember(session_id, task.setbacks, what, began=False)
+                follows = self._dependencies.after_failure(failed, at_ms)
                 if isinstance(follows, RunAgain):
                     again.append(follows)
                     retried.append(RetriedMember(session_id, task.attempt + 1, what, alone=False))

@@ -1,4 +1,4 @@
-"""Decides what follows a failed attempt: another one or none, and after which pause. Pure, except for jitter.
+"""Decides what follows a failed attempt: another one or none, and after which pause. Pure.
 
 | the attempt ended because                          | counts as               | then                                  |
 |----------------------------------------------------|-------------------------|---------------------------------------|
@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tenacity import RetryCallState, Retrying, wait_exponential, wait_random_exponential
-
 from compactor.model.errors import AnotherTry, ErrorKind
+
+DOUBLINGS_MAX = 30
+"""A pause of a millisecond, so often doubled, is twelve days."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,15 @@ class RetryPolicy:
     retry_seconds: float = 5.0
     retry_seconds_max: float = 300.0
 
-    def pause_seconds(self, in_a_row: int) -> float:
+    def pause_seconds(self, in_a_row: int, chance: float) -> float:
         """Between half of the doubled pause and all of it, so that sessions that failed together are not retried
         together. Worked: 2.5 to 5 seconds, 5 to 10, 10 to 20, ..., 150 to 300.
+
+        chance  from 0 to 1
         """
-        half = self.retry_seconds / 2, self.retry_seconds_max / 2
-        waits = wait_exponential(half[0], half[1]) + wait_random_exponential(half[0], half[1])
-        state = RetryCallState(Retrying(), None, (), {})
-        state.attempt_number = max(in_a_row, 1)
-        return float(waits(state))
+        doublings = min(max(in_a_row - 1, 0), DOUBLINGS_MAX)
+        longest = min(self.retry_seconds * 2.0**doublings, self.retry_seconds_max)
+        return longest * (1 + chance) / 2
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,14 @@ class TryAgain:
     pause_seconds: float
 
 
-def what_follows(error_kind: ErrorKind, setbacks: Setbacks, at_ms: int, policy: RetryPolicy) -> TryAgain | GiveUp:
-    """`setbacks` include the attempt that has just failed."""
+def what_follows(
+    error_kind: ErrorKind, setbacks: Setbacks, at_ms: int, policy: RetryPolicy, chance: float
+) -> TryAgain | GiveUp:
+    """`setbacks` include the attempt that has just failed; `chance`, from 0 to 1, chooses the pause."""
     if error_kind.another_try is AnotherTry.NEVER:
         return GiveUp()
     if error_kind.another_try is AnotherTry.WITH_A_NEW_PLAN:
-        return TryAgain(policy.pause_seconds(setbacks.fenced))
+        return TryAgain(policy.pause_seconds(setbacks.fenced, chance))
     if error_kind.another_try is AnotherTry.LATER:
         since_ms = at_ms if setbacks.outage_since_ms is None else setbacks.outage_since_ms
         seconds = (at_ms - since_ms) / 1000
@@ -116,7 +119,7 @@ def what_follows(error_kind: ErrorKind, setbacks: Setbacks, at_ms: int, policy: 
                 f"{setbacks.outages} attempts in {seconds / 3600:.1f} hours found no service: "
                 "`lithify retry` runs the job run again once it answers"
             )
-        return TryAgain(policy.pause_seconds(setbacks.outages))
+        return TryAgain(policy.pause_seconds(setbacks.outages, chance))
     if setbacks.failures >= policy.max_attempts:
         return GiveUp()
-    return TryAgain(policy.pause_seconds(setbacks.failures))
+    return TryAgain(policy.pause_seconds(setbacks.failures, chance))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from compactor.log.durable_log import DurableLog
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, chance
 from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, LithifyError, Unavailable
 from compactor.planning.read_progress import Commit
 from compactor.planning.spec import SessionPlan, SessionSpec
@@ -262,7 +262,7 @@ class SessionLauncher:
     ) -> Failed | Postponed:
         at_ms = self._clock.now_ms()
         setbacks = task.setbacks.after(failed.error_kind, at_ms, progressed=failed.progressed)
-        match what_follows(failed.error_kind, setbacks, at_ms, self._settings.retry):
+        match what_follows(failed.error_kind, setbacks, at_ms, self._settings.retry, chance(self._clock)):
             case GiveUp(why):
                 reasons = failed.reasons if why is None else (*failed.reasons, why)
                 return Failed(attempt=number, error_kind=failed.error_kind, reasons=reasons)

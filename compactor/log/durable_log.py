@@ -33,7 +33,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
-from compactor.model.clock import Clock
+from compactor.model.clock import Clock, chance
 from compactor.model.document import Document, not_understood, written_by_newer
 from compactor.model.errors import Conflict, Corrupt, Invalid, Outdated, Unavailable
 from compactor.storage.object_store import ObjectEntry, ObjectStore
@@ -432,5 +432,4 @@ class DurableLog(Generic[StateT, ActionT]):
     def _pause(self, doublings: int) -> None:
         """Sleeps a random part of a growing pause, so that writers which lost one race do not collide again."""
         pause_seconds = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(doublings, 10))
-        chance = int(self._clock.new_id()[:8], 16) / 0xFFFF_FFFF
-        self._clock.sleep(pause_seconds * chance)
+        self._clock.sleep(pause_seconds * chance(self._clock))

@@ -1,4 +1,4 @@
-"""The only source of time, sleep and fresh ids, so that tests can control them.
+"""The only source of time, sleep, chance and fresh ids, so that tests can control them.
 
 All other code takes a `Clock`; ruff's banned-api forbids `time.time`, `time.sleep` and `uuid.uuid4` in other files.
 """
@@ -21,6 +21,11 @@ class Clock(Protocol):
 
     def new_id(self) -> str:
         """A fresh id, unique in the world: 32 hexadecimal digits."""
+
+
+def chance(clock: Clock) -> float:
+    """A random number from 0 to 1, as random as the clock's ids."""
+    return int(clock.new_id()[:8], 16) / 0xFFFF_FFFF
 
 
 class SystemClock:

@@ -552,7 +552,6 @@ class World:
         self._trace = trace
         self._asks = asks
         self.chance = random.Random(seed)
-        random.seed(seed)  # tenacity's pauses
         self.scheduler = Scheduler()
         use(self.scheduler)
         self.clock = NodeClock(self)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from compactor.storage.location import parse_location
 from launcher.archive import read_manifest
+from tests.benchmarks.streams import measure_in
+from tests.servers import BUCKET, REGION
 from tests.spark.killed_workers import Run, Surroundings, surroundings
 from tests.waiting import wait_until
 
@@ -34,6 +37,19 @@ def test_a_session_whose_dispatcher_is_killed_is_attached_by_the_next_one(around
     assert found["right"], found
     assert (found["applications"], found["attempts"], found["attached"]) == (1, 1, 1)
     assert found["rounds_twice"] == []
+
+
+def test_small_sessions_share_one_application_on_workers_that_know_nothing_of_lithify(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    state, lake = (
+        parse_location(f"s3://{BUCKET}/shared/{name}", endpoint_url=around.s3_endpoint, region=REGION)
+        for name in ("state", "lake")
+    )
+    options = ("--master-url", around.spark.master_url, "--archive", str(around.archive), "--driver-host", "127.0.0.1")
+    found = measure_in(tmp_path, state, lake, 12, "standalone", *options, "--cores", "2", "--memory-gib", "2")
+    assert found.launches == 1
+    assert len([name for name in around.spark.applications() if name.startswith("lithify-streams-")]) == 1
 
 
 def test_the_archive_brings_neither_pyspark_nor_a_python(around: Surroundings) -> None:

@@ -142,7 +142,7 @@ def test_an_outage_of_which_an_earlier_release_did_not_say_when_it_began_exhaust
     now_ms = 1_760_000_000_000
     after = state.sessions["run.1"].setbacks.after(ErrorKind.UNAVAILABLE, now_ms, progressed=False)
     assert (after.outages, after.outage_since_ms) == (2, now_ms)
-    assert isinstance(what_follows(ErrorKind.UNAVAILABLE, after, now_ms, RetryPolicy()), TryAgain)
+    assert isinstance(what_follows(ErrorKind.UNAVAILABLE, after, now_ms, RetryPolicy(), chance=0.5), TryAgain)
 
 
 def test_attempts_and_failures_are_counted_apart() -> None:

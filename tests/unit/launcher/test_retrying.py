@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from compactor.model.clock import SystemClock, chance
 from compactor.model.errors import ErrorKind
 from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
 
@@ -17,7 +18,7 @@ def ends(*kinds: str, apart_ms: int = 0, progressed: bool = False) -> tuple[Setb
     for place, kind in enumerate(kinds):
         at_ms = 1_000_000 + place * apart_ms
         setbacks = setbacks.after(ErrorKind(kind), at_ms, progressed=progressed)
-        followed.append(what_follows(ErrorKind(kind), setbacks, at_ms, POLICY))
+        followed.append(what_follows(ErrorKind(kind), setbacks, at_ms, POLICY, chance=0.5))
     return setbacks, followed
 
 
@@ -69,6 +70,17 @@ def test_an_attempt_that_brought_the_session_forward_begins_new_counts_but_what_
 
 def test_pauses_double_up_to_the_longest_and_differ() -> None:
     for in_a_row, whole in ((1, 4), (2, 8), (3, 16), (4, 32), (5, 60), (6, 60), (400, 60)):
-        pauses = [POLICY.pause_seconds(in_a_row) for _ in range(50)]
-        assert all(whole / 2 <= pause <= whole for pause in pauses)
-        assert len(set(pauses)) > 40
+        pauses = [POLICY.pause_seconds(in_a_row, chance) for chance in (0, 0.25, 0.5, 1)]
+        assert pauses == [whole / 2, whole * 0.625, whole * 0.75, whole]
+
+
+def test_the_pause_of_a_retry_is_chosen_by_the_chance_that_was_handed_in() -> None:
+    setbacks = Setbacks().after(ErrorKind.CRASHED, 0, progressed=False)
+    follows = [what_follows(ErrorKind.CRASHED, setbacks, 0, POLICY, chance) for chance in (0, 1)]
+    assert follows == [TryAgain(2.0), TryAgain(4.0)]
+
+
+def test_the_chance_of_a_clock_is_as_random_as_its_ids() -> None:
+    found = [chance(SystemClock()) for _ in range(50)]
+    assert all(0 <= each <= 1 for each in found)
+    assert len(set(found)) > 40
