@@ -23,15 +23,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-import structlog
-
 from compactor.model.clock import Clock, SystemClock
 
 REPORT_SECONDS = 10.0
 """Between two reports of a task. A thousand concurrent tasks send a hundred datagrams of 56 bytes per second."""
 
 _REPORT = struct.Struct(">32s16sQ")
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,10 @@ def listening(
             opened.setblocking(False)
             opened.bind(address)
         except OSError as error:
-            _log.warning("task_progress_unavailable", reason=str(error))
+            # Only the driver gets here: a worker need not import it.
+            import structlog
+
+            structlog.get_logger(__name__).warning("task_progress_unavailable", reason=str(error))
             yield None
             return
         port = int(opened.getsockname()[1])

@@ -15,6 +15,10 @@ import sys
 import zipimport
 from typing import BinaryIO
 
+if __name__ == "__main__":
+    # Imported objects stay: the collector would scan them repeatedly and find no garbage.
+    gc.disable()
+
 from compactor.engine.pyspark_path import prefer_unpacked_pyspark
 
 prefer_unpacked_pyspark()
@@ -42,6 +46,7 @@ def _keep_what_is_loaded() -> None:
             importer.invalidate_caches = _nothing  # type: ignore[method-assign]
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def keep_freed_memory() -> None:
