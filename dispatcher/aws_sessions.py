@@ -18,7 +18,7 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from launcher.archive import ArchiveManifest
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
-from launcher.cluster_sizing.instance_types import BUILT_IN, read_price_list
+from launcher.cluster_sizing.instance_types import BUILT_IN, PriceList, read_price_list
 from launcher.emr.archive import check_archive, room_on
 from launcher.emr.settings import AwsClusterSettings, check_places, read_settings
 
@@ -48,13 +48,13 @@ def read_aws_sessions(
     open_folder  opens a folder on S3
     """
     reasons: list[str] = []
-    settings = _checked(lambda: read_settings(cluster_settings), reasons)
-    room = _checked(read_room, reasons)
-    _checked(lambda: check_places(state, lake), reasons)
+    settings = checked(lambda: read_settings(cluster_settings), reasons)
+    room = checked(read_room, reasons)
+    checked(lambda: check_places(state, lake), reasons)
     if settings is not None:
-        manifest = _checked(lambda: _read_archive(settings.archive_uri, open_folder), reasons)
+        manifest = checked(lambda: _read_archive(settings.archive_uri, open_folder), reasons)
         if manifest is not None and room is not None:
-            room = _checked(partial(room_on, manifest, room), reasons)
+            room = checked(partial(room_on, manifest, room), reasons)
     if settings is None or room is None or reasons:
         raise Invalid(*reasons)
     if room.prices.region != settings.region:
@@ -62,7 +62,8 @@ def read_aws_sessions(
     return AwsSessions(settings, room)
 
 
-def _checked(check: Callable[[], ValueT], reasons: list[str]) -> ValueT | None:
+def checked(check: Callable[[], ValueT], reasons: list[str]) -> ValueT | None:
+    """None: the check has added its reasons."""
     try:
         return check()
     except Invalid as error:
@@ -84,18 +85,15 @@ def cluster_room(
 ) -> ClusterRoom:
     """What clusters are chosen from. Raises `Invalid` with everything that is wrong with limits, prices and names."""
     reasons: list[str] = []
-    prices = BUILT_IN
-    try:
-        limits.check()
-    except Invalid as error:
-        reasons += error.reasons
-    try:
-        if price_file is not None:
-            prices = read_price_list(price_file, datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date())
-        if instance_types:
-            prices = prices.only(tuple(instance_types))
-    except Invalid as error:
-        reasons += error.reasons
-    if reasons:
+    prices = checked(lambda: _prices(price_file, instance_types, clock), reasons)
+    checked(limits.check if prices is None else ClusterRoom(limits, prices).check, reasons)
+    if prices is None or reasons:
         raise Invalid(*reasons)
     return ClusterRoom(limits, prices)
+
+
+def _prices(price_file: Path | None, instance_types: Sequence[str], clock: Clock) -> PriceList:
+    prices = BUILT_IN
+    if price_file is not None:
+        prices = read_price_list(price_file, datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date())
+    return prices.only(tuple(instance_types)) if instance_types else prices

@@ -12,7 +12,7 @@ from compactor.planning.bundle_plan import BundleBounds
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices
-from dispatcher.aws_sessions import cluster_room, read_aws_sessions
+from dispatcher.aws_sessions import checked, cluster_room, read_aws_sessions
 from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress, machine_share
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import IntakeSettings
@@ -49,7 +49,11 @@ LOOKS_AT_JOB_RUNS = 3.0
 """A job run's log is read for entries of others, such as `cancel`, so much more rarely than its sessions' logs."""
 
 
-LIMITS_OF_CLUSTERS = tuple(each.name for each in fields(FlowLimits) if not each.name.startswith("max_sessions"))
+OPTIONS_OF_CLUSTERS = (
+    *(each.name for each in fields(FlowLimits) if not each.name.startswith("max_sessions")),
+    *("price_file", "instance_type", "min_nodes", "max_nodes", "max_vcpus", "max_usd", "spot_share"),
+    *("cluster_start_seconds", "cluster_sweep_seconds"),
+)
 
 LIMITS_WITHIN = (
     ("max_sessions", "max_sessions_in_all"),
@@ -180,9 +184,12 @@ class Clusters:
 
 
 def session_clusters(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> Clusters:
-    """Where sessions run. Raises `Invalid` where they cannot."""
-    listing = aws_cluster(dependencies, options, state)
-    address = standalone_address(options, state)
+    """Where sessions run. Raises `Invalid`, with every reason, where they cannot."""
+    reasons: list[str] = []
+    listing = checked(lambda: aws_cluster(dependencies, options, state), reasons)
+    address = checked(lambda: standalone_address(options, state), reasons)
+    if reasons:
+        raise Invalid(*reasons)
     return Clusters(listing or local_or_standalone_cluster(dependencies, options, address), listing)
 
 
@@ -243,7 +250,8 @@ def check_limits(options: ServiceOptions) -> None:
                 f"{_flag(narrow)} {least:g} is above {_flag(wide)} {most:g}: lower the one, or raise the other"
             )
     if options.cluster_settings is None:
-        given = [_flag(name) for name in LIMITS_OF_CLUSTERS if getattr(options, name) is not None]
+        defaults = ServiceOptions()
+        given = [_flag(name) for name in OPTIONS_OF_CLUSTERS if getattr(options, name) != getattr(defaults, name)]
         if given:
             reasons.append(f"{', '.join(given)}: no cluster is launched for a session without --cluster-settings")
     if reasons:

@@ -16,6 +16,7 @@ Hash tasks and writers do not bound rounds: they are split by bytes (`rows_per_h
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
@@ -359,11 +360,7 @@ def outline_session(
     hash_bucket_count, why = _choose_hash_bucket_count(size, resources, requested_hash_bucket_count)
     rows_fit = rows_in_memory(resources.task_memory_bytes, hash_bucket_count, width)
     if rows_fit <= size.index_rows:
-        raise Invalid(
-            f"{counted(size.index_rows, 'index row')} of {dedupe_bytes_per_row(width)} bytes in "
-            f"{counted(hash_bucket_count, 'hash bucket')} take more than "
-            f"{REHASH_MEMORY_SHARE:.0%} of a task's {resources.task_memory_bytes:,} bytes: ask for more hash buckets"
-        )
+        raise Invalid(_index_does_not_fit(size, resources, hash_bucket_count))
     bounds = _bounds(size, resources, rows_fit, requested_rows_per_round)
     max_rows_per_round = min(bounds.values())
     max_files_per_round = _files_per_round(size, resources, hash_bucket_count)
@@ -375,6 +372,17 @@ def outline_session(
         max_rows_per_round=max_rows_per_round,
         max_files_per_round=max_files_per_round,
         rounds=max(-(-size.delta_rows // max_rows_per_round), -(-size.delta_files // max_files_per_round)),
+    )
+
+
+def _index_does_not_fit(size: SessionSize, resources: Resources, hash_bucket_count: int) -> str:
+    per_row = dedupe_bytes_per_row(size.sort_values_bytes)
+    needed = -(-size.index_rows * per_row // hash_bucket_count)
+    enough = ceil((size.index_rows + 1) * per_row / (REHASH_MEMORY_SHARE * resources.task_memory_bytes))
+    return (
+        f"{counted(size.index_rows, 'index row')} of {per_row} bytes in {counted(hash_bucket_count, 'hash bucket')} "
+        f"are {needed:,} bytes in a task, which may take {REHASH_MEMORY_SHARE:.0%} of its "
+        f"{resources.task_memory_bytes:,}: ask for {counted(enough, 'hash bucket')} or more"
     )
 
 

@@ -162,8 +162,10 @@ def plan(
     dependencies = dependencies_of(context)
     spec, catalog, source = _checked_spec(dependencies, file, lake, s3_endpoint_url, region)
     room: Room = session_resources(*machine_share(dependencies, cores, memory_gib, max_sessions), work_folder)
+    limits = ClusterLimits(min_nodes, max_nodes, max_vcpus, max_usd, spot_share, cluster_start_seconds)
+    if cluster is not PlannedCluster.EMR and (limits != ClusterLimits() or price_file or instance_type):
+        raise Invalid("limits, prices and instance types are those of clusters: add --cluster emr")
     if cluster is PlannedCluster.EMR:
-        limits = ClusterLimits(min_nodes, max_nodes, max_vcpus, max_usd, spot_share, cluster_start_seconds)
         room = cluster_room(limits, price_file, instance_type or (), dependencies.clock)
     pins = pin_sessions(spec, catalog, source)
     bounds = BundleBounds(bundle_sessions, bundle_seconds)

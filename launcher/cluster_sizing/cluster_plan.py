@@ -20,6 +20,7 @@ from compactor.planning.sizing import (
     Resources,
     SessionSize,
     Sizing,
+    SizingOutline,
     outline_session,
     predict_seconds,
     scratch_bytes,
@@ -119,6 +120,19 @@ class ClusterRoom:
     limits: ClusterLimits = field(default_factory=ClusterLimits)
     prices: PriceList = BUILT_IN
 
+    def check(self) -> None:
+        """Raises `Invalid` with every reason, for limits that no session can run within, too."""
+        self.limits.check()
+        least, most = self.limits.nodes_min, self.limits.vcpus_max
+        smallest = min(self.prices.instance_types, key=lambda each: each.vcpus)
+        needed = least * smallest.vcpus
+        if most is not None and needed > most:
+            have = f"{smallest.name} {'has' if least == 1 else 'have'} {counted(needed, 'vCPU')}"
+            raise Invalid(
+                f"{counted(least, 'node')} of the smallest possible instance type {have}, and a session may take "
+                f"{most:,}: allow more vCPUs, fewer nodes or smaller instance types"
+            )
+
 
 @dataclass(frozen=True)
 class _Candidate:
@@ -178,7 +192,7 @@ class ClusterChooser:
         rows_per_round: int | None = None,
         share_of_memory: float = 1.0,
     ) -> None:
-        room.limits.check()
+        room.check()
         self._size = size
         self._room = room
         self._desired_sla = desired_sla
@@ -189,41 +203,64 @@ class ClusterChooser:
         self._store_floor = expected_store_use(work_of(size, 1), size, hash_bucket_count=1)
 
     def choose(self) -> ChosenCluster:
+        room, usd_max = self._room_that_holds_the_index(), self._room.limits.usd_max
+        room.check()
         best: _Candidate | None = None
-        fastest: _Candidate | None = None
-        cheapest: _Candidate | None = None
-        usd_max = self._room.limits.usd_max
-        for instance in self._room.prices.instance_types:
-            for nodes in range(self._room.limits.nodes_min, self._nodes_max(instance) + 1):
+        candidates: list[_Candidate] = []
+        for instance in room.prices.instance_types:
+            for nodes in range(room.limits.nodes_min, self._nodes_max(instance) + 1):
                 if best is not None and self._floor_usd(instance, nodes) > best.cost.total_usd:
                     break  # more nodes cost even more, at any speed
                 each = self._candidate(instance, nodes)
-                cheapest = each if cheapest is None or each.rank < cheapest.rank else cheapest
-                if usd_max is not None and each.cost.total_usd > usd_max:
-                    continue
-                if self._is_within(each) and (best is None or each.rank < best.rank):
+                candidates.append(each)
+                if self._is_affordable(each) and self._is_within(each) and (best is None or each.rank < best.rank):
                     best = each
-                fastest = each if fastest is None or each.speed_rank < fastest.speed_rank else fastest
-        if cheapest is None:
-            raise Invalid(self._no_type_fits())
-        chosen = best or fastest
-        if chosen is None:
+        affordable = [each for each in candidates if self._is_affordable(each)]
+        if not affordable:
+            cheapest = min(candidates, key=lambda each: each.rank)
             raise Invalid(
-                f"the session is expected to cost ${cheapest.cost.total_usd:,.2f} at least, on "
-                f"{cheapest.nodes} x {cheapest.instance.name}, and may cost ${usd_max or 0:,.2f}: allow more, or "
+                f"the session is expected to cost ${cheapest.cost.total_usd:,.4f} at least, on "
+                f"{cheapest.nodes} x {cheapest.instance.name}, and may cost ${usd_max or 0:,.4f}: allow more, or "
                 "compact fewer deltas at a time"
             )
+        chosen = best or min(affordable, key=lambda each: each.speed_rank)
         sizing = size_session(
             self._size, chosen.resources, self._hash_bucket_count, self._rows_per_round, self._share_of_memory
         )
         plan = self._plan(chosen, sizing)
         return ChosenCluster(plan, chosen.resources, sizing, self._arithmetic(plan))
 
+    def _room_that_holds_the_index(self) -> ClusterRoom:
+        """With the instance types whose tasks do, in the requested bucket count. Raises `Invalid`, with the figures of
+        the one with most memory, if none does.
+        """
+        prices = self._room.prices
+        fitting: list[InstanceType] = []
+        refused: list[tuple[int, Invalid]] = []
+        for each in prices.instance_types:
+            try:
+                self._outline(resources_of(each, self._room.limits.nodes_min, 0.0))
+            except Invalid as error:
+                refused.append((task_memory_bytes_of(each), error))
+            else:
+                fitting.append(each)
+        if not fitting:
+            raise max(refused, key=lambda found: found[0])[1]
+        return ClusterRoom(self._room.limits, prices.model_copy(update={"instance_types": tuple(fitting)}))
+
+    def _outline(self, resources: Resources) -> SizingOutline:
+        shared = resources.with_memory_share(self._share_of_memory)
+        return outline_session(self._size, shared, self._hash_bucket_count, self._rows_per_round)
+
     def _nodes_max(self, instance: InstanceType) -> int:
         limits = self._room.limits
         return (
             limits.nodes_max if limits.vcpus_max is None else min(limits.nodes_max, limits.vcpus_max // instance.vcpus)
         )
+
+    def _is_affordable(self, each: _Candidate) -> bool:
+        usd_max = self._room.limits.usd_max
+        return usd_max is None or each.cost.total_usd <= usd_max
 
     def _is_within(self, each: _Candidate) -> bool:
         return self._desired_sla is None or each.expected_sla <= self._desired_sla
@@ -241,7 +278,7 @@ class ClusterChooser:
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate:
         resources = resources_of(instance, nodes, self._room.limits.start_seconds)
         shared = resources.with_memory_share(self._share_of_memory)
-        outline = outline_session(self._size, shared, self._hash_bucket_count, self._rows_per_round)
+        outline = self._outline(resources)
         seconds = predict_seconds(self._size, shared, outline.rounds, outline.hash_bucket_count)
         volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline.max_rows_per_round))
         paid = self._nodes(instance, nodes, volumes * gib * nodes)
@@ -289,15 +326,6 @@ class ClusterChooser:
             within_desired_sla=None if self._desired_sla is None else sizing.expected_sla <= self._desired_sla,
             rates=rates_of(chosen.nodes_paid, self._room.prices),
             cost=chosen.cost,
-        )
-
-    def _no_type_fits(self) -> str:
-        limits = self._room.limits
-        smallest = min(self._room.prices.instance_types, key=lambda each: each.vcpus)
-        needed = limits.nodes_min * smallest.vcpus
-        return (
-            f"{counted(limits.nodes_min, 'node')} of the smallest instance type, {smallest.name}, have "
-            f"{counted(needed, 'vCPU')}, and a session may take {limits.vcpus_max}: allow more vCPUs or fewer nodes"
         )
 
     def _arithmetic(self, plan: ClusterPlan) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from datetime import date
 from pathlib import Path
 
 from pydantic import ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
@@ -162,15 +163,28 @@ def parse_price_list(body: bytes, where: str, today: date) -> PriceList:
         prices = PriceList.model_validate_json(body)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise Invalid(*(f"{where}: {_place(each['loc'])}{each['msg']}" for each in found)) from error
+        raise Invalid(*(f"{where}: {_sentence(each)}" for each in found)) from error
     reasons = _violations(prices, today)
     if reasons:
         raise Invalid(*(f"{where}: {reason}" for reason in reasons))
     return prices
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    return f"{'.'.join(str(part) for part in location)}: " if location else ""
+def _sentence(detail: ErrorDetails) -> str:
+    """pydantic's finding, with what to write instead."""
+    location = detail["loc"]
+    path = ".".join(str(part) for part in location)
+    match detail["type"]:
+        case "extra_forbidden":
+            parts: dict[str, type[Document]] = {"instance_types": InstanceType, "s3": S3Prices}
+            described = parts.get(str(location[0]), PriceList) if len(location) > 1 else PriceList
+            return f"{path}: there is no such field: write one of {', '.join(described.model_fields)}"
+        case "missing":
+            return f"{path} is missing"
+        case "json_invalid":
+            return f"it is not JSON ({detail['msg']})"
+        case _:
+            return f"{path or 'it'}: {detail['msg']}"
 
 
 def _violations(prices: PriceList, today: date) -> list[str]:

@@ -45,7 +45,8 @@ def check_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> Archiv
 
 
 def room_on(manifest: ArchiveManifest, room: ClusterRoom) -> ClusterRoom:
-    """Without the instance types whose processors cannot run the archive. Raises `Invalid` if none is left."""
+    """Without the instance types whose processors cannot run the archive. Raises `Invalid` if no session can run on
+    those that are left."""
     is_arm = manifest.platform.endswith(_ARM)
     fitting = tuple(each for each in room.prices.instance_types if is_of_arm(each.name) == is_arm)
     if not fitting:
@@ -55,7 +56,9 @@ def room_on(manifest: ArchiveManifest, room: ClusterRoom) -> ClusterRoom:
             f"({names}): make it on such a machine, or allow others"
         )
     prices: PriceList = room.prices.model_copy(update={"instance_types": fitting})
-    return ClusterRoom(room.limits, prices)
+    fitting_room = ClusterRoom(room.limits, prices)
+    fitting_room.check()
+    return fitting_room
 
 
 def is_of_arm(instance_type: str) -> bool:

@@ -410,6 +410,8 @@ def test_everything_that_is_wrong_with_a_cluster_is_refused_together_before_anyt
         (("--instance-type", "m5.large"), "instance type 'm5.large' is unknown"),
         (("--max-nodes", "0"), "it must be 1 or more"),
         (("--max-usd", "0"), "it must be above 0"),
+        (("--max-vcpus", "3"), "the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 3"),
+        (("--master-url", "spark://here:7077"), "--master-url and --cluster-settings name two places for sessions"),
         (("--cluster-settings", "nowhere.json"), "nowhere.json cannot be read: No such file or directory"),
     ],
 )

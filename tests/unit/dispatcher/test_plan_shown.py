@@ -174,4 +174,17 @@ def test_a_session_that_may_not_cost_as_much_is_refused_before_anything_is_launc
 ) -> None:
     said = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-usd", "0.001")
     assert said.exit_code == 2
-    assert "and may cost $0.00" in said.err
+    assert "and may cost $0.0010" in said.err
+
+
+def test_limits_of_clusters_are_refused_where_no_cluster_is_planned(command: Command, lake: Path) -> None:
+    for given in (("--max-usd", "1"), ("--max-nodes", "3"), ("--instance-type", "r5.xlarge")):
+        said = command("plan", document(lake), "--lake", str(lake), *given)
+        assert said.exit_code == 2
+        assert "add --cluster emr" in said.err
+
+
+def test_limits_that_no_instance_type_fits_into_are_refused_with_the_other_limits(command: Command, lake: Path) -> None:
+    said = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-vcpus", "2")
+    assert said.exit_code == 2
+    assert "1 node of the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 2" in said.err

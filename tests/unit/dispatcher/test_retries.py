@@ -354,7 +354,7 @@ def test_a_session_beyond_its_limits_fails_with_both_figures_and_nothing_is_laun
     desk.run()
     end = failed(desk, job_run_id)
     assert (end.error_kind, desk.cluster.launched) == (ErrorKind.INVALID, [])
-    assert re.search(r"expected to cost \$0\.0[1-9] at least, on 1 x .*, and may cost \$0\.00", end.reasons[0])
+    assert re.search(r"expected to cost \$0\.0[1-9]\d\d at least, on 1 x .*, and may cost \$0\.0010", end.reasons[0])
 
 
 def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_after(desk: Desk) -> None:

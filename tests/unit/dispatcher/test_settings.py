@@ -147,6 +147,14 @@ def test_limits_that_make_one_another_useless_are_refused_together_and_say_what_
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("max_nodes", 3), ("max_usd", 5.0), ("spot_share", 0.5), ("price_file", Path("prices.json"))]
+)
+def test_an_option_of_clusters_is_refused_where_none_is_launched(option: str, value: object) -> None:
+    with pytest.raises(Invalid, match=f"^--{option.replace('_', '-')}: no cluster is launched for a session without"):
+        check_limits(ServiceOptions(**{option: value}))  # type: ignore[arg-type]
+
+
 def test_limits_become_settings_of_the_controller() -> None:
     options = ServiceOptions(max_sessions_in_all=4, max_usd_per_day_per_table=7.5)
     limits = dispatcher_settings(options, sns_regions={}).controller.limits

@@ -133,7 +133,7 @@ def test_where_no_cluster_is_fast_enough_the_fastest_is_taken_and_it_says_by_how
 
 
 def test_a_session_that_costs_more_than_it_may_is_refused_with_both_figures() -> None:
-    with pytest.raises(Invalid, match=r"expected to cost \$\d+\.\d\d at least, on \d+ x .*, and may cost \$0\.10"):
+    with pytest.raises(Invalid, match=r"expected to cost \$\d+\.\d{4} at least, on \d+ x .*, and may cost \$0\.1000"):
         chosen(terabytes(), None, usd_max=0.10)
 
 
@@ -146,7 +146,7 @@ def test_the_limit_of_money_comes_before_the_desired_sla() -> None:
 
 
 def test_limits_that_no_instance_type_fits_into_are_refused_with_both_figures() -> None:
-    with pytest.raises(Invalid, match=r"2 nodes of the smallest instance type, r5.xlarge, have 8 vCPUs, .* may take 7"):
+    with pytest.raises(Invalid, match=r"2 nodes of the smallest .* type r5.xlarge have 8 vCPUs, .* may take 7"):
         chosen(terabytes(), None, nodes_min=2, vcpus_max=7)
 
 
@@ -161,8 +161,31 @@ def test_limits_are_refused_together() -> None:
 
 def test_a_bucket_count_that_cannot_hold_the_index_is_refused_with_both_figures() -> None:
     index = SessionSize(10**10, 1, 75, 0, 100)
-    with pytest.raises(Invalid, match=r"10,000,000,000 index rows of 128 bytes in 2 hash buckets take more than 90%"):
+    with pytest.raises(
+        Invalid, match=r"10,000,000,000 index rows of 128 bytes in 2 hash buckets are 640,000,000,000 b"
+    ):
         choose_cluster(index, ClusterRoom(), None, hash_bucket_count=2)
+
+
+def test_an_instance_type_with_more_memory_holds_an_index_that_others_cannot() -> None:
+    """Or else the first type of the list decided for all."""
+    usual = BUILT_IN.instance_type("r5.xlarge")
+    roomy = usual.model_copy(update={"name": "x2iedn.xlarge", "memory_gib": 128.0, "on_demand_usd_hour": 0.83})
+    prices = BUILT_IN.model_copy(update={"instance_types": (usual, roomy)})
+    index = SessionSize(4 * 10**8, 1, 75, 0, 100)
+    plan = choose_cluster(index, ClusterRoom(prices=prices), None, hash_bucket_count=4).plan
+    assert plan.instance_type == "x2iedn.xlarge"
+    with pytest.raises(Invalid, match=f"which may take 90% of its {task_memory_bytes_of(roomy):,}: ask for"):
+        choose_cluster(index, ClusterRoom(prices=prices), None, hash_bucket_count=1)
+
+
+def test_where_no_instance_type_that_holds_the_index_is_within_the_limits_it_is_refused_with_both_figures() -> None:
+    small = BUILT_IN.instance_type("r5.xlarge")
+    roomy = small.model_copy(update={"name": "x2iedn.2xlarge", "vcpus": 8, "memory_gib": 256.0})
+    room = ClusterRoom(ClusterLimits(vcpus_max=4), BUILT_IN.model_copy(update={"instance_types": (small, roomy)}))
+    room.check()
+    with pytest.raises(Invalid, match=r"type x2iedn.2xlarge has 8 vCPUs, and a session may take 4: allow more"):
+        choose_cluster(SessionSize(4 * 10**8, 1, 75, 0, 100), room, None, hash_bucket_count=4)
 
 
 def test_executors_take_the_whole_node_and_tasks_have_most_of_its_memory() -> None:

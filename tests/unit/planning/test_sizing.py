@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -112,8 +113,28 @@ def test_more_rows_a_round_than_memory_holds_are_not_given_though_asked_for() ->
 
 def test_a_bucket_count_that_cannot_even_hold_the_index_is_refused_with_both_figures() -> None:
     small = Resources(task_memory_bytes=1_000 * DEDUPE_BYTES_PER_ROW, tasks=1)
-    with pytest.raises(Invalid, match=r"5,000 index rows of 128 bytes in 1 hash bucket take more than 90% .* 128,000"):
+    with pytest.raises(Invalid) as refused:
         size_session(size(index_rows=5_000), small, 1, None)
+    assert str(refused.value) == (
+        "5,000 index rows of 128 bytes in 1 hash bucket are 640,000 bytes in a task, which may take 90% of its "
+        "128,000: ask for 6 hash buckets or more"
+    )
+
+
+@given(st.integers(1, 10**9), st.integers(2_000, 10**9), st.integers(0, 36))
+def test_the_bucket_count_that_a_refusal_asks_for_is_the_least_that_holds_the_index(
+    index_rows: int, task_memory_bytes: int, sort_values_bytes: int
+) -> None:
+    resources = Resources(task_memory_bytes, 1)
+    asked = size(index_rows=index_rows, delta_rows=1, sort_values_bytes=sort_values_bytes)
+    try:
+        size_session(asked, resources, 1, None)
+    except Invalid as error:
+        (found,) = re.findall(r"ask for ([\d,]+) hash buckets? or more", str(error))
+        enough = int(found.replace(",", ""))
+        assert size_session(asked, resources, enough, None).hash_bucket_count == enough
+        with pytest.raises(Invalid):
+            size_session(asked, resources, enough - 1, None)
 
 
 def test_the_expected_sla_is_the_predicted_time_and_ten_percent() -> None:
