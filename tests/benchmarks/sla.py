@@ -6,11 +6,15 @@ machine. Most run in this process, some on a Spark that is up. Each is planned a
 counts is the *first* expected SLA, whatever it is refined to later.
 
     make sla ARGS="--sessions 150 --spark 12 --seed 7"
+
+With `--outcomes FILE` each session is noted there when it has ended, and a later run with the same options goes on
+after those: `--at-most 50` measures 50 now.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -18,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -284,9 +288,8 @@ def _lakes(folder: Path, with_s3: bool) -> Iterator[tuple[StoreLocation, StoreLo
         yield near, StoreLocation(f"s3://{BUCKET}/lakes", endpoint_url=url)
 
 
-def run_trials(folder: Path, chosen: Sequence[Trial], *, told: bool = False) -> list[Outcome]:
+def run_trials(folder: Path, chosen: Sequence[Trial]) -> Iterator[Outcome]:
     """One after the other; a first one that is not measured loads what a process loads once."""
-    outcomes = []
     with ExitStack() as stack:
         near, s3 = stack.enter_context(_lakes(folder, any(trial.far for trial in chosen)))
         engines: dict[bool, Engine] = {False: InProcessEngine()}
@@ -300,10 +303,33 @@ def run_trials(folder: Path, chosen: Sequence[Trial], *, told: bool = False) -> 
             outcome = run_trial(trial, lake, engines[trial.on_spark])
             shutil.rmtree(folder / "lakes" / str(trial.number), ignore_errors=True)
             if trial.number < WARM:
-                outcomes.append(outcome)
-                if told:
-                    print(_line(outcome), flush=True)
-    return outcomes
+                yield outcome
+
+
+def run_missing(folder: Path, chosen: Sequence[Trial], noted: Path | None, at_most: int) -> list[Outcome]:
+    """Runs those that no earlier run has noted, and notes them. Returns all that there are of `chosen`."""
+    found = {} if noted is None else {outcome.trial: outcome for outcome in read_outcomes(noted)}
+    if noted is not None:
+        noted.write_text("".join(_note(outcome) for outcome in found.values()))
+    missing = [trial for trial in chosen if trial not in found][:at_most]
+    for outcome in run_trials(folder, missing) if missing else ():
+        print(_line(outcome), flush=True)
+        found[outcome.trial] = outcome
+        if noted is not None:
+            with noted.open("a") as file:
+                file.write(_note(outcome))
+    return [found[trial] for trial in chosen if trial in found]
+
+
+def _note(outcome: Outcome) -> str:
+    return json.dumps(asdict(outcome)) + "\n"
+
+
+def read_outcomes(noted: Path) -> list[Outcome]:
+    """Without a last one that a killed run has noted in part."""
+    lines = noted.read_text().splitlines(keepends=True) if noted.exists() else []
+    values = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [Outcome(**{**value, "trial": Trial(**value["trial"])}) for value in values]
 
 
 def _spark(stack: ExitStack) -> Engine:
@@ -456,11 +482,16 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scale", type=float, default=1.0, help="of the rows")
     parser.add_argument("--results", type=Path, help=f"file to write to ({RESULTS.name}, where all is measured)")
+    parser.add_argument("--outcomes", type=Path, help="file to note each session in, and to go on after")
+    parser.add_argument("--at-most", type=int, default=sys.maxsize, help="sessions now; the others by a later run")
     options = parser.parse_args(arguments)
     load = os.getloadavg()[0]
+    chosen = trials(options.sessions, options.spark, options.seed, options.scale)
     with tempfile.TemporaryDirectory(prefix="lithify-sla-") as folder:
-        chosen = trials(options.sessions, options.spark, options.seed, options.scale)
-        outcomes = run_trials(Path(folder), chosen, told=True)
+        outcomes = run_missing(Path(folder), chosen, options.outcomes, options.at_most)
+    if len(outcomes) < len(chosen):
+        print(f"\n{len(outcomes)} of {len(chosen)} sessions are measured: run it again for the others.")
+        return
     sections = [section(outcomes, options.seed, load, options.scale)]
     report.show([report.machine_section(describe_machine()), *sections])
     results = options.results

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.sla import Outcome, Summary, Trial, run_trials, section, trials
+from tests.benchmarks.sla import Outcome, Summary, Trial, read_outcomes, run_missing, run_trials, section, trials
 
 
 def test_half_of_the_trials_are_far_and_all_kinds_of_change_are_among_them() -> None:
@@ -25,7 +25,7 @@ def test_half_of_the_trials_are_far_and_all_kinds_of_change_are_among_them() -> 
 def test_a_slice_of_them_runs_and_is_reported(tmp_path: Path) -> None:
     chosen = trials(12, 0, seed=3, scale=0.002)
     assert {trial.far for trial in chosen} == {False, True}
-    outcomes = run_trials(tmp_path, chosen)
+    outcomes = list(run_trials(tmp_path, chosen))
     assert [outcome.trial for outcome in outcomes] == chosen
     for outcome in outcomes:
         assert outcome.seconds > 0
@@ -38,6 +38,20 @@ def test_a_slice_of_them_runs_and_is_reported(tmp_path: Path) -> None:
     assert heading == "Expected SLA and cost, before and after"
     assert "| in this process, S3 | 6 |" in text
     assert "| 6000 billion | 40,000 |" in text
+
+
+def test_a_run_goes_on_after_the_sessions_that_earlier_ones_have_noted(tmp_path: Path) -> None:
+    chosen = [trial for trial in trials(12, 0, seed=3, scale=0.002) if not trial.far][:4]
+    noted = tmp_path / "outcomes.jsonl"
+    first = run_missing(tmp_path / "first", chosen, noted, at_most=2)
+    assert [each.trial for each in first] == chosen[:2]
+    with noted.open("a") as file:
+        file.write(noted.read_text().splitlines()[0][:50])  # as a killed run leaves it
+    assert read_outcomes(noted) == first
+    second = run_missing(tmp_path / "second", chosen, noted, at_most=100)
+    assert second[:2] == first
+    assert [each.trial for each in second] == chosen
+    assert run_missing(tmp_path / "third", chosen, noted, at_most=100) == second == read_outcomes(noted)
 
 
 def outcome(seconds: float, predicted: float, *, far: bool = False) -> Outcome:
