@@ -160,12 +160,11 @@ class JobRunSetAside(EventData):
 
 
 class SessionPlanned(SessionData):
-    """`desired_sla` is the job run's: from its acceptance to the end of its last session. `waited_seconds`: from its
-    acceptance to this plan."""
-
     """A session's first plan, and every later one that differs. `attempt` is the first with this plan; `changes` are
     the differences from the plan before. `cluster`: what is launched for it, with its expected cost; None: it runs on
-    an existing machine. `bundle`: of the sessions that share its Spark job; None: it has its own."""
+    an existing machine. `bundle`: of the sessions that share its Spark job; None: it has its own. `desired_sla` is the
+    job run's: from its acceptance to the end of its last session. `waited_seconds`: from its acceptance to this
+    plan."""
 
     event_type: ClassVar[str] = "lithify.session.planned.v1"
     hash_bucket_count: int

@@ -26,12 +26,20 @@ from compactor.storage.opening import open_store
 from compactor.storage.paths import BundleFolder, SessionFolder
 from dispatcher.job_runs.job_run_log import JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
+from launcher.spark_job import InFlight
 from launcher.submit import SparkJob, job_name
 from tests.conftest import Command
 from tests.contract.cluster_places import AwsService, Does, EmrPlace, EmrServerlessPlace
 from tests.e2e.conftest import House, Mailroom
 from tests.fakes.dispatch_desk import instruction
-from tests.fakes.emr_account import NO_CAPACITY, NO_SUCH_SUBNET, ROLE_WITHOUT_RIGHTS, EmrAccount, Mishap
+from tests.fakes.emr_account import (
+    NO_CAPACITY,
+    NO_SUCH_SUBNET,
+    OVER_QUOTA,
+    ROLE_WITHOUT_RIGHTS,
+    EmrAccount,
+    Mishap,
+)
 from tests.fakes.emr_server import emr_server
 from tests.fakes.emr_serverless_account import ServerlessAccount
 from tests.fakes.emr_steps import ScriptedSteps
@@ -109,8 +117,12 @@ def test_a_document_becomes_a_compacted_table_on_serverless(
 
 @pytest.mark.parametrize(
     ("mishap", "says"),
-    [(NO_CAPACITY, "found no capacity"), (ROLE_WITHOUT_RIGHTS, "met a role that lacks a right")],
-    ids=["capacity", "role"],
+    [
+        (NO_CAPACITY, "found no capacity"),
+        (ROLE_WITHOUT_RIGHTS, "met a role that lacks a right"),
+        (OVER_QUOTA, "met a quota"),
+    ],
+    ids=["capacity", "role", "quota"],
 )
 def test_a_temporary_failure_is_reported_by_an_event_and_retried(
     house: House, mailroom: Mailroom, place: EmrPlace, mishap: Mishap, says: str
@@ -125,6 +137,37 @@ def test_a_temporary_failure_is_reported_by_an_event_and_retried(
     (reason,) = session_events(mailroom, "retried")
     assert says in reason
     assert mishap.message in reason
+    assert len(place.server.asked("RunJobFlow")) == 2
+
+
+def test_a_cluster_that_vanishes_is_reported_by_an_event_and_followed_by_another(
+    house: House, mailroom: Mailroom, aws_service: AwsService
+) -> None:
+    place = EmrPlace(aws_service, house.state)
+    place.jobs_do(Does.RUNS_SESSION)
+    house.append([{"id": 1, "v": "a"}])
+    job_run_id = mailroom.send(instruction())
+    stops = threading.Event()
+
+    def in_flight() -> InFlight | None:
+        sessions = house.job_run(job_run_id).sessions.values() if place.launches() == 1 else ()
+        return next((session.in_flight for session in sessions), None)
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
+        try:
+            wait_until(lambda: (launched := in_flight()) is not None and launched.reference is not None)
+            launched = in_flight()
+            assert launched is not None
+            assert launched.reference is not None
+            place.make_vanish(launched.reference)
+        finally:
+            place.let_go()
+        running.result(60)
+    assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    (reason,) = session_events(mailroom, "retried")
+    assert "attempt 1 vanished" in reason
+    assert launched.reference.ids["cluster_id"] in reason
     assert len(place.server.asked("RunJobFlow")) == 2
 
 
