@@ -13,7 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import exp
+from operator import sub
 
 import pyarrow as pa
 
@@ -77,7 +79,7 @@ class InputStatistics:
     compacted              the current compacted stream; None: there is none
     key_bytes_per_row      decoded, of all primary key columns
     sort_values_bytes      of a row in the index
-    touched_rows, touched_rows_per_file, overlap_share, corrections  see `SessionSize`
+    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections  see `SessionSize`
     sampled_files          text files whose types are those of their first block
     """
 
@@ -86,7 +88,7 @@ class InputStatistics:
     index: IndexStatistics
     key_bytes_per_row: float
     sort_values_bytes: int
-    largest_delta_file_rows: int
+    rows_up_to_file: tuple[int, ...]
     touched_rows: int
     touched_rows_per_file: float
     overlap_share: float
@@ -105,7 +107,8 @@ class InputStatistics:
             sort_values_bytes=self.sort_values_bytes,
             inherited_hash_bucket_count=self.index.hash_bucket_count,
             delta_files=sum(each.files for each in self.deltas),
-            largest_delta_file_rows=self.largest_delta_file_rows,
+            largest_delta_file_rows=max(map(sub, self.rows_up_to_file, (0, *self.rows_up_to_file)), default=0),
+            rows_up_to_file=self.rows_up_to_file,
             compacted_files=compacted.files if compacted else 0,
             compacted_bytes=compacted.size_bytes if compacted else 0,
             touched_rows=self.touched_rows,
@@ -166,7 +169,7 @@ def statistics_of(
         index=_of_index(compacted),
         key_bytes_per_row=sum(widths.get(name, 0.0) for name in key_columns),
         sort_values_bytes=sort_values_bytes,
-        largest_delta_file_rows=max((file.rows for file in files), default=0),
+        rows_up_to_file=tuple(accumulate(file.rows for file in files)),
         touched_rows=touched.rows,
         touched_rows_per_file=touched.rows_per_file,
         overlap_share=_overlap_share(files, ordered),

@@ -123,35 +123,36 @@ NEAR = Rates(
 Fitted by `make bench` over all of its runs of narrow rows (75 bytes) and wide ones (987)."""
 
 IN_PROCESS = Rates(
-    round_seconds=0.02,
-    commit_seconds=0.02,
-    read_file=0.0045,
+    round_seconds=0.005,
+    commit_seconds=0.01,
+    read_file=0.0012,
     read_byte=0.0,
-    hash_row=80e-9,
+    hash_row=65e-9,
     shuffle_byte=0.0,
-    dedupe_row=90e-9,
-    index_row=30e-9,
-    index_written_row=50e-9,
+    dedupe_row=55e-9,
+    index_row=5e-9,
+    index_written_row=100e-9,
     materialize_row=100e-9,
-    materialize_byte=0.8e-9,
+    materialize_byte=1.6e-9,
     write_byte=0.0,
 )
-"""The same without a Spark: nothing is scheduled, and no record passes between processes."""
+"""The same without a Spark: nothing is scheduled, and no record passes between processes. Fitted over sessions of
+`make sla`."""
 
 
 def _far(near: Rates) -> Rates:
     """The same with the lake on S3: each request has a latency, a core transfers 100 to 200 MB/s, and the index has
-    bytes too, 36 a row. Fitted with an S3 server on the same machine; a table's own rounds correct the rates of
-    more distant stores.
+    bytes too, 36 a row. Fitted over sessions of `make sla`, with an S3 server on the same machine; a table's own rounds
+    correct the rates of more distant stores.
     """
     return replace(
         near,
-        commit_seconds=near.commit_seconds + 0.05,
-        read_file=near.read_file + 0.01,
-        read_byte=5e-9,
-        index_row=near.index_row + 400e-9,
-        index_written_row=near.index_written_row + 300e-9,
-        write_byte=9e-9,
+        commit_seconds=near.commit_seconds + 0.03,
+        read_file=near.read_file + 0.003,
+        read_byte=4e-9,
+        index_row=near.index_row + 300e-9,
+        index_written_row=near.index_written_row + 150e-9,
+        write_byte=8e-9,
     )
 
 

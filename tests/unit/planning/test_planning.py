@@ -19,6 +19,7 @@ from compactor.planning.rounds import (
     split_into_rounds,
     watermark_after,
 )
+from compactor.planning.sizing import SessionSize, count_rounds
 from compactor.tabular import TabularFile
 
 
@@ -70,6 +71,13 @@ def test_no_round_could_have_taken_the_file_that_follows_it(files: list[DeltaFil
     rounds = list(split_into_rounds(files, rows_max))
     for each, following in itertools.pairwise(rounds):
         assert rows_of(each) + following[0].file.rows > rows_max
+
+
+@given(pending_files(), st.integers(1, 40), st.integers(1, 4))
+def test_as_many_rounds_are_predicted_as_are_made(files: list[DeltaFileRef], rows_max: int, files_max: int) -> None:
+    ends = tuple(itertools.accumulate(each.file.rows for each in files))
+    size = SessionSize(0, rows_of(tuple(files)), 0, 0, None, delta_files=len(files), rows_up_to_file=ends)
+    assert count_rounds(size, rows_max, files_max) == len(list(split_into_rounds(files, rows_max, files_max)))
 
 
 @given(pending_files(), st.integers(1, 40), st.integers(1, 4))
