@@ -1,12 +1,13 @@
 """Packs the environment that a cluster's Python workers run in: Lithify's compiled code and its dependencies.
 
     lithify-archive.json      its content, and where it can run
-    bin/python                starts the machine's own Python with the packages below
+    bin/python                starts a Python with the packages below
     lib/python3.11/           the packages, and `compactor`
+    python/                   with `--with-python`: a Python (`launcher/archived_python.py`)
 
 Spark unpacks it beside each executor (`spark.archives`, `PYSPARK_PYTHON=./environment/bin/python`). It contains neither
-PySpark nor Spark: those are the cluster's. It does not contain a Python either: a worker needs the same Python release
-as the packing machine, by its usual name (`python3.11`) or at the same path.
+PySpark nor Spark: those are the cluster's. Unless it contains a Python, a worker needs one of the same release as the
+packing machine's, by its usual name (`python3.11`) or at the same path.
 
 Kernels are compiled here for one processor; workers with another one compile them again at their start, for half a
 minute. A `cpu` that names a family (`x86-64-v3`) is valid for the whole family.
@@ -33,6 +34,7 @@ from pydantic import ValidationError
 
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
+from launcher.archived_python import HOME, PROGRAM, base_python, copy_python
 
 ENVIRONMENT = "environment"
 """The folder in which it is unpacked."""
@@ -55,8 +57,7 @@ _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)")
 _PYTHON_SCRIPT = """\
 #!/bin/sh
 # Made by `lithify archive`: the machine's own Python {version}, with the packages beside this file.
-here=$(cd "$(dirname "$0")/.." && pwd -P) || exit 127
-{cpu}for python in {candidates}; do
+{here}{cpu}for python in {candidates}; do
     if command -v "$python" >/dev/null 2>&1; then
         PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$here/{library}" exec "$python" -s "$@"
     fi
@@ -66,10 +67,20 @@ exit 127
 """
 
 
+_OWN_PYTHON_SCRIPT = """\
+#!/bin/sh
+# Made by `lithify archive --with-python`: the Python {version} and the packages beside this file.
+{here}{cpu}PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$here/{library}" PYTHONHOME="$here/{home}" \\
+    LD_LIBRARY_PATH="$here/{home}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" exec "$here/{program}" -s "$@"
+"""
+
+_HERE = 'here=$(cd "$(dirname "$0")/.." && pwd -P) || exit 127\n'
+
+
 class ArchiveManifest(Document):
     """The content of an archive, and where it can run.
 
-    python    release of Python that it runs on, `3.11`
+    python    release of Python that it runs on, `3.11`; with_python: it contains it
     platform  system and processor
     cpu       what kernels were compiled for
     spark     release of Spark where it was packed, `4.0`; None: there was none
@@ -86,6 +97,7 @@ class ArchiveManifest(Document):
     packages: dict[str, str]
     files: int
     bytes: int
+    with_python: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,8 +109,10 @@ class Packed:
     archive_bytes: int
 
 
-def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU) -> Packed:
+def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU, *, with_python: bool = False) -> Packed:
     """Write the archive of the installed environment. `scratch`: an empty folder, of about 0.6 GB.
+
+    with_python  for workers without one, whose C library is at least as new as this machine's
 
     Raises `Invalid` if the environment is incomplete, or kernels cannot be compiled for `cpu`.
     """
@@ -107,7 +121,9 @@ def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU) -> Packed:
     for name in packages:
         _copy_package(name, root / LIBRARY)
     _copy_code(root / LIBRARY / CODE, with_kernels=cpu == THIS_CPU)
-    _write_python(root / "bin" / "python", cpu)
+    if with_python:
+        copy_python(root)
+    _write_python(root / "bin" / "python", cpu, with_python=with_python)
     _compile_all(root)
     files = [each for each in sorted(root.rglob("*")) if each.is_file()]
     manifest = ArchiveManifest(
@@ -119,6 +135,7 @@ def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU) -> Packed:
         packages=packages,
         files=len(files),
         bytes=sum(each.stat().st_size for each in files),
+        with_python=with_python,
     )
     _write_tar(target, root, manifest)
     return Packed(target, manifest, target.stat().st_size)
@@ -243,28 +260,25 @@ def _copy_code(target: Path, *, with_kernels: bool) -> None:
             shutil.copy2(file, target / inside)
 
 
-def _write_python(path: Path, cpu: str) -> None:
+def _write_python(path: Path, cpu: str, *, with_python: bool) -> None:
     """`cpu`: numba compiles for it, and loads what was compiled for it, if its name is in the environment."""
     named = f"python{python_release()}"
-    candidates = ('"${LITHIFY_PYTHON:-' + named + '}"', shlex.quote(str(_base_python())), named)
+    candidates = ('"${LITHIFY_PYTHON:-' + named + '}"', shlex.quote(str(base_python())), named)
     for_cpu = "" if cpu == THIS_CPU else f"export NUMBA_CPU_NAME={shlex.quote(cpu)} NUMBA_CPU_FEATURES=\n"
     path.parent.mkdir(parents=True)
     path.write_text(
-        _PYTHON_SCRIPT.format(
+        (_OWN_PYTHON_SCRIPT if with_python else _PYTHON_SCRIPT).format(
             version=python_release(),
+            here=_HERE,
             library=LIBRARY,
             cpu=for_cpu,
             candidates=" ".join(candidates),
-            named=f"{named}, {_base_python()}; LITHIFY_PYTHON names another place",
+            named=f"{named}, {base_python()}; LITHIFY_PYTHON names another place",
+            home=HOME,
+            program=PROGRAM,
         )
     )
     path.chmod(0o755)
-
-
-def _base_python() -> Path:
-    """The interpreter on which this environment is based."""
-    named = Path(sys.base_prefix) / "bin" / f"python{python_release()}"
-    return named if named.exists() else Path(sys.executable).resolve()
 
 
 def _compile_all(root: Path) -> None:
@@ -292,8 +306,9 @@ def _write_tar(target: Path, root: Path, manifest: ArchiveManifest) -> None:
             gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=_COMPRESS_LEVEL, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
-            for name in (MANIFEST, "bin", "lib"):
-                tar.add(root / name, name)
+            for name in (MANIFEST, "bin", "lib", HOME):
+                if (root / name).exists():
+                    tar.add(root / name, name)
         written.replace(target)
     except OSError as error:
         raise Invalid(f"{target} cannot be written: {error.strerror}") from error

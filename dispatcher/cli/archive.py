@@ -11,7 +11,7 @@ import typer
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer
-from launcher.archive import THIS_CPU, pack_archive
+from launcher.archive import THIS_CPU, ArchiveManifest, pack_archive
 
 MIB = 1024 * 1024
 
@@ -25,11 +25,14 @@ def archive(
             "native: this machine's."
         ),
     ] = THIS_CPU,
+    with_python: Annotated[
+        bool, typer.Option("--with-python", help="Bring this machine's Python, too, for workers that have none.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Pack Lithify and what it needs for the workers of a Spark cluster; PySpark and Python are the cluster's own."""
+    """Pack Lithify and what it needs for the workers of a Spark cluster; PySpark is the cluster's own."""
     with TemporaryDirectory(prefix="lithify-archive-") as scratch:
-        packed = pack_archive(target, Path(scratch), cpu)
+        packed = pack_archive(target, Path(scratch), cpu, with_python=with_python)
     manifest, size = packed.manifest, f"{packed.archive_bytes / MIB:,.0f} MiB"
     whole = f"{manifest.files:,} files of {manifest.bytes / MIB:,.0f} MiB"
     answer(
@@ -37,6 +40,10 @@ def archive(
         {"archive": str(packed.path), "archive_bytes": packed.archive_bytes, **manifest.model_dump(mode="json")},
         [
             f"{packed.path}: {size}, with {counted(len(manifest.packages), 'package')} in {whole}.",
-            f"Workers need Python {manifest.python} on {manifest.platform}; kernels are compiled for {manifest.cpu}.",
+            f"Workers need {_needed(manifest)} on {manifest.platform}; kernels are compiled for {manifest.cpu}.",
         ],
     )
+
+
+def _needed(manifest: ArchiveManifest) -> str:
+    return "no Python" if manifest.with_python else f"Python {manifest.python}"

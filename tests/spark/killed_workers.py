@@ -74,7 +74,7 @@ def surroundings(folder: Path) -> Iterator[Surroundings]:
         aws_endpoint = up.enter_context(moto_server())
         archive = folder / "lithify.tar.gz"
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            pack_archive(archive, Path(scratch))
+            pack_archive(archive, Path(scratch), with_python=True)  # workers need a Java, and nothing else
         spark = up.enter_context(standalone_spark(folder / "spark"))
         yield Surroundings(folder, spark, s3_endpoint, aws_endpoint, archive)
 

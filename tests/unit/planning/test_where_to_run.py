@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.planning.sizing import SESSION_SECONDS, SessionSize
-from compactor.planning.where_to_run import Place, ThisProcess, choose_places
+from compactor.planning.where_to_run import Place, ThisProcess, choose_places, in_one_task
 
 GIB = 1024**3
 ROOMY = ThisProcess(memory_bytes=8 * GIB, cores=2)
@@ -81,6 +81,17 @@ def test_a_session_whose_memory_does_not_fit_runs_on_spark() -> None:
 )
 def test_files_that_may_have_to_be_read_count(large: SessionSize) -> None:
     assert place_of(large).on_spark
+
+
+def test_a_session_may_share_a_spark_job_if_it_takes_less_time_than_the_start_of_one_of_its_own() -> None:
+    """Of a Spark 5 s, of a cluster minutes."""
+    task, rows = ThisProcess(8 * GIB, 1), size(7_000_000)
+    assert in_one_task(size(5_000_000), None, task).reasons_for_spark == ()
+    assert in_one_task(rows, None, task).reasons_for_spark == (
+        "it may take 5.4 s in this process, and a Spark starts in 5.0 s",
+    )
+    assert in_one_task(rows, None, task, start_seconds=420.0).reasons_for_spark == ()
+    assert in_one_task(rows, None, ThisProcess(GIB, 1), start_seconds=420.0).reasons_for_spark != ()
 
 
 def test_files_that_lie_far_away_take_longer() -> None:
