@@ -309,7 +309,7 @@ class Intake:
                 self._records.waiters.keep(job_run_id, message_id, document.task_token)
             existing = self._note_repeat(job_run_id, message_id, _waiter(document))
         elif existing.status.is_open:  # the accepting dispatcher may have died before marking it again
-            self._records.mark_open(first)
+            self._records.mark_open(first, self._records.log(job_run_id).entry(1).at_ms)
         self._finish(message)
         return Repeated(job_run_id, existing.status)
 

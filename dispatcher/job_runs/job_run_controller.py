@@ -5,7 +5,8 @@
                                                 +-- claim lost: its Spark jobs are left running, nothing more is written
 
 A waiting job run is claimed when one of its sessions could start here; those of a dead dispatcher are claimed at once,
-because their sessions must be watched.
+because their sessions must be watched. One that only the limits of this dispatcher stop is released: another one may
+start it.
 
 A tick processes every held job run once. An error of one does not affect the others:
 
@@ -35,6 +36,7 @@ from dispatcher.job_runs.claims import UNSEEN_CLAIM_SECONDS, Claim, JobRunLog, N
 from dispatcher.job_runs.job_run_events import set_aside_event
 from dispatcher.job_runs.job_run_log import JobRunState, SessionPin, SessionState, session_spec
 from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.launch_gate import MONEY_SECONDS
 from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.liveness import Fleet, Heart
 from dispatcher.job_runs.open_runs import OpenJobRun, OpenJobRuns
@@ -145,6 +147,9 @@ class JobRunController:
         self._heart = Heart(records.store, owner, settings.claim_seconds, clock)
         fleet = Fleet(records.store, owner, settings.claim_seconds, clock)
         self._open = OpenJobRuns(records, fleet, settings.claim_seconds, settings.sweep_seconds, clock, self._set_aside)
+        self._no_room_since_seconds: dict[str, float] = {}
+        self._no_share_until_seconds = 0.0
+        """This dispatcher's own limits are reached: until then it claims nothing further, unless a session ends."""
         self._receiver_turned_at_seconds: float | None = None
         self._reported_set_aside: set[str] = set()
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
@@ -231,6 +236,7 @@ class JobRunController:
         if not self._is_draining:
             self._withhold_paused()
             self._start_sessions()
+            self._leave_to_others()
         with self._room_lock:
             known_count = self._active + self._open.waiting_count + self._offered.qsize()
             self._room = self._settings.max_job_runs - known_count
@@ -297,15 +303,18 @@ class JobRunController:
         found = self._open.next(moment)
         if found is None or self._active >= self._settings.max_job_runs:
             return None
+        if self._clock.monotonic_seconds() < self._no_share_until_seconds:
+            return None
         table = found.mark.table or ""
         session = WaitingSession(found.job_run_id, "", table, "", found.priority, found.accepted_at_ms)
         return found if self._pool.has_room_for(session, moment) else None
 
     def _list_before_a_start(self) -> None:
         """Lists the markers, so that no session passes an earlier job run that another dispatcher has just accepted."""
-        self._listed = self._starts.may_start() or self._next_to_take_on() is not None
-        if self._listed:
+        self._listed = False  # also if the listing fails: then nothing is started in this tick
+        if self._starts.may_start() or self._next_to_take_on() is not None:
             self._open.list_again(self._marks, self._publisher.followed)
+            self._listed = True
             self.turns.forget_all_but([mark.job_run_id for mark in self._open.markers])
 
     @property
@@ -583,6 +592,64 @@ class JobRunController:
             self.trouble = error
             _log.warning("turns_not_taken", reason=str(error))
 
+    # -- what others could start
+
+    def _leave_to_others(self) -> None:
+        """Releases job runs of which nothing runs, and that only this dispatcher's own limits stop: those without a
+        free thread after a sweep, in which a session here may end."""
+        for gone in self._no_room_since_seconds.keys() - self._held.keys():
+            del self._no_room_since_seconds[gone]
+        for held in list(self._held.values()):
+            seconds = self._seconds_without_room(held)
+            if seconds is not None:
+                with bound(job_run_id=held.job_run_id):
+                    self._leave(held, seconds)
+
+    def _seconds_without_room(self, held: ClaimedJobRun) -> float | None:
+        """For how long this dispatcher does not try a job run again, unless a session ends here; None: it keeps it."""
+        sessions = held.newest.open_sessions()
+        if not sessions or held.lost or held.cancelled or held.broken is not None:
+            return None
+        if self._pool.runs(held.job_run_id) or any(each.in_flight is not None for each in sessions):
+            self._no_room_since_seconds.pop(held.job_run_id, None)
+            return None
+        now_seconds = self._clock.monotonic_seconds()
+        if self._pool.is_full and self._pool.has_due(held.job_run_id, now_seconds):
+            since_seconds = self._no_room_since_seconds.setdefault(held.job_run_id, now_seconds)
+            return (
+                self._settings.turn_look_seconds
+                if now_seconds - since_seconds >= self._settings.sweep_seconds
+                else None
+            )
+        self._no_room_since_seconds.pop(held.job_run_id, None)
+        clusters = [each.plan.cluster if each.plan is not None else None for each in sessions]
+        if all(self.turns.lacks_own_share(held.mark, cluster) for cluster in clusters):
+            self._no_share_until_seconds = self._clock.monotonic_seconds() + self._settings.turn_look_seconds
+            return MONEY_SECONDS
+        return None
+
+    def _leave(self, held: ClaimedJobRun, seconds: float) -> None:
+        """The marker goes first: it is repaired while the claim is held, and nobody looks at a job run that is marked
+        as held by a dispatcher that lives."""
+        try:
+            self.turns.end_all_of(held.job_run_id)
+            self._starts.leave(held.job_run_id)
+            self._records.mark_held(replace(held.mark, owner=None, epoch=0))
+            held.claim.release(held.stopped)
+        except Fenced as error:
+            return self._lose(held, str(error))
+        except LithifyError as error:
+            _log.warning("claim_not_released", reason=str(error))  # it is kept
+            return None
+        _log.info("job_run_left_to_others", seconds=seconds)
+        self._pool.forget(held.job_run_id)
+        self._listeners.leave(held.job_run_id)
+        self._launchers.finding.forget(held.job_run_id)
+        del self._held[held.job_run_id]
+        self._open.offer(held.job_run_id, held.claim.log)
+        self._open.wait(held.job_run_id, seconds)
+        return None
+
     def _run_unit(self, held: ClaimedJobRun, unit: Unit, turn: Turn) -> None:
         """Runs in a thread of the pool."""
         left_running, failure = False, None
@@ -670,6 +737,7 @@ class JobRunController:
         if finished:
             self._starts.something_ended()
             self._open.let_go_on()
+            self._no_share_until_seconds = 0.0
         for waiting, error in finished:
             held = self._held.get(waiting.job_run_id)
             if held is not None:

@@ -154,9 +154,10 @@ class JobRunStore:
 
     # -- markers
 
-    def mark_open(self, accepted: JobRunAccepted) -> MarkedJobRun:
-        """Marks an accepted job run: any dispatcher may claim it."""
-        mark = mark_of(accepted.spec, accepted.partitions, self._clock.now_ms())
+    def mark_open(self, accepted: JobRunAccepted, accepted_at_ms: int | None = None) -> MarkedJobRun:
+        """Marks an accepted job run: any dispatcher may claim it. `accepted_at_ms` None: it is accepted now."""
+        at_ms = self._clock.now_ms() if accepted_at_ms is None else accepted_at_ms
+        mark = mark_of(accepted.spec, accepted.partitions, at_ms)
         self._mark(mark)
         return mark
 
@@ -192,9 +193,10 @@ class JobRunStore:
         """Removes the markers of a job run whose log was empty for too long. If its first entry was written meanwhile,
         it is marked again."""
         self._remove(marker.job_run_id, marker.keys)
-        accepted = self.log(marker.job_run_id).load().state.accepted
+        log = self.log(marker.job_run_id)
+        accepted = log.load().state.accepted
         if accepted is not None:
-            self.mark_open(accepted)
+            self.mark_open(accepted, log.entry(1).at_ms)
 
     def open_job_run_ids(self) -> list[str]:
         """Job runs that have a marker: they may have work or unpublished events left. Reads no log."""
@@ -209,7 +211,7 @@ class JobRunStore:
                 keys[path.job_run_id].add(entry.key)
             if isinstance(path, MarkedJobRun):
                 other = valid.get(path.job_run_id, path)
-                valid[path.job_run_id] = max(other, path, key=lambda mark: (mark.epoch, mark.key))
+                valid[path.job_run_id] = max(other, path, key=_weight)
         with self._lock:
             self._marks = {job_run_id: set(each) for job_run_id, each in keys.items()}
         return [OpenMarker(each, valid.get(each), frozenset(found)) for each, found in keys.items()]
@@ -305,6 +307,12 @@ class JobRunStore:
             is_complete=log is not None,
             published_until=lambda: followed.load().entry_number if is_cleaned() else 0,
         )
+
+
+def _weight(mark: MarkedJobRun) -> tuple[int, bool, int]:
+    """Of several markers the greatest counts. Of one epoch that is the earliest with a table: a repeated document has
+    another one written, which is later and does not say what is written to, and a job run must not lose its place."""
+    return (mark.epoch, mark.table is not None, -mark.marked_at_ms)
 
 
 def _end_of(log: JobRunLog) -> int:

@@ -158,6 +158,11 @@ class SessionPool:
         units = choose([*self._startable(moment), candidate], running, slots, moment, self._bundle_max)
         return any(candidate in unit for unit in units)
 
+    def has_due(self, job_run_id: str, now_seconds: float) -> bool:
+        """Whether a waiting session of a job run need not wait for a time."""
+        waiting = [session for session in self._waiting.values() if session.job_run_id == job_run_id]
+        return any(session.not_before_seconds <= now_seconds for session in waiting)
+
     def rests(self, job_run_id: str, now_seconds: float) -> bool:
         """Whether every waiting session of a job run must wait for a time, is withheld, or is held back."""
         waiting = [session for session in self._waiting.values() if session.job_run_id == job_run_id]

@@ -57,6 +57,11 @@ class SessionStarts:
         self._pool.let_go_on()
         self._lacking.clear()
 
+    def leave(self, job_run_id: str) -> None:
+        """It is left to others: no place is kept free for it here. Raises the store's errors."""
+        self._lacking.discard(job_run_id)
+        self._turns.leave_all_but(self._lacking)
+
     def has_no_turn(self, mark: MarkedJobRun, markers: Iterable[MarkedJobRun], held: Held) -> bool:
         """Whether no dispatcher could start a session of this unclaimed job run now. Raises the store's errors."""
         if mark.table is None or not mark.streams:

@@ -26,7 +26,7 @@ from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.storage.paths import TURNS_LOG, MarkedJobRun
 from dispatcher.job_runs.claims import JobRunLog
-from dispatcher.job_runs.job_run_log import JobRunState
+from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.ranking import ahead_of, place_rank, rank_of, stream_digest
 from dispatcher.job_runs.turn_log import (
@@ -44,6 +44,7 @@ from dispatcher.job_runs.turn_log import (
     TurnState,
     TurnTaken,
     Want,
+    Whose,
     lack_of_clusters,
     lack_of_money,
     lack_of_sessions,
@@ -163,6 +164,13 @@ class Turns:
         demand = Demand(self._owner, mark.table or "")
         return lack_of_sessions(self.newest, demand, self.limits, self._first(self.newest, mark)) is not None
 
+    def lacks_own_share(self, mark: MarkedJobRun, cluster: ClusterPlan | None) -> bool:
+        """Whether this dispatcher's own limits stop a cluster that another dispatcher may launch, by the last read."""
+        if cluster is None:
+            return False
+        lack = self._lack(self.newest, mark.table or "", cluster, None)
+        return lack is not None and lack.whose is Whose.DISPATCHER
+
     def forget_all_but(self, job_run_ids: Collection[str]) -> None:
         """Drops cached states of job runs that are no longer open."""
         for gone in self._seen.keys() - set(job_run_ids):
@@ -176,8 +184,9 @@ class Turns:
         seen = self._seen.setdefault(job_run_id, _SeenJobRun(self._records.log(job_run_id)))
         now_seconds = self._clock.monotonic_seconds()
         is_due = seen.looked_at_seconds is None or now_seconds - seen.looked_at_seconds >= self._look_seconds
+        is_empty = seen.log.newest.state.status is JobRunStatus.ABSENT  # its marker comes before its acceptance
         try:
-            if is_due:
+            if is_due or is_empty:
                 seen.log.load()
                 seen.looked_at_seconds = now_seconds
         except LithifyError as error:

@@ -62,6 +62,7 @@ from launcher.watcher import Look, Watcher, WatcherSettings
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_store import MemoryStore
+from tests.simulation.order import OrderOfAcceptance
 from tests.simulation.virtual_threads import Killed, Process, Scheduler, use
 
 START_MS = 1_760_000_000_000
@@ -120,6 +121,7 @@ class Ask(StrEnum):
     COMMIT_TWICE = "commit twice"
     LOSE_A_RECORD = "lose a record"
     TAKE_ANY_TURN = "take any turn"
+    PASS_OTHERS = "pass others"
     """Something is broken on purpose: the run must say so."""
 
 
@@ -165,7 +167,7 @@ class NodeStore:
     def put_if_absent(self, key: str, body: bytes) -> bool:
         if self._world.loses(key):
             return True
-        created = self._write("put_if_absent", key, lambda: self._world.state.put_if_absent(key, body))
+        created = self._write("put_if_absent", key, lambda: self._create(key, body))
         # A store that repeats a put after a lost answer finds its own object.
         return created and not self._world.happens(0.002)
 
@@ -198,6 +200,12 @@ class NodeStore:
 
     def give_up(self, write: object) -> None:
         """There is none."""
+
+    def _create(self, key: str, body: bytes) -> bool:
+        created = self._world.state.put_if_absent(key, body)
+        if created:
+            self._world.order.created(self._process, key, body)
+        return created
 
     def _write(self, verb: str, key: str, act: Callable[[], object]) -> bool:
         world, process = self._world, self._process
@@ -442,6 +450,11 @@ def take_any_turn(turns: Turns) -> None:
     turns.take = lambda request, *_: TurnAnswer(turns.adopt(request))  # type: ignore[method-assign]
 
 
+def pass_others(turns: Turns) -> None:
+    """Break its order: nobody is ahead of anybody."""
+    turns.blocked = lambda *_: {}  # type: ignore[method-assign]
+
+
 class Node:
     """One dispatcher process, from its start until it is killed."""
 
@@ -478,6 +491,8 @@ class Node:
         self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
         if world.takes_any_turn:
             take_any_turn(self.controller.turns)
+        if world.passes_others:
+            pass_others(self.controller.turns)
         queue = NodeQueue(world, process, world.queue)
         intake = Intake(
             queue,
@@ -500,7 +515,7 @@ class Node:
         spawn = self.world.scheduler.spawn
         for every, turn in (
             (2.0, self._receive),
-            (CONTROLLER.tick_seconds, self.controller.tick),
+            (CONTROLLER.tick_seconds, self._tick),
             (2.0, self.publisher.publish_round),
             (2.0, self.answers.answer_round),
             (300.0, self._keep_history),
@@ -511,6 +526,10 @@ class Node:
         while True:
             turn()
             self.world.scheduler.sleep(every * self.world.chance.uniform(0.8, 1.2))
+
+    def _tick(self) -> None:
+        self.world.order.ticks(self.process)
+        self.controller.tick()
 
     def _receive(self) -> None:
         self.controller.receiver_turned()
@@ -564,6 +583,7 @@ class World:
         self.events: dict[str, bytes] = {}
         self.topic_hangs = False
         self.violations: list[str] = []
+        self.order = OrderOfAcceptance(lambda: self.scheduler.now, CONTROLLER.turn_look_seconds, self.wrong)
         self._digest = hashlib.sha256()
         self._table_names = {table_digest(lake.location, table): table for table in tables}
         self._plans: dict[str, SessionPlan] = {}
@@ -653,6 +673,10 @@ class World:
     @property
     def takes_any_turn(self) -> bool:
         return Ask.TAKE_ANY_TURN in self._asks
+
+    @property
+    def passes_others(self) -> bool:
+        return Ask.PASS_OTHERS in self._asks
 
     def loses(self, key: str) -> bool:
         return Ask.LOSE_A_RECORD in self._asks and key.endswith("/log/00000000000000000002.json") and "history" in key

@@ -27,6 +27,7 @@ def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_see
         (Ask.LOSE_AN_EVENT, "was never told to be started"),
         (Ask.COMMIT_TWICE, "with 2 commits"),
         (Ask.LOSE_A_RECORD, "0 times"),
+        (Ask.PASS_OTHERS, "which goes first on its stream"),
         (Ask.TAKE_ANY_TURN, "a session of one destination at work at once"),
     ],
 )

@@ -14,6 +14,7 @@ from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.storage.paths import TURNS_LOG, LogObject
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
+from dispatcher.job_runs.claims import Claim, claim_job_run
 from dispatcher.job_runs.job_run_log import JobRunStatus
 from dispatcher.job_runs.launch_gate import ROOM_SECONDS
 from dispatcher.job_runs.ranking import STEP_SECONDS, place_rank, stream_rank
@@ -153,6 +154,51 @@ def test_a_dispatcher_runs_no_more_than_its_own_limits_let_and_counts_no_others(
     desk.tick_until(lambda: running(desk) == most)
     tick_all(desk, times=30)
     assert (running(desk), running(other)) == (most, 1)
+    close(desk, other)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        FlowLimits(max_clusters_per_dispatcher=1),
+        FlowLimits(max_vcpus_per_dispatcher=15),
+        FlowLimits(max_usd_per_day_per_dispatcher=1.5),
+    ],
+    ids=("clusters", "vcpus", "usd"),
+)
+def test_a_dispatcher_at_its_own_limit_leaves_to_others_what_they_can_start(
+    tmp_path: Path, limits: FlowLimits, hold: threading.Event
+) -> None:
+    desk, other = fleet(tmp_path, limits, hold)
+    append_days(desk, 2)
+    for day in (1, 2):
+        desk.accept(job_run_id=f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
+    desk.tick_until(lambda: running(desk) == 1 and desk.controller.job_runs_held == 1)
+    (left,) = [each for each in ("run 1", "run 2") if desk.job_run(each).claim is None]
+    assert desk.turns.now().wants == {}
+    other.tick_until(lambda: running(other) == 1)
+    claim = desk.job_run(left).claim
+    assert claim is not None
+    assert (claim.owner, running(desk), running(other)) == ("second", 1, 1)
+    close(desk, other)
+
+
+def test_what_a_dispatcher_took_over_beyond_its_room_another_may_start(tmp_path: Path, hold: threading.Event) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(), hold, max_sessions=1)
+    append_days(desk, 3)
+    runs = [f"run {day}" for day in (1, 2, 3)]
+    for day, job_run_id in enumerate(runs, 1):
+        accept(desk, job_run_id, source_table_id=DAYS, partitions=[{"day": str(day)}])
+        claimed = claim_job_run(desk.records.log(job_run_id), "dead", 0.0, desk.clock)
+        assert isinstance(claimed, Claim)
+        (marker,) = [each for each in desk.records.open_markers() if each.job_run_id == job_run_id]
+        assert marker.valid is not None
+        desk.records.mark_held(replace(marker.valid, owner="dead", epoch=1), marker.keys)
+    desk.tick_until(lambda: running(desk) == 1 and desk.controller.job_runs_held == 1)
+    other.tick_until(lambda: running(other) == 1)
+    tick_all(desk, other)
+    held = [claim.owner if claim is not None else None for claim in (desk.job_run(each).claim for each in runs)]
+    assert sorted(held, key=str) == [None, "first", "second"]
     close(desk, other)
 
 

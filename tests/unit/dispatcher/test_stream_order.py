@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from compactor.model.errors import Unavailable
 from compactor.storage.paths import PausedObject
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.job_runs.ranking import mark_of
 from launcher.submit import SparkJob
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.fakes.moving_clock import MovingClock
 from tests.fakes.small_cluster import Crashes, Succeeds
 from tests.unit.dispatcher.test_job_run_controller import DAYS, append_days, job_run_of
 
@@ -96,6 +99,45 @@ def test_a_dispatcher_that_does_not_know_an_earlier_job_run_yet_still_lets_it_go
     assert launched(other, desk)[:1] == ["first"]
     for each in (desk, other):
         each.close()
+
+
+def test_a_waiting_job_run_whose_document_comes_again_keeps_its_place(desk: Desk) -> None:
+    accept(desk, "first")
+    (before,) = desk.records.open_markers()
+    desk.move_on(60)
+    accept(desk, "first")
+    assert desk.job_run("first").repeated_by
+    (after,) = desk.records.open_markers()
+    assert len(after.keys) == 2
+    assert after.valid == before.valid
+
+
+def test_nothing_is_started_while_the_open_job_runs_cannot_be_listed(tmp_path: Path) -> None:
+    """One that goes first may have been accepted since they were listed."""
+    clock = MovingClock()
+    store = FaultyStore(MemoryStore(clock))
+    desk = Desk(tmp_path, clock=clock, state=store, plans_break=[Unavailable("the lake is away")])
+    desk.append([{"id": 1}])
+    desk.accept(job_run_id="second")
+    desk.tick_until(lambda: not desk.plans_break)
+    accept(desk, "first", priority=1)
+    store.fail("list", "open_job_runs", times=None)
+    tick_all(desk)
+    assert launched(desk) == []
+    desk.close()
+
+
+def test_a_job_run_that_was_marked_before_it_was_accepted_goes_first_from_its_acceptance_on(desk: Desk) -> None:
+    accept(desk, "model")
+    model = desk.job_run("model").accepted
+    assert model is not None
+    first = model.model_copy(update={"spec": model.spec.model_copy(update={"job_run_id": "first"})})
+    mark = mark_of(model.spec, model.partitions, desk.clock.now_ms() + 60_000)
+    marks = [desk.records.mark_open(first)]
+    assert desk.turns.blocked(mark, mark.streams or (), marks, lambda _: None) == {}
+    desk.records.log("first").append(lambda _: [first])
+    blocked = desk.turns.blocked(mark, mark.streams or (), marks, lambda _: None)
+    assert list(blocked.values()) == ["job run first is ahead on its stream"]
 
 
 def test_of_those_that_wait_for_a_stream_the_one_of_higher_priority_goes_first(desk: Desk, other: Desk) -> None:
