@@ -49,26 +49,6 @@ LOOKS_AT_JOB_RUNS = 3.0
 """A job run's log is read for entries of others, such as `cancel`, so much more rarely than its sessions' logs."""
 
 
-OPTIONS_OF_CLUSTERS = (
-    *(each.name for each in fields(FlowLimits) if not each.name.startswith("max_sessions")),
-    *("price_file", "instance_type", "min_nodes", "max_nodes", "max_vcpus", "max_usd", "spot_share"),
-    *("cluster_start_seconds", "cluster_sweep_seconds"),
-)
-
-LIMITS_WITHIN = (
-    ("max_sessions", "max_sessions_in_all"),
-    ("max_sessions_per_table", "max_sessions_in_all"),
-    ("max_clusters_per_dispatcher", "max_clusters_in_all"),
-    ("max_clusters_per_table", "max_clusters_in_all"),
-    ("max_vcpus_per_dispatcher", "max_vcpus_in_all"),
-    ("max_vcpus_per_table", "max_vcpus_in_all"),
-    ("max_usd", "max_usd_per_run"),
-    ("max_usd_per_day_per_dispatcher", "max_usd_per_day_in_all"),
-    ("max_usd_per_day_per_table", "max_usd_per_day_in_all"),
-)
-"""The first can never be reached where it is above the second."""
-
-
 def dispatcher_settings(options: ServiceOptions, sns_regions: Mapping[str, frozenset[str]]) -> DispatcherSettings:
     """`sns_regions`: see `Admission`."""
     return DispatcherSettings(
@@ -237,29 +217,6 @@ def dispatcher_task(dependencies: CommandDependencies, options: ServiceOptions) 
 def _least(*bounds: int | None) -> int | None:
     """A session is planned within all of them, or it could never be launched."""
     return min((each for each in bounds if each is not None), default=None)
-
-
-def check_limits(options: ServiceOptions) -> None:
-    """Raises `Invalid`, with every reason, for limits of which one makes another useless, or that no cluster can be
-    launched within."""
-    reasons = []
-    for narrow, wide in LIMITS_WITHIN:
-        least, most = getattr(options, narrow), getattr(options, wide)
-        if least is not None and most is not None and least > most:
-            reasons.append(
-                f"{_flag(narrow)} {least:g} is above {_flag(wide)} {most:g}: lower the one, or raise the other"
-            )
-    if options.cluster_settings is None:
-        defaults = ServiceOptions()
-        given = [_flag(name) for name in OPTIONS_OF_CLUSTERS if getattr(options, name) != getattr(defaults, name)]
-        if given:
-            reasons.append(f"{', '.join(given)}: no cluster is launched for a session without --cluster-settings")
-    if reasons:
-        raise Invalid(*reasons)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _task_token_in(file: Path) -> str:

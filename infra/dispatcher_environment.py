@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compactor.model.errors import Invalid
+from dispatcher.option_limits import check_limits
 from dispatcher.service_options import VARIABLE_PREFIX, option_fields, read_options, variable_of
 from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
 from infra.permissions import JsonObject
@@ -111,10 +112,6 @@ def dispatcher_environment(
         "work_folder": WORK_FOLDER,
         "max_sessions": stage.max_sessions,
         "max_job_runs": stage.max_job_runs,
-        "max_nodes": stage.max_nodes,
-        "max_vcpus": stage.max_vcpus,
-        "max_usd": stage.max_usd,
-        "spot_share": stage.spot_share,
         "visibility_seconds": stage.visibility_seconds,
         "drain_seconds": stage.drain_seconds,
         "http_port": stage.http_port,
@@ -123,7 +120,13 @@ def dispatcher_environment(
         "task_heartbeat_seconds": stage.heartbeat_seconds,
     }
     if spark is not None:
-        options["cluster_settings"] = to_json(cluster_settings(stage, addresses, spark))
+        options |= {
+            "cluster_settings": to_json(cluster_settings(stage, addresses, spark)),
+            "max_nodes": stage.max_nodes,
+            "max_vcpus": stage.max_vcpus,
+            "max_usd": stage.max_usd,
+            "spot_share": stage.spot_share,
+        }
     known = {each.name for each in option_fields()}
     unknown = sorted(options.keys() - known)
     if unknown:
@@ -166,8 +169,12 @@ def check_environment(stage: Stage) -> None:
     """Raises `Invalid` with every error that a dispatcher of this stage would report at its start."""
     spark = None if stage.spark == "local" else EXAMPLE_SPARK
     environment = dispatcher_environment(stage, EXAMPLE, spark, json.dumps)
-    _, errors = read_options({}, by_option(environment))
+    options, errors = read_options({}, by_option(environment))
     reasons = list(errors.reasons)
+    try:
+        check_limits(options)
+    except Invalid as error:
+        reasons += error.reasons
     if spark is not None:
         try:
             parse_settings(environment[variable_of("cluster_settings")].encode(), "the cluster settings")

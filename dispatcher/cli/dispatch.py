@@ -26,12 +26,12 @@ from dispatcher.intake.queue import Queue
 from dispatcher.operations.first_contact import FirstContact
 from dispatcher.operations.health import HealthFile
 from dispatcher.operations.http_server import probes_over_http
+from dispatcher.option_limits import check_limits
 from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings
 from dispatcher.service_options import OptionErrors, OptionField, ServiceOptions, option_fields, read_options
 from dispatcher.settings import (
     Clusters,
     admission,
-    check_limits,
     connections,
     dispatcher_settings,
     dispatcher_task,

@@ -9,11 +9,12 @@ import boto3
 import pytest
 
 from compactor.model.errors import Invalid
-from dispatcher.service_options import option_fields, read_options
+from dispatcher.option_limits import check_limits
+from dispatcher.service_options import ServiceOptions, option_fields, read_options
 from infra import dispatcher_environment
 from infra.app import checked_stage, main
 from infra.aws.regions import SERVERLESS
-from infra.dispatcher_environment import EXAMPLE, EXAMPLE_SPARK, OF_THE_WORKFLOW, by_option
+from infra.dispatcher_environment import EXAMPLE, EXAMPLE_SPARK, OF_THE_WORKFLOW, by_option, check_environment
 from infra.stages import DEV, STAGES
 from tests.infra.templates import GIVEN
 
@@ -135,6 +136,17 @@ def test_the_dispatcher_reads_every_variable_as_the_stage_means_it() -> None:
     assert options.task_heartbeat_seconds == DEV.heartbeat_seconds == 300
     assert (options.max_sessions, options.max_usd) == (DEV.max_sessions, DEV.max_usd)
     assert options.metrics_namespace == "Lithify/dev"
+
+
+def test_the_dispatcher_of_a_stage_without_clusters_is_given_no_limits_of_clusters() -> None:
+    """It would refuse them at its start."""
+    stage = replace(DEV, spark="local")
+    check_environment(stage)
+    variables = dispatcher_environment.dispatcher_environment(stage, EXAMPLE, None, json.dumps)
+    options, errors = read_options({}, by_option(variables))
+    assert errors.reasons == []
+    check_limits(options)
+    assert options.max_nodes == ServiceOptions.max_nodes
 
 
 def test_a_variable_that_the_dispatcher_does_not_know_ends_the_synthesis(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ from dispatcher.intake.intake import IntakeSettings
 from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
 from dispatcher.job_runs.turn_log import FlowLimits
 from dispatcher.main import _defaults
+from dispatcher.option_limits import check_limits
 from dispatcher.service import DrainJobs
 from dispatcher.service_options import OptionField, ServiceOptions, option_fields, read_options
-from dispatcher.settings import check_limits, dispatcher_settings
+from dispatcher.settings import dispatcher_settings
 from launcher.retrying import RetryPolicy
 from launcher.watch import WatchTimers
 from launcher.watcher import WatcherSettings
