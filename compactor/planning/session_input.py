@@ -6,9 +6,10 @@ that do not fit, columns that cannot be reconciled, files that cannot be opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import pyarrow as pa
@@ -32,15 +33,21 @@ from compactor.model.names import (
 from compactor.planning.destinations import check_destination_stream, check_keys
 from compactor.planning.read_progress import READ_FOOTERS, READ_LOG_ENTRIES, Commit
 from compactor.planning.round_plan import DeltaFileRef
-from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec, SessionSpec
+from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec, KnownSchema, SessionSpec
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
-from compactor.schemas.text import parse_schema
+from compactor.schemas.text import parse_schema, render_schema
 from compactor.schemas.unify import unify_schemas
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import is_open_file, reasons_against_place
 from compactor.tabular import TabularFile, read_schema, stored_schema
 
 _FILES_AT_ONCE = 16
+
+KNOWN_SCHEMAS_MAX = 16
+KNOWN_SCHEMAS_BYTES_MAX = 64 * 1024
+"""A plan with longer schemas would take longer to read than their footers. A bundle has a thousand plans."""
+
+_Columns = tuple[ContentType, str]
 
 
 @dataclass(frozen=True)
@@ -107,11 +114,13 @@ def read_session_input(
     report: ReadReport = _NO_READ_REPORT,
     schema_of: SchemaReader = read_schema,
     *,
+    known_schemas: Sequence[KnownSchema] = (),
     only_reads: bool = False,
     as_pinned: bool = False,
 ) -> SessionInput:
     """Raises `Invalid` with every reason for which the input can never be compacted.
 
+    known_schemas  of files that are not opened again
     only_reads  no file is written, so it does not matter whether other engines could read it
     as_pinned   the logs as they were when the session was pinned: for a plan that is made right after it
     """
@@ -127,7 +136,8 @@ def read_session_input(
     sort_keys = () if run.sort_keys == DEFAULT_SORT_KEYS else run.sort_keys
     now = snapshot if source is destination else source.load(spec.source_entry_number if as_pinned else None).state
     pending = pending_files(source, spec, compacted, now)
-    schemas = _read_schemas(lake.location, pending, source_table.schema, report, schema_of)
+    known = {(each.content_type, each.fingerprint): parse_schema(each.schema_text) for each in known_schemas}
+    schemas = _schemas_of(lake.location, pending, source_table.schema, known, report, schema_of)
     before = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
     declared = _declared_schema(source_table, (*([before] if before is not None else []), *schemas))
     keys = (*key_columns, *_real_columns(sort_keys))
@@ -279,14 +289,15 @@ def _real_columns(sort_keys: Sequence[SortKey]) -> tuple[str, ...]:
     return tuple(key.column for key in sort_keys if key.column != PARTITION_STREAM_POSITION)
 
 
-def _read_schemas(
+def _schemas_of(
     location: StoreLocation,
     pending: Sequence[DeltaFileRef],
     declared: pa.Schema | None,
+    known: Mapping[_Columns, pa.Schema],
     report: ReadReport,
     schema_of: SchemaReader,
 ) -> tuple[pa.Schema, ...]:
-    """One footer is read of all files that the log says to have the same columns."""
+    """One footer is read of all files that the log says to have the same columns, unless these are known."""
 
     def read(ref: DeltaFileRef) -> pa.Schema:
         return schema_of(location, TabularFile(ref.uri, ref.file.content_type, ref.file.size_bytes), declared)
@@ -296,18 +307,32 @@ def _read_schemas(
         return schema
 
     first_of = {_columns_of(ref): ref for ref in reversed(pending)}
-    report.reading(READ_FOOTERS, len(first_of))
-    if not any(ref.uri.startswith("s3://") or ref.file.content_type.is_text for ref in first_of.values()):
+    unknown = {columns: ref for columns, ref in first_of.items() if columns not in known}
+    report.reading(READ_FOOTERS, len(unknown))
+    if not any(ref.uri.startswith("s3://") or ref.file.content_type.is_text for ref in unknown.values()):
         # Reading a local footer takes a quarter of the time of starting a thread.
-        found = [report_read(read(ref)) for ref in first_of.values()]
+        found = [report_read(read(ref)) for ref in unknown.values()]
     else:
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            found = [report_read(schema) for schema in pool.map(read, first_of.values())]
-    schemas = dict(zip(first_of, found, strict=True))
+            found = [report_read(schema) for schema in pool.map(read, unknown.values())]
+    schemas = {**known, **dict(zip(unknown, found, strict=True))}
     return tuple(schemas[_columns_of(ref)] for ref in pending)
 
 
-def _columns_of(ref: DeltaFileRef) -> tuple[ContentType, str]:
+def known_schemas(session: SessionInput) -> tuple[KnownSchema, ...]:
+    """Of the pending files, those that the log gives a fingerprint; none if they are too long for a plan."""
+    found: dict[_Columns, pa.Schema] = {}
+    for ref, schema in zip(session.pending, session.schemas, strict=True):
+        if ref.file.schema_fingerprint is not None:
+            found.setdefault(_columns_of(ref), schema)
+    texts = [
+        KnownSchema(content_type=content_type, fingerprint=fingerprint, schema_text=render_schema(schema))
+        for (content_type, fingerprint), schema in islice(found.items(), KNOWN_SCHEMAS_MAX)
+    ]
+    return tuple(texts) if sum(len(each.schema_text) for each in texts) <= KNOWN_SCHEMAS_BYTES_MAX else ()
+
+
+def _columns_of(ref: DeltaFileRef) -> _Columns:
     """Equal for files with the same columns; without a fingerprint each file is its own."""
     return ref.file.content_type, ref.file.schema_fingerprint or ref.uri
 

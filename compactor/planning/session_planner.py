@@ -20,11 +20,12 @@ from compactor.planning.session_input import (
     SessionInput,
     continued_stream,
     files_to_rewrite,
+    known_schemas,
     pending_files,
     read_session_input,
 )
 from compactor.planning.sizing import Resources, SessionSize, Sizing, size_session
-from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, SessionPlan, SessionSpec
+from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, KnownSchema, SessionPlan, SessionSpec
 from compactor.planning.table_terms import check_online
 from compactor.schemas.text import parse_schema
 from compactor.storage.location import StoreLocation
@@ -150,6 +151,7 @@ class MeasuredSession:
 
     why         a description of the input, and the reason to run if no delta is pending
     statistics  statistics of the input, if they were requested
+    known_schemas  what the plan says of the input's columns
     """
 
     spec: SessionSpec
@@ -157,6 +159,7 @@ class MeasuredSession:
     why: tuple[str, ...]
     statistics: InputStatistics | None = None
     has_work: bool = True
+    known_schemas: tuple[KnownSchema, ...] = ()
 
 
 def measure_session(
@@ -173,7 +176,9 @@ def measure_session(
     cleaning = _cleaning(session, share)
     why = (*cleaning, *statistics.arithmetic())
     has_work = bool(session.pending or cleaning)
-    return MeasuredSession(spec, statistics.size, why, statistics if with_statistics else None, has_work)
+    return MeasuredSession(
+        spec, statistics.size, why, statistics if with_statistics else None, has_work, known_schemas(session)
+    )
 
 
 def plan_session(
@@ -207,6 +212,7 @@ def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) 
         arithmetic=(*measured.why, *sizing.arithmetic),
         expected_rows_written=sizing.work.rows_written,
         first_pass_share=sizing.time.first_pass_share,
+        known_schemas=measured.known_schemas,
     )
 
 

@@ -88,8 +88,19 @@ class SessionSpec(Document):
     destination_entry_number: int
 
 
+class KnownSchema(Document):
+    """The columns of all files with this content type and fingerprint.
+
+    schema  as text (`render_schema`)
+    """
+
+    content_type: ContentType
+    fingerprint: str
+    schema_text: str
+
+
 class SessionPlan(Document):
-    """The decisions for a session before it runs.
+    """The decisions for a session before it runs, and what it need not read again.
 
     hash_bucket_count   for the index that the session leaves
     max_rows_per_round  delta rows that one round takes at most
@@ -102,6 +113,7 @@ class SessionPlan(Document):
     cluster             the cluster to launch for it; None: it runs on an existing machine
     expected_rows_written  into compacted files, over all rounds; None: not recorded
     first_pass_share    predicted share of hash, shuffle and dedupe in a round's time; None: not recorded
+    known_schemas       of delta files whose footers were read for the plan
     """
 
     spec: SessionSpec
@@ -116,6 +128,7 @@ class SessionPlan(Document):
     cluster: ClusterPlan | None = None
     expected_rows_written: int | None = Field(default=None, ge=0)
     first_pass_share: float | None = Field(default=None, ge=0, le=1)
+    known_schemas: tuple[KnownSchema, ...] = ()
 
 
 class SessionResult(Document):

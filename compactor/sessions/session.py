@@ -98,7 +98,7 @@ class SessionDependencies:
 def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> SessionResult:
     """Runs every remaining round. Raises the errors of a round; earlier commits remain."""
     started = dependencies.clock.monotonic_seconds() - dependencies.before_seconds
-    session = read_session_input(plan.spec, dependencies.lake, dependencies.report)
+    session = read_session_input(plan.spec, dependencies.lake, dependencies.report, known_schemas=plan.known_schemas)
     rounds = _rounds(plan, session)
     found = commits_of(plan.spec, session.destination, dependencies.report, session.destination.log.newest)
     done = [action for _, action in found if isinstance(action, RoundCommitted)]
@@ -135,7 +135,7 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
 
 def run_rehash(plan: SessionPlan, dependencies: SessionDependencies) -> StreamSnapshot:
     """Rehashes the index to the planned hash bucket count without a compaction."""
-    session = read_session_input(plan.spec, dependencies.lake, dependencies.report)
+    session = read_session_input(plan.spec, dependencies.lake, dependencies.report, known_schemas=plan.known_schemas)
     if session.compacted is None or session.compacted.hash_bucket_count == plan.hash_bucket_count:
         return session.snapshot
     with _announced(plan, session, (), dependencies) as announced:
