@@ -39,7 +39,7 @@ from compactor.tabular import (
 )
 from compactor.tabular.filesystems import writing
 from compactor.tabular.formats import Source
-from compactor.tabular.text import BLOCK_BYTES, Csv
+from compactor.tabular.text import BLOCK_BYTES, Csv, JsonLines
 from tests.fakes.memory_ranges import MemoryRanges
 
 WRITTEN = [ContentType.PARQUET, ContentType.FEATHER, ContentType.ORC, ContentType.CSV, ContentType.TSV]
@@ -233,6 +233,20 @@ def test_streaming_infers_a_csv_column_as_pyarrow_infers_it_from_the_whole(value
     source = Source(file, "", RangeReader(MemoryRanges({file.uri: text.encode()})))
     nothing_known = pa.schema([("a", pa.null()), ("b", pa.null())])
     assert Csv(",")._infer(source, nothing_known, {}) == ([expected, pa.int64()], len(values))
+
+
+@pytest.mark.parametrize(("outlined", "begins"), [(Csv(","), b"id,v\n"), (JsonLines(), b"")], ids=["csv", "json"])
+def test_of_a_long_text_a_few_blocks_are_read_for_its_outline(outlined: Csv | JsonLines, begins: bytes) -> None:
+    """Whatever a parser would read ahead: on S3 planning waits for it, and it is paid for."""
+    row = b'1,"' + b"n" * 990 + b'\n"\n' if begins else b'{"id": 1, "v": "' + b"n" * 980 + b'"}\n'
+    file = TabularFile("s3://lake/x", ContentType.CSV)
+    ranges = MemoryRanges({file.uri: begins + row * (8 * BLOCK_BYTES // len(row))})
+    source = Source(file, "", RangeReader(ranges))
+    outline = outlined.outline(source, None)
+    assert outline.schema.names == ["id", "v"]
+    assert outline.row_bytes["v"] == pytest.approx(1_000, rel=0.05)
+    assert not outline.whole
+    assert ranges.bytes_asked() <= 4 * BLOCK_BYTES
 
 
 def test_csv_types_are_those_declared(location: StoreLocation, tmp_path: Path) -> None:
