@@ -143,15 +143,20 @@ def pack_archive(target: Path, scratch: Path, cpu: str = THIS_CPU, *, with_pytho
 
 def read_manifest(archive: Path) -> ArchiveManifest:
     """Raises `Invalid` for a file that is not an archive of Lithify."""
+    make_one = f"make one with `lithify archive {archive}`"
     try:
         with tarfile.open(archive, "r:*") as opened:
             first = opened.next()
             body = opened.extractfile(first) if first is not None and first.name == MANIFEST else None
             if body is None:
-                raise Invalid(f"{archive} is no archive of Lithify's: make one with `lithify archive {archive}`")
+                raise Invalid(f"{archive} is no archive of Lithify's: {make_one}")
             return ArchiveManifest.model_validate_json(body.read())
-    except (OSError, tarfile.TarError, ValidationError, EOFError) as error:
-        raise Invalid(f"{archive} cannot be used as an archive: {error}") from error
+    except (tarfile.TarError, EOFError) as error:
+        raise Invalid(f"{archive} is no archive, or a part of one: {make_one}") from error
+    except ValidationError as error:
+        raise Invalid(f"{archive} is of another release of Lithify, by its {MANIFEST}: {make_one}") from error
+    except OSError as error:
+        raise Invalid(f"{archive} cannot be read: {error.strerror or error}") from error
 
 
 def check_archive(archive: Path, spark_release: str | None) -> tuple[str, ...]:

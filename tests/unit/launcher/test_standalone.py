@@ -36,7 +36,7 @@ FITS = ArchiveManifest(
 
 
 def archive(path: Path, changes: Mapping[str, object] = NOTHING, name: str = MANIFEST) -> Path:
-    body = json.dumps(json.loads(FITS.model_copy(update=dict(changes)).model_dump_json())).encode()
+    body = json.dumps({**json.loads(FITS.model_dump_json()), **changes}).encode()
     with tarfile.open(path, "w:gz") as tar:
         member = tarfile.TarInfo(name)
         member.size = len(body)
@@ -127,7 +127,8 @@ def test_an_archive_that_fits_is_taken_whatever_spark_it_was_made_beside_if_none
 def test_a_file_that_is_not_our_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no archive")
     for path, said in {
-        tmp_path / "text": "cannot be used as an archive",
+        tmp_path / "text": "is no archive, or a part of one: make one with `lithify archive",
+        archive(tmp_path / "newer.tar.gz", {"colour": 1}): "is of another release of Lithify",
         archive(tmp_path / "other.tar.gz", name="something"): "is no archive of Lithify's",
         tmp_path / "none": "there is no archive",
     }.items():
