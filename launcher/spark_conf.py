@@ -47,6 +47,8 @@ def standalone_spark_conf(
         "spark.archives": f"{archive}#{ENVIRONMENT}",
         "spark.cores.max": str(resources.tasks),
         "spark.executor.memory": f"{EXECUTOR_HEAP_BYTES // MIB}m",
+        # A killed executor leaves its copy of the archive: in its own folder it goes with the application's.
+        "spark.executor.extraJavaOptions": "-Djava.io.tmpdir=.",
         "spark.dynamicAllocation.enabled": "false",
         **driver_settings(driver_memory_bytes, f'-Djava.io.tmpdir="{scratch_folder}"'),
         "spark.local.dir": scratch_folder,

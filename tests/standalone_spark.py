@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,9 @@ from compactor.engine.java_home import find_java_home
 from launcher.clusters.drivers import find_spark_home
 from tests.servers import ACCESS_KEY, SECRET_KEY, free_ports
 from tests.waiting import wait_until
+
+FAMILY = "x86-64-v3" if platform.machine() == "x86_64" else "neoverse-n1"
+"""A family of processors to which those of EMR's nodes belong: what archives are made for."""
 
 START_SECONDS_MAX = 60.0
 _MASTER = "org.apache.spark.deploy.master.Master"

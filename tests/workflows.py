@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import boto3
@@ -135,10 +136,11 @@ def ministack_workflows(program: Sequence[str] = ("-m", "ministack"), **variable
         "BIND_HOST": "127.0.0.1",
         **variables,
     }
-    with aws_environment():
+    # It is killed, so what it has in its folder of temporary files stays there.
+    with aws_environment(), TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [str(MINISTACK), *program],
-            env=environment,
+            env={**environment, "TMPDIR": folder},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

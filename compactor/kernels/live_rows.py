@@ -108,7 +108,7 @@ def count_live(live: LiveRows, file_numbers: Int32s, row_indices: Int64s, counts
     Precondition, which is checked: as many row indices as file numbers, and a count for each file.
     Raises `Corrupt` for a pointer beyond the end of its file.
     """
-    _check_pairs(file_numbers, row_indices)
+    file_numbers, row_indices = _pairs(file_numbers, row_indices)
     if len(counts) < len(live.files.numbers):
         raise ValueError(f"{len(live.files.numbers)} files, but {len(counts)} counts")
     ordinals = live.files.ordinals
@@ -122,7 +122,7 @@ def live_pointers(live: LiveRows, file_numbers: Int32s, row_indices: Int64s, wan
     Precondition, which is checked: as many row indices as file numbers, and a flag for each file.
     Raises `Corrupt` for a pointer beyond the end of a wanted file; `count_live` has checked all others.
     """
-    _check_pairs(file_numbers, row_indices)
+    file_numbers, row_indices = _pairs(file_numbers, row_indices)
     places = np.empty(len(file_numbers), np.int64)
     states, numbers = np.zeros_like(live.states), live.files.numbers[wanted]
     states[numbers] = live.states[numbers]
@@ -133,9 +133,13 @@ def live_pointers(live: LiveRows, file_numbers: Int32s, row_indices: Int64s, wan
     return places[:found].copy()
 
 
-def _check_pairs(file_numbers: Int32s, row_indices: Int64s) -> None:
+def _pairs(file_numbers: Int32s, row_indices: Int64s) -> tuple[Int32s, Int64s]:
+    """Both read-only, as those of a mapped index are: numba would compile the kernels anew for those that are not."""
     if len(file_numbers) != len(row_indices):
         raise ValueError(f"{len(file_numbers)} file numbers, but {len(row_indices)} row indices")
+    file_numbers, row_indices = file_numbers.view(), row_indices.view()
+    file_numbers.flags.writeable = row_indices.flags.writeable = False
+    return file_numbers, row_indices
 
 
 _OUT_OF_RANGE = "the primary key index, or a deletion vector, points beyond the end of a compacted file"

@@ -74,7 +74,7 @@ def _warm_index_kernels(words: Words) -> None:
     raw = np.frombuffer(words.byteswap().tobytes(), np.uint32).reshape(-1, 5)
     find_digests(raw, words)
     live = LiveRows.of(LiveFiles.of(np.array([1], np.int32)), np.array([_ROWS]), {0: np.array([1])})
-    file_numbers, row_indices = _read_only(np.ones(_ROWS, np.int32)), _read_only(np.arange(_ROWS))
+    file_numbers, row_indices = np.ones(_ROWS, np.int32), np.arange(_ROWS)
     count_live(live, file_numbers, row_indices, np.zeros(1, np.int64))
     live_pointers(live, file_numbers, row_indices, np.ones(1, np.bool_))
 

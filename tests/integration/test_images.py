@@ -1,17 +1,21 @@
-"""What can be known of docker/ without building it; `make test-images` builds the images and looks inside."""
+"""What can be known of docker/ without building an image; `make test-images` builds the images and looks inside."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
+from string import Template
 
 import pytest
 import yaml
@@ -19,6 +23,7 @@ import yaml
 from dispatcher.service_options import option_fields, read_options
 from infra.dispatcher_environment import TMP_FOLDER, WORK_FOLDER, by_option
 from infra.stages import Stage
+from launcher.archive import python_release
 from tests.servers import aws_environment, moto_server
 
 REPOSITORY = Path(__file__).parents[2]
@@ -211,3 +216,118 @@ def test_the_queue_and_the_topic_of_the_compose_file_are_the_ones_that_are_made(
                 f"LITHIFY_TOPIC_ARN={environment['LITHIFY_TOPIC_ARN']}",
                 f"BUCKET={environment['LITHIFY_LAKE'].split('/')[2]}",
             ]
+
+
+# ---------------------------------------------------------------------------------- install steps, run without an image
+
+EVERYTHING = (
+    "compactor.api, dispatcher.main, launcher.aws, pyarrow.dataset, pyarrow.parquet, pyarrow.orc, numba, obstore"
+)
+CONTENT_BYTES_MAX = 600_000_000
+INSTALLED = "/opt/lithify"
+
+
+def stage(dockerfile: Path, number: int) -> list[tuple[str, str]]:
+    """The instructions of a stage, by its place in the file."""
+    found: list[list[tuple[str, str]]] = [[]]
+    for name, rest in instructions(dockerfile):
+        if name == "FROM":
+            found.append([])
+        found[-1].append((name, rest))
+    return found[1:][number]
+
+
+@dataclass
+class Replay:
+    """Runs a stage's steps with `root` as the root folder. pip may use this machine's cache and settings."""
+
+    root: Path
+    folder: Path
+    variables: dict[str, str]
+
+    @classmethod
+    def below(cls, root: Path) -> Replay:
+        (root / "bin").mkdir()
+        (root / "bin" / "python3").symlink_to(Path(sys.base_prefix) / "bin" / f"python{python_release()}")
+        foreign = ("PYTHON", "NUMBA_", "VIRTUAL_ENV", "LITHIFY_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        return cls(root, root, {**inherited, "PATH": f"{root / 'bin'}:{os.defpath}"})
+
+    def run(self, steps: Sequence[tuple[str, str]]) -> None:
+        for name, rest in steps:
+            if name == "ARG":
+                variable, _, value = rest.partition("=")
+                self.variables[variable] = value
+            elif name == "ENV":
+                for word in shlex.split(rest):
+                    variable, _, value = word.partition("=")
+                    self.variables[variable] = self.here(Template(value).substitute(self.variables))
+            elif name == "WORKDIR":
+                self.folder = Path(self.here(rest))
+                self.folder.mkdir(parents=True, exist_ok=True)
+            elif name == "COPY":
+                self.copy(*shlex.split(rest))
+            elif name == "RUN":
+                self.sh(self.here(rest.replace("--no-cache-dir", "")))
+
+    def copy(self, *words: str) -> None:
+        *sources, target = words
+        place = self.folder / self.here(target)
+        for source in sources:
+            if (REPOSITORY / source).is_dir():
+                left_out = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(REPOSITORY / source, place, ignore=left_out)
+            else:
+                shutil.copy(REPOSITORY / source, place)
+
+    def here(self, text: str) -> str:
+        return re.sub(r"(?<![\w./*])/(?=opt/|build)", f"{self.root}/", text)
+
+    def sh(self, command: str) -> str:
+        done = subprocess.run(
+            ["sh", "-ec", command], cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-2_000:]}{done.stderr[-4_000:]}"
+        return done.stdout
+
+
+@pytest.mark.slow
+def test_the_install_steps_of_the_dispatchers_image_make_what_runs_it(tmp_path: Path) -> None:
+    """In an empty folder, from the same lock: with every package from this machine's index, as a build has them."""
+    image = Replay.below(tmp_path)
+    image.run(stage(DISPATCHER, 0))
+    python = image.here(f"{INSTALLED}/bin/python")
+    image.folder = tmp_path
+    assert image.sh(f"{python} -P -c 'import {EVERYTHING}'") == ""
+    for name in ("pip", "setuptools", "pyspark"):
+        assert image.sh(f"{python} -P -c 'import {name}' 2>&1 || true").strip().endswith(f"No module named '{name}'")
+    assert image.sh(image.here(f"{INSTALLED}/bin/lithify --version")).startswith("lithify ")
+    warm = image.sh(f"NUMBA_DEBUG_CACHE=1 {python} -P -m compactor.kernels.warm")
+    assert len(re.findall(r"\[cache\] data loaded", warm)) > 10
+    assert "[cache] data saved" not in warm
+    content = sum(each.lstat().st_size for each in Path(image.here(INSTALLED)).rglob("*") if not each.is_dir())
+    assert content <= CONTENT_BYTES_MAX
+
+
+def test_lithify_is_installed_on_a_spark_image_by_the_same_steps() -> None:
+    """What is proved of the one image holds for the other."""
+
+    def steps(dockerfile: Path, number: int) -> list[str]:
+        words = " && ".join(rest for name, rest in stage(dockerfile, number) if name == "RUN")
+        found = [part.replace('"${PYTHON}"', "python3").strip() for part in words.split("&&")]
+        return [part for part in found if "-m venv" in part or "pip install" in part or "kernels.warm" in part]
+
+    of_dispatcher, of_spark = steps(DISPATCHER, 0), steps(DOCKER / "spark.Dockerfile", 1)
+    assert of_dispatcher == of_spark
+    assert len(of_spark) == 4
+
+
+def test_the_spark_stage_takes_spark_alone_from_the_lock(tmp_path: Path) -> None:
+    (run,) = [rest for name, rest in stage(DOCKER / "spark.Dockerfile", 0) if name == "RUN" and "awk" in rest]
+    shutil.copy(REPOSITORY / "requirements.lock", tmp_path)
+    image = Replay(tmp_path, tmp_path, dict(os.environ))
+    image.sh(" && ".join(part for part in run.split("&&") if part.strip().startswith("awk")))
+    locked = {name: pins(tmp_path / f"{name}.lock") for name in ("builder", "spark")}
+    assert [pin.partition("==")[0] for pin in locked["builder"]] == ["setuptools"]
+    assert sorted(pin.partition("==")[0] for pin in locked["spark"]) == ["py4j", "pyspark"]
+    assert all(hashes for found in locked.values() for hashes in found.values())

@@ -42,7 +42,7 @@ from launcher.archive import pack_archive
 from tests.builders import multiset
 from tests.oracle import Row, surviving_rows
 from tests.servers import BUCKET, REGION, aws_environment, moto_server, seaweedfs_server
-from tests.standalone_spark import StandaloneSpark, standalone_spark
+from tests.standalone_spark import FAMILY, StandaloneSpark, standalone_spark
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -74,7 +74,8 @@ def surroundings(folder: Path) -> Iterator[Surroundings]:
         aws_endpoint = up.enter_context(moto_server())
         archive = folder / "lithify.tar.gz"
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            pack_archive(archive, Path(scratch), with_python=True)  # workers need a Java, and nothing else
+            # Workers need a Java, and nothing else.
+            pack_archive(archive, Path(scratch), FAMILY, with_python=True)
         spark = up.enter_context(standalone_spark(folder / "spark"))
         yield Surroundings(folder, spark, s3_endpoint, aws_endpoint, archive)
 

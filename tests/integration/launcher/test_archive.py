@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.archive import ENVIRONMENT, PYTHON, ArchiveManifest, pack_archive, read_manifest
+from launcher.archive import ENVIRONMENT, MANIFEST, PYTHON, ArchiveManifest, pack_archive, read_manifest
+from launcher.archived_python import HOME
+from tests.standalone_spark import FAMILY
 
 pytestmark = pytest.mark.slow
 
-FAMILY = "x86-64-v3" if platform.machine() == "x86_64" else "neoverse-n1"
-"""A family of processors to which those of EMR's nodes belong."""
+ARCHIVE_BYTES_MAX = 250_000_000
+"""Without a Python."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,19 @@ def test_kernels_are_compiled_in_the_archive_for_the_processors_that_it_was_made
     assert len(re.findall(rf"\[cache\] data loaded from '{unpacked.environment}/", loaded)) > 10
     assert re.findall(r"\[cache\] data saved", loaded) == []
     assert not list(unpacked.environment.rglob("pyspark"))
+
+
+def test_the_manifest_has_the_size_of_what_is_in_the_archive_which_is_small(unpacked: Unpacked) -> None:
+    before_python = 0
+    with (unpacked.folder / "lithify.tar.gz").open("rb") as raw, tarfile.open(fileobj=raw, mode="r:gz") as archive:
+        files = []
+        for each in archive:
+            if each.name == HOME:
+                before_python = raw.tell()
+            if each.isfile() and each.name != MANIFEST:
+                files.append(each.size)
+    assert (unpacked.manifest.files, unpacked.manifest.bytes) == (len(files), sum(files))
+    assert 0 < before_python <= ARCHIVE_BYTES_MAX
 
 
 PROGRAM_OF_A_WORKER = """

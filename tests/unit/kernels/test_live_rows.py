@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.live_rows import LiveFiles, LiveRows, count_live, live_pointers
+from compactor.kernels.live_rows import LiveFiles, LiveRows, _count, _select, count_live, live_pointers
 from compactor.model.errors import Corrupt
 
 ROWS = 20
@@ -71,3 +71,17 @@ def test_a_row_in_a_file_that_is_not_live_is_damage(number: int) -> None:
         LiveFiles.of(np.array([2, 3, 5], np.int32)).ordinals_of(numbers, np.array([True, True]))
     with pytest.raises(Corrupt, match="not in the stream"):
         LiveFiles.of(np.empty(0, np.int32)).ordinals_of(numbers[1:], np.array([True]))
+
+
+def test_pointers_of_a_remote_index_need_no_other_machine_code_than_those_of_a_mapped_one() -> None:
+    """An archive's kernels are compiled for one of them: a worker would compile the other at its first round."""
+    live = LiveRows.of(ONE_FILE, np.array([ROWS]), {0: np.array([3])})
+    numbers, rows = np.array([1], np.int32), np.array([4])
+    compiled = []
+    for is_writeable in (False, True):
+        numbers.flags.writeable = rows.flags.writeable = is_writeable
+        count_live(live, numbers, rows, np.zeros(1, np.int64))
+        live_pointers(live, numbers, rows, np.ones(1, np.bool_))
+        compiled.append((set(_count.signatures), set(_select.signatures)))
+    assert compiled[0] == compiled[1]
+    assert (numbers.flags.writeable, rows.flags.writeable) == (True, True)

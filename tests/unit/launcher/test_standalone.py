@@ -66,6 +66,7 @@ def test_a_session_takes_its_cores_of_the_cluster_and_its_environment_from_the_a
     assert (conf["spark.cores.max"], conf["spark.executor.cores"]) == ("16", "4")
     assert conf["spark.driver.host"] == "me"
     assert conf["spark.python.daemon.module"] == "compactor.worker_daemon"
+    assert conf["spark.executor.extraJavaOptions"] == "-Djava.io.tmpdir=."
 
 
 @pytest.mark.parametrize(
