@@ -69,6 +69,11 @@ EXECUTION_EVENTS_LIMIT = 25_000
 EVENTS_OF_A_RESTART = 40
 """At most, of the workflow's history."""
 
+EVENTS_OF_A_LOOK = 9
+"""At least, whatever dispatchers do: of its wait, its request and its choice."""
+
+EXECUTION_DAYS_MAX = 90
+
 
 def check_stage(stage: Stage) -> None:
     """Raises `Invalid` with every error of the stage."""
@@ -179,6 +184,13 @@ def _wrong_dispatchers(stage: Stage) -> Iterator[str]:
             f"execution_events_max is {stage.execution_events_max}: with dispatchers that fail at once, an execution "
             f"has {events} events after two more looks, and Step Functions ends it at {EXECUTION_EVENTS_LIMIT}; take "
             "less, or a shorter watch_seconds, or a longer restart_seconds"
+        )
+    days = stage.execution_events_max / EVENTS_OF_A_LOOK * stage.watch_seconds / 86_400
+    if days > EXECUTION_DAYS_MAX:
+        yield (
+            f"execution_events_max is {stage.execution_events_max} and watch_seconds is {stage.watch_seconds}: a quiet "
+            f"execution continues as a new one after {days:.0f} days, and {EXECUTION_DAYS_MAX} are the most; take less "
+            "of one of them"
         )
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -233,6 +235,30 @@ def use(account: Account, outputs: dict[str, str], folder: Path) -> None:
     assert (event["type"], event["table"]) == ("lithify.job_run.succeeded.v1", "ACME.ORDERS.V1")
     assert event["jobrunid"] == json.loads(block("instruction"))["job_run_id"]
     assert event["data"]["rows_out"] == 2
+    watch(account, outputs, folder)
+
+
+def watch(account: Account, outputs: dict[str, str], folder: Path) -> None:
+    """README's commands of "Watch it"."""
+    block = re.search(r"^### Watch it\n.*?```sh\n(.*?)^```", README, re.S | re.M)
+    assert block is not None
+    told, *reports = block[1].replace("\\\n", " ").splitlines()
+    words = [Template(word).substitute(outputs) for word in shlex.split(told)]
+    assert words[:3] == ["aws", "sns", "subscribe"]
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    made = account.client("sns").subscribe(
+        TopicArn=options.pop("--topic-arn"),
+        Protocol=options.pop("--protocol"),
+        Endpoint=options.pop("--notification-endpoint"),
+        Attributes=json.loads(options.pop("--attributes")),
+    )
+    account.client("sns").unsubscribe(SubscriptionArn=made["SubscriptionArn"])
+    assert options == {"--region": REGION}
+    assert reports
+    for report in reports:
+        program, *arguments = shlex.split(report)
+        assert program == "lithify"
+        lithify(account, outputs, folder, *arguments)
 
 
 def subscribe(account: Account, topic_arn: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from infra.access.places import DEPLOYMENT_TAG
 from tests.infra.policies import ACCOUNT, REGION, Account, Request, listed
-from tests.infra.templates import Template, parts_of, synthesised
+from tests.infra.templates import GIVEN, Template, parts_of, synthesised
 from tests.infra.wide_resources import NOTHING_NARROWER
 
 ENTRY = "streams/_/log/00000000000000000007.json"
@@ -265,6 +265,14 @@ def test_on_serverless_a_dispatcher_ends_job_runs_of_its_deployment_only(serverl
     assert not serverless.allows(dispatcher, Request("iam:PassRole", serverless.arn(dispatcher), passed))
     asked = Request("emr-serverless:StartJobRun", application, {f"aws:RequestTag/{DEPLOYMENT_TAG}": "other"})
     assert not serverless.allows(dispatcher, asked)
+
+
+def test_a_key_of_the_account_s_choice_may_be_used_by_dispatcher_and_job(serverless: Account) -> None:
+    (key,) = [each.partition("=")[2] for each in GIVEN["serverless"] if each.startswith("key_arn=")]
+    for name in ("DispatcherRole", "SparkJobRole"):
+        for action in ("kms:Decrypt", "kms:GenerateDataKey"):
+            assert serverless.allows(role(serverless, name), Request(action, key)), (name, action)
+            assert not serverless.allows(role(serverless, name), Request(action, f"{key[:-1]}6")), (name, action)
 
 
 # ---------------------------------------------------------------------------------------------------- no wildcards

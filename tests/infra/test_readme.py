@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
-from infra.deploy import DESTROYED, KEPT
+from infra.app import checked_stage
+from infra.deploy import DESTROYED, KEPT, SURE
 from infra.outputs import OUTPUTS
 from infra.permission_table import permission_table
 from tests.infra.templates import parts_of, synthesised
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+REPOSITORY = Path(__file__).parents[2]
+README = (REPOSITORY / "README.md").read_text()
+SECTIONS = ("Deploy to AWS", "Watch it", "Update", "Tear down")
 
 
 def section(title: str) -> str:
@@ -31,23 +36,42 @@ def test_readme_says_what_a_deletion_keeps_and_destroys() -> None:
         assert what in text
 
 
+def commands() -> list[str]:
+    """Every line of every block of commands, those that go on joined."""
+    blocks = [block for title in SECTIONS for block in re.findall(r"```sh\n(.*?)^```", section(title), re.S | re.M)]
+    return "".join(blocks).replace("\\\n", " ").splitlines()
+
+
 def test_every_variable_that_readme_uses_is_an_output() -> None:
-    used = set(re.findall(r"\$\{?([A-Z_]+)", section("Deploy to AWS")))
+    used = set(re.findall(r"\$\{?([A-Z_]+)", "\n".join(commands())))
     assert used
     assert used <= {output.variable for output in OUTPUTS}
 
 
-def test_every_make_target_that_readme_names_is_there() -> None:
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
-    for title in ("Deploy to AWS", "Update", "Tear down"):
-        targets = re.findall(r"^\s*make ([a-z-]+)", section(title), re.M)
-        assert targets
-        for target in targets:
-            assert re.search(rf"^{target}:", makefile, re.M), target
+def test_every_make_command_is_a_call_of_infra_deploy_that_is_run_on_a_stand_in() -> None:
+    """With a good stage, in words that make hands on as they are."""
+    story = (REPOSITORY / "tests" / "infra" / "test_deployment.py").read_text()
+    verbs = set()
+    for command in re.findall(r"\bmake ([^)\n]+)", "\n".join(commands())):
+        dry = ["make", "--no-print-directory", "-n", *shlex.split(command)]
+        printed = subprocess.run(dry, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+        verb, *arguments = shlex.split(printed.splitlines()[-1].partition("-m infra.deploy ")[2])
+        assert checked_stage([each for each in arguments if each != SURE]).name == "dev"
+        assert f'account.run("{verb}"' in story
+        verbs.add(verb)
+    assert verbs == {"plan", "up", "env", "start", "down"}
+
+
+def test_every_other_command_is_one_of_those_that_are_known() -> None:
+    """`lithify` is tested everywhere; `docker build` by make test-images; the others are AWS's own, and Docker's."""
+    known = {"eval", "make", "lithify", "docker build", "docker push", "aws ecr", "aws s3", "aws sns"}
+    for command in commands():
+        program, verb, *_ = command.split()
+        assert program in known or f"{program} {verb}" in known, command
 
 
 def test_every_block_of_commands_is_run_or_says_why_it_needs_an_account() -> None:
-    for title in ("Deploy to AWS", "Watch it", "Update", "Tear down", "Permissions"):
+    for title in SECTIONS:
         blocks = re.findall(r"([^\n]*)\n```sh\n", section(title))
         assert all(re.match(r"<!-- (tested|needs an account): .+ -->$", before) for before in blocks), blocks
 

@@ -81,6 +81,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ("drain_seconds=120", "a dispatcher must not be killed while it drains"),
         ("stop_seconds=600", "Fargate kills a task after 120"),
         ("watch_seconds=7200", "take less, or a shorter watch_seconds, or a longer restart_seconds"),
+        ("watch_seconds=7200 restart_seconds=600", "continues as a new one after 139 days, and 90 are the most"),
         ("visibility_seconds=50000", "SQS takes 43200 at most"),
         ("retention_days=20", "SQS takes 14 at most"),
         ("dead_letter_days=3", "it would be lost before somebody has read it"),

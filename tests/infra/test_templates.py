@@ -9,6 +9,9 @@ from typing import Any
 import cfnlint
 import pytest
 
+from dispatcher.job_runs import meter
+from dispatcher.operations import metrics
+from infra.alarms import metric_name
 from infra.storage import LOG_ENTRIES, TASK_TOKENS
 from tests.infra.templates import ACCEPT, GIVEN, Template, differences, golden_file, synthesised
 
@@ -184,3 +187,36 @@ def test_every_alarm_says_what_to_do_and_goes_to_the_topic(template: Template) -
     queue = next(each for name, each in resources(template, "AWS::SQS::Queue").items() if "Instructions" in name)
     half = queue["Properties"]["MessageRetentionPeriod"] / 2
     assert found["InstructionsSoonLost"]["Threshold"] == half
+
+
+def test_the_dashboard_has_a_graph_for_each_question_of_an_operator(template: Template) -> None:
+    (body,) = (
+        each["Properties"]["DashboardBody"] for each in resources(template, "AWS::CloudWatch::Dashboard").values()
+    )
+    graphs = json.dumps(body)
+    for question in ("Lag", "actual and expected", "US dollars", "Job runs by state", "Retries"):
+        assert question in graphs
+    for metric in (meter.JOB_RUN_SECONDS, meter.JOB_RUN_EXPECTED, meter.COST, meter.RETRIES, metrics.JOB_RUNS):
+        assert metric_name(metric) in graphs
+
+
+def test_every_branch_starts_a_dispatcher_with_a_heartbeat_and_a_missed_one_stops_its_tasks(template: Template) -> None:
+    (machine,) = resources(template, "AWS::StepFunctions::StateMachine").values()
+    text = "".join(each if isinstance(each, str) else "place" for each in joined(machine))
+    branches = json.loads(text)["States"]["Run"]["Branches"]
+    dispatching = [branch for branch in branches if branch["StartAt"].startswith("Dispatch")]
+    assert len(dispatching) >= 2
+    for branch in dispatching:
+        state = branch["States"][branch["StartAt"]]
+        assert state["Resource"] == "arn:aws:states:::ecs:runTask.waitForTaskToken"
+        assert state["HeartbeatSeconds"] == 300
+        missed = state["Catch"][0]
+        assert missed["ErrorEquals"] == ["States.HeartbeatTimeout", "States.Timeout"]
+        assert missed["Next"].startswith("FindTasks")
+
+
+def joined(machine: Template) -> list[Any]:
+    """The parts of a definition: strings, and what CloudFormation puts between them."""
+    definition = machine["Properties"]["DefinitionString"]
+    parts: list[Any] = definition["Fn::Join"][1] if isinstance(definition, dict) else [definition]
+    return parts
