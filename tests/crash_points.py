@@ -1,7 +1,7 @@
 """The durable writes of one session by name, and a walk that cuts the session off at one of them.
 
 The session rehashes an inherited index and then runs three rounds, with deletion vectors; the first of its rounds is
-the stream's 32nd entry, so that a checkpoint is due with it.
+the stream's 32nd entry, so that a checkpoint is due with it. Of a table with `session_plans` its plan is an entry, too.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from compactor import compact
+import pytest
+
 from compactor.engine.protocol import Engine
+from compactor.local_job_run import run_here
 from compactor.log.durable_log import CHECKPOINT_ENTRIES
-from compactor.model.errors import Unavailable
+from compactor.model.errors import Conflict, Unavailable
 from compactor.model.names import Operation
 from compactor.planning.spec import SessionPlan
+from compactor.sessions.in_flight import LASTS_SECONDS_MIN
 from compactor.storage.paths import CheckpointObject, LogObject
 from tests.builders import TABLE_ID
 from tests.crashes import (
-    SORT_KEYS,
     Asked,
     Delta,
     Lake,
+    LaterClock,
     SlowingClock,
     attempt,
     check_books,
@@ -46,27 +49,31 @@ ASKED = Asked(hash_bucket_count=3, max_rows_per_round=12, max_dead_row_share=0.3
 
 WhoGoesOn = Literal["attempt 2", "another job run"]
 
-_STREAM_AT = CHECKPOINT_ENTRIES - 2
-"""Entries of the stream's log before the session."""
+PLAN = "the plan is logged"
+"""A write of sessions of tables with `session_plans`."""
 
-_WRITES: tuple[tuple[str, Literal["session", "stream", "checkpoint", "hint"], int], ...] = (
+_Written = Literal["session", "plan", "stream", "checkpoint", "hint"]
+
+_WRITES: tuple[tuple[str, _Written, int], ...] = (
     ("the start is told", "session", 1),
-    ("the rehash is committed", "stream", _STREAM_AT + 1),
+    (PLAN, "plan", 0),
+    ("the rehash is committed", "stream", 1),
     ("the rehash is told", "session", 2),
-    ("round 1 is committed", "stream", _STREAM_AT + 2),
-    ("the checkpoint is written", "checkpoint", _STREAM_AT + 2),
-    ("the checkpoint is hinted at", "hint", 0),
+    ("round 1 is committed", "stream", 2),
+    ("the checkpoint is written", "checkpoint", 2),
+    ("the checkpoint is hinted at", "hint", 2),
     ("round 1 is told", "session", 3),
-    ("round 2 is committed", "stream", _STREAM_AT + 3),
+    ("round 2 is committed", "stream", 3),
     ("round 2 is told", "session", 4),
-    ("round 3 is committed", "stream", _STREAM_AT + 4),
+    ("round 3 is committed", "stream", 4),
     ("round 3 and the success are told", "session", 5),
 )
-POINTS = tuple(name for name, _, _ in _WRITES)
+"""The number is that of the entry in the session's log, or that of the commit."""
+
+POINTS_WITH_PLAN = tuple(name for name, _, _ in _WRITES)
+POINTS = tuple(name for name in POINTS_WITH_PLAN if name != PLAN)
 HEARTBEAT = "the heart beats"
-COMMITS: Mapping[str, int] = MappingProxyType(
-    {name: number - _STREAM_AT for name, log, number in _WRITES if log == "stream"}
-)
+COMMITS: Mapping[str, int] = MappingProxyType({name: number for name, log, number in _WRITES if log == "stream"})
 """How many commits of the session stand after this one."""
 
 
@@ -83,9 +90,9 @@ class Crash:
         return f"{self.when} {self.point}, {self.fate}, {self.who} goes on"
 
 
-def build_lake(folder: Path, engine: Engine) -> Lake:
+def build_lake(folder: Path, engine: Engine, *, session_plans: bool = False) -> Lake:
     """A compacted table of 40 rows, and pending: updates, late older rows, deletes, keys that come back."""
-    lake = Lake(folder, [])
+    lake = Lake(folder, [], LaterClock(), session_plans)
     lake.append([Delta(Operation.UPSERT, [_row(n, 5, "base") for n in range(40)], 16)])
     pending = [
         Delta(Operation.UPSERT, [_row(n, 4 + n % 3, "second") for n in range(12)], 6),
@@ -93,12 +100,17 @@ def build_lake(folder: Path, engine: Engine) -> Lake:
         Delta(Operation.UPSERT, [*(_row(n, 7, "back") for n in (6, 8)), *(_row(n, 5, "late") for n in (7, 9))]),
         Delta(Operation.UPSERT, [_row(n, 8, "new") for n in range(38, 44)]),
     ]
-    missing = _STREAM_AT - _entries(lake) - 1 - len(pending)
+    missing = _stream_at(lake) - _entries(lake) - (2 if session_plans else 1) - len(pending)
     lake.append([Delta(Operation.UPSERT, [_row(0, 0, "older than all")])] * missing)
     attempt(lake.plan(Asked(hash_bucket_count=2), "base"), lake, engine, 1)
     lake.append(pending)
-    assert _entries(lake) == _STREAM_AT
+    assert _entries(lake) == _stream_at(lake)
     return lake
+
+
+def _stream_at(lake: Lake) -> int:
+    """Entries of the stream's log before the session: the plan, if it is logged, and the rehash come before round 1."""
+    return CHECKPOINT_ENTRIES - (3 if lake.session_plans else 2)
 
 
 def _entries(lake: Lake) -> int:
@@ -111,7 +123,7 @@ def _row(key: int, time: int, value: str) -> Row:
 
 def copy_of(lake: Lake, folder: Path) -> Lake:
     shutil.copytree(lake.folder, folder)
-    return Lake(folder, list(lake.deltas))
+    return Lake(folder, list(lake.deltas), LaterClock(), lake.session_plans)
 
 
 def key_of(plan: SessionPlan, lake: Lake, point: str) -> str:
@@ -120,13 +132,16 @@ def key_of(plan: SessionPlan, lake: Lake, point: str) -> str:
         return session_folder(plan).heartbeat.key
     ((log, number),) = [(log, number) for name, log, number in _WRITES if name == point]
     stream = lake.catalog().table(TABLE_ID).stream({}).folder.log
+    before = _stream_at(lake) + (1 if lake.session_plans else 0)
     match log:
         case "session":
             return LogObject(session_folder(plan).log, "entry", number).key
+        case "plan":
+            return LogObject(stream, "entry", before).key
         case "stream":
-            return LogObject(stream, "entry", number).key
+            return LogObject(stream, "entry", before + number).key
         case "checkpoint":
-            return CheckpointObject.head(stream, number).key
+            return CheckpointObject.head(stream, before + number).key
         case "hint":
             return LogObject(stream, "hint").key
 
@@ -195,17 +210,28 @@ def crash_and_go_on(lake: Lake, crash: Crash, engine: Engine) -> None:
         attempt(plan, lake, engine, 2)
         check_session_log(lake, plan, [1, 2] if started else [2])
     else:
-        compact(
-            TABLE_ID,
-            {"id"},
-            SORT_KEYS,
-            delta_catalog_client=lake.catalog(),
-            hash_bucket_count=ASKED.hash_bucket_count,
-            max_rows_per_round=ASKED.max_rows_per_round,
-            max_dead_row_share=ASKED.max_dead_row_share,
-            rows_per_compacted_file=ASKED.rows_per_compacted_file,
-            engine=engine,
-        )
+        if _leaves_its_plan(crash, lake):
+            with pytest.raises(Conflict, match="is being compacted by job run run 1"):
+                _compact(lake, engine)
+            assert isinstance(lake.clock, LaterClock)
+            lake.clock.put_forward(LASTS_SECONDS_MIN)
+        _compact(lake, engine)
     check_rows(lake)
     assert uncommitted(lake) == in_vain, "the second attempt ran nothing in vain"
     assert len(commits(lake)) - before == 1 + ROUNDS, "nothing that was committed was done again"
+
+
+def _leaves_its_plan(crash: Crash, lake: Lake) -> bool:
+    """Whether the plan of the session that was cut off is in force: others keep away until its time-out."""
+    in_force = lake.catalog().table(TABLE_ID).stream({}).load().state.in_flight is not None
+    if crash.point != HEARTBEAT:
+        reached = POINTS_WITH_PLAN.index(crash.point) - (1 if crash.when == "before" else 0)
+        planned, last = POINTS_WITH_PLAN.index(PLAN), POINTS_WITH_PLAN.index("round 3 is committed")
+        assert in_force == (lake.session_plans and planned <= reached < last)
+    return in_force
+
+
+def _compact(lake: Lake, engine: Engine) -> None:
+    """Another job run over the same stream, as `compact()` runs it, by the lake's clock."""
+    another = lake.plan(ASKED, "run 2").spec.job_run
+    run_here(another, lake.catalog(), lake.clock, engine)

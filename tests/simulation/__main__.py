@@ -22,7 +22,8 @@ from pathlib import Path
 from compactor.engine.local import local_spark
 from compactor.engine.protocol import Engine
 from compactor.engine.spark import SparkEngine
-from tests.crash_points import HEARTBEAT, POINTS, Crash, build_lake, copy_of, crash_and_go_on
+from tests.crash_points import HEARTBEAT, POINTS, POINTS_WITH_PLAN, Crash, build_lake, copy_of, crash_and_go_on
+from tests.crashes import Lake
 from tests.fakes.faulty_store import Stopped
 from tests.fakes.unruly_engine import UnrulyEngine
 from tests.simulation.schedule import run_schedule
@@ -90,17 +91,19 @@ def _simulate_sessions(options: argparse.Namespace) -> int:
 
 def _cases(options: argparse.Namespace, folder: Path, engine: Engine) -> Iterator[Case]:
     if options.seed is None:
-        prepared = build_lake(folder / "prepared", engine)
-        for crash in every_crash():
-            yield str(crash), lambda place, crash=crash: crash_and_go_on(copy_of(prepared, place), crash, engine)  # type: ignore[misc]
+        for session_plans in (False, True):
+            prepared = build_lake(folder / f"prepared-{session_plans}", engine, session_plans=session_plans)
+            for crash in every_crash(prepared):
+                name = f"{crash}{', with a plan in the log' if session_plans else ''}"
+                yield name, lambda place, crash=crash, of=prepared: crash_and_go_on(copy_of(of, place), crash, engine)  # type: ignore[misc]
     seeds = range(1, options.schedules + 1) if options.seed is None else [options.seed]
     for seed in seeds:
         yield f"--seed {seed}", lambda place, seed=seed: run_schedule(seed, place, engine)  # type: ignore[misc]
         yield f"--seed {seed}, over weeks", lambda place, seed=seed: run_years(seed, place, UnrulyEngine())  # type: ignore[misc]
 
 
-def every_crash() -> Iterator[Crash]:
-    for point in (*POINTS, HEARTBEAT):
+def every_crash(lake: Lake) -> Iterator[Crash]:
+    for point in (*(POINTS_WITH_PLAN if lake.session_plans else POINTS), HEARTBEAT):
         for when in ("before", "after"):
             yield Crash(point, when, "one answer is lost")
             yield Crash(point, when, "the store is down from then on")
