@@ -18,10 +18,13 @@ from pathlib import Path
 from compactor.engine.java_home import find_java_home
 from compactor.engine.local import local_resources
 from compactor.engine.settings import MIB
+from compactor.planning.machine_share import GIB
+from compactor.planning.sizing import Resources
 from launcher.archive import ENVIRONMENT, PYTHON, pack_archive
 from launcher.clusters.drivers import find_spark_home
-from launcher.spark_conf import local_spark_conf
-from tests.benchmarks.startup_probe import TINY_ROWS
+from launcher.spark_conf import local_spark_conf, standalone_spark_conf
+from tests.benchmarks.startup_probe import ON_CLUSTER, TINY_ROWS
+from tests.standalone_spark import FAMILY, standalone_spark
 
 _DRIVER_MEMORY_BYTES = 1_024 * MIB
 
@@ -45,14 +48,14 @@ _PARTS = (
 
 def measure_startup(folder: Path, repeats: int) -> Split:
     """Medians, in seconds, of each part; and of a tiny session's first and second run, when all is up."""
-    runs = [_submit(folder / f"start-{number}") for number in range(repeats + 1)][1:]
+    runs = [_submit_here(folder / f"start-{number}") for number in range(repeats + 1)][1:]
     split = {name: statistics.median(run[end] - run[start] for run in runs) for name, start, end in _PARTS}
     split["an empty Spark job, when all is up"] = statistics.median(run["empty job"] for run in runs)
     for which in ("first", "second"):
         name = f"{which} session of {TINY_ROWS:,} rows in that Spark"
         split[name] = statistics.median(run[which] for run in runs)
     split["memory of a worker before any row, MiB"] = statistics.median(run["worker_mib"] for run in runs)
-    return split | measure_cold_executor(folder / "archive")
+    return split | measure_cold_executor(folder / "archive") | measure_cold_worker(folder / "standalone", repeats)
 
 
 def measure_cold_executor(folder: Path) -> Split:
@@ -71,6 +74,31 @@ def measure_cold_executor(folder: Path) -> Split:
     return split
 
 
+def measure_cold_worker(folder: Path, repeats: int) -> Split:
+    """Medians of a standalone Spark of two workers, which get and unpack the archive for each application anew."""
+    folder.mkdir(parents=True)
+    archive = pack_archive(folder / "lithify.tar.gz", folder / "scratch", FAMILY).path
+    resources = Resources(task_memory_bytes=GIB, tasks=2)
+    with standalone_spark(folder / "spark") as spark:
+        conf = standalone_spark_conf(
+            spark.master_url,
+            str(archive),
+            resources,
+            _DRIVER_MEMORY_BYTES,
+            str(folder),
+            executor_cores=None,
+            driver_host="127.0.0.1",
+        )
+        runs = [_submit(folder / f"start-{number}", conf, PYTHON, ON_CLUSTER) for number in range(repeats)]
+    shutil.rmtree(folder)
+    return {
+        f"a standalone worker with nothing of Lithify: spark-submit to {what}": statistics.median(
+            run[end] - run["submitted"] for run in runs
+        )
+        for what, end in (("the first task of ours", "task"), ("the end of a session of 1,000 rows", "session"))
+    }
+
+
 def _load_kernels(folder: Path, variables: Mapping[str, str]) -> float:
     environment = {"PATH": os.defpath, "HOME": str(folder), **variables}
     began = time.monotonic()
@@ -78,14 +106,19 @@ def _load_kernels(folder: Path, variables: Mapping[str, str]) -> float:
     return time.monotonic() - began
 
 
-def _submit(folder: Path) -> Seen:
-    folder.mkdir(parents=True)
+def _submit_here(folder: Path) -> Seen:
     conf = local_spark_conf(local_resources(), _DRIVER_MEMORY_BYTES, str(folder / "scratch"))
+    return _submit(folder, conf, sys.executable)
+
+
+def _submit(folder: Path, conf: Mapping[str, str], python: str, *arguments: str) -> Seen:
+    """`python`: of the workers."""
+    folder.mkdir(parents=True)
     program = Path(__file__).resolve().with_name("startup_probe.py")
     environment = {
         **os.environ,
         "JAVA_HOME": str(find_java_home(os.environ, Path.home() / ".cache" / "lithify")),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": str(program.parents[2]),
     }
@@ -94,7 +127,7 @@ def _submit(folder: Path) -> Seen:
     stamps = folder / "stamps.json"
     submitted = time.time()
     finished = subprocess.run(
-        [str(spark_submit), *settings, str(program), str(folder / "lake"), str(stamps)],
+        [str(spark_submit), *settings, str(program), str(folder / "lake"), str(stamps), *arguments],
         env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if finished.returncode:

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 TINY_ROWS = 1_000
+ON_CLUSTER = "on-cluster"
 
 Seen = dict[str, float]
 
 
-def probe(lake: Path, stamps: Path, program: float) -> None:
-    """Runs under spark-submit; notes when it got how far."""
+def probe(lake: Path, stamps: Path, program: float, *, on_cluster: bool) -> None:
+    """Runs under spark-submit; notes when it got how far. `on_cluster`: workers have what an archive has."""
     from compactor.engine.pyspark_path import prefer_unpacked_pyspark
 
     prefer_unpacked_pyspark()
@@ -32,7 +33,7 @@ def probe(lake: Path, stamps: Path, program: float) -> None:
     import compactor.catalog.tables  # noqa: F401  (what the real job imports beside, and in this order)
 
     imported = time.time()
-    first_task = context.parallelize([0], 1).map(_look_around).collect()[0]
+    first_task = context.parallelize([0], 1).map(_time_of_task if on_cluster else _look_around).collect()[0]
     before = time.perf_counter()
     context.parallelize([0], 1).count()
     seen = {"program": program, "pyspark": pyspark_imported, "context": up, "imported": imported, **first_task}
@@ -56,6 +57,10 @@ def _look_around(_: int) -> Seen:
         "daemon": psutil.Process(worker.ppid()).create_time() + correction,
         "worker_mib": worker.memory_info().rss / 2**20,
     }
+
+
+def _time_of_task(_: int) -> Seen:
+    return {"task": time.time()}
 
 
 def _tiny_session(lake: Path, context: SparkContext) -> float:
@@ -83,4 +88,4 @@ def _tiny_session(lake: Path, context: SparkContext) -> float:
 
 
 if __name__ == "__main__":
-    probe(Path(sys.argv[1]), Path(sys.argv[2]), time.time())
+    probe(Path(sys.argv[1]), Path(sys.argv[2]), time.time(), on_cluster=sys.argv[3:] == [ON_CLUSTER])

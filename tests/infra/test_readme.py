@@ -64,7 +64,7 @@ def test_every_make_command_is_a_call_of_infra_deploy_that_is_run_on_a_stand_in(
 
 def test_every_other_command_is_one_of_those_that_are_known() -> None:
     """`lithify` is tested everywhere; `docker build` by make test-images; the others are AWS's own, and Docker's."""
-    known = {"eval", "make", "lithify", "docker build", "docker push", "aws ecr", "aws s3", "aws sns"}
+    known = {"eval", "make", "lithify", "docker build", "docker push", "aws ecr", "aws iam", "aws s3", "aws sns"}
     for command in commands():
         program, verb, *_ = command.split()
         assert program in known or f"{program} {verb}" in known, command
