@@ -26,6 +26,7 @@ from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.meter import Meter
 from dispatcher.job_runs.publisher import Publisher, PublisherSettings
 from dispatcher.job_runs.session_finding import SessionFinding
+from dispatcher.job_runs.sharding import Sharding
 from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
 from dispatcher.lakes import OpenLakes
@@ -123,7 +124,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     )
     bundles = BundleLauncher(bundle_tools, plan_small, open_lake, settings.bundles)
     finding = SessionFinding(open_lake, settings.intake.admission.file_refusals, outside.clock)
-    launchers = Launchers(sessions, bundles, finding)
+    launchers = Launchers(sessions, bundles, finding, Sharding(records, open_lake, outside.clock))
     answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
     publisher = Publisher(records, outside.sink_for, answers, settings.publisher, outside.clock)
     tables = TablePublications(open_lake, publisher.announce, settings.tables, outside.clock)

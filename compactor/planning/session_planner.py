@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -86,6 +86,13 @@ def pin_sessions(
     return sessions
 
 
+def listed_streams(run: JobRunSpec, lake: DeltaCatalog) -> Iterator[dict[str, str]]:
+    """The streams of a job run that names none, as `SessionFinder` looks at them. Raises `Invalid` as that does."""
+    source = lake.table(run.source_table_id)
+    check_tables(run, lake, source)
+    return streams_to_compact(run, source)
+
+
 def check_tables(run: JobRunSpec, lake: DeltaCatalog, source: Table) -> Table:
     """The destination of a job run, which need not exist. Raises `Invalid` if a table is offline, or the destination
     has other data."""
@@ -101,14 +108,24 @@ class SessionFinder:
     A stream is read as it was at that time, or later: its source is pinned to the last entry written until then.
     """
 
-    def __init__(self, run: JobRunSpec, lake: DeltaCatalog, until_ms: int) -> None:
-        """Raises `Invalid` for a missing or offline table, and for a destination with other data."""
+    def __init__(
+        self,
+        run: JobRunSpec,
+        lake: DeltaCatalog,
+        until_ms: int,
+        takes: Callable[[dict[str, str]], bool] | None = None,
+    ) -> None:
+        """Raises `Invalid` for a missing or offline table, and for a destination with other data.
+
+        takes  whether a stream, by its partition, is looked at; None: all are
+        """
         self._run = run
         self._lake = lake
         self._until_ms = until_ms
         self._source = lake.table(run.source_table_id)
         self._destination = check_tables(run, lake, self._source)
-        self._streams = streams_to_compact(run, self._source)
+        streams = streams_to_compact(run, self._source)
+        self._streams = streams if takes is None else filter(takes, streams)
 
     def next(self) -> tuple[PinnedSession, ...] | None:
         """The sessions with work on the next streams, without numbers in their ids; None: there are no more streams."""

@@ -25,7 +25,7 @@ from dispatcher.layout import (
     table_lines,
     time_text,
 )
-from dispatcher.operations.status import JobRunView, SessionView
+from dispatcher.operations.status import JobRunView, SessionView, ShardsView
 from launcher.outcomes import Failed
 
 BAR_CELLS = 20
@@ -131,6 +131,8 @@ def _what(view: JobRunView) -> str:
         what += f", paused ({view.paused})"
     if view.waits_for is not None and is_open(view):
         what += f", waits for {view.waits_for}"
+    if view.shards is not None:
+        what += f", {_shards_text(view.shards)}"
     if view.waiters:
         what += f", {'waited for' if is_open(view) else 'asked for'} by {counted(view.waiters, 'workflow')}"
     return what
@@ -168,6 +170,12 @@ def _against_desired(view: JobRunView) -> tuple[str, str]:
     return "", ""
 
 
+def _shards_text(shards: ShardsView) -> str:
+    by = f" by {counted(len(shards.owners), 'dispatcher')}" if shards.owners else ""
+    done = counted(shards.sessions_done, "session")
+    return f"{shards.ended} of {counted(shards.count, 'shard')} done{by}, with {done}"
+
+
 def _progress_text(view: JobRunView) -> str:
     over = sum(session.end is not None for session in view.sessions)
     running = sum(session.status == "running" for session in view.sessions)
@@ -175,6 +183,8 @@ def _progress_text(view: JobRunView) -> str:
     if view.eta_seconds is not None:
         seconds = f"{abs(view.eta_seconds):,.0f} s"
         left = f", {seconds} longer than expected" if view.eta_seconds < 0 else f", about {seconds} left"
+    if view.shards is not None:
+        return f"{_shards_text(view.shards)}, {running} running{left}"
     found = " found so far" if view.finds_sessions else ""
     return f"{over} of {counted(len(view.sessions), 'session')}{found} done, {running} running{left}"
 

@@ -33,8 +33,9 @@ from launcher.outcomes import Failed, SessionEnd
 
 
 class ClaimedJobRun:
-    """Exists from the claim until the job run has ended, or the claim is lost.
+    """Exists from the claim until the job run has ended, or the claim is lost. A shard is held as a job run is.
 
+    job_run_id  of the job run, or the name of the shard
     mark       its marker, by which other dispatchers see that it is held
     cancelled  a cancel was requested: its sessions stop, and end as cancelled
     lost       another dispatcher has the claim and watches its Spark jobs; nothing more is written here
@@ -47,10 +48,12 @@ class ClaimedJobRun:
         if state.accepted is None:
             raise Corrupt(f"{claim.log.folder} was claimed and never accepted")
         self.accepted = state.accepted
-        self.accepted_at_ms = claim.log.entry(1).at_ms
-        self.job_run_id = state.accepted.spec.job_run_id
+        self.accepted_at_ms = state.accepted.accepted_at_ms(claim.log.entry(1).at_ms)
+        self.job_run_id = state.accepted.name
         spec = state.accepted.spec
-        self.mark = mark_of(spec, state.accepted.partitions, self.accepted_at_ms, claim.owner, claim.epoch)
+        self.mark = mark_of(
+            self.job_run_id, spec, state.accepted.partitions, self.accepted_at_ms, claim.owner, claim.epoch
+        )
         self.claim = claim
         self.cancelled = False
         self.lost = False
@@ -158,13 +161,14 @@ class ClaimedJobRun:
 
     def _about(self, pin: SessionPin) -> SessionSubject:
         return SessionSubject(
-            Subject(self.job_run_id, self.accepted.spec.source_table_id), pin.session_id, pin.partition
+            Subject(self.accepted.spec.job_run_id, self.accepted.spec.source_table_id), pin.session_id, pin.partition
         )
 
 
 def end_as_failed(claim: Claim, error_kind: ErrorKind, reason: str, clock: Clock) -> JobRunState:
     """Ends the job run and all of its open sessions, in one entry. Raises `Fenced` if the claim is lost."""
-    accepted_at_ms = claim.log.entry(1).at_ms
+    accepted, first_at_ms = claim.log.newest.state.accepted, claim.log.entry(1).at_ms
+    accepted_at_ms = first_at_ms if accepted is None else accepted.accepted_at_ms(first_at_ms)
     seconds = (clock.now_ms() - accepted_at_ms) / 1000
 
     def decide(state: JobRunState) -> list[HolderAction]:

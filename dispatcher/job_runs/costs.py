@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.store_use import StoreUse
-from dispatcher.job_runs.job_run_log import SessionState
+from dispatcher.job_runs.job_run_log import JobRunState, SessionState, ShardEnded
 from launcher.cluster_sizing.money import cost_used
 from launcher.outcomes import SessionEnd, Succeeded
 
@@ -40,3 +40,41 @@ def total_usd(costs: Iterable[Cost | None]) -> float | None:
     """The sum of the known costs; None: no cost is known."""
     known = [cost.total_usd for cost in costs if cost is not None]
     return sum(known) if known else None
+
+
+def expected_usd(state: JobRunState) -> float | None:
+    """What the clusters of all sessions of a job run are expected to cost, and their requests."""
+    if state.shards is not None:
+        return state.shards.expected_usd
+    return total_usd(expected_cost(session) for session in state.sessions.values())
+
+
+def used_usd(state: JobRunState, now_ms: int) -> float | None:
+    """What they have used; of a job run with shards those of shards that have ended."""
+    if state.shards is not None:
+        return state.shards.usd
+    return total_usd(session_cost(session, now_ms) for session in state.sessions.values())
+
+
+SHARD_NAMES_MAX = 100
+"""Failed sessions, and reasons, of one shard in the log of its job run."""
+
+
+def shard_ended(state: JobRunState) -> ShardEnded | None:
+    """The end of a shard for the log of its job run; None: it is no shard, or has not ended."""
+    if state.accepted is None or state.accepted.shard is None or state.ended is None:
+        return None
+    outcome = state.ended.outcome
+    ended_at_ms = state.accepted.shard.accepted_at_ms + round(state.ended.seconds * 1000)
+    return ShardEnded(
+        number=state.accepted.shard.number,
+        outcome=outcome.model_copy(
+            update={
+                "failed_sessions": outcome.failed_sessions[:SHARD_NAMES_MAX],
+                "reasons": outcome.reasons[:SHARD_NAMES_MAX],
+            }
+        ),
+        expected_sla=state.ended.expected_sla,
+        expected_usd=expected_usd(state),
+        usd=used_usd(state, ended_at_ms),
+    )

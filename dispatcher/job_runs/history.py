@@ -44,7 +44,7 @@ from compactor.storage.paths import (
     HistoryFile,
     parse,
 )
-from dispatcher.job_runs.costs import expected_cost, session_cost, total_usd
+from dispatcher.job_runs.costs import expected_usd, used_usd
 from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
 
 _log = structlog.get_logger(__name__)
@@ -111,7 +111,7 @@ def day_of(at_ms: int) -> str:
 
 
 def ended_job_run(job_run_id: str, state: JobRunState, accepted_at_ms: int) -> EndedJobRun | None:
-    """The record of a job run; None if it has not ended. Pure."""
+    """The record of a job run; None if it has not ended, or is a shard of one. Pure."""
     if state.rejected is not None:
         return EndedJobRun(
             job_run_id=job_run_id,
@@ -125,11 +125,10 @@ def ended_job_run(job_run_id: str, state: JobRunState, accepted_at_ms: int) -> E
             requested_job_run_id=state.rejected.requested_job_run_id,
             reasons=bounded(state.rejected.reasons),
         )
-    if state.accepted is None or state.ended is None:
+    if state.accepted is None or state.ended is None or state.accepted.shard is not None:
         return None
     spec, outcome = state.accepted.spec, state.ended.outcome
     ended_at_ms = accepted_at_ms + round(state.ended.seconds * 1000)
-    sessions = state.sessions.values()
     return EndedJobRun(
         job_run_id=job_run_id,
         status=outcome.status,
@@ -148,8 +147,8 @@ def ended_job_run(job_run_id: str, state: JobRunState, accepted_at_ms: int) -> E
         rows_out=outcome.rows_out,
         rows_deduplicated=outcome.rows_deduplicated,
         rows_deleted=outcome.rows_deleted,
-        expected_usd=total_usd(expected_cost(session) for session in sessions),
-        usd=total_usd(session_cost(session, ended_at_ms) for session in sessions),
+        expected_usd=expected_usd(state),
+        usd=used_usd(state, ended_at_ms),
         cancel_requested=state.cancel is not None,
         waiters=len(state.waiters),
         predecessor=state.accepted.predecessor,

@@ -33,6 +33,7 @@ from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Una
 from compactor.storage.paths import MarkedJobRun
 from dispatcher.job_runs.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.job_runs.claims import UNSEEN_CLAIM_SECONDS, Claim, JobRunLog, NotClaimed, claim_job_run
+from dispatcher.job_runs.costs import shard_ended
 from dispatcher.job_runs.job_run_events import set_aside_event
 from dispatcher.job_runs.job_run_log import JobRunState, SessionPin, SessionState, session_spec
 from dispatcher.job_runs.job_run_store import JobRunStore
@@ -45,6 +46,8 @@ from dispatcher.job_runs.ranking import stream_digest
 from dispatcher.job_runs.session_finding import SessionFinding
 from dispatcher.job_runs.session_pool import SessionPool, Unit, WaitingSession
 from dispatcher.job_runs.session_starts import LOOK_SECONDS_MIN, SessionStarts, ends_turn
+from dispatcher.job_runs.sharding import Sharding
+from dispatcher.job_runs.shards import run_of, shard_of, shown
 from dispatcher.job_runs.turn_log import FlowLimits, Turn
 from dispatcher.job_runs.turns import Turns
 from launcher.attempt import SessionCommand
@@ -105,11 +108,12 @@ class JobRunControllerSettings:
 @dataclass(frozen=True)
 class Launchers:
     """The launchers of sessions: each in its own Spark job, or small ones together. `finding`: of sessions of job runs
-    that are pinned by time."""
+    that are pinned by time. `sharding`: divides those into shards."""
 
     sessions: SessionLauncher
     bundles: BundleLauncher
     finding: SessionFinding
+    sharding: Sharding
 
 
 class JobRunController:
@@ -231,7 +235,7 @@ class JobRunController:
             self._take_on_next()
             self.trouble = self._open.trouble or self.trouble
         for held in list(self._held.values()):
-            with bound(job_run_id=held.job_run_id):
+            with bound(job_run_id=shown(held.job_run_id)):
                 self._look_after(held)
         if not self._is_draining:
             self._withhold_paused()
@@ -253,7 +257,7 @@ class JobRunController:
         self.stop(stops_jobs=stops_jobs())
         self.tick()
         for held in list(self._held.values()):
-            with bound(job_run_id=held.job_run_id):
+            with bound(job_run_id=shown(held.job_run_id)):
                 self._let_go(held)
         self.turns.catch_up()
         try:
@@ -293,9 +297,10 @@ class JobRunController:
 
     @property
     def _active(self) -> int:
-        """Number of held job runs, without those that wait only for the end of a pause."""
+        """Number of held job runs, without shards, and without those that wait only for the end of a pause."""
         now_seconds = self._clock.monotonic_seconds()
-        return sum(not self._pool.rests(job_run_id, now_seconds) for job_run_id in self._held)
+        whole = [job_run_id for job_run_id in self._held if shard_of(job_run_id) is None]
+        return sum(not self._pool.rests(job_run_id, now_seconds) for job_run_id in whole)
 
     def _next_to_take_on(self) -> OpenJobRun | None:
         """The next unclaimed job run that could start a session here now. Others stay unclaimed."""
@@ -305,9 +310,14 @@ class JobRunController:
             return None
         if self._clock.monotonic_seconds() < self._no_share_until_seconds:
             return None
+        if shard_of(found.job_run_id) is not None and any(map(self._has_found_nothing, self._held.values())):
+            return None  # what it finds may fill this dispatcher
         table = found.mark.table or ""
         session = WaitingSession(found.job_run_id, "", table, "", found.priority, found.accepted_at_ms)
         return found if self._pool.has_room_for(session, moment) else None
+
+    def _has_found_nothing(self, held: ClaimedJobRun) -> bool:
+        return held.newest.is_finding and not held.newest.sessions
 
     def _list_before_a_start(self) -> None:
         """Lists the markers, so that no session passes an earlier job run that another dispatcher has just accepted."""
@@ -332,12 +342,12 @@ class JobRunController:
                 self._open.offer(job_run_id, log)
         self._open.look(self._marks, self._publisher.followed)
         for found in self._open.left_behind()[:TAKEN_OVER_MAX]:
-            with bound(job_run_id=found.job_run_id):
+            with bound(job_run_id=shown(found.job_run_id)):
                 self._take_on(found)
         try:
             self._list_before_a_start()
             while (next_found := self._next_to_take_on()) is not None:
-                with bound(job_run_id=next_found.job_run_id):
+                with bound(job_run_id=shown(next_found.job_run_id)):
                     self._take_on_or_wait(next_found)
         except LithifyError as error:
             self.trouble = error
@@ -371,7 +381,7 @@ class JobRunController:
         pause = self._pauses.of(state.accepted.spec)
         if pause is None:
             return False
-        if note_pause(found.log, pause):
+        if state.accepted.shard is None and note_pause(found.log, pause):
             _log.info("job_run_paused", scope=pause.scope, reason=pause.reason)
             self._publisher.follow(found.job_run_id, found.log, found.log.newest.state)
             self._publisher.leave(found.job_run_id)
@@ -433,11 +443,28 @@ class JobRunController:
         self._publisher.follow(held.job_run_id, claim.log, state)
         self._listeners.tables.follow(held.job_run_id, state)
         self._answers.seen(held.job_run_id, state)
+        self._follow_waiters(held)
         self._held[held.job_run_id] = held
         for each in waiting:
             self._pool.add(each)
         _log.info("job_run_claimed", epoch=claim.epoch, sessions=len(waiting))
         return held
+
+    def _follow_waiters(self, held: ClaimedJobRun) -> None:
+        """Workflows that wait for a job run get heartbeats from each dispatcher where a shard of it progresses."""
+        job_run_id = run_of(held.job_run_id)
+        if job_run_id != held.job_run_id and job_run_id not in self._held:
+            self._answers.seen(job_run_id, self._records.state(job_run_id))
+
+    def _leave_waiters(self, job_run_id: str) -> None:
+        """Called when a job run or a shard is not held any more."""
+        run = run_of(job_run_id)
+        if (
+            run != job_run_id
+            and run not in self._publisher.followed
+            and all(run_of(each) != run for each in self._held)
+        ):
+            self._answers.leave(run)
 
     def _waiting(self, held: ClaimedJobRun, session: SessionState) -> WaitingSession:
         return replace(
@@ -448,7 +475,8 @@ class JobRunController:
 
     def _find_sessions(self, held: ClaimedJobRun) -> JobRunState:
         """Finds sessions of a job run that is pinned by time, and lets them wait to be started."""
-        if held.newest.is_finding and not self._is_draining and held.newest.cancel is None:
+        goes_on = not self._is_draining and held.newest.cancel is None
+        if goes_on and held.newest.is_finding and not held.newest.is_for_shards:
             self._launchers.finding.find(held)
         found = held.take_found()
         self._listeners.tables.found(held.job_run_id, (session.pin for session in found))
@@ -508,15 +536,36 @@ class JobRunController:
             self._launchers.finding.forget(held.job_run_id)
             del self._held[held.job_run_id]
             self.turns.end_all_of(held.job_run_id)
+            self._launchers.sharding.forget(held.job_run_id)
+            self._leave_waiters(held.job_run_id)
+            if held.accepted.shard is not None:
+                return self._record_shard_end(held, state)
             self._meter.job_run_ended(state)
             self._pauses.forget(held.job_run_id)
             _log.info("job_run_ended", status=state.ended.outcome.status, seconds=round(state.ended.seconds, 3))
+        return None
+
+    def _record_shard_end(self, held: ClaimedJobRun, state: JobRunState) -> None:
+        """Also done before its marker is removed, if it fails here: but then its events are published first."""
+        ended, name = shard_ended(state), shard_of(held.job_run_id)
+        if ended is None or name is None:
+            return
+        whole = self._held.get(name.job_run_id)
+        try:
+            self._records.record_shard_end(ended, name, whole.claim.log if whole is not None else None)
+        except LithifyError as error:
+            _log.warning("shard_end_not_recorded", reason=str(error))
+        _log.info("shard_ended", number=name.number, count=name.count, status=ended.outcome.status)
 
     def _continue_open(self, held: ClaimedJobRun, state: JobRunState) -> JobRunState:
         if held.broken is not None:
             if self._pool.runs(held.job_run_id):
                 return state
+            self._launchers.sharding.cancel(held, held.broken[1])
             return end_as_failed(held.claim, *held.broken, self._clock)
+        if state.is_for_shards and not self._is_draining:
+            for name, log in self._launchers.sharding.go_on(held):
+                self._open.offer(name, log)
         state = self._find_sessions(held)
         if state.cancel is not None:
             self._cancel(held, state)
@@ -554,6 +603,7 @@ class JobRunController:
         if not self._pool.runs(held.job_run_id):
             self._held.pop(held.job_run_id, None)
             self._listeners.leave(held.job_run_id)
+            self._leave_waiters(held.job_run_id)
 
     # -- what is paused
 
@@ -562,10 +612,13 @@ class JobRunController:
         waiting = [each for each in self._pool.waiting if each.job_run_id in self._held and not self._is_launched(each)]
         try:
             specs = {each.job_run_id: self._held[each.job_run_id].accepted.spec for each in waiting}
+            specs |= {key: held.accepted.spec for key, held in self._held.items() if held.newest.shards is not None}
             pauses = {job_run_id: self._pauses.of(spec) for job_run_id, spec in specs.items()}
             self._pool.withhold(each.key for each in waiting if pauses[each.job_run_id] is not None)
             for job_run_id, pause in pauses.items():
                 held = self._held[job_run_id]
+                if held.accepted.shard is not None:
+                    continue  # the job run's own log says it
                 if (pause is None) != (held.newest.paused is None) and note_pause(held.claim.log, pause):
                     _log.info("job_run_paused" if pause is not None else "job_run_resumed", job_run_id=job_run_id)
         except LithifyError as error:
@@ -602,13 +655,13 @@ class JobRunController:
         for held in list(self._held.values()):
             seconds = self._seconds_without_room(held)
             if seconds is not None:
-                with bound(job_run_id=held.job_run_id):
+                with bound(job_run_id=shown(held.job_run_id)):
                     self._leave(held, seconds)
 
     def _seconds_without_room(self, held: ClaimedJobRun) -> float | None:
         """For how long this dispatcher does not try a job run again, unless a session ends here; None: it keeps it."""
         sessions = held.newest.open_sessions()
-        if not sessions or held.lost or held.cancelled or held.broken is not None:
+        if not sessions or held.newest.cancel is not None or held.lost or held.cancelled or held.broken is not None:
             return None
         if self._pool.runs(held.job_run_id) or any(each.in_flight is not None for each in sessions):
             self._no_room_since_seconds.pop(held.job_run_id, None)
@@ -646,6 +699,7 @@ class JobRunController:
         self._listeners.leave(held.job_run_id)
         self._launchers.finding.forget(held.job_run_id)
         del self._held[held.job_run_id]
+        self._leave_waiters(held.job_run_id)
         self._open.offer(held.job_run_id, held.claim.log)
         self._open.wait(held.job_run_id, seconds)
         return None
@@ -675,7 +729,7 @@ class JobRunController:
         def order() -> SessionCommand:
             return held.order(self._order)
 
-        with bound(job_run_id=held.job_run_id):
+        with bound(job_run_id=shown(held.job_run_id)):
             sessions = held.newest.sessions
             tasks = [
                 SessionTask(
@@ -708,7 +762,7 @@ class JobRunController:
     def _run_session(self, held: ClaimedJobRun, waiting: WaitingSession) -> bool:
         """Runs in a thread of the pool: one session, from its current state to its end in the job-run log. Returns
         whether its Spark job still runs."""
-        with bound(job_run_id=waiting.job_run_id, session_id=waiting.session_id):
+        with bound(job_run_id=shown(waiting.job_run_id), session_id=waiting.session_id):
             session = held.newest.sessions[waiting.session_id]
             journal = held.journal(session.pin, self._settings.heartbeat_event_seconds)
             spec = session_spec(held.accepted.spec, session.pin)
@@ -741,7 +795,7 @@ class JobRunController:
         for waiting, error in finished:
             held = self._held.get(waiting.job_run_id)
             if held is not None:
-                with bound(job_run_id=waiting.job_run_id, session_id=waiting.session_id):
+                with bound(job_run_id=shown(waiting.job_run_id), session_id=waiting.session_id):
                     self._settle(held, waiting, error)
         while not self._postponed.empty():
             waiting = self._postponed.get_nowait()

@@ -24,6 +24,7 @@ from dispatcher.job_runs.job_run_log import (
     JobRunReleased,
     JobRunRepeated,
     JobRunResumed,
+    JobRunSharded,
     JobRunState,
     JobRunWaitsForMoney,
     MessageDeadLettered,
@@ -34,20 +35,26 @@ from dispatcher.job_runs.job_run_log import (
     SessionRetried,
     SessionsFound,
     SessionStalled,
+    ShardEnded,
 )
+from dispatcher.job_runs.shards import run_of
 from launcher.outcomes import Cancelled, Failed, NothingToDo, Succeeded
+
+OF_THE_JOB_RUN = (JobRunAccepted, JobRunClaimed, JobRunPaused, JobRunResumed, JobRunEnded)
+"""In the log of a shard these publish nothing: the job run's own log says the same of the whole."""
 
 
 def subject_of(job_run_id: str, state: JobRunState) -> Subject:
     """The subject of the events. A rejected job run has the id in its document, if there is one."""
     if state.rejected is not None:
         return Subject(state.rejected.requested_job_run_id or job_run_id, state.rejected.table)
-    return Subject(job_run_id, state.accepted.spec.source_table_id if state.accepted is not None else None)
+    table_id = state.accepted.spec.source_table_id if state.accepted is not None else None
+    return Subject(run_of(job_run_id), table_id)
 
 
 def set_aside_event(job_run_id: str, log_id: str, accepted: JobRunAccepted | None, reason: str, at_ms: int) -> Event:
     """The event for an unreadable log. Its id is the same for every sender and repetition."""
-    subject = Subject(job_run_id, accepted.spec.source_table_id if accepted is not None else None)
+    subject = Subject(run_of(job_run_id), accepted.spec.source_table_id if accepted is not None else None)
     return entryless_event(subject, log_id, at_ms, "set_aside", event_types.JobRunSetAside(reasons=bounded((reason,))))
 
 
@@ -58,12 +65,15 @@ def job_run_events(
     sessions, and the desired SLA."""
     partitions = {session_id: session.pin.partition for session_id, session in state.sessions.items()}
     desired_sla = state.accepted.spec.desired_sla if state.accepted is not None else None
+    is_shard = state.accepted is not None and state.accepted.shard is not None
 
     def build(entry: Entry[JobRunAction]) -> list[Event]:
         events = []
         for ordinal, action in enumerate(entry.actions):
             if isinstance(action, SessionsFound):
                 partitions.update((pin.session_id, pin.partition) for pin in action.sessions)
+            if is_shard and isinstance(action, OF_THE_JOB_RUN):
+                continue
             data = _data_of(action, partitions, desired_sla)
             if isinstance(data, event_types.SessionPlanned):
                 data = data.model_copy(update={"waited_seconds": (entry.at_ms - accepted_at_ms) / 1000})
@@ -93,7 +103,15 @@ def _data_of(
             return _data_without_status(action)
         case JobRunClaimed():
             return event_types.JobRunStarted(owner=action.owner) if action.epoch == 1 else None
-        case MessageDeadLettered() | ClaimRenewed() | JobRunReleased() | CancelRequested() | SessionsFound():
+        case (
+            MessageDeadLettered()
+            | ClaimRenewed()
+            | JobRunReleased()
+            | CancelRequested()
+            | SessionsFound()
+            | JobRunSharded()
+            | ShardEnded()
+        ):
             return None
         case JobRunEnded():
             return _job_run_ended(action, desired_sla)

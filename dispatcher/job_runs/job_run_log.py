@@ -22,6 +22,8 @@
 | paused, resumed           | any dispatcher that would start a session of it; likewise   |
 | waits for money           | the dispatcher that would launch a session of it; likewise  |
 | sessions found            | the holder of the claim, of a job run that is pinned by time |
+| sharded                   | the holder of the claim, of one over many streams (`shards.py`) |
+| shard ended               | any dispatcher, from the log of a shard that has ended; changes no status |
 | all others                | the holder of the claim, with its epoch in the action       |
 
 Within RUNNING, each session has its own state, always driven by the holder:
@@ -51,6 +53,7 @@ from compactor.model.errors import Corrupt, ErrorKind
 from compactor.model.names import render_partition
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.spec import JobRunSpec, Partition, SessionSpec
+from dispatcher.job_runs.shards import ShardName
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 from launcher.retrying import Setbacks
 from launcher.spark_job import ClusterReference, InFlight
@@ -117,6 +120,14 @@ class Waiter(Document):
     heartbeat_seconds: int | None = None
 
 
+class Shard(Document):
+    """The part of a job run that a log is of (`dispatcher/job_runs/shards.py`). `accepted_at_ms`: the job run's."""
+
+    number: int = Field(ge=0)
+    count: int = Field(ge=1)
+    accepted_at_ms: int
+
+
 class JobRunAccepted(Document):
     """The first entry of a job run. From now on the message is not needed.
 
@@ -124,6 +135,7 @@ class JobRunAccepted(Document):
     waiter       the workflow that waits, if the message had a task token
     pinned_until_ms  it is pinned by time, and its sessions are found as it reaches them (`SessionsFound`): they read
                  what was appended until then, by the writers' clocks. None: `sessions` are all that it has
+    shard        None: the log is of the whole job run
     """
 
     action: Literal["job_run_accepted"] = "job_run_accepted"
@@ -134,6 +146,18 @@ class JobRunAccepted(Document):
     predecessor: str | None = None
     waiter: Waiter | None = None
     pinned_until_ms: int | None = None
+    shard: Shard | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its log, marker, claim and turns: the job run id, or the name of the shard."""
+        if self.shard is None:
+            return self.spec.job_run_id
+        return ShardName(self.spec.job_run_id, self.shard.number, self.shard.count).text
+
+    def accepted_at_ms(self, entry_at_ms: int) -> int:
+        """When the job run was accepted; `entry_at_ms`: the time of this entry."""
+        return entry_at_ms if self.shard is None else self.shard.accepted_at_ms
 
     @property
     def partitions(self) -> tuple[Partition, ...] | None:
@@ -238,6 +262,15 @@ class SessionsFound(Document):
     epoch: int
     sessions: tuple[SessionPin, ...]
     is_last: bool = False
+
+
+class JobRunSharded(Document):
+    """Its streams are divided among `count` shards, of which the first `opened` have logs or get them now."""
+
+    action: Literal["job_run_sharded"] = "job_run_sharded"
+    epoch: int
+    count: int = Field(ge=1)
+    opened: int = Field(ge=1)
 
 
 class SessionPlanned(Document):
@@ -360,6 +393,20 @@ class JobRunOutcome(Document):
     reasons: tuple[str, ...] = ()
 
 
+class ShardEnded(Document):
+    """The end of a shard, as its own log has it; the lists of the outcome are cut.
+
+    expected_usd, usd  of the clusters of its sessions; None: it launched none
+    """
+
+    action: Literal["shard_ended"] = "shard_ended"
+    number: int = Field(ge=0)
+    outcome: JobRunOutcome
+    expected_sla: float | None = None
+    expected_usd: float | None = None
+    usd: float | None = None
+
+
 JobRunEnded.model_rebuild()
 
 JobRunAction = Annotated[
@@ -375,6 +422,8 @@ JobRunAction = Annotated[
     | JobRunResumed
     | JobRunWaitsForMoney
     | SessionsFound
+    | JobRunSharded
+    | ShardEnded
     | SessionPlanned
     | SessionLaunching
     | SessionLaunched
@@ -385,7 +434,7 @@ JobRunAction = Annotated[
     Field(discriminator="action"),
 ]
 AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
-HolderAction = ClaimRenewed | JobRunReleased | SessionsFound | AboutSession | JobRunEnded
+HolderAction = ClaimRenewed | JobRunReleased | SessionsFound | JobRunSharded | AboutSession | JobRunEnded
 
 
 # --------------------------------------------------------------------------------------------------------- fold
@@ -438,6 +487,27 @@ class SessionState:
 
 
 @dataclass(frozen=True)
+class ShardsState:
+    """The shards of a job run. Sums and lists are over those that have ended.
+
+    opened  so many of the first have logs, or get them
+    ended   their numbers
+    """
+
+    count: int
+    opened: int
+    outcome: JobRunOutcome
+    ended: frozenset[int] = frozenset()
+    expected_sla: float | None = None
+    expected_usd: float | None = None
+    usd: float | None = None
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        return tuple(number for number in range(self.opened) if number not in self.ended)
+
+
+@dataclass(frozen=True)
 class JobRunState:
     """The fold of a job-run log.
 
@@ -447,6 +517,7 @@ class JobRunState:
     waits_for_money   the reason, until the next launch
     has_lacked_money  it has waited for money before
     has_found_all     a job run that is pinned by time has no further sessions
+    shards            its sessions are those of its shards; None: it has sessions of its own
     """
 
     accepted: JobRunAccepted | None = None
@@ -463,11 +534,19 @@ class JobRunState:
     sessions: Mapping[str, SessionState] = field(default_factory=lambda: MappingProxyType({}))
     ended: JobRunEnded | None = None
     has_found_all: bool = False
+    shards: ShardsState | None = None
 
     @property
     def is_finding(self) -> bool:
         """Whether it may have sessions that are not found yet."""
-        return self.accepted is not None and self.accepted.pinned_until_ms is not None and not self.has_found_all
+        is_pinned_by_time = self.accepted is not None and self.accepted.pinned_until_ms is not None
+        return is_pinned_by_time and not self.has_found_all and self.shards is None
+
+    @property
+    def is_for_shards(self) -> bool:
+        """Whether it is divided into shards, or will be: one that an earlier release began to run is not."""
+        is_whole = self.accepted is not None and self.accepted.shard is None
+        return is_whole and (self.shards is not None or (self.is_finding and not self.sessions))
 
     @property
     def status(self) -> JobRunStatus:
@@ -508,7 +587,7 @@ def apply(state: JobRunState, action: JobRunAction) -> JobRunState:
             _require(state.status.is_open, f"a job run {_WOULD_BE[action.action]} that is {state.status}")
             return _apply_unclaimed(state, action)
         case _:
-            return _apply_claimed(state, action)
+            return _with_ended_shard(state, action) if isinstance(action, ShardEnded) else _apply_claimed(state, action)
 
 
 _WOULD_BE = {
@@ -565,6 +644,8 @@ def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
             return replace(state, claim=None, ended=action)
         case SessionsFound():
             return _with_sessions(state, action)
+        case JobRunSharded():
+            return _with_shards(state, action)
         case _:
             session = state.sessions.get(action.session_id)
             if session is None or session.end is not None:
@@ -580,6 +661,41 @@ def _with_sessions(state: JobRunState, action: SessionsFound) -> JobRunState:
     _require(state.sessions.keys().isdisjoint(found), "a session is found that was found before")
     sessions = MappingProxyType({**state.sessions, **found})
     return replace(state, sessions=sessions, has_found_all=action.is_last)
+
+
+def _with_shards(state: JobRunState, action: JobRunSharded) -> JobRunState:
+    _require(state.is_for_shards, "a job run is sharded that has sessions of its own")
+    _require(action.opened <= action.count, f"{action.opened} of {action.count} shards are opened")
+    before = state.shards or ShardsState(action.count, 0, NO_OUTCOME)
+    _require(
+        before.count == action.count and before.opened <= action.opened, "shards are divided otherwise than before"
+    )
+    return replace(state, shards=replace(before, opened=action.opened))
+
+
+def _with_ended_shard(state: JobRunState, action: ShardEnded) -> JobRunState:
+    """Two dispatchers may record one end, and it changes nothing after the end of the job run."""
+    shards = state.shards
+    if shards is None or action.number >= shards.opened:
+        raise Corrupt(f"shard {action.number} ends, which was not opened")
+    if action.number in shards.ended or state.ended is not None:
+        return state
+    ended = replace(
+        shards,
+        ended=shards.ended | {action.number},
+        outcome=merged(shards.outcome, action.outcome) if shards.ended else action.outcome,
+        expected_sla=max(
+            (each for each in (shards.expected_sla, action.expected_sla) if each is not None), default=None
+        ),
+        expected_usd=_sum(shards.expected_usd, action.expected_usd),
+        usd=_sum(shards.usd, action.usd),
+    )
+    return replace(state, shards=ended)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    known = [each for each in (one, other) if each is not None]
+    return sum(known) if known else None
 
 
 def _apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
@@ -647,6 +763,8 @@ def expected_sla(
     """
     if state.ended is not None and state.ended.expected_sla is not None:
         return state.ended.expected_sla
+    if state.shards is not None:
+        return state.shards.expected_sla
     planned = {
         session_id: (refined or {}).get(session_id, session.plan.expected_sla)
         for session_id, session in state.sessions.items()
@@ -663,13 +781,18 @@ def expected_sla(
 
 
 def conclude(state: JobRunState) -> JobRunOutcome | None:
-    """The outcome of the job run; None while a session is open, or may be found. Pure: the same sessions, the same
-    outcome."""
+    """The outcome of the job run; None while a session or a shard is open, or may be found. Pure: the same sessions,
+    the same outcome."""
+    if state.shards is not None:
+        is_left = state.shards.opened < state.shards.count and state.cancel is None
+        return None if state.shards.open or is_left else _outcome_of_shards(state, state.shards)
     return None if state.is_finding and state.cancel is None else outcome_of_sessions(state)
 
 
 def outcome_of_sessions(state: JobRunState) -> JobRunOutcome | None:
     """The outcome of the job run if no further session is found; None while a session is open."""
+    if state.shards is not None:
+        return _outcome_of_shards(state, state.shards)
     ends = {session.pin.session_id: session.end for session in state.sessions.values()}
     if any(end is None for end in ends.values()):
         return None
@@ -694,4 +817,44 @@ def outcome_of_sessions(state: JobRunState) -> JobRunOutcome | None:
             for session_id, end in failed.items()
             for reason in end.reasons
         ),
+    )
+
+
+def _outcome_of_shards(state: JobRunState, shards: ShardsState) -> JobRunOutcome:
+    """Of those that have ended."""
+    if shards.opened < shards.count and state.cancel is not None:
+        cut_short = NO_OUTCOME.model_copy(update={"status": "cancelled", "reasons": (state.cancel.reason,)})
+        return merged(shards.outcome, cut_short)
+    return shards.outcome
+
+
+NO_OUTCOME = JobRunOutcome(
+    status="succeeded",
+    nothing_to_do=False,
+    sessions=0,
+    rounds=0,
+    rows_in=0,
+    rows_out=0,
+    rows_deduplicated=0,
+    rows_deleted=0,
+)
+
+NAMES_MAX = 1_000
+"""Failed sessions, and reasons, of all shards of a job run that are kept: its log and its state stay small."""
+
+
+def merged(one: JobRunOutcome, other: JobRunOutcome) -> JobRunOutcome:
+    """The outcome of two parts of a job run."""
+    statuses = (one.status, other.status)
+    return JobRunOutcome(
+        status="cancelled" if "cancelled" in statuses else "failed" if "failed" in statuses else "succeeded",
+        nothing_to_do=one.nothing_to_do and other.nothing_to_do,
+        sessions=one.sessions + other.sessions,
+        rounds=one.rounds + other.rounds,
+        rows_in=one.rows_in + other.rows_in,
+        rows_out=one.rows_out + other.rows_out,
+        rows_deduplicated=one.rows_deduplicated + other.rows_deduplicated,
+        rows_deleted=one.rows_deleted + other.rows_deleted,
+        failed_sessions=(*one.failed_sessions, *other.failed_sessions)[:NAMES_MAX],
+        reasons=tuple(dict.fromkeys((*one.reasons, *other.reasons)))[:NAMES_MAX],
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from compactor.events.relay import EventSink, Relay, SessionRelay, SessionSubject, session_log_events
-from compactor.log.durable_log import DurableLog
+from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.sessions.session_log import SESSION_LOG, SessionLog
@@ -45,9 +45,11 @@ from dispatcher.job_runs.job_run_log import (
     JobRunRejected,
     JobRunState,
     JobRunStatus,
+    ShardEnded,
 )
 from dispatcher.job_runs.pauses import PauseStore
 from dispatcher.job_runs.ranking import mark_of
+from dispatcher.job_runs.shards import ShardName, shard_of
 from dispatcher.job_runs.waiters import WaiterStore
 
 RETRY_SUFFIX = "-retry-"
@@ -125,8 +127,9 @@ class JobRunStore:
         return self.log(job_run_id).load().state
 
     def job_run_ids(self) -> list[str]:
-        """Every job run that has a log, rejected ones too."""
-        return sorted(decode(encoded) for encoded in encoded_names(self.store, "job_runs/"))
+        """Every job run that has a log, rejected ones too, without shards."""
+        names = (decode(encoded) for encoded in encoded_names(self.store, "job_runs/"))
+        return sorted(name for name in names if shard_of(name) is None)
 
     def outline(self, job_run_id: str) -> Outline | None:
         """The state for an overview: one listing, and two reads if the job run has ended. None: it has no log."""
@@ -157,7 +160,7 @@ class JobRunStore:
     def mark_open(self, accepted: JobRunAccepted, accepted_at_ms: int | None = None) -> MarkedJobRun:
         """Marks an accepted job run: any dispatcher may claim it. `accepted_at_ms` None: it is accepted now."""
         at_ms = self._clock.now_ms() if accepted_at_ms is None else accepted_at_ms
-        mark = mark_of(accepted.spec, accepted.partitions, at_ms)
+        mark = mark_of(accepted.name, accepted.spec, accepted.partitions, at_ms)
         self._mark(mark)
         return mark
 
@@ -196,11 +199,27 @@ class JobRunStore:
         log = self.log(marker.job_run_id)
         accepted = log.load().state.accepted
         if accepted is not None:
-            self.mark_open(accepted, log.entry(1).at_ms)
+            self.mark_open(accepted, accepted.accepted_at_ms(log.entry(1).at_ms))
 
     def open_job_run_ids(self) -> list[str]:
         """Job runs that have a marker: they may have work or unpublished events left. Reads no log."""
+        return [name for name in self.open_names() if shard_of(name) is None]
+
+    def open_names(self) -> list[str]:
+        """The same, and open shards."""
         return sorted(marker.job_run_id for marker in self.open_markers())
+
+    # -- shards
+
+    def record_shard_end(self, ended: ShardEnded, name: ShardName, log: JobRunLog | None = None) -> None:
+        """Records the end of a shard in the log of its job run, once. `log`: that log, if it is at hand."""
+
+        def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
+            shards = before.state.shards
+            is_open = shards is not None and before.state.ended is None and ended.number not in shards.ended
+            return [ended] if is_open else []
+
+        (log or self.log(name.job_run_id)).append(decide)
 
     def open_markers(self) -> list[OpenMarker]:
         """The markers of all open job runs, by one listing."""
@@ -263,6 +282,8 @@ class JobRunStore:
     def is_cleaned(self, job_run_id: str, state: JobRunState, accepted_at_ms: int) -> bool:
         """Whether its cursors were deleted, since all events up to its end were published. `state`: the fold before
         that."""
+        if shard_of(job_run_id) is not None:
+            return False  # it is in no history, and is never looked at again once its job run is
         ended = ended_job_run(job_run_id, state, accepted_at_ms)
         return ended is not None and self.history.is_cleaned(ended)
 
@@ -270,7 +291,9 @@ class JobRunStore:
         self, job_run_id: str, log: JobRunLog, state: JobRunState, sink: EventSink, is_cleaned: Callable[[], bool]
     ) -> JobRunRelay:
         """The relay of a job run's own log; `state` is any fold after its first entry."""
-        build = job_run_events(subject_of(job_run_id, state), log.folder, state, log.entry(1).at_ms)
+        at_ms = log.entry(1).at_ms
+        accepted_at_ms = at_ms if state.accepted is None else state.accepted.accepted_at_ms(at_ms)
+        build = job_run_events(subject_of(job_run_id, state), log.folder, state, accepted_at_ms)
         key = JobRunFolder(job_run_id).published.key
 
         def published_until() -> int:

@@ -46,6 +46,8 @@ class ClaimJournal:
         clock: Clock,
     ) -> None:
         self._claim = claim
+        accepted = claim.log.newest.state.accepted
+        self._held_as = about.of.job_run_id if accepted is None else accepted.name
         self._about = about
         self._log_id = SessionFolder(about.of.job_run_id, about.session_id).log
         self._listeners = listeners
@@ -173,14 +175,14 @@ class ClaimJournal:
         return priced[0]
 
     def progressed(self, heartbeat: Heartbeat | None) -> None:
-        job_run_id = self._about.of.job_run_id
+        job_run_id = self._held_as
         self._listeners.publisher.news(job_run_id, self._about.session_id)
         self._tell_progress()
         if heartbeat is not None and self._beat_is_due():
             self._listeners.publisher.beat(job_run_id, heartbeat_event(self._about, self._log_id, heartbeat))
 
     def _tell_progress(self) -> None:
-        self._listeners.session_progressed(self._about.of.job_run_id, self._about.session_id)
+        self._listeners.session_progressed(self._held_as, self._about.session_id)
 
     def _write(self, action: HolderAction) -> None:
         self._claim.write(lambda _: [action])

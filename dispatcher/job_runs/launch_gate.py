@@ -42,7 +42,8 @@ class LaunchGate:
             return None
         state = self._claim.log.newest.state
         used = usd_of_job_run(state, self._clock.now_ms())
-        lack = lack_of_run_money(used, cluster.cost.total_usd, self._turns.limits)
+        parts = state.accepted.shard.count if state.accepted is not None and state.accepted.shard is not None else 1
+        lack = lack_of_run_money(used, cluster.cost.total_usd, self._turns.limits, parts)
         lack = lack or self._turns.charge(self._turn, cluster)
         if lack is None:
             return None

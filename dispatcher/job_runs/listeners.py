@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dispatcher.job_runs.meter import Meter
 from dispatcher.job_runs.publisher import Publisher
+from dispatcher.job_runs.shards import run_of
 from dispatcher.job_runs.table_publications import TablePublications
 from dispatcher.job_runs.workflow_answers import WorkflowAnswers
 
@@ -22,11 +23,11 @@ class Listeners:
 
     def session_progressed(self, job_run_id: str, session_id: str) -> None:
         """The session was planned or launched, has written to its log, or has a new heartbeat."""
-        self.answers.progressed(job_run_id)
+        self.answers.progressed(run_of(job_run_id))
         self.meter.session_progressed(job_run_id, session_id)
         self.tables.moved(job_run_id, session_id)
 
     def leave(self, job_run_id: str) -> None:
         """Another dispatcher continues it."""
         self.publisher.leave(job_run_id)
-        self.answers.leave(job_run_id)
+        self.answers.leave(job_run_id)  # of a shard nobody waits: its holder leaves the job run's waiters

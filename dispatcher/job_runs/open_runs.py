@@ -27,6 +27,7 @@ from dispatcher.job_runs.job_run_store import JobRunStore, OpenMarker
 from dispatcher.job_runs.liveness import Fleet
 from dispatcher.job_runs.ranking import PlaceRank, StreamRank, mark_of, place_rank, stream_rank
 from dispatcher.job_runs.session_pool import Moment
+from dispatcher.job_runs.shards import shard_of
 
 _log = structlog.get_logger(__name__)
 
@@ -85,7 +86,7 @@ class OpenJobRun:
             return valid
         if self.state is not None and self.state.accepted is not None:
             accepted = self.state.accepted
-            return mark_of(accepted.spec, accepted.partitions, self.accepted_at_ms)
+            return mark_of(accepted.name, accepted.spec, accepted.partitions, self.accepted_at_ms)
         return MarkedJobRun(self.job_run_id, self.priority, self.accepted_at_ms)
 
     @property
@@ -103,6 +104,10 @@ class OpenJobRun:
     def is_over(self) -> bool:
         """Whether it has ended and only its events are left to publish."""
         return self.state is not None and (self.state.ended is not None or self.state.rejected is not None)
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.state is not None and self.state.cancel is not None
 
     @property
     def is_marked_by_an_earlier_release(self) -> bool:
@@ -150,9 +155,10 @@ class OpenJobRuns:
 
     @property
     def waiting_count(self) -> int:
-        """Number of job runs without a known owner, except skipped ones."""
+        """Number of job runs without a known owner, except skipped ones. Shards are parts of one."""
         now_seconds = self._clock.monotonic_seconds()
-        waiting = [each for each in self._open.values() if each.owner is None and not each.is_empty]
+        whole = [each for each in self._open.values() if shard_of(each.job_run_id) is None]
+        waiting = [each for each in whole if each.owner is None and not each.is_empty]
         return sum(each.not_before_seconds <= now_seconds for each in waiting)
 
     def offer(self, job_run_id: str, log: JobRunLog | None = None) -> None:
@@ -223,9 +229,11 @@ class OpenJobRuns:
 
     def left_behind(self) -> list[OpenJobRun]:
         """Job runs that need no free place: those whose owner is gone and that are assigned to this dispatcher, the
-        oldest first; and those that have ended and have unpublished events."""
+        oldest first; and those that are cancelled, or have ended and have unpublished events."""
         found = [
-            each for each in self._takeable() if (each.owner is None and each.is_over) or self._is_assigned_here(each)
+            each
+            for each in self._takeable()
+            if (each.owner is None and (each.is_over or each.is_cancelled)) or self._is_assigned_here(each)
         ]
         return sorted(found, key=lambda each: (each.accepted_at_ms, each.job_run_id))
 
@@ -347,7 +355,8 @@ class OpenJobRuns:
         try:
             each.state = each.log.load().state
             if not each.accepted_at_ms and not each.is_empty:
-                each.accepted_at_ms = each.log.entry(1).at_ms
+                at_ms, accepted = each.log.entry(1).at_ms, each.state.accepted
+                each.accepted_at_ms = at_ms if accepted is None else accepted.accepted_at_ms(at_ms)
         except Exception as error:  # noqa: BLE001  (an error of one log must not stop the others)
             each.failure = error
 

@@ -34,10 +34,12 @@ from compactor.model.errors import Conflict, Corrupt, Denied, LithifyError, Outd
 from compactor.sessions.session_log import SessionLog
 from compactor.storage.side_by_side import side_by_side
 from dispatcher.job_runs.claims import JobRunLog
+from dispatcher.job_runs.costs import shard_ended
 from dispatcher.job_runs.history import EndedJobRun, ended_job_run
 from dispatcher.job_runs.job_run_events import subject_of
 from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunRelay, JobRunStore
+from dispatcher.job_runs.shards import shard_of
 from dispatcher.job_runs.workflow_answers import WorkflowAnswers
 
 _log = structlog.get_logger(__name__)
@@ -116,6 +118,12 @@ class JobRunPublication:
         found = ended_job_run(self.job_run_id, self.newest, self._log.entry(1).at_ms)
         if found is not None:
             yield found
+
+    def record_shard_end(self, records: JobRunStore) -> None:
+        """Of a shard: its job run needs its end before its last marker is removed."""
+        ended, name = shard_ended(self.newest), shard_of(self.job_run_id)
+        if ended is not None and name is not None:
+            records.record_shard_end(ended, name)
 
     def load(self) -> None:
         """Reads the new entries of the job run's log. Raises the store's errors."""
@@ -407,6 +415,8 @@ class Publisher:
             return
         try:
             self._records.history.record(record for each in published for record in each.publication.ended)
+            for each in published:
+                each.publication.record_shard_end(self._records)
         except LithifyError as error:  # the markers stay: the next round tries again
             _log.warning("history_not_written", job_runs=len(published), reason=str(error))
             for each in published:
@@ -506,6 +516,7 @@ class Publisher:
                 continue
             try:
                 self._records.history.record(followed.publication.ended)
+                followed.publication.record_shard_end(self._records)
                 self._records.mark_unpublished(followed.publication.job_run_id)
             except LithifyError as error:
                 _log.warning(
@@ -533,6 +544,7 @@ def publish_to_the_end(records: JobRunStore, job_run_id: str, sink_for: Callable
             records, sink, {key: None for key, session in state.sessions.items() if session.attempt > 0}
         )
     records.history.record(publication.ended)
+    publication.record_shard_end(records)
     records.mark_published(job_run_id)
     if state.waiters and records.waiters.has_tokens(job_run_id):
         records.mark_over(job_run_id)  # a dispatcher must answer them

@@ -19,6 +19,7 @@ from compactor.model.names import PartitionValues
 from compactor.planning.spec import JobRunSpec
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import MARKED_STREAMS_MAX, MarkedJobRun
+from dispatcher.job_runs.shards import run_of, shard_of
 
 STEP_SECONDS = 600
 """Of waiting, that one step of priority is worth. Not a setting: two dispatchers that order a stream by different steps
@@ -69,16 +70,18 @@ def destination_of(spec: JobRunSpec) -> str:
 
 
 def mark_of(
+    name: str,
     spec: JobRunSpec,
     partitions: Iterable[PartitionValues] | None,
     accepted_at_ms: int,
     owner: str | None = None,
     epoch: int = 0,
 ) -> MarkedJobRun:
-    """The marker of a job run with these destination streams; None: any of its table."""
+    """The marker of a job run, or of the shard of this name, with these destination streams; None: any of its
+    table."""
     streams = None if partitions is None else tuple(sorted({stream_digest(partition) for partition in partitions}))
     named = streams if streams is not None and len(streams) <= MARKED_STREAMS_MAX else None
-    return MarkedJobRun(spec.job_run_id, spec.priority, accepted_at_ms, owner, epoch, destination_of(spec), named)
+    return MarkedJobRun(name, spec.priority, accepted_at_ms, owner, epoch, destination_of(spec), named)
 
 
 def rank_of(mark: MarkedJobRun) -> StreamRank:
@@ -92,9 +95,16 @@ def ahead_of(mark: MarkedJobRun, streams: Collection[str], others: Iterable[Mark
     found = [
         each
         for each in others
-        if each.job_run_id != mark.job_run_id
+        if run_of(each.job_run_id) != run_of(mark.job_run_id)
         and each.table == mark.table
-        and (each.streams is None or not wanted.isdisjoint(each.streams))
+        and _may_have(each, wanted)
         and rank_of(each) < own
     ]
     return sorted(found, key=rank_of)
+
+
+def _may_have(mark: MarkedJobRun, streams: Collection[str]) -> bool:
+    if mark.streams is not None:
+        return not frozenset(streams).isdisjoint(mark.streams)
+    shard = shard_of(mark.job_run_id)
+    return shard is None or any(shard.has(stream) for stream in streams)

@@ -20,7 +20,16 @@ from compactor.model.errors import Invalid
 from compactor.planning.session_planner import PinnedSession, SessionFinder, check_file_counts
 from compactor.storage.location import StoreLocation
 from dispatcher.job_runs.claimed_job_run import ClaimedJobRun
-from dispatcher.job_runs.job_run_log import HolderAction, JobRunState, SessionEnded, SessionsFound, pin_of
+from dispatcher.job_runs.job_run_log import (
+    HolderAction,
+    JobRunAccepted,
+    JobRunState,
+    SessionEnded,
+    SessionsFound,
+    pin_of,
+)
+from dispatcher.job_runs.ranking import stream_digest
+from dispatcher.job_runs.shards import shard_of
 from launcher.outcomes import Failed
 
 _log = structlog.get_logger(__name__)
@@ -76,7 +85,7 @@ class SessionFinding:
             if not state.is_finding or not (new or page is None):
                 return []
             pins = [
-                pin_of(pinned.spec, f"{held.job_run_id}.{number}")
+                pin_of(pinned.spec, _session_id(held.accepted, number))
                 for number, pinned in enumerate(new, len(state.sessions) + 1)
             ]
             epoch = held.claim.epoch
@@ -94,7 +103,9 @@ class SessionFinding:
         until_ms = held.accepted.pinned_until_ms
         if held.job_run_id not in self._finders and until_ms is not None:
             lake = self._open_lake(held.accepted.spec.lake)
-            self._finders[held.job_run_id] = SessionFinder(held.accepted.spec, lake, until_ms)
+            shard = shard_of(held.job_run_id)
+            takes = None if shard is None else lambda partition: shard.has(stream_digest(partition))
+            self._finders[held.job_run_id] = SessionFinder(held.accepted.spec, lake, until_ms, takes)
         return self._finders[held.job_run_id]
 
     def _reasons_against(self, pinned: PinnedSession) -> Iterator[str]:
@@ -104,6 +115,13 @@ class SessionFinding:
             check_file_counts(run, pinned.compacted_rows + pinned.pending_rows)
         except Invalid as error:
             yield from error.reasons
+
+
+def _session_id(accepted: JobRunAccepted, number: int) -> str:
+    """Of the session that is found as number `number`, from 1 on: unique over all shards of a job run."""
+    shard = accepted.shard
+    of_all = number if shard is None else (number - 1) * shard.count + shard.number + 1
+    return f"{accepted.spec.job_run_id}.{of_all}"
 
 
 def _refused(reasons: tuple[str, ...]) -> Failed:

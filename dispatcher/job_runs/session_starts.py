@@ -22,6 +22,7 @@ from dispatcher.job_runs.claimed_job_run import ClaimedJobRun
 from dispatcher.job_runs.job_run_log import JobRunState
 from dispatcher.job_runs.launch_gate import seconds_of
 from dispatcher.job_runs.session_pool import Moment, SessionPool, Unit, WaitingSession
+from dispatcher.job_runs.shards import shown
 from dispatcher.job_runs.turn_log import Lack, Turn, Whose
 from dispatcher.job_runs.turns import TurnAnswer, TurnRequest, Turns
 
@@ -79,7 +80,7 @@ class SessionStarts:
                 if job_run is None:  # its claim was lost, and its session came back since
                     self._pool.forget(unit[0].job_run_id)
                     continue
-                with bound(job_run_id=unit[0].job_run_id):
+                with bound(job_run_id=shown(unit[0].job_run_id)):
                     self._start(unit, job_run, known, held, run)
         if self._pool.is_full:  # another dispatcher with a free thread goes first
             self._lacking.clear()

@@ -323,9 +323,10 @@ def lack_of_money(
     return None
 
 
-def lack_of_run_money(used: float, usd: float, limits: FlowLimits) -> Lack | None:
-    """The limit on money of one job run, if it is reached. `used`: cost of its sessions, expected for running ones."""
-    most = limits.max_usd_per_run
+def lack_of_run_money(used: float, usd: float, limits: FlowLimits, parts: int = 1) -> Lack | None:
+    """The limit on money of one job run, if it is reached. `used`: cost of its sessions, expected for running ones.
+    `parts`: of a shard, how many its job run has; each may spend an equal part."""
+    most = None if limits.max_usd_per_run is None else limits.max_usd_per_run / parts
     if most is None or not usd or used + usd <= most:
         return None
     return Lack(

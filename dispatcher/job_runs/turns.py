@@ -29,6 +29,7 @@ from dispatcher.job_runs.claims import JobRunLog
 from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.ranking import ahead_of, place_rank, rank_of, stream_digest
+from dispatcher.job_runs.shards import run_of
 from dispatcher.job_runs.turn_log import (
     TURN_LOG,
     Demand,
@@ -148,7 +149,7 @@ class Turns:
             if turn.table == mark.table and turn.job_run_id != mark.job_run_id:
                 in_the_way = set(turn.streams).intersection(streams)
                 if in_the_way and not self._was_forgotten(turn, held):
-                    found |= dict.fromkeys(in_the_way, f"job run {turn.job_run_id} runs on its stream")
+                    found |= dict.fromkeys(in_the_way, f"job run {run_of(turn.job_run_id)} runs on its stream")
         for ahead in ahead_of(mark, streams, markers):
             left = set(streams) - found.keys()
             if not left:
@@ -156,7 +157,7 @@ class Turns:
             state = self._state_of(ahead.job_run_id, held)
             if state is not None:
                 waits_for = left.intersection(open_streams(state))
-                found |= dict.fromkeys(waits_for, f"job run {ahead.job_run_id} is ahead on its stream")
+                found |= dict.fromkeys(waits_for, f"job run {run_of(ahead.job_run_id)} is ahead on its stream")
         return found
 
     def lacks_place(self, mark: MarkedJobRun) -> bool:
@@ -333,7 +334,7 @@ class Turns:
     ) -> tuple[TurnAnswer, Sequence[TurnAction]]:
         mark = request.mark
         busy = {
-            stream: f"job run {turn.job_run_id} runs on its stream"
+            stream: f"job run {run_of(turn.job_run_id)} runs on its stream"
             for turn in state.turns.values()
             if turn.table == mark.table and turn.job_run_id != mark.job_run_id
             for stream in turn.streams

@@ -11,6 +11,7 @@ import structlog
 from compactor.model.errors import LithifyError
 from dispatcher.job_runs.job_run_log import JobRunState, SessionState
 from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.shards import run_of
 from launcher.emr.tags import tag_value
 from launcher.submit import job_name
 from launcher.sweep import Owners, Sweep
@@ -27,7 +28,7 @@ def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
     """
     if not job_run_tags:
         return Owners(frozenset())
-    job_run_ids = [each for each in records.open_job_run_ids() if tag_value(each) in job_run_tags]
+    job_run_ids = [each for each in records.open_names() if tag_value(run_of(each)) in job_run_tags]
     with ThreadPoolExecutor(READERS, thread_name_prefix="owners") as readers:
         states = list(readers.map(lambda job_run_id: _state_of(records, job_run_id), job_run_ids))
     return Owners(
@@ -36,7 +37,7 @@ def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
             for job_run_id, state in zip(job_run_ids, states)
             if state is not None
             for session in state.open_sessions()
-            for name in _names_of(records, job_run_id, session)
+            for name in _names_of(records, run_of(job_run_id), session)
         ),
         unreadable_job_runs=tuple(job_run_id for job_run_id, state in zip(job_run_ids, states) if state is None),
     )

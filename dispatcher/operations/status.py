@@ -14,10 +14,11 @@ from compactor.planning.cluster_plan import Cost
 from compactor.planning.spec import Partition
 from compactor.sessions.session_log import Heartbeat
 from compactor.storage.paths import SessionFolder
-from dispatcher.job_runs.costs import expected_cost, session_cost, total_usd
+from dispatcher.job_runs.costs import expected_cost, expected_usd, session_cost, used_usd
 from dispatcher.job_runs.history import EndedJobRun
-from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus, SessionState, expected_sla
+from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus, SessionState, ShardsState, expected_sla
 from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.shards import ShardName
 from dispatcher.operations.waits import Waits, for_money
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 
@@ -32,6 +33,9 @@ OPEN = (JobRunStatus.WAITING, JobRunStatus.RUNNING)
 
 BUFFER_SHARE, BUFFER_SECONDS_MIN = 0.1, 0.5
 """That an expected SLA has above what is predicted: the band reaches as far below it as above it."""
+
+SHARD_SESSIONS_SHOWN = 10
+"""Running sessions that are shown of a job run with shards."""
 
 REJECTIONS_MAX = 10
 """The most rejections shown for one job run, the latest ones."""
@@ -73,6 +77,20 @@ class SessionView(Document):
     cost: Cost | None = None
 
 
+class ShardsView(Document):
+    """Of a job run over many streams, which several dispatchers may share.
+
+    count, ended  its shards, and how many of them have ended
+    sessions_done  sessions that succeeded in those
+    owners        dispatchers that hold a shard now; only where one job run is asked for
+    """
+
+    count: int
+    ended: int
+    sessions_done: int
+    owners: tuple[str, ...] = ()
+
+
 class RejectionView(Document):
     """A rejected document that named a job run; it is on the dead-letter queue."""
 
@@ -98,6 +116,7 @@ class JobRunView(Document):
     expected_usd  what the clusters of its sessions and their requests are expected to cost; None: it launches none
     usd           what they used so far
     finds_sessions  it may have further sessions: it finds them as it reaches their streams
+    shards        with these, `sessions` are only the first of those that run
     """
 
     job_run_id: str
@@ -122,6 +141,7 @@ class JobRunView(Document):
     expected_usd: float | None = None
     usd: float | None = None
     finds_sessions: bool = False
+    shards: ShardsView | None = None
 
 
 def view_job_run(records: JobRunStore, job_run_id: str, clock: Clock, *, with_sessions: bool = True) -> JobRunView:
@@ -166,7 +186,9 @@ def find_job_run(
     view = _view(job_run_id, state, log.entry(1).at_ms, clock, waits)
     if not with_sessions:
         return view
-    sessions = _sessions(records, state, clock)
+    if state.shards is not None:
+        return _with_shards(records, view, state, state.shards, clock).model_copy(update={"rejections": rejections})
+    sessions = _sessions(records, job_run_id, state.sessions.values(), clock)
     refined = {each.session_id: each.expected_sla for each in sessions if each.expected_sla is not None}
     expected = expected_sla(state, log.entry(1).at_ms, clock.now_ms(), refined)
     left = _left(expected, view.seconds) if state.status.is_open else None
@@ -205,9 +227,44 @@ def _view(
         waiters=len(state.waiters),
         reasons=_reasons(state),
         requested_job_run_id=state.rejected.requested_job_run_id if state.rejected is not None else None,
-        expected_usd=total_usd(expected_cost(session) for session in state.sessions.values()),
-        usd=total_usd(session_cost(session, clock.now_ms()) for session in state.sessions.values()),
+        expected_usd=expected_usd(state),
+        usd=used_usd(state, clock.now_ms()),
         finds_sessions=state.is_finding and state.status.is_open,
+        shards=_shards(state),
+    )
+
+
+def _shards(state: JobRunState) -> ShardsView | None:
+    shards = state.shards
+    if shards is None:
+        return None
+    return ShardsView(count=shards.count, ended=len(shards.ended), sessions_done=shards.outcome.sessions)
+
+
+def _with_shards(
+    records: JobRunStore, view: JobRunView, state: JobRunState, shards: ShardsState, clock: Clock
+) -> JobRunView:
+    """Adds the dispatchers that hold its shards, and sessions that run: a bounded number of requests."""
+    if not state.status.is_open:
+        return view
+    markers = {marker.job_run_id: marker.valid for marker in records.open_markers()}
+    names = [ShardName(view.job_run_id, number, shards.count).text for number in shards.open]
+    held = {name: mark.owner for name in names if (mark := markers.get(name)) is not None and mark.owner is not None}
+    states = [records.state(name) for name in held]
+    running = [each for found in states for each in found.open_sessions() if each.in_flight is not None]
+    expected = [expected_sla(found, view.accepted_at_ms, clock.now_ms()) for found in states]
+    known = [each for each in (view.expected_sla, *expected) if each is not None]
+    return view.model_copy(
+        update={
+            "sessions": _sessions(records, view.job_run_id, running[:SHARD_SESSIONS_SHOWN], clock),
+            "expected_sla": max(known, default=None),
+            "shards": ShardsView(
+                count=shards.count,
+                ended=len(shards.ended),
+                sessions_done=shards.outcome.sessions,
+                owners=tuple(sorted(set(held.values()))),
+            ),
+        }
     )
 
 
@@ -317,14 +374,11 @@ def _unreadable(records: JobRunStore, job_run_id: str, reason: str) -> JobRunVie
     )
 
 
-def _sessions(records: JobRunStore, state: JobRunState, clock: Clock) -> tuple[SessionView, ...]:
-    if state.accepted is None:
-        return ()
-    job_run_id = state.accepted.spec.job_run_id
+def _sessions(
+    records: JobRunStore, job_run_id: str, sessions: Iterable[SessionState], clock: Clock
+) -> tuple[SessionView, ...]:
     with ThreadPoolExecutor(READERS, thread_name_prefix="status") as readers:
-        return tuple(
-            readers.map(lambda session: _session(records, job_run_id, session, clock), state.sessions.values())
-        )
+        return tuple(readers.map(lambda session: _session(records, job_run_id, session, clock), sessions))
 
 
 def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock: Clock) -> SessionView:

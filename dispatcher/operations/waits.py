@@ -17,6 +17,7 @@ from compactor.storage.paths import TURNS_LOG, MarkedJobRun
 from dispatcher.job_runs.job_run_log import JobRunAccepted, JobRunState
 from dispatcher.job_runs.job_run_store import JobRunStore, OpenMarker
 from dispatcher.job_runs.ranking import ahead_of, mark_of, stream_digest
+from dispatcher.job_runs.shards import run_of
 from dispatcher.job_runs.turn_log import TURN_LOG, TurnAction, TurnState
 from dispatcher.job_runs.turns import open_streams
 
@@ -84,12 +85,12 @@ class Waits:
         for turn in seen.turns.turns.values():
             is_other = turn.job_run_id != mark.job_run_id and turn.job_run_id in seen.markers
             if is_other and turn.table == mark.table and not set(streams).isdisjoint(turn.streams):
-                return f"{turn.job_run_id} runs"
+                return f"{run_of(turn.job_run_id)} runs"
         marks = [each.valid for each in seen.markers.values() if each.valid is not None]
         for ahead in ahead_of(mark, streams, marks)[:AHEAD_READ_MAX]:
             state = self._state_of(ahead.job_run_id)
             if state is not None and not open_streams(state).isdisjoint(streams):
-                return f"{ahead.job_run_id} is ahead"
+                return f"{run_of(ahead.job_run_id)} is ahead"
         return None
 
     def _state_of(self, job_run_id: str) -> JobRunState | None:
@@ -117,7 +118,7 @@ def for_money(state: JobRunState) -> str | None:
 
 def _mark(seen: _Seen, accepted: JobRunAccepted, accepted_at_ms: int) -> MarkedJobRun:
     """As it is marked, by which dispatchers rank it."""
-    marker = seen.markers.get(accepted.spec.job_run_id)
+    marker = seen.markers.get(accepted.name)
     if marker is not None and marker.valid is not None and marker.valid.table is not None:
         return marker.valid
-    return mark_of(accepted.spec, accepted.partitions, accepted_at_ms)
+    return mark_of(accepted.name, accepted.spec, accepted.partitions, accepted_at_ms)

@@ -33,6 +33,7 @@ from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.meter import Meter
 from dispatcher.job_runs.publisher import Publisher, PublisherSettings
 from dispatcher.job_runs.session_finding import SessionFinding
+from dispatcher.job_runs.sharding import Sharding
 from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
 from launcher.bundle_run import BundleDependencies
@@ -132,7 +133,8 @@ class Desk:
         listeners = Listeners(self.publisher, self.answers, self.meter, self.tables)
         admission = self.admission or Admission(own_lake=default_lake)
         open_lake = self.open_lake or self._open_lake
-        launchers = Launchers(launcher, bundles, SessionFinding(open_lake, admission.file_refusals, self.clock))
+        finding = SessionFinding(open_lake, admission.file_refusals, self.clock)
+        launchers = Launchers(launcher, bundles, finding, Sharding(self.records, open_lake, self.clock))
         self.controller = JobRunController(self.owner, self.records, launchers, listeners, self.settings, self.clock)
         self.turns = self.controller.turns
         self.intake = Intake(

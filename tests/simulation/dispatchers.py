@@ -45,6 +45,7 @@ from dispatcher.job_runs.meter import Meter
 from dispatcher.job_runs.publisher import Publisher, PublisherSettings
 from dispatcher.job_runs.ranking import table_digest
 from dispatcher.job_runs.session_finding import SessionFinding
+from dispatcher.job_runs.sharding import Sharding
 from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.job_runs.turns import TurnAnswer, Turns
 from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
@@ -316,7 +317,9 @@ class TurnTakingWatcher(Watcher):
 class Job:
     """A Spark job: it starts, commits once, logs that, and ends; or fails at any of these steps."""
 
-    def __init__(self, world: World, job: SparkJob) -> None:
+    def __init__(self, world: World, job: SparkJob, launched_by: str) -> None:
+        """`launched_by`: the process."""
+        self.launched_by = launched_by
         self._world = world
         self._job = job
         self._exit_code: int | None = None
@@ -428,7 +431,7 @@ class NodeCluster:
             if world.happens(0.03):
                 raise Unavailable("the cluster has no room")
             world.meet(self._process, "launch", after=False)
-            world.jobs[job.name] = Job(world, job)
+            world.jobs[job.name] = Job(world, job, self._process.name)
             world.note(self._process.name, "launch", job.name)
             world.meet(self._process, "launch", after=True)
         if world.happens(0.02):
@@ -487,7 +490,7 @@ class Node:
         listeners = Listeners(self.publisher, self.answers, Meter(clock), tables)
         admission = Admission(own_lake=world.lake.location)
         finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)
-        launchers = Launchers(launcher, bundles, finding)
+        launchers = Launchers(launcher, bundles, finding, Sharding(self.records, lambda _: world.lake, clock))
         self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
         if world.takes_any_turn:
             take_any_turn(self.controller.turns)
@@ -807,6 +810,17 @@ class World:
             for at_work in by_destination.values()
             for (_, ends, job_run_id), (begins, _, other_id) in itertools.pairwise(sorted(at_work))
         )
+
+    def sharing(self) -> dict[str, int]:
+        """By job run: the most dispatchers whose Spark jobs of it ran at once."""
+        ran: defaultdict[str, list[tuple[float, float, str]]] = defaultdict(list)
+        for job in self.jobs.values():
+            if job.begun_at:
+                ran[job.plan.spec.job_run.job_run_id].append((job.begun_at, job.ended_at, job.launched_by))
+        return {
+            job_run_id: max(len({by for begins, ends, by in at_work if begins <= at < ends}) for at, _, _ in at_work)
+            for job_run_id, at_work in ran.items()
+        }
 
     def _check_run(self, records: JobRunStore, each: Sent, recorded: int) -> None:
         log = records.log(each.job_run_id)

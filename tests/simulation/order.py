@@ -80,7 +80,7 @@ class OrderOfAcceptance:
     def _follow(self, log: str, action: object, at_ms: int) -> None:
         match action:
             case JobRunAccepted(spec=spec):
-                rank = stream_rank(spec.priority, at_ms, spec.job_run_id)
+                rank = stream_rank(spec.priority, action.accepted_at_ms(at_ms), action.name)
                 self._runs[log] = _Run(destination_of(spec), rank)
                 for pin in action.sessions:
                     self._add(log, pin, self._now())

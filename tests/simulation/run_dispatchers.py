@@ -45,16 +45,19 @@ def main() -> int:
         for table_id in TABLES:
             lake.create_table(table_id).append({}, pa.table({"id": [1]}))
         wide = DeltaCatalog(lake.store, ManualClock()).create_table(WIDE, ["day"])
-        for day in range(STREAMS_PINNED_MAX + 2):
+        for day in range(options.wide or STREAMS_PINNED_MAX + 2):
             wide.append({"day": str(day)}, pa.table({"id": [day]}))
         for seed in range(options.first, options.last + 1, options.step):
             many = MANY if seed % MANY_EVERY == 0 else None
-            tables = (*TABLES, WIDE) if seed % WIDE_EVERY == 499 else TABLES
+            tables = (*TABLES, WIDE) if options.wide or seed % WIDE_EVERY == 499 else TABLES
             world = World(seed, lake, tables, many, asks=frozenset(options.ask), trace=trace)
             try:
                 world.run()
             except Exception as error:  # noqa: BLE001  (any error: the other seeds still run)
                 world.wrong(f"{type(error).__name__}: {error}")
+            if options.wide:
+                most = max(world.sharing().values())
+                sys.stdout.write(f"{seed} dispatchers at work on one job run at once: {most}\n")
             wrong = "; ".join(world.violations)
             is_right = is_right and not wrong
             sys.stdout.write(f"{seed} {world.digest} {f'WRONG: {wrong}' if wrong else 'right'}\n")
@@ -69,6 +72,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--step", type=int, default=1, help="each so many of them (%(default)s)")
     parser.add_argument("--ask", type=Ask, action="append", default=[], help=", ".join(Ask))
     parser.add_argument("--trace", action="store_true", help="each line of the log that the hash is of, too")
+    parser.add_argument("--wide", type=int, help="job runs over so many streams, too; counts who shares one")
     parser.add_argument("--log", action="store_true", help="the dispatchers' own log lines, too")
     return parser.parse_args()
 

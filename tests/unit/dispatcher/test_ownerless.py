@@ -96,7 +96,7 @@ def test_without_clusters_nothing_is_read(desk: Desk, monkeypatch: pytest.Monkey
     def list_nothing() -> list[str]:
         raise AssertionError("the open job runs were listed")
 
-    monkeypatch.setattr(desk.records, "open_job_run_ids", list_nothing)
+    monkeypatch.setattr(desk.records, "open_names", list_nothing)
     assert owners(desk) == Owners(frozenset())
     with pytest.raises(AssertionError):
         owners(desk, job_run_id)

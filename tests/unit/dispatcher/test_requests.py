@@ -170,18 +170,21 @@ def test_the_first_sweep_of_a_dispatcher_reads_no_log_either(counted: Counted) -
     idle.close()
 
 
-def test_a_job_run_that_is_held_without_a_running_session_costs_6_requests_a_minute(counted: Counted) -> None:
+@pytest.mark.parametrize(("max_sessions", "held"), [(12, 11), (1, 1)], ids=["is held", "is left to others"])
+def test_a_job_run_without_a_running_session_costs_6_requests_a_minute(
+    counted: Counted, max_sessions: int, held: int
+) -> None:
     for number in range(11):
         counted.desk.append([{"id": 1}], table=f"ACME.T{number}.V1")
         counted.desk.send(instruction(job_run_id=f"run {number}", source_table_id=f"ACME.T{number}.V1"))
         counted.desk.take()
-    dead, second = quiet(counted, "dead", max_sessions=11), quiet(counted, "second")
+    dead, second = quiet(counted, "dead", max_sessions=11), quiet(counted, "second", max_sessions=max_sessions)
     dead.tick()
     dead.close()
     for _ in range(400):
         counted.desk.clock.sleep(1.0)
         second.tick()
-    assert second.controller.job_runs_held == 11
+    assert second.controller.job_runs_held == held
     assert requests_a_minute(second, counted.state) <= 11 * 6 + 3
     second.close()
 

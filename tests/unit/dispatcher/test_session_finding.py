@@ -21,7 +21,8 @@ from compactor.storage.opening import open_store
 from dispatcher.intake.intake import Accepted
 from dispatcher.intake.pinning import CLOCKS_APART_MS, STREAMS_PINNED_MAX
 from dispatcher.intake.retry import begin_retry, plan_retry
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionState
+from dispatcher.job_runs.shards import ShardName
 from launcher.outcomes import NothingToDo
 from tests.fakes.dispatch_desk import Busy, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
@@ -68,8 +69,15 @@ def append_days(lake: DeltaCatalog, until: int = STREAMS, first: int = 0) -> Non
         table.append({"day": f"{day:03}"}, pa.table({"id": [day]}))
 
 
+def sessions(desk: Desk, job_run_id: str) -> list[SessionState]:
+    """Of its shards."""
+    shards = desk.job_run(job_run_id).shards
+    names = [] if shards is None else [ShardName(job_run_id, each, shards.count).text for each in range(shards.opened)]
+    return [session for name in names for session in desk.job_run(name).sessions.values()]
+
+
 def partitions(desk: Desk, job_run_id: str) -> list[str]:
-    return sorted(session.pin.partition["day"] for session in desk.job_run(job_run_id).sessions.values())
+    return sorted(session.pin.partition["day"] for session in sessions(desk, job_run_id))
 
 
 ALL = [f"{day:03}" for day in range(STREAMS)]
@@ -85,7 +93,7 @@ def test_many_streams_are_accepted_by_an_entry_that_names_none_of_them(desk: Des
     state = desk.job_run(job_run_id)
     assert (state.status, state.is_finding) == (JobRunStatus.SUCCEEDED, False)
     assert partitions(desk, job_run_id) == ALL
-    assert list(state.sessions) == [f"{job_run_id}.{number}" for number in range(1, STREAMS + 1)]
+    assert len({session.pin.session_id for session in sessions(desk, job_run_id)}) == STREAMS
 
 
 def test_few_streams_are_pinned_when_they_are_accepted(tmp_path: Path) -> None:
@@ -142,10 +150,12 @@ def test_a_successor_finds_what_its_predecessor_had_not(folder: Path) -> None:
     first = Busy(folder, clock=clock, state=state)
     job_run_id = first.accept(source_table_id=WIDE)
     state.fail("put_if_absent", f"log/{4:020d}.json", times=None)
-    first.controller.tick()
-    before = first.job_run(job_run_id)
-    assert before.is_finding
-    assert 0 < len(before.sessions) < STREAMS
+    for _ in range(3):
+        first.controller.tick()
+        clock.sleep(1)
+    shards = first.job_run(job_run_id).shards
+    assert shards is not None
+    assert first.job_run(ShardName(job_run_id, 0, shards.count).text).is_finding
     state.heal()
     first.controller.drain(0.0)
     second = Idle(folder, clock=clock, state=state, queue=first.queue, owner="second")
