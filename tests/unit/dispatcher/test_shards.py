@@ -13,7 +13,7 @@ import pytest
 
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Unavailable
-from compactor.storage.paths import JobRunFolder, LogObject
+from compactor.storage.paths import JobRunFolder, LogObject, PausedObject
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
 from dispatcher.job_runs.claims import Claim, claim_job_run
@@ -131,6 +131,35 @@ def test_a_cancel_reaches_the_shards_and_the_job_run_ends_as_cancelled(tmp_path:
     assert (ended.outcome.status, ended.outcome.reasons) == ("cancelled", ("not now",))
     assert all(desk.job_run(name).status is JobRunStatus.CANCELLED for name in shards_of(desk, job_run_id))
     assert Counter(desk.sink.names)["job_run.cancelled"] == 1
+    desk.close()
+
+
+def test_a_pause_of_the_job_run_keeps_its_shards_from_starting_and_is_told_once(tmp_path: Path) -> None:
+    hold = threading.Event()
+    desk = Desk(tmp_path)
+    desk.settings = replace(desk.settings, pause_look_seconds=0.0)
+    desk = replace(desk)
+    append_days(desk.lake)
+    desk.cluster.behaves = lambda _: Succeeds(hold)
+    job_run_id = desk.accept(source_table_id=WIDE)
+    desk.tick_until(lambda: desk.cluster.running == 2)
+    what = PausedObject("job_runs", job_run_id)
+    desk.records.pauses.pause(what, "a release")
+    tick_all(desk)
+    hold.set()
+    desk.tick_until(lambda: desk.job_run(job_run_id).paused is not None and desk.cluster.running == 0)
+    tick_all(desk)
+    assert desk.cluster.running == 0
+    launched = len(desk.cluster.launched)
+    tick_all(desk)
+    assert len(desk.cluster.launched) == launched < STREAMS
+    assert all(desk.job_run(name).paused is None for name in shards_of(desk, job_run_id))
+    desk.records.pauses.resume(what)
+    desk.tick_until(lambda: desk.job_run(job_run_id).ended is not None)
+    desk.run()
+    assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    names = Counter(desk.sink.names)
+    assert (names["job_run.paused"], names["job_run.resumed"]) == (1, 1)
     desk.close()
 
 
