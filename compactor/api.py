@@ -50,6 +50,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     spark: SparkSession | None = None,
     progress: Listener | None = None,
     engine: Engine | None = None,
+    wait_seconds: float = 0.0,
 ) -> JobRunResult:
     """Applies every pending upsert and delete of a table to its compacted streams; returns when all is committed.
 
@@ -75,14 +76,20 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     engine                runs the steps of all sessions, instead of `spark`
     progress              called with a `SessionProgress` whenever there is progress, from any thread, one call at
                           a time
+    wait_seconds          of a table with `session_plans`, whose streams another compactor may have: how long to wait
+                          for its end. One that was killed keeps others away until the time of its plan is over,
+                          which the error names; 0: refused at once. Other partitions are compacted meanwhile
 
     Returns a result per session. A session with nothing to do has no rounds, and Spark is not started for it.
     Raises `Invalid` with every reason for arguments or input that can never work, `Fenced` if another compactor works
-    on the same stream, `Unavailable` if the lake cannot be reached. If a partition fails, the others are compacted all
-    the same: the error names it, and its `result` has the outcome of all (`sessions`, `failures`).
+    on the same stream, `Conflict` if that one has announced it (`wait_seconds`), `Unavailable` if the lake cannot be
+    reached. If a partition fails, the others are compacted all the same: the error names it, and its `result` has the
+    outcome of all (`sessions`, `failures`).
     """
     if delta_catalog_client is None:
         raise Invalid("delta_catalog_client is missing: pass DeltaCatalog.open('s3://bucket/prefix') or a local one")
+    if not 0 <= wait_seconds < float("inf"):
+        raise Invalid(f"wait_seconds is {wait_seconds}: give 0 or more seconds")
     clock = SystemClock()
     lake = delta_catalog_client.for_one_run()
     if isinstance(primary_keys, str):
@@ -128,7 +135,7 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
         from compactor.engine.spark import SparkEngine
 
         engine = SparkEngine(spark.sparkContext)
-    return run_here(run, lake, clock, engine, progress)
+    return run_here(run, lake, clock, engine, progress, wait_seconds)
 
 
 def _sort_key(pair: tuple[str, str]) -> SortKey:

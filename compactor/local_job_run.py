@@ -9,6 +9,7 @@ The dispatcher does the same on many machines (`dispatcher/job_runs/`); both wri
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,8 +26,9 @@ from compactor.engine.protocol import Engine
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import EventSink, NoSink, Subject
 from compactor.events.session_events import publish_session
+from compactor.log_context import operator_log
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid, LithifyError, Unavailable
+from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
 from compactor.model.machine import usable_cores
 from compactor.model.names import render_partition
 from compactor.planning.session_planner import (
@@ -34,6 +36,7 @@ from compactor.planning.session_planner import (
     PinnedSession,
     measure_session,
     pin_sessions,
+    pinned_session,
     plan_measured,
     spec_as_compacted,
 )
@@ -64,51 +67,40 @@ class _Planned:
     side_by_side: bool = False
 
 
+WAIT_POLL_SECONDS = 5.0
+"""Between two looks at a stream that another session has: short beside a session, and one or two requests each."""
+
+
 def run_here(
-    run: JobRunSpec, lake: DeltaCatalog, clock: Clock, engine: Engine | None, listener: Listener | None = None
+    run: JobRunSpec,
+    lake: DeltaCatalog,
+    clock: Clock,
+    engine: Engine | None,
+    listener: Listener | None = None,
+    wait_seconds: float = 0.0,
 ) -> JobRunResult:
     """Runs every session: on `engine`, if it is given; else small ones in this process, and large ones on a Spark that
     is started for them. See `compact` for the errors.
 
     All sessions are planned before the first one runs. If a partition's input is bad, the others are compacted all the
-    same; the error is raised when all have ended, with the outcome of the others as its `result`.
+    same; the error is raised when all have ended, with the outcome of the others as its `result`. Sessions whose stream
+    another session has (`sessions/in_flight.py`) come last: they are planned anew when it has ended, or its time is
+    over, and are refused when they have waited for `wait_seconds`.
     """
     sink = _sink(run, clock)
     sessions = pin_sessions(run, lake)
-    failed: dict[str, LithifyError] = {}
-    plans = _plan_all(run, sessions, lake, clock, engine, failed)
-    destination = None
-    if plans or not failed:
-        destination = lake.create_table_like(run.destination_compacted_table_id, lake.table(run.source_table_id))
-    at_work = [session for session in sessions if _id(session) in plans]
-    results = {_id(each): _nothing_to_do(each) for each in sessions if not each.has_work}
-    lock = threading.Lock()
-
-    def run_one(session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]]) -> None:
-        on_heartbeat = _listener_of(listener, lock, session, at_work.index(session) + 1, len(at_work))
-        on_heartbeat(None)
-        launched_at_seconds = clock.monotonic_seconds()
-        plan, chosen = ready()
-        with _set_aside(session, failed):
-            try:
-                before_seconds = clock.monotonic_seconds() - launched_at_seconds
-                results[_id(session)] = run_attempt(
-                    plan, lake, lake.store, chosen, 1, clock, on_heartbeat=on_heartbeat, before_seconds=before_seconds
-                )
-            finally:
-                _publish(session.spec, lake, sink, clock)
-
-    def run_beside_others(session: PinnedSession) -> None:
-        run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()))
-
-    side_by_side(lake.location, run_beside_others, [each for each in at_work if plans[_id(each)].side_by_side])
+    work = _Work(run, lake, clock, engine, listener, sink)
     with _Engines(engine, f"lithify {run.job_run_id}") as engines:
-        for session in at_work:
-            planned = plans[_id(session)]
-            if not planned.side_by_side:
-                run_one(session, partial(engines.ready_for, planned))
-    if destination is not None and destination.properties.publish:
-        _publish_table(run, lake, destination, [session.spec for session in sessions], sink, clock)
+        work.run_all(sessions, engines, as_pinned=True)
+        until_seconds = clock.monotonic_seconds() + wait_seconds
+        while (blocked := work.blocked(sessions)) and (left := until_seconds - clock.monotonic_seconds()) > 0:
+            work.tell_waiting(blocked)
+            clock.sleep(min(left, WAIT_POLL_SECONDS))
+            work.run_all(work.pin_again(blocked), engines, as_pinned=False)
+    work.say_how_to_wait(sessions, wait_seconds)
+    if work.destination is not None and work.destination.properties.publish:
+        _publish_table(run, lake, work.destination, [session.spec for session in sessions], sink, clock)
+    results, failed = work.results, work.failed
     ended = tuple(results[_id(session)] for session in sessions if _id(session) in results)
     in_error = [session for session in sessions if _id(session) in failed]
     failures = tuple(_failure(session, failed[_id(session)]) for session in in_error)
@@ -116,6 +108,126 @@ def run_here(
     if in_error:
         raise _together([failed[_id(session)] for session in in_error], outcome)
     return outcome
+
+
+class _Work:
+    """The sessions of a job run while they run: what came of each, by its id.
+
+    destination  the table, once a session has been planned, or there is nothing to do
+    """
+
+    def __init__(
+        self,
+        run: JobRunSpec,
+        lake: DeltaCatalog,
+        clock: Clock,
+        engine: Engine | None,
+        listener: Listener | None,
+        sink: EventSink,
+    ) -> None:
+        self.results: dict[str, SessionResult] = {}
+        self.failed: dict[str, LithifyError] = {}
+        self.destination: Table | None = None
+        self._run = run
+        self._lake = lake
+        self._clock = clock
+        self._engine = engine
+        self._listener = listener
+        self._sink = sink
+        self._attempts: Counter[str] = Counter()
+        self._waits_for: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def run_all(self, sessions: Sequence[PinnedSession], engines: _Engines, *, as_pinned: bool) -> None:
+        """`as_pinned`: they were pinned just now, their logs are not read again."""
+        plans = _plan_all(self._run, sessions, self._lake, self._clock, self._engine, self.failed, as_pinned=as_pinned)
+        if self.destination is None and (plans or not self.failed):
+            source = self._lake.table(self._run.source_table_id)
+            self.destination = self._lake.create_table_like(self._run.destination_compacted_table_id, source)
+        at_work = [session for session in sessions if _id(session) in plans]
+        self.results.update({_id(each): _nothing_to_do(each) for each in sessions if not each.has_work})
+
+        def run_one(session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]]) -> None:
+            on_heartbeat = self._listener_of(session, at_work.index(session) + 1, len(at_work))
+            on_heartbeat(None)
+            self._run_one(session, ready, on_heartbeat)
+
+        def run_beside_others(session: PinnedSession) -> None:
+            run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()))
+
+        location = self._lake.location
+        side_by_side(location, run_beside_others, [each for each in at_work if plans[_id(each)].side_by_side])
+        for session in at_work:
+            planned = plans[_id(session)]
+            if not planned.side_by_side:
+                run_one(session, partial(engines.ready_for, planned))
+
+    def _run_one(
+        self,
+        session: PinnedSession,
+        ready: Callable[[], tuple[SessionPlan, Engine]],
+        on_heartbeat: Callable[[Heartbeat | None], None],
+    ) -> None:
+        launched_at_seconds = self._clock.monotonic_seconds()
+        plan, chosen = ready()
+        self._attempts[_id(session)] += 1
+        attempt = self._attempts[_id(session)]
+        with _set_aside(session, self.failed):
+            try:
+                before_seconds = self._clock.monotonic_seconds() - launched_at_seconds
+                self.results[_id(session)] = run_attempt(
+                    plan,
+                    self._lake,
+                    self._lake.store,
+                    chosen,
+                    attempt,
+                    self._clock,
+                    on_heartbeat=on_heartbeat,
+                    before_seconds=before_seconds,
+                )
+            finally:
+                _publish(session.spec, self._lake, self._sink, self._clock)
+
+    def blocked(self, sessions: Sequence[PinnedSession]) -> list[PinnedSession]:
+        """The sessions whose stream another session has."""
+        return [session for session in sessions if isinstance(self.failed.get(_id(session)), Conflict)]
+
+    def pin_again(self, blocked: Sequence[PinnedSession]) -> list[PinnedSession]:
+        """The same sessions with the work that is left by now. What came of them until now is forgotten."""
+        again: list[PinnedSession] = []
+        for session in blocked:
+            del self.failed[_id(session)]
+            with _set_aside(session, self.failed):
+                again.append(pinned_session(session.spec, self._lake))
+        return again
+
+    def tell_waiting(self, blocked: Sequence[PinnedSession]) -> None:
+        for number, session in enumerate(blocked, 1):
+            reason = str(self.failed[_id(session)])
+            if self._waits_for.get(_id(session)) != reason:
+                self._waits_for[_id(session)] = reason
+                operator_log("session_waits", session_id=_id(session), reason=reason)
+                self._tell(SessionProgress(number, len(blocked), session.spec.partition, None, waits_for=reason))
+
+    def say_how_to_wait(self, sessions: Sequence[PinnedSession], wait_seconds: float) -> None:
+        waited = (
+            f"it has waited for {wait_seconds:g} s" if wait_seconds else "it waits with wait_seconds (--wait-seconds)"
+        )
+        for session in self.blocked(sessions):
+            self.failed[_id(session)] = Conflict(f"{self.failed[_id(session)]}; {waited}")
+
+    def _listener_of(self, session: PinnedSession, number: int, sessions: int) -> Callable[[Heartbeat | None], None]:
+        return lambda beat: self._tell(SessionProgress(number, sessions, session.spec.partition, beat))
+
+    def _tell(self, progress: SessionProgress) -> None:
+        """One call at a time, since sessions may run side by side."""
+        if self._listener is None:
+            return
+        try:
+            with self._lock:
+                self._listener(progress)
+        except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
+            structlog.get_logger().warning("progress_listener_failed", reason=f"{type(error).__name__}: {error}")
 
 
 class _Engines:
@@ -156,9 +268,11 @@ def _plan_all(
     clock: Clock,
     engine: Engine | None,
     failed: dict[str, LithifyError],
+    *,
+    as_pinned: bool,
 ) -> dict[str, _Planned]:
     """The plan of every session that has something to do, by its id."""
-    measured = _measure_all(sessions, lake, clock, failed)
+    measured = _measure_all(sessions, lake, clock, failed, as_pinned=as_pinned)
     at_hand = InProcessEngine().resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
     places: tuple[Place | None, ...] = (None,) * len(measured)
     if engine is None:
@@ -184,14 +298,19 @@ def _plan_all(
 
 
 def _measure_all(
-    sessions: Sequence[PinnedSession], lake: DeltaCatalog, clock: Clock, failed: dict[str, LithifyError]
+    sessions: Sequence[PinnedSession],
+    lake: DeltaCatalog,
+    clock: Clock,
+    failed: dict[str, LithifyError],
+    *,
+    as_pinned: bool,
 ) -> dict[str, MeasuredSession]:
     """The figures of every session that has something to do, by its id, in the order of sessions."""
 
     def measure(session: PinnedSession) -> MeasuredSession | None:
         with _set_aside(session, failed):
             refuse_beside_another(session.spec, lake, clock)
-            return measure_session(session.spec, lake, as_pinned=True)
+            return measure_session(session.spec, lake, as_pinned=as_pinned)
         return None
 
     found = side_by_side(lake.location, measure, [session for session in sessions if session.has_work])
@@ -243,23 +362,6 @@ def _together(errors: Sequence[LithifyError], result: JobRunResult) -> LithifyEr
     together.result = result
     together.__cause__ = None if together is first else first
     return together
-
-
-def _listener_of(
-    listener: Listener | None, lock: threading.Lock, session: PinnedSession, number: int, sessions: int
-) -> Callable[[Heartbeat | None], None]:
-    """`lock`: held while the listener is called, since sessions may run side by side."""
-
-    def on_heartbeat(heartbeat: Heartbeat | None) -> None:
-        if listener is None:
-            return
-        try:
-            with lock:
-                listener(SessionProgress(number, sessions, session.spec.partition, heartbeat))
-        except Exception as error:  # noqa: BLE001  (who cannot listen stops no session)
-            structlog.get_logger().warning("progress_listener_failed", reason=f"{type(error).__name__}: {error}")
-
-    return on_heartbeat
 
 
 def _publish(spec: SessionSpec, lake: DeltaCatalog, sink: EventSink, clock: Clock) -> None:

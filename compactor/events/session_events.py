@@ -1,7 +1,8 @@
 """The events that end a session, for every runner; and all events of sessions that run in the caller's process.
 
 A launcher may try a session again, so it publishes the session's end. `compact()` makes one attempt, so here the end of
-the attempt is the end of the session.
+the attempt is the end of the session; another one follows only if it waits for a
+compactor that began a moment before it.
 """
 
 from __future__ import annotations

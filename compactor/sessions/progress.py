@@ -15,12 +15,14 @@ class SessionProgress:
 
     number, sessions  the number of the session among those with work, and their count
     heartbeat         its progress; None: it starts, and perhaps a Spark for it
+    waits_for         who has its stream, if it waits for another session's end; its number is that among the waiting
     """
 
     number: int
     sessions: int
     partition: PartitionValues
     heartbeat: Heartbeat | None
+    waits_for: str | None = None
 
 
 Listener = Callable[[SessionProgress], None]

@@ -80,6 +80,12 @@ def compact_table(
     content_type: Annotated[
         ContentType | None, typer.Option(help="Of compacted files; left out: the table's own, or parquet.")
     ] = None,
+    wait_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0, help="How long to wait for another compactor of a table with session_plans; 0: refused at once."
+        ),
+    ] = 0.0,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -104,6 +110,7 @@ def compact_table(
                 max_rows_per_round=max_rows_per_round,
                 max_dead_row_share=max_dead_row_share,
                 progress=screen,
+                wait_seconds=wait_seconds,
             )
     except LithifyError as error:
         if isinstance(error.result, JobRunResult) and (error.result.sessions or output is not Output.TEXT):

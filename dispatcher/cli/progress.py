@@ -43,15 +43,19 @@ class ProgressScreen:
             name = printable(partition_text(progress.partition))
             if progress.sessions > 1:
                 name += f" ({progress.number} of {progress.sessions})"
+            if progress.waits_for is not None:
+                self._status.update(Text(f"{name} waits"))
+                self._line(f"{name} waits: {progress.waits_for}")
+                return
             beat = progress.heartbeat
             self._status.update(Text(f"{name}: {_standing(beat)}"))
             if beat is not None and beat.step == "committed" and (progress.number, beat.round_number) > self._committed:
                 self._committed = (progress.number, beat.round_number)
-                seconds = self._clock.monotonic_seconds() - self._began_at_seconds
-                line = (
-                    f"{seconds:6.1f} s  {name}: {_round(beat)} committed, {counted(beat.rows_done, 'delta row')} done"
-                )
-                self._out.print(Text(line), soft_wrap=not self._out.is_terminal)
+                self._line(f"{name}: {_round(beat)} committed, {counted(beat.rows_done, 'delta row')} done")
+
+    def _line(self, text: str) -> None:
+        seconds = self._clock.monotonic_seconds() - self._began_at_seconds
+        self._out.print(Text(f"{seconds:6.1f} s  {text}"), soft_wrap=not self._out.is_terminal)
 
 
 def _standing(beat: Heartbeat | None) -> str:

@@ -13,11 +13,16 @@ from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import SessionPlanEnded, SessionPlanned
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.engine.in_process import InProcessEngine
-from compactor.model.errors import Conflict, Corrupt, Fenced
+from compactor.local_job_run import WAIT_POLL_SECONDS, run_here
+from compactor.model.errors import Conflict, Corrupt, Fenced, Invalid
 from compactor.model.names import Operation
+from compactor.planning.spec import JobRunResult, JobRunSpec
 from compactor.schemas.text import parse_schema
 from compactor.sessions.in_flight import LASTS_SECONDS_MIN
+from compactor.sessions.progress import SessionProgress
+from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID
+from tests.conftest import Command
 from tests.crashes import Asked, Delta, Lake, LaterClock, attempt, check_rows
 from tests.fakes.doomed_store import Doom, DoomedStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
@@ -61,7 +66,7 @@ def kill_before_commit(lake: Lake, job_run_id: str) -> None:
         attempt(lake.plan(TWO_ROUNDS, job_run_id), lake, InProcessEngine(), 1, store)
 
 
-def during(lake: Lake, what: Callable[[], None]) -> HeldEngine:
+def during(what: Callable[[], None]) -> HeldEngine:
     """An engine that does something before the first commit of a session."""
     todo = [what]
     return HeldEngine(lambda: todo.pop()() if todo else None)
@@ -94,7 +99,7 @@ def test_a_second_compactor_is_refused_before_it_begins_and_told_who_is_at_work(
         refused.append(str(error.value))
         assert len(list(lake.folder.rglob("*"))) == written
 
-    attempt(lake.plan(TWO_ROUNDS, "first"), lake, during(lake, call), 1)
+    attempt(lake.plan(TWO_ROUNDS, "first"), lake, during(call), 1)
     assert "is being compacted by job run first since" in refused[0]
     check_rows(lake)
 
@@ -166,7 +171,7 @@ def test_a_session_whose_plan_was_replaced_commits_nothing_more(lake: Lake, comm
             kill_before_commit(lake, "second")
 
     with pytest.raises(Fenced, match=r"was overtaken and commits nothing more"):
-        attempt(lake.plan(TWO_ROUNDS, "first"), lake, during(lake, take_over), 1)
+        attempt(lake.plan(TWO_ROUNDS, "first"), lake, during(take_over), 1)
     if not commits:
         assert stream(lake).compacted is None
         in_force = stream(lake).in_flight
@@ -183,6 +188,145 @@ def test_a_lost_answer_to_the_last_commit_is_settled_though_the_commit_has_ended
     attempt(lake.plan(TWO_ROUNDS), lake, InProcessEngine(), 1, store)
     assert store.met
     check_rows(lake)
+
+
+class WaitingClock(LaterClock):
+    """Pauses end at once, and time goes by in those of seconds; `meanwhile` is called in each, with its number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self.meanwhile: Callable[[int], None] = lambda _: None
+
+    def monotonic_seconds(self) -> float:
+        return sum(self.pauses)
+
+    def sleep(self, seconds: float) -> None:
+        if seconds < 1:  # a log's, before it tries a number again
+            return
+        self.pauses.append(seconds)
+        self.put_forward(seconds)
+        self.meanwhile(len(self.pauses))
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> tuple[Lake, WaitingClock]:
+    """A lake whose stream a killed session has."""
+    clock = WaitingClock()
+    lake = Lake(tmp_path / "waiting", [], clock, session_plans=True)
+    lake.append([Delta(Operation.UPSERT, [row(1), row(2)]), Delta(Operation.UPSERT, [row(2), row(3)])])
+    kill_before_commit(lake, "first")
+    return lake, clock
+
+
+def run_waiting(
+    lake: Lake, wait_seconds: float, store: ObjectStore | None = None, told: list[SessionProgress] | None = None
+) -> JobRunResult:
+    run = lake.plan(TWO_ROUNDS, "second").spec.job_run
+    listener = None if told is None else told.append
+    return run_here(run, lake.catalog(store), lake.clock, InProcessEngine(), listener, wait_seconds)
+
+
+def test_who_waits_goes_on_when_the_other_has_ended_with_what_is_left(waiting: tuple[Lake, WaitingClock]) -> None:
+    lake, clock = waiting
+
+    def finish(number: int) -> None:
+        if number == 3:
+            attempt(lake.plan(TWO_ROUNDS, "first"), lake, InProcessEngine(), 2)
+
+    clock.meanwhile = finish
+    told: list[SessionProgress] = []
+    (session,) = run_waiting(lake, 600, told=told).sessions
+    assert (session.rounds, session.rows_out) == (0, 3)
+    assert clock.pauses == [WAIT_POLL_SECONDS] * 3
+    assert [each.waits_for is not None for each in told] == [True], "it is told once"
+    assert "is being compacted by job run first" in str(told[0].waits_for)
+    check_rows(lake)
+
+
+def test_who_waits_long_enough_takes_over_when_the_time_of_the_plan_is_over(waiting: tuple[Lake, WaitingClock]) -> None:
+    lake, clock = waiting
+    (session,) = run_waiting(lake, LASTS_SECONDS_MIN + 60).sessions
+    assert session.rounds == 2
+    assert LASTS_SECONDS_MIN - 10 < sum(clock.pauses) <= LASTS_SECONDS_MIN + WAIT_POLL_SECONDS
+    check_rows(lake)
+
+
+def test_the_wait_has_a_bound_and_its_error_says_who_is_at_work_and_until_when(
+    waiting: tuple[Lake, WaitingClock],
+) -> None:
+    lake, clock = waiting
+    with pytest.raises(Conflict, match=r"job run first since .*, from .* UTC on; it has waited for 12 s"):
+        run_waiting(lake, 12)
+    assert clock.pauses == [5.0, 5.0, 2.0]
+    with pytest.raises(Conflict, match=r"job run first since .*; it waits with wait_seconds \(--wait-seconds\)"):
+        run_waiting(lake, 0)
+    assert len(clock.pauses) == 3
+    assert stream(lake).compacted is None
+
+
+def test_of_two_that_begin_at_once_the_second_one_waits_and_tries_again(tmp_path: Path) -> None:
+    clock = WaitingClock()
+    lake = Lake(tmp_path / "lake", [], clock, session_plans=True)
+    lake.append([Delta(Operation.UPSERT, [row(1), row(2)]), Delta(Operation.UPSERT, [row(2), row(3)])])
+    log = lake.catalog().table(TABLE_ID).stream({}).log
+    store = DoomedStore(lake.store())
+    store.just_before(
+        f"{log.folder}/{log.load().entry_number + 1:020d}.json", lambda: kill_before_commit(lake, "first")
+    )
+    (session,) = run_waiting(lake, LASTS_SECONDS_MIN + 60, store).sessions
+    assert (session.rounds, session.rows_out) == (2, 3)
+    assert [(each.job_run_id, each.attempt) for each in plans_in(lake) if isinstance(each, SessionPlanned)] == [
+        ("first", 1),
+        ("second", 2),
+    ]
+    check_rows(lake)
+
+
+def test_while_one_partition_waits_the_others_are_compacted(tmp_path: Path) -> None:
+    clock = WaitingClock()
+    catalog = DeltaCatalog.open(tmp_path)
+    table = catalog.create_table(TABLE_ID, ["day"], primary_keys=["id"], properties={"session_plans": True})
+    for day in ("1", "2"):
+        table.append({"day": day}, pa.table({"id": [1, 2]}))
+    refused: list[Conflict] = []
+    seen: list[int] = []
+
+    def call() -> None:
+        clock.meanwhile = lambda _: seen.append(table.scan({"day": "2"}).to_table().num_rows)
+        run = JobRunSpec(
+            job_run_id="second",
+            source_table_id=TABLE_ID,
+            primary_keys=("id",),
+            lake=catalog.location,
+            destination_compacted_table_id=TABLE_ID,
+        )
+        with pytest.raises(Conflict, match=r"day=1.*is being compacted by job run compact-") as error:
+            run_here(run, catalog.for_one_run(), clock, InProcessEngine(), wait_seconds=7)
+        refused.append(error.value)
+
+    compact(TABLE_ID, delta_catalog_client=catalog, partitions=[{"day": "1"}], engine=during(call))
+    assert seen == [2, 2], "compacted before the first pause"
+    result = refused[0].result
+    assert isinstance(result, JobRunResult)
+    assert [(each.partition, each.rounds) for each in result.sessions] == [({"day": "2"}, 1)]
+    assert [(each.partition, each.error_kind) for each in result.failures] == [({"day": "1"}, "Conflict")]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_wait_without_a_bound_is_refused(lake: Lake, seconds: float) -> None:
+    with pytest.raises(Invalid, match=r"wait_seconds is .*: give 0 or more seconds"):
+        compact(TABLE_ID, {"id"}, delta_catalog_client=user(lake), wait_seconds=seconds)
+
+
+def test_the_command_waits_and_names_for_whom(lake: Lake, command: Command) -> None:
+    kill_before_commit(lake, "first")
+    said = command("compact", TABLE_ID, "--lake", str(lake.folder), "-k", "id", "--wait-seconds", "0.1")
+    assert said.exit_code == 1
+    told = " ".join(said.err.split())
+    assert "waits: ACME.ORDERS.V1" in told
+    assert "is being compacted by job run first since" in told
+    assert "it has waited for 0.1 s" in told
 
 
 def test_a_session_with_nothing_to_do_writes_no_plan(lake: Lake) -> None:
