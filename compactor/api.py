@@ -94,14 +94,14 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     lake = delta_catalog_client.for_one_run()
     if isinstance(primary_keys, str):
         raise Invalid(f"primary_keys is the string {primary_keys!r}: pass a set of column names")
-    asked = {
+    by_argument = {
         "primary_keys": primary_keys,
         "sort_keys": sort_keys,
         "destination_compacted_table_id": destination_compacted_table_id,
         "rows_per_compacted_file": rows_per_compacted_file,
         "compacted_file_content_type": compacted_file_content_type,
     }
-    given = {name for name, value in asked.items() if value is not None}
+    given = {name for name, value in by_argument.items() if value is not None}
     run = JobRunSpec(
         job_run_id=f"compact-{clock.new_id()}",
         source_table_id=source_table_id,

@@ -83,8 +83,8 @@ class Deployment:
 
     def down(self, *, is_sure: bool) -> None:
         for title, lines in (("kept", KEPT), ("destroyed", DESTROYED)):
-            for what, more in lines:
-                self._say(f"{title:10} {what}: {more}")
+            for name, reason in lines:
+                self._say(f"{title:10} {name}: {reason}")
         outputs = self._stack.outputs()
         if not is_sure:
             raise Invalid(f"nothing was deleted: to delete stack {self._stack.name}, add {SURE}")

@@ -302,8 +302,10 @@ class Attempt:
                 return AttemptUnreachable()
             case Stalled(quiet_seconds, started):
                 self._journal.stalled(self._number, quiet_seconds)
-                what = "made no progress" if started else "did not start"
-                return self._failed(ErrorKind.STALLED, f"attempt {self._number} {what} for {quiet_seconds:.0f} seconds")
+                symptom = "made no progress" if started else "did not start"
+                return self._failed(
+                    ErrorKind.STALLED, f"attempt {self._number} {symptom} for {quiet_seconds:.0f} seconds"
+                )
             case Superseded(by_attempt):
                 self._end(job, timers)
                 raise Fenced(

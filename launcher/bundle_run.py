@@ -188,15 +188,15 @@ class BundleRun:
         self._folder = BundleFolder(self._job_run_id, plan.bundle_id)
         self._left = {place: member for place, member in enumerate(plan.members) if _id(member) in setbacks}
         self._logs: dict[int, SessionLog] = {}
-        self._again: list[RunAgain] = []
+        self._reruns: list[RunAgain] = []
         self._heartbeat: BundleHeartbeat | None = None
         self._launched_at_seconds: float | None = None
         self._news_at_seconds = self._clock.monotonic_seconds()
 
     @property
-    def again(self) -> tuple[RunAgain, ...]:
+    def reruns(self) -> tuple[RunAgain, ...]:
         """Members that are to run again."""
-        return tuple(self._again)
+        return tuple(self._reruns)
 
     def launch(self, room: BundleRoom) -> RunningSparkJob | None:
         """None: it was not launched, and its members are settled. The order of writes is that of `Attempt`."""
@@ -243,7 +243,7 @@ class BundleRun:
 
     def never_launched(self) -> None:
         """The dispatcher that was about to launch it died before."""
-        self._again += [RunAgain(_id(member)) for member in self._left.values()]
+        self._reruns += [RunAgain(_id(member)) for member in self._left.values()]
 
     def _end(self, job: RunningSparkJob) -> None:
         end_job(job, self._timers, self._clock)
@@ -286,8 +286,8 @@ class BundleRun:
             heartbeat = self._read_heartbeat()
             if heartbeat is not None and heartbeat != self._heartbeat:
                 self._news_at_seconds = self._clock.monotonic_seconds()
-                untold = {each.member: each.untold for each in heartbeat.ended if each.member in self._left}
-                self._settle_ended(untold, self._read_logs(untold))
+                unlogged = {each.member: each.untold for each in heartbeat.ended if each.member in self._left}
+                self._settle_ended(unlogged, self._read_logs(unlogged))
                 self._heartbeat = heartbeat
                 self._journal.progressed(list(self._left.values()))
         except Unavailable as error:
@@ -322,16 +322,16 @@ class BundleRun:
 
     # -- settling
 
-    def _settle_ended(self, untold: Mapping[int, UnloggedEnd | None], logs: Mapping[int, SessionState]) -> None:
+    def _settle_ended(self, unlogged: Mapping[int, UnloggedEnd | None], logs: Mapping[int, SessionState]) -> None:
         """Members that have ended: by their session logs, or by the bundle's heartbeat."""
         outcomes = {}
         for place, log in logs.items():
             outcome = self._outcome(place, log)
             if outcome is None:
-                end = untold.get(place)
+                end = unlogged.get(place)
                 kind = ErrorKind.CRASHED if end is None else end.error_kind
-                what = "left no end in its log" if end is None else end.reason
-                outcome = self._failed(place, log, kind, f"{self._attempt(place)}: {what}")
+                symptom = "left no end in its log" if end is None else end.reason
+                outcome = self._failed(place, log, kind, f"{self._attempt(place)}: {symptom}")
             outcomes[place] = outcome
         self._settle(outcomes)
 
@@ -363,7 +363,7 @@ class BundleRun:
             return
         ends: dict[str, SessionEnd] = {}
         retried: list[RetriedMember] = []
-        again: list[RunAgain] = []
+        reruns: list[RunAgain] = []
         at_ms = self._clock.now_ms()
         for place, outcome in outcomes.items():
             member = self._plan.members[place]
@@ -374,14 +374,14 @@ class BundleRun:
             failed = FailedMember(_id(member), before, outcome, began)
             follows = self._dependencies.after_failure(failed, at_ms)
             if isinstance(follows, RunAgain):
-                again.append(follows)
+                reruns.append(follows)
                 retried.append(RetriedMember(_id(member), member.attempt + 1, outcome, follows.alone))
             else:
                 ends[_id(member)] = follows.model_copy(update={"attempt": member.attempt})
         self._journal.settled(ends, retried, at_ms)
         read = {_id(self._plan.members[place]): self._logs.pop(place) for place in outcomes if place in self._logs}
         self._journal.ended(read)
-        self._again += again
+        self._reruns += reruns
         for place in outcomes:
             del self._left[place]
 
@@ -401,8 +401,8 @@ class BundleRun:
         return LeftOpen.NONE
 
     def _stalled(self, quiet_seconds: float, *, is_seen: bool) -> None:
-        what = "did not start" if self._heartbeat is None else "made no progress"
-        reason = f"the Spark job of bundle {self._plan.bundle_id} {what} for {quiet_seconds:.0f} seconds"
+        symptom = "did not start" if self._heartbeat is None else "made no progress"
+        reason = f"the Spark job of bundle {self._plan.bundle_id} {symptom} for {quiet_seconds:.0f} seconds"
         if is_seen:
             self._settle_the_rest(AttemptFailed(ErrorKind.STALLED, (reason,)), quiet_seconds)
         else:
@@ -426,7 +426,7 @@ class BundleRun:
             left |= self._read_logs(began)
             failures = {place: self._failed(place, left[place], failed.error_kind, *failed.reasons) for place in blamed}
             self._settle(failures, began=not none_began)
-        self._again += [RunAgain(_id(member)) for member in self._left.values()]
+        self._reruns += [RunAgain(_id(member)) for member in self._left.values()]
 
     def _journal_commits(self, places: Collection[int]) -> None:
         """Logs commits that these attempts may not have logged. Their process has died."""

@@ -98,7 +98,7 @@ class BundleLauncher:
         resources = room.resources
         planned = side_by_side(lake.location, lambda each: self._planned(*each, lake, resources), log_states)
         requeue(self._settle_unbundled(tasks, planned, journal))
-        small = [what for what in planned if isinstance(what, SmallSession)]
+        small = [each for each in planned if isinstance(each, SmallSession)]
         members = bundled(small, resources.tasks, self.bounds)
         if len(members) == 1:  # it gains nothing by a bundle
             members = ()
@@ -115,7 +115,7 @@ class BundleLauncher:
         bundle = BundleRun(shared.plan, setbacks, self._dependencies, journal, orders)
         job = bundle.launch(room)
         left_open = LeftOpen.NONE if job is None else bundle.watch(job)
-        requeue(bundle.again)
+        requeue(bundle.reruns)
         return left_open
 
     def attach(
@@ -144,7 +144,7 @@ class BundleLauncher:
         else:
             journal.attached(bundle_id, job.description)
             left_open = bundle.watch(job)
-        requeue(bundle.again)
+        requeue(bundle.reruns)
         return left_open
 
     def _job_of(self, in_flight: InFlight) -> RunningSparkJob | None:
@@ -197,33 +197,33 @@ class BundleLauncher:
         """Records sessions that end without an attempt, and those that could not be planned now."""
         ends: dict[str, SessionEnd] = {}
         retried: list[RetriedMember] = []
-        again: list[RunAgain] = []
+        reruns: list[RunAgain] = []
         at_ms = self._clock.now_ms()
-        for task, what in zip(tasks, planned, strict=True):
+        for task, plan in zip(tasks, planned, strict=True):
             session_id = task.spec.session_id
-            follows: _Planned | RunAgain = what
-            if isinstance(what, AttemptFailed):
-                failed = FailedMember(session_id, task.setbacks, what, began=False)
+            follows: _Planned | RunAgain = plan
+            if isinstance(plan, AttemptFailed):
+                failed = FailedMember(session_id, task.setbacks, plan, began=False)
                 follows = self._dependencies.after_failure(failed, at_ms)
                 if isinstance(follows, RunAgain):
-                    again.append(follows)
-                    retried.append(RetriedMember(session_id, task.attempt + 1, what, alone=False))
+                    reruns.append(follows)
+                    retried.append(RetriedMember(session_id, task.attempt + 1, plan, alone=False))
             if isinstance(follows, Succeeded | NothingToDo | Failed):
                 ends[session_id] = follows
         if ends or retried:
             journal.settled(ends, retried, at_ms)
-        return again
+        return reruns
 
     def _outside_bundle(
         self, tasks: Sequence[SessionTask], planned: Sequence[_Planned], members: Sequence[SmallSession]
     ) -> Iterator[RunAgain]:
         """Alone if it must be; in the next bundle if this one is full."""
         bundled_ids = {member.plan.spec.session_id for member in members}
-        for task, what in zip(tasks, planned, strict=True):
+        for task, plan in zip(tasks, planned, strict=True):
             session_id = task.spec.session_id
-            if isinstance(what, LargeSession):
+            if isinstance(plan, LargeSession):
                 yield RunAgain(session_id, alone=True)
-            elif isinstance(what, SmallSession) and session_id not in bundled_ids:
+            elif isinstance(plan, SmallSession) and session_id not in bundled_ids:
                 yield RunAgain(session_id, alone=not members)
 
 

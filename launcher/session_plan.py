@@ -221,7 +221,7 @@ def plan_changes(before: PlannedFigures, now: PlannedFigures) -> tuple[str, ...]
         "bytes of memory for a task": (before.task_memory_bytes, now.task_memory_bytes),
         "tasks side by side": (before.tasks, now.tasks),
     }
-    changes = [f"{after:,} {what} instead of {was:,}" for what, (was, after) in compared.items() if was != after]
+    changes = [f"{after:,} {noun} instead of {was:,}" for noun, (was, after) in compared.items() if was != after]
     clusters = [_named(each.cluster) for each in (before, now)]
     changes += [f"{clusters[1]} instead of {clusters[0]}"] if clusters[0] != clusters[1] else []
     return tuple(changes)
@@ -249,11 +249,11 @@ def _smaller(
     """
     parts = 2**lack.attempts
     run = plan.spec.job_run
-    asked = {
+    limits = {
         "max_rows_per_round": min(plan.max_rows_per_round, -(-pending_rows // parts) or 1),
         "hash_bucket_count": run.hash_bucket_count or max(plan.hash_bucket_count, lack.hash_bucket_count * parts),
     }
-    spec = plan.spec.model_copy(update={"job_run": run.model_copy(update=asked)})
+    spec = plan.spec.model_copy(update={"job_run": run.model_copy(update=limits)})
     smaller = _plan(replace(measured, spec=spec), room, share_of_memory=1 / parts)
     why = f"{counted(lack.attempts, 'attempt')} ran out of memory: rounds are asked for of 1/{parts} of the rows"
     return smaller.model_copy(update={"spec": plan.spec, "arithmetic": (why, *smaller.arithmetic)})

@@ -223,7 +223,7 @@ def _fingerprint(location: StoreLocation, uri: str) -> str:
     if path is None:
         # Discard the cached size and time: the object may have been replaced.
         try:
-            tail = open_tail(range_reader(location), uri, again=True)
+            tail = open_tail(range_reader(location), uri, refresh=True)
         except Corrupt as error:
             raise Invalid(f"{uri} does not exist: give the URI or path of a data file") from error
         return f"{tail.size_bytes} {tail.modified_at_ms * 1_000_000}"

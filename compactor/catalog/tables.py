@@ -723,9 +723,9 @@ def _decoded(encoded: Iterable[str], decode_one: Callable[[str], ValueT]) -> Ite
             yield decode_one(name)
 
 
-def _member(words: type[WordT], text: str, what: str) -> WordT:
+def _member(members: type[WordT], text: str, noun: str) -> WordT:
     """The member of an enumeration for a caller's text. Raises `Invalid` with the valid texts."""
     try:
-        return words(text)
+        return members(text)
     except ValueError as error:
-        raise Invalid(f"{text!r} is no {what}: use {', '.join(words)}") from error
+        raise Invalid(f"{text!r} is no {noun}: use {', '.join(members)}") from error

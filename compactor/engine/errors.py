@@ -47,7 +47,7 @@ _DISK_FULL = "No space left on device"
 
 
 @contextmanager
-def spark_job(what: str, spark: SparkContext) -> Iterator[None]:
+def spark_job(activity: str, spark: SparkContext) -> Iterator[None]:
     """Translates the errors of a Spark action: an error of ours that a task raised is raised as itself, a lost cluster
     or a full scratch disk as `Unavailable`, a lack of memory as `OutOfMemory`, workers whose Python cannot run Lithify
     as `Invalid`.
@@ -58,21 +58,23 @@ def spark_job(what: str, spark: SparkContext) -> Iterator[None]:
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
-        raise _java_died(what) from error
+        raise _java_died(activity) from error
     except MemoryError as error:
-        raise OutOfMemory(f"the driver ran out of memory during {what}: {error}") from error
+        raise OutOfMemory(f"the driver ran out of memory during {activity}: {error}") from error
     except (Py4JError, PySparkException) as error:
-        translated = _translate(str(error), what, spark)
+        translated = _translate(str(error), activity, spark)
         if translated is None:
             raise
         raise translated from error
 
 
-def _java_died(what: str) -> OutOfMemory:
-    return OutOfMemory(f"Spark's Java process died during {what}: if nobody killed it, this machine ran out of memory")
+def _java_died(activity: str) -> OutOfMemory:
+    return OutOfMemory(
+        f"Spark's Java process died during {activity}: if nobody killed it, this machine ran out of memory"
+    )
 
 
-def _translate(message: str, what: str, spark: SparkContext) -> LithifyError | None:
+def _translate(message: str, activity: str, spark: SparkContext) -> LithifyError | None:
     # An error with a cause is printed after its cause: the last one is what the task raised.
     found = list(_OUR_ERROR.finditer(message))
     if found:
@@ -83,23 +85,25 @@ def _translate(message: str, what: str, spark: SparkContext) -> LithifyError | N
         reason = pattern.search(message)
         if reason is not None:
             return Invalid(_wrong_python(reason["message"], spark))
-    return _machine_error(message, what)
+    return _machine_error(message, activity)
 
 
-def _machine_error(message: str, what: str) -> LithifyError | None:
+def _machine_error(message: str, activity: str) -> LithifyError | None:
     if _JAVA_CALL_FAILED.fullmatch(message):
-        return _java_died(what)
+        return _java_died(activity)
     lacked_memory = _OUT_OF_MEMORY.search(message)
     if lacked_memory is not None:
-        return OutOfMemory(f"memory ran out during {what}: {lacked_memory[0].strip()}")
+        return OutOfMemory(f"memory ran out during {activity}: {lacked_memory[0].strip()}")
     if _WORKER_DIED in message:
         return OutOfMemory(
-            f"a Python worker of Spark died during {what}: if nobody killed it, its machine ran out of memory"
+            f"a Python worker of Spark died during {activity}: if nobody killed it, its machine ran out of memory"
         )
     if _DISK_FULL in message:
-        return Unavailable(f"a disk of Spark's scratch folders (spark.local.dir) is full, during {what}: {_DISK_FULL}")
+        return Unavailable(
+            f"a disk of Spark's scratch folders (spark.local.dir) is full, during {activity}: {_DISK_FULL}"
+        )
     if any(sign in message for sign in _SPARK_LOST):
-        return Unavailable(f"Spark was lost during {what}: {message.splitlines()[0]}")
+        return Unavailable(f"Spark was lost during {activity}: {message.splitlines()[0]}")
     return None
 
 

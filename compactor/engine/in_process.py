@@ -46,7 +46,7 @@ class InProcessEngine:
     def exchange(self, spare_scratch_bytes: int | None = None) -> Iterator[InProcessExchange]:
         yield InProcessExchange(self)
 
-    def translate_errors(self, what: str) -> AbstractContextManager[None]:
+    def translate_errors(self, activity: str) -> AbstractContextManager[None]:
         return nullcontext()
 
     def driver_hosts(self) -> None:
@@ -119,7 +119,7 @@ class InProcessRecords(Records[RecordT]):
     @contextmanager
     def keep(
         self,
-        what: str,
+        activity: str,
         tasks: Sequence[TaskT],
         function: Callable[[TaskT, Iterable[RecordT]], Generator[KeptT, None, NoteT]],
         bytes_max: int,
@@ -136,7 +136,7 @@ class InProcessRecords(Records[RecordT]):
             kept.clear()
 
     def collect(
-        self, what: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT]], ResultT]
+        self, activity: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT]], ResultT]
     ) -> list[ResultT]:
         return self._run_all(lambda number: self._run(tasks, function, number))
 

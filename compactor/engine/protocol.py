@@ -3,7 +3,7 @@
     with engine.exchange() as exchange:
         addressed = exchange.map(tasks, function)                (partition, record) pairs, from a task each
         grouped = addressed.shuffle(partitions)                  every record once, in its partition
-        with grouped.keep(what, tasks, function, bytes_max) as kept:    computed now, once
+        with grouped.keep(activity, tasks, function, bytes_max) as kept:    computed now, once
             kept.notes                                           what each task returned, by partition
             kept.records.map(tasks, function)                    a task per partition
                 .collect("materialize", tasks, function)         one value per partition, to the caller
@@ -55,7 +55,7 @@ class Records(Protocol[RecordT_co]):
 
     def keep(
         self,
-        what: str,
+        activity: str,
         tasks: Sequence[TaskT],
         function: Callable[[TaskT, Iterable[RecordT_co]], Generator[KeptT, None, NoteT]],
         bytes_max: int,
@@ -63,12 +63,12 @@ class Records(Protocol[RecordT_co]):
         """Runs the tasks now. Records that they yield are kept until the block ends; the value that a task returns is
         its note.
 
-        what       names the step in errors
+        activity   names the step in errors
         bytes_max  of all that is kept, at the most
         """
 
     def collect(
-        self, what: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT_co]], ResultT]
+        self, activity: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT_co]], ResultT]
     ) -> list[ResultT]:
         """Runs the tasks now and returns their values in the order of partitions."""
 
@@ -104,7 +104,7 @@ class Engine(Protocol):
         spare_scratch_bytes  of scratch files that may be left for the next round; None: as many as help
         """
 
-    def translate_errors(self, what: str) -> AbstractContextManager[None]:
+    def translate_errors(self, activity: str) -> AbstractContextManager[None]:
         """Translates the loss of the engine, in code that uses it, into an error of ours."""
 
     def driver_hosts(self) -> tuple[str, str] | None:

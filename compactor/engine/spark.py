@@ -52,8 +52,8 @@ class SparkEngine:
         with record_serializer(self._context, spare_scratch_bytes) as serializer, ExitStack() as closing:
             yield SparkExchange(self._context, serializer, closing)
 
-    def translate_errors(self, what: str) -> AbstractContextManager[None]:
-        return spark_job(what, self._context)
+    def translate_errors(self, activity: str) -> AbstractContextManager[None]:
+        return spark_job(activity, self._context)
 
     def driver_hosts(self) -> tuple[str, str]:
         if runs_here(self._context):
@@ -126,7 +126,7 @@ class SparkRecords(Records[RecordT]):
     @contextmanager
     def keep(
         self,
-        what: str,
+        activity: str,
         tasks: Sequence[TaskT],
         function: Callable[[TaskT, Iterable[RecordT]], Generator[KeptT, None, NoteT]],
         bytes_max: int,
@@ -137,7 +137,7 @@ class SparkRecords(Records[RecordT]):
         computed = self._rdd.mapPartitionsWithIndex(partial(_with_note, task, notes))
         kept = unbatched(computed, self._exchange.serializer).persist(storage_level(context, bytes_max))
         try:
-            with spark_job(what, context):
+            with spark_job(activity, context):
                 # The JVM counts the records: `RDD.count` would send them to Python.
                 kept._jrdd.count()  # noqa: SLF001
             in_order = tuple(notes.value[partition] for partition in range(kept.getNumPartitions()))
@@ -146,9 +146,9 @@ class SparkRecords(Records[RecordT]):
             kept.unpersist()
 
     def collect(
-        self, what: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT]], ResultT]
+        self, activity: str, tasks: Sequence[TaskT], function: Callable[[TaskT, Iterable[RecordT]], ResultT]
     ) -> list[ResultT]:
-        with spark_job(what, self._rdd.ctx):
+        with spark_job(activity, self._rdd.ctx):
             task = partial(_one_task, function, self._exchange.values_of(tasks))
             return self._rdd.mapPartitionsWithIndex(partial(_one_value, task)).collect()
 

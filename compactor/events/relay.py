@@ -160,9 +160,9 @@ def entry_event(subject: Subject, log_id: str, entry: Entry[ActionT], ordinal: i
     return _event(subject, event_id, entry.at_ms, f"{entry.number:08d}.{ordinal:04d}", data)
 
 
-def entryless_event(subject: Subject, log_id: str, at_ms: int, what: str, data: EventData) -> Event:
+def entryless_event(subject: Subject, log_id: str, at_ms: int, name: str, data: EventData) -> Event:
     """An event about a log that is not built from an entry: at most one of its type per log."""
-    return _event(subject, f"{log_id}#{what}", at_ms, what, data)
+    return _event(subject, f"{log_id}#{name}", at_ms, name, data)
 
 
 def session_log_events(about: SessionSubject, log_id: str, entry: Entry[SessionAction]) -> tuple[Event, ...]:

@@ -95,14 +95,14 @@ def write_pointers(
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What will be asked of a bucket's index first. Of files on an object store only that is fetched, and what is asked
-    later when it is; files on this machine are mapped.
+class Prefetch:
+    """The parts of a bucket's index that are read first. Of files on an object store only these are fetched at once,
+    and the others when they are read; files on this machine are mapped.
 
     words         digests that will be searched, in digest order; None: none
     file_numbers  whether all file numbers will be read
     everything    whether all columns will be read
-    kept_bytes    of remote files that this process keeps, for who asks again
+    kept_bytes    of remote files that this process keeps for later readers
     """
 
     words: Words | None = None
@@ -111,14 +111,14 @@ class Asked:
     kept_bytes: int = KEPT_BYTES_MAX
 
 
-ALL = Asked()
+ALL = Prefetch()
 
 
 def open_bucket(
     location: StoreLocation,
     files: Sequence[IndexFile],
     hash_bucket_count: int | None = None,
-    asked: Asked = ALL,
+    prefetch: Prefetch = ALL,
     reader: RangeReader | None = None,
 ) -> list[IndexSegment]:
     """One bucket's index files, opened; newest run first. `files` are the bucket's, in any order.
@@ -133,15 +133,16 @@ def open_bucket(
     if reader is None and location.is_remote:
         reader = range_reader(location)
     opened = [
-        _Opened.of(location.root_uri, file, place, asked, reader) for file, place in zip(in_order, places, strict=True)
+        _Opened.of(location.root_uri, file, place, prefetch, reader)
+        for file, place in zip(in_order, places, strict=True)
     ]
     segments = []
     for file, each in zip(in_order, opened, strict=True):
         segment = each.segment()
-        if hash_bucket_count is not None and asked.everything:
+        if hash_bucket_count is not None and prefetch.everything:
             _refuse_other_bucket(segment.raw_digests, f"{location.root_uri}/{file.path}", file, hash_bucket_count)
-        elif hash_bucket_count is not None and asked.words is not None:
-            found = segment.first_digests(_DIGESTS_SAMPLED, asked.words)
+        elif hash_bucket_count is not None and prefetch.words is not None:
+            found = segment.first_digests(_DIGESTS_SAMPLED, prefetch.words)
             _refuse_other_bucket(found, f"{location.root_uri}/{file.path}", file, hash_bucket_count)
         segments.append(segment)
     return segments
@@ -212,16 +213,18 @@ class _Opened:
     first: tuple[list[Span], list[Span]]
 
     @classmethod
-    def of(cls, root_uri: str, file: IndexFile, place: RunPlace, asked: Asked, reader: RangeReader | None) -> _Opened:
+    def of(
+        cls, root_uri: str, file: IndexFile, place: RunPlace, prefetch: Prefetch, reader: RangeReader | None
+    ) -> _Opened:
         uri = f"{root_uri}/{file.path}"
         pointers_uri = None if file.pointers is None else f"{root_uri}/{file.pointers.path}"
         if reader is None:
             return cls(file, uri, pointers_uri, place, None, ([], []))
-        own = _KEPT.open(reader, uri, file.size_bytes, asked.kept_bytes)
+        own = _KEPT.open(reader, uri, file.size_bytes, prefetch.kept_bytes)
         placed = own
         if file.pointers is not None and pointers_uri is not None:
-            placed = _KEPT.open(reader, pointers_uri, file.pointers.size_bytes, asked.kept_bytes)
-        first = _first_spans(file, place, asked, own_pointers=placed is own)
+            placed = _KEPT.open(reader, pointers_uri, file.pointers.size_bytes, prefetch.kept_bytes)
+        first = _first_spans(file, place, prefetch, own_pointers=placed is own)
         own.begin(first[0])
         if placed is not own:
             placed.begin(first[1])
@@ -247,20 +250,20 @@ _ENDS_BYTES = 8 * 1024
 
 
 def _first_spans(
-    file: IndexFile, place: RunPlace, asked: Asked, *, own_pointers: bool
+    file: IndexFile, place: RunPlace, prefetch: Prefetch, *, own_pointers: bool
 ) -> tuple[list[Span], list[Span]]:
     """What to fetch of a file, and of what has its pointers, before it is known where exactly its columns lie."""
     size, rows = file.size_bytes, file.rows
-    if asked.everything:
+    if prefetch.everything:
         return [Span(0, size)], [] if file.pointers is None else [Span(0, file.pointers.size_bytes)]
     own = _ends(size)
-    if asked.words is not None:
-        expected = expected_rows(asked.words, place, rows)
+    if prefetch.words is not None:
+        expected = expected_rows(prefetch.words, place, rows)
         own += [_around(DIGEST_BYTES * low, DIGEST_BYTES * high, size) for low, high in expected]
     placed = [] if file.pointers is None else _ends(file.pointers.size_bytes)
-    if asked.file_numbers and own_pointers:
+    if prefetch.file_numbers and own_pointers:
         own.append(_around(DIGEST_BYTES * rows, (DIGEST_BYTES + 4) * rows, size))
-    elif asked.file_numbers and file.pointers is not None:
+    elif prefetch.file_numbers and file.pointers is not None:
         placed.append(_around(0, 4 * rows, file.pointers.size_bytes))
     return own, placed
 

@@ -223,8 +223,8 @@ class _StreamSearch:
             at_ms = entry.modified_at_ms + self._grace_ms
             return self._holder(entry.key, kind, f"no entry names it{unreadable}", at_ms, self._by_gc(at_ms))
         at_ms = max(unnamed_at_ms + self._kept_ms, entry.modified_at_ms + self._grace_ms)
-        what = "retired" if kind == "delta file" else "replaced"
-        why = f"it is {what}, and readers of older snapshots may need it{unreadable}"
+        state = "retired" if kind == "delta file" else "replaced"
+        why = f"it is {state}, and readers of older snapshots may need it{unreadable}"
         return self._holder(entry.key, kind, why, at_ms, self._by_gc(at_ms))
 
     def _live(self, key: str, kind: str, rows: npt.NDArray[np.int64] | None) -> tuple[str, int | None, str]:

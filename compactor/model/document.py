@@ -34,11 +34,11 @@ class Document(BaseModel):
             raise not_understood(error, where, f"a {cls.__name__}") from error
 
 
-def not_understood(error: ValidationError, where: str, what: str) -> Corrupt | Outdated:
-    """The error for an object at `where`, written by Lithify, that cannot be read as `what`."""
+def not_understood(error: ValidationError, where: str, expected: str) -> Corrupt | Outdated:
+    """The error for an object at `where`, written by Lithify, that cannot be read as `expected`."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     if any(each["type"] not in _OF_NEWER_RELEASES for each in found):
-        return Corrupt(f"{where} does not hold {what}: {error}")
+        return Corrupt(f"{where} does not hold {expected}: {error}")
     unknown = ".".join(str(part) for part in found[0]["loc"])
     reason = f"{unknown}: {found[0]['msg']}" if unknown else found[0]["msg"]
     return written_by_newer(where, reason)

@@ -87,8 +87,8 @@ class SessionInput:
 class ReadReport(Protocol):
     """Receives the progress of reading. Called from one thread."""
 
-    def reading(self, what: str, of: int) -> None:
-        """`count` of `what` are read next."""
+    def reading(self, step: str, of: int) -> None:
+        """`step` reads `of` objects next."""
 
     def read_one(self) -> None:
         """One of them has been read."""
@@ -97,7 +97,7 @@ class ReadReport(Protocol):
 class NoReadReport:
     """Ignores progress."""
 
-    def reading(self, what: str, of: int) -> None: ...
+    def reading(self, step: str, of: int) -> None: ...
 
     def read_one(self) -> None: ...
 
@@ -195,8 +195,8 @@ def _check_open(table: Table, run: JobRunSpec, schemas: Sequence[pa.Schema | Non
     if run.compacted_file_content_type is not ContentType.PARQUET:
         reasons.append(f"compacted_file_content_type is {run.compacted_file_content_type}: published files are parquet")
     if reasons:
-        what = f"{table.table_id} is published ({', '.join(publish)})"
-        raise Invalid(*(f"{what}: {reason}" for reason in reasons))
+        publication = f"{table.table_id} is published ({', '.join(publish)})"
+        raise Invalid(*(f"{publication}: {reason}" for reason in reasons))
 
 
 def continued_stream(snapshot: StreamSnapshot, spec: SessionSpec) -> tuple[CompactedStream | None, int]:

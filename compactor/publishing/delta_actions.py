@@ -144,8 +144,8 @@ def render_commit(actions: Iterable[DeltaAction]) -> bytes:
 
 def plain(action: DeltaAction) -> dict[str, JsonValue]:
     """The action as JSON with Delta's names, without absent fields."""
-    said: dict[str, JsonValue] = action.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return said
+    fields: dict[str, JsonValue] = action.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return fields
 
 
 def parse_commit(body: bytes, where: str) -> list[DeltaAction]:

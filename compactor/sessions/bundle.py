@@ -97,8 +97,8 @@ def run_bundle(
         address = listener.address if listener is not None and hosts is not None else None
         tasks = [MemberTask(member, state.location, address) for member in plan.members]
         with _BundleHeartbeat(plan, BundleFolder(job_run_id, plan.bundle_id), state, runner, listener, clock) as heart:
-            for place, error in runner.run(tasks, run_member).items():
-                heart.lost(place, _write_end(plan.members[place], error, state, clock))
+            for number, error in runner.run(tasks, run_member).items():
+                heart.lost(number, _write_end(plan.members[number], error, state, clock))
 
 
 def run_member(task: MemberTask, may_have_run: bool) -> UnloggedEnd | None:
@@ -154,9 +154,9 @@ class _BundleHeartbeat:
         self._thread.join()
         self._look()
 
-    def lost(self, place: int, untold: UnloggedEnd | None) -> None:
+    def lost(self, number: int, unlogged: UnloggedEnd | None) -> None:
         """A member killed its process; its end was written, or could not be."""
-        self._ended[place] = untold
+        self._ended[number] = unlogged
 
     def _keep_beating(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
@@ -166,7 +166,7 @@ class _BundleHeartbeat:
         """Writes only if there is progress, so that a bundle that hangs is detected."""
         ended = {**self._runner.ended(), **self._ended}
         known = {each.member for each in self._beat.ended}
-        news = tuple(EndedMember(member=place, untold=ended[place]) for place in ended if place not in known)
+        news = tuple(EndedMember(member=number, untold=ended[number]) for number in ended if number not in known)
         signs = 0 if self._listener is None else self._listener.rows()
         if news or signs != self._beat.signs:
             changes = {"ended": (*self._beat.ended, *news), "signs": signs, "at_ms": self._clock.now_ms()}

@@ -77,7 +77,7 @@ class SessionJournal:
         self._tasks_done: Count = _none
         self._rows_in_tasks: Count = _none
         self._done: Count = _none
-        self._untold: tuple[RoundDone, ...] = ()
+        self._unwritten: tuple[RoundDone, ...] = ()
         self._read = 0
         self._rows_reported: Callable[[int], None] = lambda _: None
         self._beat = Heartbeat(
@@ -131,11 +131,11 @@ class SessionJournal:
             return
         self._append_if(lambda state: [self._late_entry(*each) for each in commits if each[0] not in state.told])
 
-    def reading(self, what: str, of: int) -> None:
-        """`count` of `what` are read next; `read_one` is called for each."""
+    def reading(self, step: str, of: int) -> None:
+        """`step` reads `of` objects next; `read_one` is called for each."""
         self._read = 0
         self._done = lambda: self._read
-        self._move(step=what, tasks=of, tasks_done=0)
+        self._move(step=step, tasks=of, tasks_done=0)
 
     def read_one(self) -> None:
         self._read += 1
@@ -148,7 +148,7 @@ class SessionJournal:
         self._append(IndexMoved(attempt=self.attempt, entry_number=entry_number, hash_bucket_count=hash_bucket_count))
 
     def round_done(self, entry_number: int, completion: RoundCommitted, seconds: float) -> None:
-        """The last round is told in the entry that comes next, with the session's end: one request less to wait for."""
+        """The last round is written with the session's end, in the next entry: one request less to wait for."""
         done = RoundDone(
             attempt=self.attempt,
             round_number=completion.round_number,
@@ -158,7 +158,7 @@ class SessionJournal:
             seconds=seconds,
         )
         if completion.round_number == completion.rounds:
-            self._untold = (done,)
+            self._unwritten = (done,)
         else:
             self._append(done)
         self._move(step="committed", rows_done=self._beat.rows_done + rows_arrived(completion))
@@ -179,11 +179,11 @@ class SessionJournal:
         def decide(before: LogState[SessionState]) -> Sequence[SessionAction]:
             if before.state.attempt > self.attempt:
                 raise Fenced(f"attempt {self.attempt} was superseded by attempt {before.state.attempt} and stops")
-            return (*self._untold, *choose(before.state))
+            return (*self._unwritten, *choose(before.state))
 
         # Other writers are rare: the last entry read or written is the log's end, or the number is taken.
         self._log.append(decide, self._log.newest)
-        self._untold = ()
+        self._unwritten = ()
 
     def _late_entry(self, entry_number: int, commit: RoundCommitted | IndexRehashed) -> SessionAction:
         if isinstance(commit, IndexRehashed):

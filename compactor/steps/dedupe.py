@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from compactor.index.files import Asked, open_bucket, overlay
+from compactor.index.files import Prefetch, open_bucket, overlay
 from compactor.index.layout import IndexRows, IndexSegment, no_rows
 from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
@@ -156,8 +156,8 @@ def dedupe_bucket(
     Yields the pieces of a `DedupedBucket` as it finds them, so the run is never whole in memory; returns counts.
     """
     arrived = _arrange(step, blocks)
-    asked = Asked(arrived.rows.words, file_numbers=True, everything=False, kept_bytes=step.index_bytes_kept)
-    older = open_bucket(step.sources.location, bucket.older, step.hash_bucket_count, asked)
+    prefetch = Prefetch(arrived.rows.words, file_numbers=True, everything=False, kept_bytes=step.index_bytes_kept)
+    older = open_bucket(step.sources.location, bucket.older, step.hash_bucket_count, prefetch)
     remembered = _remember(step, bucket.absorbed, older, arrived.rows.words)
     survivors = find_survivors(
         RememberedKeys(

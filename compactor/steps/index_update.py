@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from compactor.index.files import Asked, IndexTarget, open_bucket, write_bucket, write_pointers
+from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows, IndexSegment
 from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.live_rows import live_pointers
@@ -227,8 +227,8 @@ def _leaving_rows(step: FinishStep, task: FinishTask, bucket: DedupedBucket) -> 
     if not step.is_rewritten.any():
         return
     live = step.sources.live_rows(bucket.died.by_file())
-    asked = Asked(file_numbers=True, everything=False, kept_bytes=step.index_bytes_kept)
-    for segment in open_bucket(step.sources.location, task.older, step.hash_bucket_count, asked):
+    prefetch = Prefetch(file_numbers=True, everything=False, kept_bytes=step.index_bytes_kept)
+    for segment in open_bucket(step.sources.location, task.older, step.hash_bucket_count, prefetch):
         numbers = segment.file_numbers
         may_be_dead = partial(live.may_be_dead, numbers, step.is_rewritten)
         places = live_pointers(live, numbers, segment.row_indices_where(may_be_dead), step.is_rewritten)

@@ -304,8 +304,8 @@ def partition_hash(partition: Mapping[str, str]) -> str:
 def reasons_against_place(location: StoreLocation, table_id: str) -> tuple[str, ...]:
     """Why other engines would not find a table's files here: some decode the names of folders, others do not."""
     return tuple(
-        f"{what} {name!r} has characters other than A-Z a-z 0-9 . _ ~ / -, which some engines decode: {instead}"
-        for what, name, instead in (
+        f"{noun} {name!r} has characters other than A-Z a-z 0-9 . _ ~ / -, which some engines decode: {instead}"
+        for noun, name, instead in (
             ("the lake's root", location.root_uri, "publish a lake at another place"),
             ("the table's folder", TableFolder(table_id).key, "publish a table with another id"),
         )

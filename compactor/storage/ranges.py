@@ -101,7 +101,7 @@ def _cut(span: Span, request_bytes_max: int) -> list[Span]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _SentRequest:
     """A request that was sent."""
 
     span: Span
@@ -118,8 +118,8 @@ class RangeReader:
         self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="openers")
         self._tails: OrderedDict[str, Tail] = OrderedDict()
         self._tails_bytes = 0
-        self._tails_asked: dict[tuple[str, int], Future[Tail]] = {}
-        self._ahead: OrderedDict[str, list[_Asked]] = OrderedDict()
+        self._tails_pending: dict[tuple[str, int], Future[Tail]] = {}
+        self._ahead: OrderedDict[str, list[_SentRequest]] = OrderedDict()
         self._ahead_bytes = 0
         self._ahead_bytes_max = AHEAD_BYTES_MAX
 
@@ -127,27 +127,27 @@ class RangeReader:
         """Sets the limit of prefetched bytes."""
         self._ahead_bytes_max = ahead_bytes_max
 
-    def tail(self, uri: str, *, size_bytes: int | None = None, length: int = TAIL_BYTES, again: bool = False) -> Tail:
+    def tail(self, uri: str, *, size_bytes: int | None = None, length: int = TAIL_BYTES, refresh: bool = False) -> Tail:
         """The object's end, which is cached.
 
         size_bytes  from the log; a cached end of an object of another size is read again
-        again       read again, since the object may have been replaced
+        refresh     read again, since the object may have been replaced
         """
         with self._lock:
-            known = None if again else self._tails.get(uri)
+            known = None if refresh else self._tails.get(uri)
             if known is not None and (size_bytes is None or known.size_bytes == size_bytes):
                 self._tails.move_to_end(uri)
                 return known
-            asked = None if again else self._tails_asked.get((uri, length))
-            if asked is None:
-                asked = self._threads.submit(self._objects.read_tail, uri, length)
-                self._tails_asked[uri, length] = asked
+            pending = None if refresh else self._tails_pending.get((uri, length))
+            if pending is None:
+                pending = self._threads.submit(self._objects.read_tail, uri, length)
+                self._tails_pending[uri, length] = pending
         try:
-            found = asked.result()
+            found = pending.result()
         finally:
             with self._lock:
-                if self._tails_asked.get((uri, length)) is asked:
-                    del self._tails_asked[uri, length]
+                if self._tails_pending.get((uri, length)) is pending:
+                    del self._tails_pending[uri, length]
         with self._lock:
             self._keep_tail(uri, found)
         return found
@@ -163,7 +163,7 @@ class RangeReader:
         there."""
         spans = [span for group in groups for span in group]
         pieces = [*self._take_ahead(uri, spans), *self._known_end(uri)]
-        pieces += self._ask(uri, _plan_around(sorted(piece.span for piece in pieces), spans, join_gap_bytes))
+        pieces += self._send(uri, _plan_around(sorted(piece.span for piece in pieces), spans, join_gap_bytes))
         pieces.sort(key=lambda piece: piece.span)
         starts = [piece.span.start for piece in pieces]
         for group in groups:
@@ -172,16 +172,16 @@ class RangeReader:
     def begin(self, uri: str, spans: Sequence[Span], join_gap_bytes: int = JOIN_GAP_BYTES) -> bool:
         """Prefetches ranges that will be read soon. False: there is no room, and no request is sent."""
         with self._lock:
-            begun = sorted(asked.span for asked in [*self._ahead.get(uri, []), *self._known_end(uri)])
+            begun = sorted(sent.span for sent in [*self._ahead.get(uri, []), *self._known_end(uri)])
         requests = _plan_around(begun, spans, join_gap_bytes)
         size = sum(request.length for request in requests)
         with self._lock:
             if self._ahead_bytes + size > self._ahead_bytes_max:
                 return False
             self._ahead_bytes += size
-        asked = self._ask(uri, requests)
+        sent = self._send(uri, requests)
         with self._lock:
-            self._ahead.setdefault(uri, []).extend(asked)
+            self._ahead.setdefault(uri, []).extend(sent)
         return True
 
     def soon(self, work: Callable[[], None]) -> Future[None]:
@@ -191,36 +191,36 @@ class RangeReader:
     def forget(self, uri: str) -> None:
         """Drops prefetched bytes of an object that is not read any more."""
         with self._lock:
-            for asked in self._ahead.pop(uri, []):
-                asked.answer.cancel()
-                self._ahead_bytes -= asked.span.length
+            for sent in self._ahead.pop(uri, []):
+                sent.answer.cancel()
+                self._ahead_bytes -= sent.span.length
 
-    def _ask(self, uri: str, requests: Sequence[Span]) -> list[_Asked]:
+    def _send(self, uri: str, requests: Sequence[Span]) -> list[_SentRequest]:
         with self._lock:
             tail = self._tails.get(uri)
         version = None if tail is None else tail.version
-        return [_Asked(span, self._threads.submit(self._objects.read, uri, span, version)) for span in requests]
+        return [_SentRequest(span, self._threads.submit(self._objects.read, uri, span, version)) for span in requests]
 
-    def _known_end(self, uri: str) -> list[_Asked]:
+    def _known_end(self, uri: str) -> list[_SentRequest]:
         """The object's end, if it is cached."""
         tail = self._tails.get(uri)
         if tail is None:
             return []
         there: Future[memoryview] = Future()
         there.set_result(tail.data)
-        return [_Asked(tail.span, there)]
+        return [_SentRequest(tail.span, there)]
 
-    def _take_ahead(self, uri: str, spans: Sequence[Span]) -> list[_Asked]:
+    def _take_ahead(self, uri: str, spans: Sequence[Span]) -> list[_SentRequest]:
         """Prefetched bytes that overlap these ranges, after waiting for them. Failed requests must be sent again."""
         with self._lock:
             waiting = self._ahead.get(uri, [])
-            taken = [asked for asked in waiting if any(_overlap(asked.span, span) for span in spans)]
+            taken = [sent for sent in waiting if any(_overlap(sent.span, span) for span in spans)]
             if taken:
-                self._ahead[uri] = [asked for asked in waiting if asked not in taken]
-                self._ahead_bytes -= sum(asked.span.length for asked in taken)
+                self._ahead[uri] = [sent for sent in waiting if sent not in taken]
+                self._ahead_bytes -= sum(sent.span.length for sent in taken)
                 if not self._ahead[uri]:
                     del self._ahead[uri]
-        return [asked for asked in taken if asked.answer.exception() is None]
+        return [sent for sent in taken if sent.answer.exception() is None]
 
     def _keep_tail(self, uri: str, tail: Tail) -> None:
         before = self._tails.pop(uri, None)
@@ -259,16 +259,16 @@ def _without(span: Span, covered: Sequence[Span]) -> list[Span]:
     return left
 
 
-def _assembled(span: Span, pieces: Sequence[_Asked], starts: Sequence[int]) -> memoryview:
+def _assembled(span: Span, pieces: Sequence[_SentRequest], starts: Sequence[int]) -> memoryview:
     """A range's bytes from the answers that contain it: a part of one, or several joined."""
     if not span.length:
         return memoryview(b"")
-    place = max(bisect_right(starts, span.start) - 1, 0)
-    first = pieces[place]
+    first_number = max(bisect_right(starts, span.start) - 1, 0)
+    first = pieces[first_number]
     if span.end <= first.span.end:
         return first.answer.result()[span.start - first.span.start : span.end - first.span.start]
     joined, filled = bytearray(span.length), 0
-    for piece in pieces[place:]:
+    for piece in pieces[first_number:]:
         at = span.start + filled
         if filled == span.length:
             break

@@ -30,8 +30,8 @@ def local_path(uri: str) -> str | None:
 
 
 @contextmanager
-def reading(uri: str, what: str) -> Iterator[None]:
-    """Translates every error of PyArrow while `uri` is read as `what`.
+def reading(uri: str, content: str) -> Iterator[None]:
+    """Translates every error of PyArrow while `uri` is read as `content`.
 
     A missing file is `Corrupt`, since a log refers to it; for other errors see `_translated`.
     """
@@ -44,7 +44,7 @@ def reading(uri: str, what: str) -> Iterator[None]:
             raise failure from error
         if isinstance(error, FileNotFoundError):
             raise Corrupt(f"{uri} does not exist") from error
-        raise _translated(error, uri, f"cannot be read as {what}") from error
+        raise _translated(error, uri, f"cannot be read as {content}") from error
 
 
 @contextmanager
@@ -58,14 +58,14 @@ def written_here() -> Iterator[None]:
 
 
 @contextmanager
-def writing(uri: str, what: str) -> Iterator[None]:
-    """Translates every error of PyArrow while `uri` is written as `what`; see `_translated`."""
+def writing(uri: str, content: str) -> Iterator[None]:
+    """Translates every error of PyArrow while `uri` is written as `content`; see `_translated`."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise Invalid(f"{uri} cannot be written: its bucket or folder does not exist") from error
-        raise _translated(error, uri, f"cannot be written as {what}") from error
+        raise _translated(error, uri, f"cannot be written as {content}") from error
 
 
 def _translated(error: Exception, uri: str, complaint: str) -> LithifyError:

@@ -132,15 +132,15 @@ class RemoteFile(io.RawIOBase):
             raise
 
 
-def open_tail(reader: RangeReader, uri: str, size_bytes: int | None = None, *, again: bool = False) -> Tail:
+def open_tail(reader: RangeReader, uri: str, size_bytes: int | None = None, *, refresh: bool = False) -> Tail:
     """The end of a file, or all of a small one. Raises `Corrupt` if the log has another size.
 
-    again  read again, since the file may have been replaced
+    refresh  read again, since the file may have been replaced
     """
     if size_bytes is not None and size_bytes <= WHOLE_BYTES_MAX:
-        tail = reader.tail(uri, size_bytes=size_bytes, length=max(size_bytes, 1), again=again)
+        tail = reader.tail(uri, size_bytes=size_bytes, length=max(size_bytes, 1), refresh=refresh)
     else:
-        tail = reader.tail(uri, size_bytes=size_bytes, again=again)
+        tail = reader.tail(uri, size_bytes=size_bytes, refresh=refresh)
     if size_bytes is not None and tail.size_bytes != size_bytes:
         raise Corrupt(
             f"{uri} has {tail.size_bytes:,} bytes, but the log says {size_bytes:,}: a file of a table is written once "

@@ -307,9 +307,9 @@ def render_reasons(reasons: Sequence[str], bytes_max: int) -> str:
     return json.dumps(kept) if kept else ""
 
 
-def _look_at(client: SQSClient, url: str, what: str) -> tuple[_QueueFacts, Mapping[str, str]]:
+def _look_at(client: SQSClient, url: str, failure: str) -> tuple[_QueueFacts, Mapping[str, str]]:
     """What a queue says of itself, and its redrive policy."""
-    with translated(what):
+    with translated(failure):
         answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["MaximumMessageSize", "RedrivePolicy"])
     attributes = answer.get("Attributes", {})
     message_bytes_max = int(attributes.get("MaximumMessageSize", MESSAGE_BYTES_MAX))
@@ -320,16 +320,16 @@ def _find_dead_letters(
     client: SQSClient, url: str, policy: Mapping[str, str], given_url: str | None
 ) -> _DeadLetters | None:
     deliveries_max = int(policy["maxReceiveCount"]) if "maxReceiveCount" in policy else None
-    what = f"the dead-letter queue of {url} cannot be used"
+    failure = f"the dead-letter queue of {url} cannot be used"
     if given_url is not None:
-        found, what = given_url, f"dead-letter queue {given_url} cannot be used"
+        found, failure = given_url, f"dead-letter queue {given_url} cannot be used"
     elif "deadLetterTargetArn" in policy:
         account, name = policy["deadLetterTargetArn"].split(":")[-2:]
-        with translated(what):
+        with translated(failure):
             found = client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"]
     else:
         return None
-    return _DeadLetters(_look_at(client, found, what)[0], deliveries_max)
+    return _DeadLetters(_look_at(client, found, failure)[0], deliveries_max)
 
 
 def _message(message: MessageTypeDef) -> QueueMessage:

@@ -96,7 +96,7 @@ class StepFunctionsCallbacks:
                 if self._client is None:
                     self._client = self._open_client()
                 client = self._client
-            with translated("Step Functions does not do what it is asked"):
+            with translated("Step Functions refuses a request"):
                 yield client
         except LithifyError as error:
             if isinstance(error, Denied):
@@ -106,6 +106,6 @@ class StepFunctionsCallbacks:
             raise type(error)(sentence) from None
 
 
-def _refuse_more_than(size: int, size_max: int, what: str, unit: str) -> None:
+def _refuse_more_than(size: int, size_max: int, noun: str, unit: str) -> None:
     if size > size_max:
-        raise Invalid(f"Step Functions takes no {what} of {size:,} {unit}: at most {size_max:,}")
+        raise Invalid(f"Step Functions takes no {noun} of {size:,} {unit}: at most {size_max:,}")

@@ -24,8 +24,8 @@ from dispatcher.cli.options import (
     TableArgument,
     VerboseOption,
 )
-from dispatcher.cli.output import answer_json, answer_records, page_width, parse_partition
-from dispatcher.cli.table_places import open_lake, parse_key, partitions_of
+from dispatcher.cli.output import answer_json, answer_records, page_width
+from dispatcher.cli.table_places import existing_stream, open_lake, parse_key, partitions_of
 from dispatcher.layout import FAILED, PARTITION, Column, count_text, data_columns, problem_style, sentence_lines
 
 KeyOption = Annotated[
@@ -66,9 +66,8 @@ def lookup(
 ) -> None:
     """Show the compacted row of one primary key, found by the index."""
     opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = opened.stream(parse_partition(partition)).partition
-    partitions_of(opened, partition)
-    row = opened.lookup(wanted, _parse_key(opened.stream(wanted), key))
+    stream = existing_stream(opened, partition)
+    row = opened.lookup(stream.partition, _parse_key(stream, key))
     if output is Output.JSON:
         answer_json({"row": row})
         return

@@ -70,8 +70,8 @@ def clusters(
     look = sweep.look()
     ended: tuple[LaunchedJob, ...] = ()
     if end and look.ownerless:
-        what = counted(len(look.ownerless), "cluster")
-        Console(stderr=True).print(Text(f"{what} without an owner: a second look in {seconds_between_looks:g} s"))
+        ownerless = counted(len(look.ownerless), "cluster")
+        Console(stderr=True).print(Text(f"{ownerless} without an owner: a second look in {seconds_between_looks:g} s"))
         dependencies.clock.sleep(seconds_between_looks)
         look = sweep.look()
         ended = sweep.end(look.to_end)
@@ -93,8 +93,8 @@ def clusters(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _figures(job: LaunchedJob, standing: str) -> dict[str, object]:
-    """`standing`: owned, ownerless, or ended, if its end was requested now."""
+def _figures(job: LaunchedJob, ownership: str) -> dict[str, object]:
+    """`ownership`: owned, ownerless, or ended, if its end was requested now."""
     return {
         "cluster": job.service_id,
         "name": job.name,
@@ -104,7 +104,7 @@ def _figures(job: LaunchedJob, standing: str) -> dict[str, object]:
         "attempt": job.tags.get(ATTEMPT_TAG),
         "launched_by": job.tags.get(OWNER_TAG),
         "created_at_ms": job.created_at_ms,
-        "standing": standing,
+        "standing": ownership,
     }
 
 

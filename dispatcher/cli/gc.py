@@ -28,7 +28,7 @@ from compactor.storage.object_store import ObjectStore, UnfinishedWrite
 from compactor.storage.opening import open_store
 from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
 from dispatcher.cli.output import answer_records
-from dispatcher.cli.table_places import check_place, open_lake
+from dispatcher.cli.table_places import check_exists, open_lake
 from dispatcher.layout import Column, count_text, time_text
 
 _SECONDS_PER_HOUR = 3600
@@ -126,7 +126,7 @@ def gc(
         "streams",
         _COLUMNS,
         none="No stream has any data yet.",
-        after=list(_told(found, unfinished, list(retired.values()), deleted=delete)),
+        after=list(_summary(found, unfinished, list(retired.values()), deleted=delete)),
     )
 
 
@@ -164,7 +164,7 @@ def _state_beside(
     if state is None:
         return
     store = open_store(parse_location(state, endpoint_url=s3_endpoint_url, region=region))
-    check_place(store, "state")
+    check_exists(store, "state")
     if store.location.root_uri != lake.location.root_uri:
         yield store
 
@@ -179,7 +179,7 @@ def _figures(garbage: StreamGarbage, retired: StreamRetired | None) -> dict[str,
     }
 
 
-def _told(
+def _summary(
     found: list[StreamGarbage],
     unfinished: Sequence[tuple[str, UnfinishedWrite]],
     retired: Sequence[StreamRetired],

@@ -12,12 +12,11 @@ from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer_records, page_width
-from dispatcher.cli.table_places import check_place
+from dispatcher.cli.table_places import open_job_runs
 from dispatcher.clients import dependencies_of
 from dispatcher.job_runs.history import EndedJobRun, RecordedDay
 from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
 from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.layout import (
     FAILED,
     STATUS,
@@ -82,7 +81,7 @@ def history(
         raise Invalid(f"--since {first} is after --until {last}")
     if status is not None and status not in ENDS:
         raise Invalid(f"--status {status!r} is none of {', '.join(ENDS)}")
-    records = _recorded(context, state, s3_endpoint_url, region)
+    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
     if backfill:
         HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock).backfill()
     days = list(records.history.read(first, last))
@@ -129,7 +128,7 @@ def clean(
     Their logs and the history stay. Days that are not closed yet are left alone. Dispatchers do the same by themselves,
     see --keep-plans-days of `lithify dispatch`.
     """
-    records = _recorded(context, state, s3_endpoint_url, region)
+    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
     upkeep = HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock)
     days = upkeep.days_to_clean(older_than_days)
     found = [upkeep.clean(day) if delete else upkeep.leftovers(day) for day in days]
@@ -161,11 +160,3 @@ def _day(text: str | None, option: str) -> str | None:
     except ValueError as error:
         raise Invalid(f"{option} {text!r} is no day: write it as 2026-11-22") from error
     return day
-
-
-def _recorded(context: typer.Context, state: str, s3_endpoint_url: str | None, region: str | None) -> JobRunStore:
-    """The job runs of a state that exists."""
-    dependencies = dependencies_of(context)
-    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
-    check_place(records.store, "state")
-    return records

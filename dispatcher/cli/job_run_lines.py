@@ -48,7 +48,7 @@ def is_open(view: JobRunView) -> bool:
 def job_run_lines(view: JobRunView, width: int | None, *, only_running: bool = False) -> Iterator[Line]:
     """One job run. `only_running`: only its running sessions, so that it fits a screen."""
     yield (printable(view.job_run_id), HEADING), ("  ", ""), (view.status, status_style(view.status))
-    yield from sentence_lines(f"  {_what(view)}", width)
+    yield from sentence_lines(f"  {_subject(view)}", width)
     yield from _time_lines(view, width)
     sessions = [session for session in view.sessions if session.status == "running" or not only_running]
     if only_running:
@@ -61,8 +61,8 @@ def job_run_lines(view: JobRunView, width: int | None, *, only_running: bool = F
     if running or view.reasons:
         yield ()
     for session in running:
-        what = f"{partition_text(session.partition)}: {progress(session)}{_rows(session)}{_left(session)}"
-        yield from sentence_lines(f"  {_bar(session.share)} {what}", width)
+        text = f"{partition_text(session.partition)}: {progress(session)}{_rows(session)}{_left(session)}"
+        yield from sentence_lines(f"  {_bar(session.share)} {text}", width)
     for reason in view.reasons:
         yield from sentence_lines(f"  {reason}", width, FAILED if view.status != "cancelled" else STOPPED)
     for rejection in view.rejections[1 if view.status == "rejected" else 0 :]:
@@ -96,7 +96,7 @@ class Changes:
     """Changes since the last look, a sentence each."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
 
     def of(self, view: JobRunView) -> Iterator[str]:
         yield from self._if_new("", self._job_run(view))
@@ -112,30 +112,30 @@ class Changes:
         return f"{view.status}{owner}{cancelled}{paused}{waits}"
 
     def _if_new(self, key: str, sentence: str) -> Iterator[str]:
-        if self._told.get(key) != sentence:
-            self._told[key] = sentence
+        if self._shown.get(key) != sentence:
+            self._shown[key] = sentence
             yield sentence
 
 
-def _what(view: JobRunView) -> str:
-    what = view.table or "no table"
+def _subject(view: JobRunView) -> str:
+    text = view.table or "no table"
     if view.destination is not None and view.destination != view.table:
-        what += f" -> {view.destination}"
+        text += f" -> {view.destination}"
     if view.predecessor is not None:
-        what += f", once more after {view.predecessor}"
+        text += f", once more after {view.predecessor}"
     if view.owner is not None:
-        what += f", run by {view.owner}"
+        text += f", run by {view.owner}"
     if view.cancel_requested and is_open(view):
-        what += ", to be cancelled"
+        text += ", to be cancelled"
     if view.paused is not None and is_open(view):
-        what += f", paused ({view.paused})"
+        text += f", paused ({view.paused})"
     if view.waits_for is not None and is_open(view):
-        what += f", waits for {view.waits_for}"
+        text += f", waits for {view.waits_for}"
     if view.shards is not None:
-        what += f", {_shards_text(view.shards)}"
+        text += f", {_shards_text(view.shards)}"
     if view.waiters:
-        what += f", {'waited for' if is_open(view) else 'asked for'} by {counted(view.waiters, 'workflow')}"
-    return what
+        text += f", {'waited for' if is_open(view) else 'asked for'} by {counted(view.waiters, 'workflow')}"
+    return text
 
 
 def _time_lines(view: JobRunView, width: int | None) -> Iterator[Line]:

@@ -25,8 +25,8 @@ from dispatcher.cli.options import (
     StateOption,
 )
 from dispatcher.cli.output import answer, answer_records, page_width
-from dispatcher.cli.table_places import check_place
-from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
+from dispatcher.cli.table_places import open_job_runs
+from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.intake import preview_job_run_id
 from dispatcher.intake.retry import Retry, begin_retry, plan_retry
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
@@ -111,7 +111,7 @@ def status(
 ) -> None:
     """Show job runs, or one with its sessions."""
     dependencies = dependencies_of(context)
-    records = _recorded(dependencies, state, s3_endpoint_url, region)
+    records = open_job_runs(dependencies, state, s3_endpoint_url, region)
     if job_run_id is not None:
         view = view_job_run(records, job_run_id, dependencies.clock)
         answer(output, view.model_dump(mode="json"), job_run_lines(view, page_width()))
@@ -156,7 +156,7 @@ def cancel(
 ) -> None:
     """Ask for a job run to be cancelled. Its dispatcher stops its Spark jobs; what was committed stays committed."""
     dependencies = dependencies_of(context)
-    records = _recorded(dependencies, state, s3_endpoint_url, region)
+    records = open_job_runs(dependencies, state, s3_endpoint_url, region)
     before = records.state(job_run_id)
     if before.accepted is None:
         raise Invalid(f"there is no job run {job_run_id!r} here that could be cancelled")
@@ -182,38 +182,29 @@ def retry(
 ) -> None:
     """Run a failed or cancelled job run again, as a new job run. What it has committed stays committed."""
     dependencies = dependencies_of(context)
-    records = _recorded(dependencies, state, s3_endpoint_url, region)
-    again = plan_retry(records, dependencies.lake, job_run_id, dependencies.clock)
+    records = open_job_runs(dependencies, state, s3_endpoint_url, region)
+    rerun = plan_retry(records, dependencies.lake, job_run_id, dependencies.clock)
     if not dry_run:
-        again = begin_retry(records, again)
-    partitions = [pin.partition for pin in again.accepted.sessions]
+        rerun = begin_retry(records, rerun)
+    partitions = [pin.partition for pin in rerun.accepted.sessions]
     value = {
-        "job_run_id": again.job_run_id,
+        "job_run_id": rerun.job_run_id,
         "predecessor": job_run_id,
-        "started": not dry_run and not again.stands,
+        "started": not dry_run and not rerun.stands,
         "partitions": partitions,
     }
-    answer(output, value, _retry_lines(again, job_run_id, dry_run=dry_run))
+    answer(output, value, _retry_lines(rerun, job_run_id, dry_run=dry_run))
 
 
-def _recorded(
-    dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
-) -> JobRunStore:
-    """The job runs of a state that exists."""
-    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
-    check_place(records.store, "state")
-    return records
-
-
-def _retry_lines(again: Retry, job_run_id: str, *, dry_run: bool) -> Iterator[str]:
-    if again.stands:
-        yield f"{job_run_id} runs again already, as {again.job_run_id}."
+def _retry_lines(rerun: Retry, job_run_id: str, *, dry_run: bool) -> Iterator[str]:
+    if rerun.stands:
+        yield f"{job_run_id} runs again already, as {rerun.job_run_id}."
     else:
-        yield f"{job_run_id} {'would run' if dry_run else 'runs'} again as {again.job_run_id}:"
-        yield from (f"  {render_partition(pin.partition)}" for pin in again.accepted.sessions)
-        if again.accepted.partitions is None:
+        yield f"{job_run_id} {'would run' if dry_run else 'runs'} again as {rerun.job_run_id}:"
+        yield from (f"  {render_partition(pin.partition)}" for pin in rerun.accepted.sessions)
+        if rerun.accepted.partitions is None:
             yield "  it finds its sessions as it reaches them"
-        elif not again.accepted.sessions:
+        elif not rerun.accepted.sessions:
             yield "  no partition has anything left to do"
     if not dry_run:
-        yield f"  lithify watch {again.job_run_id}"
+        yield f"  lithify watch {rerun.job_run_id}"

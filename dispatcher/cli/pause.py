@@ -11,8 +11,8 @@ from compactor.model.names import TableId
 from compactor.storage.paths import PausedObject
 from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer
-from dispatcher.cli.table_places import check_place
-from dispatcher.clients import CommandDependencies, dependencies_of
+from dispatcher.cli.table_places import open_job_runs
+from dispatcher.clients import dependencies_of
 from dispatcher.job_runs.job_run_store import JobRunStore
 
 JobRun = Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="One job run.")]
@@ -35,13 +35,13 @@ def pause(
 ) -> None:
     """Start no new session of a job run, of a table, or of anything, until `resume`. Sessions that run go on to their
     end; documents are accepted as before, and wait. There is one event for each job run that is held up."""
-    records = _recorded(dependencies_of(context), state, s3_endpoint_url, region)
-    what = _what(job_run_id, table, everything=everything)
+    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
+    target = _target(job_run_id, table, everything=everything)
     if job_run_id is not None:
         _check_open(records, job_run_id)
-    paused = records.pauses.pause(what, reason)
-    line = f"{_named(what)} is paused." if paused else f"{_named(what)} is paused already."
-    answer(output, {"paused": _named(what), "was_paused": not paused}, [line])
+    paused = records.pauses.pause(target, reason)
+    line = f"{_named(target)} is paused." if paused else f"{_named(target)} is paused already."
+    answer(output, {"paused": _named(target), "was_paused": not paused}, [line])
 
 
 def resume(
@@ -55,41 +55,35 @@ def resume(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Let go on what was paused. What else is paused stays so."""
-    records = _recorded(dependencies_of(context), state, s3_endpoint_url, region)
-    what = _what(job_run_id, table, everything=everything)
-    if not records.pauses.resume(what):
-        raise Invalid(f"{_named(what)} is not paused: {', '.join(_paused(records)) or 'nothing'} is")
+    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
+    target = _target(job_run_id, table, everything=everything)
+    if not records.pauses.resume(target):
+        raise Invalid(f"{_named(target)} is not paused: {', '.join(_paused(records)) or 'nothing'} is")
     left = _paused(records)
-    lines = [f"{_named(what)} is resumed.", *(f"Still paused: {scope}" for scope in left)]
-    answer(output, {"resumed": _named(what), "still_paused": left}, lines)
+    lines = [f"{_named(target)} is resumed.", *(f"Still paused: {scope}" for scope in left)]
+    answer(output, {"resumed": _named(target), "still_paused": left}, lines)
 
 
 def _paused(records: JobRunStore) -> list[str]:
     return [each.scope for each in records.pauses.all()]
 
 
-def _what(job_run_id: str | None, table: str | None, *, everything: bool) -> PausedObject:
+def _target(job_run_id: str | None, table: str | None, *, everything: bool) -> PausedObject:
     """Raises `Invalid` unless it is exactly one thing."""
     if [job_run_id is not None, table is not None, everything].count(True) != 1:
-        raise Invalid("say what, and one thing only: a job run's id, --table TABLE, or --everything")
+        raise Invalid("name one thing only: a job run's id, --table TABLE, or --everything")
     if job_run_id is not None:
         return PausedObject("job_runs", job_run_id)
     return PausedObject("everything") if table is None else PausedObject("tables", str(TableId.parse(table)))
 
 
-def _named(what: PausedObject) -> str:
-    return "everything" if what.name is None else f"{'table' if what.scope == 'tables' else 'job run'} {what.name}"
+def _named(target: PausedObject) -> str:
+    return (
+        "everything" if target.name is None else f"{'table' if target.scope == 'tables' else 'job run'} {target.name}"
+    )
 
 
 def _check_open(records: JobRunStore, job_run_id: str) -> None:
     status = records.state(job_run_id).status
     if not status.is_open:
         raise Invalid(f"job run {job_run_id} cannot be paused: it is {status}")
-
-
-def _recorded(
-    dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
-) -> JobRunStore:
-    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
-    check_place(records.store, "state")
-    return records

@@ -48,7 +48,7 @@ class ProgressScreen:
                 self._line(f"{name} waits: {progress.waits_for}")
                 return
             beat = progress.heartbeat
-            self._status.update(Text(f"{name}: {_standing(beat)}"))
+            self._status.update(Text(f"{name}: {_progress_text(beat)}"))
             if beat is not None and beat.step == "committed" and (progress.number, beat.round_number) > self._committed:
                 self._committed = (progress.number, beat.round_number)
                 self._line(f"{name}: {_round(beat)} committed, {counted(beat.rows_done, 'delta row')} done")
@@ -58,7 +58,7 @@ class ProgressScreen:
         self._out.print(Text(f"{seconds:6.1f} s  {text}"), soft_wrap=not self._out.is_terminal)
 
 
-def _standing(beat: Heartbeat | None) -> str:
+def _progress_text(beat: Heartbeat | None) -> str:
     if beat is None:
         return "starts"
     rows = f", {beat.rows_done:,} of {counted(beat.rows, 'delta row')} done" if beat.round_number else ""

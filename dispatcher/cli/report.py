@@ -22,7 +22,7 @@ from dispatcher.cli.options import (
 )
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.redrive import Selection, move
-from dispatcher.cli.table_places import check_place, open_lake
+from dispatcher.cli.table_places import open_job_runs, open_lake
 from dispatcher.cli.tables import TABLE_COLUMNS, table_figures
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, show_help
 from dispatcher.job_runs.job_run_store import JobRunStore
@@ -86,7 +86,7 @@ def runs(
 ) -> None:
     """Job runs, the latest first: how long each took, against what was expected and desired."""
     dependencies = dependencies_of(context)
-    recorded = _recorded(dependencies, state, s3_endpoint_url, region)
+    recorded = open_job_runs(dependencies, state, s3_endpoint_url, region)
     views = view_open(recorded, dependencies.clock) if only_open else view_all(recorded, dependencies.clock)
     records = [_run(view) for view in views]
     answer_records(output, {"job_runs": records}, "job_runs", _RUN_COLUMNS, none="There is no job run here.")
@@ -102,7 +102,7 @@ def sessions(
 ) -> None:
     """Sessions of all job runs that have not ended."""
     dependencies = dependencies_of(context)
-    found = _open_sessions(dependencies, _recorded(dependencies, state, s3_endpoint_url, region))
+    found = _open_sessions(dependencies, open_job_runs(dependencies, state, s3_endpoint_url, region))
     none = "No job run is open here."
     answer_records(output, {"sessions": found}, "sessions", _SESSION_COLUMNS, none=none)
 
@@ -117,7 +117,7 @@ def clusters(
 ) -> None:
     """What runs where: the cluster, or the Spark job on this machine, of each session that runs."""
     dependencies = dependencies_of(context)
-    found = _open_sessions(dependencies, _recorded(dependencies, state, s3_endpoint_url, region))
+    found = _open_sessions(dependencies, open_job_runs(dependencies, state, s3_endpoint_url, region))
     running = [each for each in found if each["status"] == "running" and each["cluster"] is not None]
     none = "No session runs here."
     answer_records(output, {"clusters": running}, "clusters", _CLUSTER_COLUMNS, none=none)
@@ -155,14 +155,6 @@ def tables(
     found.sort(key=lambda figures: (-figures.pending_seconds, -figures.pending_rows, figures.table_id))
     records = [figures.model_dump() for figures in found]
     answer_records(output, {"tables": records}, "tables", TABLE_COLUMNS, none="There is no table here yet.")
-
-
-def _recorded(
-    dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
-) -> JobRunStore:
-    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
-    check_place(records.store, "state")
-    return records
 
 
 def _run(view: JobRunView) -> dict[str, object]:

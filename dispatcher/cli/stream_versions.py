@@ -18,7 +18,7 @@ from dispatcher.cli.options import (
     TableArgument,
 )
 from dispatcher.cli.output import answer, parse_partition
-from dispatcher.cli.table_places import open_lake, partitions_of
+from dispatcher.cli.table_places import existing_stream, open_lake
 
 VersionOption = Annotated[int, typer.Option("--stream-version", min=1, help="Its number.")]
 
@@ -49,7 +49,7 @@ def release(
 ) -> None:
     """Make a version of a partition stream the active one; the active one before it is deprecated."""
     opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = _existing(opened, partition)
+    wanted = existing_stream(opened, partition).partition
     opened.release_stream_version(wanted, stream_version)
     _answer(output, opened, wanted, stream_version, "is active: writers and compactions take it from now on")
 
@@ -69,18 +69,12 @@ def deprecate(
 ) -> None:
     """Make a version of a partition stream take no more deltas, for ever."""
     opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = _existing(opened, partition)
+    wanted = existing_stream(opened, partition).partition
     opened.deprecate_stream_version(wanted, stream_version, abandon_pending=abandon)
     _answer(output, opened, wanted, stream_version, "is deprecated: it takes no more deltas")
 
 
-def _existing(table: Table, partition: list[str] | None) -> dict[str, str]:
-    wanted = table.stream(parse_partition(partition)).partition
-    partitions_of(table, partition)
-    return wanted
-
-
-def _answer(output: Output, table: Table, partition: PartitionValues, number: int, what: str) -> None:
+def _answer(output: Output, table: Table, partition: PartitionValues, number: int, effect: str) -> None:
     state: LifecycleState = table.stream(partition).load().state.sources[number].state
     value = {"table_id": table.table_id, "partition": dict(partition), "stream_version": number, "state": state.value}
-    answer(output, value, [f"Stream version {number} of {table.table_id} {render_partition(partition)} {what}."])
+    answer(output, value, [f"Stream version {number} of {table.table_id} {render_partition(partition)} {effect}."])

@@ -25,7 +25,7 @@ from dispatcher.cli.options import (
     TableArgument,
 )
 from dispatcher.cli.output import answer, answer_records, parse_partition
-from dispatcher.cli.table_places import open_lake, partitions_of
+from dispatcher.cli.table_places import existing_stream, open_lake, partitions_of
 from dispatcher.cli.table_properties import parse_properties
 from dispatcher.clients import show_help
 from dispatcher.layout import PARTITION, Column, age_text, count_text, data_columns, time_text
@@ -173,11 +173,9 @@ def retract(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Take a delta back that no compaction has taken in. Its id is not given again."""
-    wanted = parse_partition(partition)
     opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    stream = opened.stream(wanted)
-    partitions_of(opened, partition)
-    opened.retract(wanted, delta)
+    stream = existing_stream(opened, partition)
+    opened.retract(stream.partition, delta)
     value = {"table_id": table, "partition": stream.partition, "delta_id": delta, "retracted": True}
     answer(output, value, [f"Delta {delta} is taken back: no compaction will take it in."])
 
@@ -225,10 +223,7 @@ def log(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the entries of a partition stream's log."""
-    wanted = parse_partition(partition)
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    stream = opened.stream(wanted)
-    partitions_of(opened, partition)
+    stream = existing_stream(open_lake(lake, s3_endpoint_url, region).table(table), partition)
     entries = [
         {"entry_number": entry.number, "at_ms": entry.at_ms, "actions": [each.model_dump() for each in entry.actions]}
         for entry in stream.log.entries(after)

@@ -1,4 +1,4 @@
-"""Opens the lake, the table and the partitions that a command names, and reports missing ones."""
+"""Opens the lake, the partitions or the job runs that a command names, and reports missing ones."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from compactor.catalog.tables import PartitionStream
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
 from compactor.model.names import render_partition
 from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.output import parse_partition
+from dispatcher.clients import CommandDependencies
+from dispatcher.job_runs.job_run_store import JobRunStore
 
 _PARTITIONS_NAMED_MAX = 3
 
@@ -20,11 +23,20 @@ _PARTITIONS_NAMED_MAX = 3
 def open_lake(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCatalog:
     """An existing lake. Raises `Invalid` if there is nothing at that location."""
     catalog = DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region)
-    check_place(catalog.store, "lake")
+    check_exists(catalog.store, "lake")
     return catalog
 
 
-def check_place(store: ObjectStore, what: str) -> None:
+def open_job_runs(
+    dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
+) -> JobRunStore:
+    """The job runs of a state that exists."""
+    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    check_exists(records.store, "state")
+    return records
+
+
+def check_exists(store: ObjectStore, noun: str) -> None:
     """Raises `Invalid` if a local folder does not exist, or no object has a key below a location on S3."""
     root_uri = store.location.root_uri
     if root_uri.startswith("file://"):
@@ -32,7 +44,17 @@ def check_place(store: ObjectStore, what: str) -> None:
     else:
         is_there = next(iter(store.list_folders("")), None) is not None
     if not is_there:
-        raise Invalid(f"there is no {what} at {root_uri}: check the place (it is made by what first writes to it)")
+        raise Invalid(f"there is no {noun} at {root_uri}: check the URI (the first write to it creates it)")
+
+
+def existing_stream(table: Table, pairs: Sequence[str] | None) -> PartitionStream:
+    """The stream of the named partition; without pairs, that of a table without partition keys.
+
+    Raises `Invalid` if there is none.
+    """
+    stream = table.stream(parse_partition(pairs))
+    partitions_of(table, pairs)
+    return stream
 
 
 def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, str]]:

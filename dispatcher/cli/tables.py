@@ -203,9 +203,9 @@ def drop(
 
 
 def _drop_lines(table: str, objects: int, size_bytes: int, streams: int, *, dropped: bool) -> Iterator[str]:
-    what = f"{counted(streams, 'partition stream')}, {counted(objects, 'object')}, {counted(size_bytes, 'byte')}"
+    contents = f"{counted(streams, 'partition stream')}, {counted(objects, 'object')}, {counted(size_bytes, 'byte')}"
     if dropped:
-        yield f"{table} is dropped: {what}. Its id is not given again: create the next version."
+        yield f"{table} is dropped: {contents}. Its id is not given again: create the next version."
     else:
-        yield f"{table} has {what}."
+        yield f"{table} has {contents}."
         yield "Nothing was dropped. To drop it for ever, add --delete."

@@ -15,7 +15,7 @@ def event_text(data: EventData) -> str:
 def _of_job_run(data: EventData) -> str:
     match data:
         case event_types.JobRunAccepted():
-            return f"{_count(data.sessions, 'session')} for {data.destination_compacted_table_id}"
+            return f"{counted(data.sessions, 'session')} for {data.destination_compacted_table_id}"
         case event_types.JobRunStarted():
             return f"by {data.owner}"
         case event_types.JobRunSucceeded():
@@ -47,21 +47,17 @@ def _of_session(data: event_types.SessionData) -> str:
 def _of_progress(data: event_types.SessionData) -> str:
     match data:
         case event_types.SessionPlanned():
-            return f"{_count(data.hash_bucket_count, 'hash bucket')}, expected in {data.expected_sla:.1f} s"
+            return f"{counted(data.hash_bucket_count, 'hash bucket')}, expected in {data.expected_sla:.1f} s"
         case event_types.SessionLaunched():
             return f"attempt {data.attempt}, {data.cluster.partition(',')[0]}"
         case event_types.SessionStarted():
-            return f"{_count(data.rounds, 'round')}, expected in {data.expected_sla:.1f} s"
+            return f"{counted(data.rounds, 'round')}, expected in {data.expected_sla:.1f} s"
         case event_types.HeartbeatEmitted():
             return describe_progress(data)
         case event_types.SessionRoundCompleted():
             counts, position = data.counts, f"round {data.round_number} of {data.rounds}"
             return f"{position}: {counted(counts.rows_in, 'row')} in, {counts.rows_out:,} out, {data.seconds:.1f} s"
         case event_types.RehashCompleted():
-            return _count(data.hash_bucket_count, "hash bucket")
+            return counted(data.hash_bucket_count, "hash bucket")
         case _:
             return ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

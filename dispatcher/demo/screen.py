@@ -81,15 +81,15 @@ class Screen:
             self._seen_at_seconds.setdefault(data.session_id, self._seconds())
         self._progress.apply(event)
         style = "bold red" if data.severity is not Severity.INFO else _STYLES.get(type(data), "")
-        what = event.type.removeprefix("lithify.").removesuffix(".v1")
+        event_name = event.type.removeprefix("lithify.").removesuffix(".v1")
         about = self._progress.sessions[data.session_id].partition if isinstance(data, event_types.SessionData) else ""
         rest = "dim" if style == "dim" else ""
         if self._is_narrow:
             name = f"{event.jobrunid} {about}".rstrip()
-            parts = ((f"{name}  ", rest), (f"{what}  ", style), (event_text(data), rest))
+            parts = ((f"{name}  ", rest), (f"{event_name}  ", style), (event_text(data), rest))
         else:
             name = f"{event.jobrunid:<8}{about:<22}"
-            parts = ((name, rest), (f"{what:<27}", style), (event_text(data), rest))
+            parts = ((name, rest), (f"{event_name:<27}", style), (event_text(data), rest))
         line = Text.assemble((f"{self._seconds():6.1f} s  ", "dim"), *parts)
         self._out.print(line, soft_wrap=not self._out.is_terminal)
 

@@ -251,10 +251,10 @@ class Intake:
         """The first entry of the job run, its sources pinned. Raises `Invalid` with every reason why there is none."""
         admission, location = self._settings.admission, self.locate_lake(document)
         _refuse_if(admission.refusals(document, location))
-        asked = job_run_spec(document, job_run_id, location)
+        requested = job_run_spec(document, job_run_id, location)
         lake = self._open_lake(location)
-        source = lake.table(asked.source_table_id)
-        spec = complete_by_table(asked, fields_given(document), source)
+        source = lake.table(requested.source_table_id)
+        spec = complete_by_table(requested, fields_given(document), source)
         pinned = pin_sources(spec, lake, source, self._clock, admission)
         return JobRunAccepted(
             spec=spec,
@@ -432,8 +432,8 @@ def _used_before(job_run_id: str) -> str:
 def answer_to_repeat(records: JobRunStore, job_run_id: str, state: JobRunState) -> tuple[JobRunStatus, str]:
     """The answer to a repeated request: about the last job run that ran it again."""
     last_id, last = records.last_retry(job_run_id, state)
-    again = f"job run {job_run_id} was run again as {last_id}; " if last_id != job_run_id else ""
-    return last.status, again + _answer(last_id, last)
+    rerun = f"job run {job_run_id} was run again as {last_id}; " if last_id != job_run_id else ""
+    return last.status, rerun + _answer(last_id, last)
 
 
 def _answer(job_run_id: str, state: JobRunState) -> str:

@@ -723,8 +723,8 @@ class JobRunController:
         bundle_id = unit[0].bundle
         bundles, journal = self._launchers.bundles, held.bundle_journal(unit[0].session_id)
 
-        def requeue(again: Sequence[RunAgain]) -> None:
-            self._requeue({each.session_id: each for each in unit}, again)
+        def requeue(reruns: Sequence[RunAgain]) -> None:
+            self._requeue({each.session_id: each for each in unit}, reruns)
 
         def order() -> SessionCommand:
             return held.order(self._order)
@@ -745,11 +745,11 @@ class JobRunController:
                 held.stopped.update(each.session_id for each in unit)
             return left_open is LeftOpen.RUNNING
 
-    def _requeue(self, unit: Mapping[str, WaitingSession], again: Sequence[RunAgain]) -> None:
+    def _requeue(self, unit: Mapping[str, WaitingSession], reruns: Sequence[RunAgain]) -> None:
         """Queues members again together; otherwise each would become a bundle of its own."""
         now_seconds = self._clock.monotonic_seconds()
-        pause_seconds = max((each.seconds for each in again if not each.alone), default=0.0)
-        for each in again:
+        pause_seconds = max((each.seconds for each in reruns if not each.alone), default=0.0)
+        for each in reruns:
             found = unit[each.session_id]
             waiting = replace(
                 found,
@@ -827,8 +827,8 @@ class JobRunController:
             session = held.session(waiting.session_id)
             if session.end is None:
                 held.end_session(session.pin, Failed(attempt=session.attempt, error_kind=kind, reasons=(reason,)))
-        except LithifyError as again:
-            self._lose(held, str(again))
+        except LithifyError as lost:
+            self._lose(held, str(lost))
 
 
 def _waiting(held: ClaimedJobRun, pin: SessionPin) -> WaitingSession:

@@ -54,15 +54,15 @@ class PauseStore:
         self._store = store
         self._clock = clock
 
-    def pause(self, what: PausedObject, reason: str) -> bool:
+    def pause(self, target: PausedObject, reason: str) -> bool:
         """Pauses. False: it is paused already, and the first reason stays."""
         note = PauseNote(at_ms=self._clock.now_ms(), reason=reason)
-        return self._store.put_if_absent(what.key, note.render())
+        return self._store.put_if_absent(target.key, note.render())
 
-    def resume(self, what: PausedObject) -> bool:
+    def resume(self, target: PausedObject) -> bool:
         """Removes the pause. False: there was none."""
-        was_paused = self._store.read(what.key) is not None
-        self._store.delete(what.key)
+        was_paused = self._store.read(target.key) is not None
+        self._store.delete(target.key)
         return was_paused
 
     def all(self) -> tuple[Pause, ...]:

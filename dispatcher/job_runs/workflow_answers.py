@@ -205,13 +205,13 @@ class WorkflowAnswers:
     def _beat_when_due(self, awaited: _Awaited, tokens: Mapping[str, str]) -> None:
         """Sends no heartbeat to a waiter that asked for none: its service may refuse them."""
         waiters = awaited.state.waiters
-        asked = {key: each.heartbeat_seconds for key, each in waiters.items() if key in tokens}
-        due_seconds = min((seconds for seconds in asked.values() if seconds), default=None)
+        intervals = {key: each.heartbeat_seconds for key, each in waiters.items() if key in tokens}
+        due_seconds = min((seconds for seconds in intervals.values() if seconds), default=None)
         since_seconds = self._clock.monotonic_seconds() - awaited.beat_at_seconds
         if due_seconds is None or since_seconds < due_seconds / BEATS_IN_TIME_OUT:
             return
         awaited.progressed = False
-        for message_id in [message_id for message_id, seconds in asked.items() if seconds]:
+        for message_id in [message_id for message_id, seconds in intervals.items() if seconds]:
             taken = self._send_answer(awaited, message_id, partial(self._callbacks.beat, tokens[message_id]))
             if taken is None:
                 awaited.progressed = True  # still to be sent
@@ -282,8 +282,8 @@ class WorkflowAnswers:
 
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
             state = before.state
-            asked = state.repeated_by | ({state.accepted.message_id} if state.accepted is not None else set())
-            is_wanted = not asked <= awaited.listed or state.cancel is not None or not state.status.is_open
+            requesters = state.repeated_by | ({state.accepted.message_id} if state.accepted is not None else set())
+            is_wanted = not requesters <= awaited.listed or state.cancel is not None or not state.status.is_open
             return [] if is_wanted else [CancelRequested(reason=GONE_REASON)]
 
         self._records.log(awaited.job_run_id).append(decide)

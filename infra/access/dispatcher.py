@@ -117,7 +117,7 @@ def _launching(places: Places, spark: SparkRoles) -> tuple[Permission, ...]:
     ours: Mapping[str, Mapping[str, object]] = {
         "StringEquals": {f"elasticmapreduce:ResourceTag/{DEPLOYMENT_TAG}": places.stack_name}
     }
-    asked: Mapping[str, Mapping[str, object]] = {
+    tagged: Mapping[str, Mapping[str, object]] = {
         "StringEquals": {f"elasticmapreduce:RequestTag/{DEPLOYMENT_TAG}": places.stack_name}
     }
     return (
@@ -126,9 +126,9 @@ def _launching(places: Places, spark: SparkRoles) -> tuple[Permission, ...]:
             "with this deployment's tag only; AWS knows no resource for a cluster that is not there yet",
             ("elasticmapreduce:RunJobFlow",),
             ("*",),
-            asked,
+            tagged,
         ),
-        Permission("TagClusters", "at their launch", ("elasticmapreduce:AddTags",), clusters, asked),
+        Permission("TagClusters", "at their launch", ("elasticmapreduce:AddTags",), clusters, tagged),
         Permission(
             "WatchAndEndClusters",
             "of this deployment's tag",

@@ -144,24 +144,24 @@ def _open(service: str, region: str, endpoint_url: str | None, tries: int) -> An
 
 
 @contextmanager
-def _refused(what: str) -> Iterator[None]:
+def _refused(failure: str) -> Iterator[None]:
     """As `translated`, but a refusal for a temporary reason (a quota, a role's rights) is retried."""
-    with translated(what):
+    with translated(failure):
         try:
             yield
         except ClientError as error:
             if _code_of(error) == "ConflictException":
-                raise Conflict(f"{what}: {_message_of(error)}") from error
+                raise Conflict(f"{failure}: {_message_of(error)}") from error
             passes = _code_of(error) in (*_GONE, "ValidationException")
             reason = of_refusal(_message_of(error)) if passes else None
             match reason:
                 case None:
                     raise
                 case NoCapacity():
-                    raise Unavailable(f"{what}: it {reason.reason}") from error
+                    raise Unavailable(f"{failure}: it {reason.reason}") from error
                 case JobFailed():
                     kind = Denied if reason.error_kind is ErrorKind.DENIED else Unavailable
-                    raise kind(f"{what}: it {reason.reason}") from error
+                    raise kind(f"{failure}: it {reason.reason}") from error
 
 
 def _created_after(name: str, at_ms: int | None) -> dict[str, datetime]:

@@ -251,8 +251,8 @@ def _not_an_object(name: str, uri: str) -> Iterator[str]:
         yield f"{name} is {uri!r}: the nodes of a cluster download it, so write s3://bucket/key"
 
 
-def _wrong_role(name: str, value: str, what: str) -> str:
-    return f"{name} is {value!r}: write its name, or arn:aws:iam::123456789012:{what}/name"
+def _wrong_role(name: str, value: str, resource: str) -> str:
+    return f"{name} is {value!r}: write its name, or arn:aws:iam::123456789012:{resource}/name"
 
 
 def _wrong_tags(tags: Mapping[str, str]) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _work_off(
 
 def _make_compacted_table(catalog: DeltaCatalog, state: ObjectStore) -> None:
     catalog.create_table(_TABLE).append({}, pa.table({"id": [1]}))
-    asked = JobRunSpec(
+    job_run = JobRunSpec(
         job_run_id="before",
         source_table_id=_TABLE,
         primary_keys=("id",),
@@ -139,7 +139,7 @@ def _make_compacted_table(catalog: DeltaCatalog, state: ObjectStore) -> None:
         rows_per_compacted_file=1_000,
         rows_per_primary_key_index_file=1_000,
     )
-    (pinned,) = pin_sessions(asked, catalog)
+    (pinned,) = pin_sessions(job_run, catalog)
     plan = plan_session(pinned.spec, catalog, Resources(task_memory_bytes=1 << 30, tasks=2))
     run_attempt(plan, catalog, state, InProcessEngine(), 1, SystemClock())
 

@@ -33,7 +33,7 @@ _REPEATS_OF_GROWING_MAX = 3
 
 
 @dataclass(frozen=True)
-class Asked:
+class Variant:
     """What ours is asked for beside the defaults of `compact()`."""
 
     by_position: bool = False
@@ -45,10 +45,10 @@ class Asked:
     max_dead_row_share: float = 0.0
 
     def __str__(self) -> str:
-        told = ", dead rows kept" if self.max_dead_row_share else ""
-        told += ", default sort key" if self.by_position else ""
-        told += ", all records through Spark" if self.through_spark else ""
-        return told + (f", {self.hash_bucket_count} hash buckets" if self.hash_bucket_count is not None else "")
+        prefix = ", dead rows kept" if self.max_dead_row_share else ""
+        prefix += ", default sort key" if self.by_position else ""
+        prefix += ", all records through Spark" if self.through_spark else ""
+        return prefix + (f", {self.hash_bucket_count} hash buckets" if self.hash_bucket_count is not None else "")
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ class Start:
     contestant: str
     shape: Shape
     change: Change | None
-    asked: Asked = Asked()
+    variant: Variant = Variant()
     cores: int = CORES
     repeats: int | None = None
     keep: Path | None = None
 
     def __str__(self) -> str:
-        told = f"{self.contestant}: {self.shape.rows:,} {self.shape.name} rows"
+        prefix = f"{self.contestant}: {self.shape.rows:,} {self.shape.name} rows"
         if self.change is not None:
-            told += f" + {self.change.rows:,} {self.change.spread}"
-        if self.asked.incremental:
-            told += ", incremental"
-        return f"{told}{self.asked}" + (f", {self.cores} core" if self.cores == 1 else "")
+            prefix += f" + {self.change.rows:,} {self.change.spread}"
+        if self.variant.incremental:
+            prefix += ", incremental"
+        return f"{prefix}{self.variant}" + (f", {self.cores} core" if self.cores == 1 else "")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Entry:
     contestant: str
     shape: Shape
     change: Change | None
-    asked: Asked
+    variant: Variant
     cores: int
     input_rows: int
     input_bytes: int
@@ -104,7 +104,7 @@ class Entry:
     @property
     def arrived_rows(self) -> int:
         """Rows of the delta files that ours takes in."""
-        return self.change.rows if self.asked.incremental and self.change is not None else self.input_rows
+        return self.change.rows if self.variant.incremental and self.change is not None else self.input_rows
 
     def peak_bytes(self, step: str) -> int:
         """The largest Python worker of ours in a step of the first run, by the rounds' completions. A worker keeps the
@@ -146,27 +146,27 @@ class Arena:
 
     def _lane(self, number: int, start: Start) -> Lane:
         table, delta = self._files(start)
-        asked = start.asked
+        variant = start.variant
         task = Task(
             table_files=table.paths,
             delta_files=delta.paths,
             cores=start.cores,
-            compacted_lake=str(self._compacted(start.shape, asked)) if asked.incremental else None,
-            by_position=asked.by_position,
-            through_spark=asked.through_spark,
-            rows_per_compacted_file=asked.rows_per_compacted_file,
-            hash_bucket_count=asked.hash_bucket_count,
-            max_rows_per_round=asked.max_rows_per_round,
-            max_dead_row_share=asked.max_dead_row_share,
+            compacted_lake=str(self._compacted(start.shape, variant)) if variant.incremental else None,
+            by_position=variant.by_position,
+            through_spark=variant.through_spark,
+            rows_per_compacted_file=variant.rows_per_compacted_file,
+            hash_bucket_count=variant.hash_bucket_count,
+            max_rows_per_round=variant.max_rows_per_round,
+            max_dead_row_share=variant.max_dead_row_share,
         )
         repeats = self.repeats if start.repeats is None else start.repeats
-        referee = self._referee(start.contestant, start.shape, start.change, asked)
+        referee = self._referee(start.contestant, start.shape, start.change, variant)
         return Lane(start.contestant, task, repeats, self.folder / f"lane-{number}", referee, start.keep)
 
     def _entry(self, start: Start, timing: Timing) -> Entry:
         table, delta = self._files(start)
         rows, size = table.rows + delta.rows, table.size_bytes + delta.size_bytes
-        return Entry(start.contestant, start.shape, start.change, start.asked, start.cores, rows, size, timing)
+        return Entry(start.contestant, start.shape, start.change, start.variant, start.cores, rows, size, timing)
 
     def _files(self, start: Start) -> tuple[Files, Files]:
         delta = Files((), 0, 0) if start.change is None else data.write_delta(self._data, start.shape, start.change)
@@ -181,16 +181,16 @@ class Arena:
     def _data(self) -> Path:
         return self.folder / "data"
 
-    def _compacted(self, shape: Shape, asked: Asked) -> Path:
-        lake = self.folder / "compacted" / f"{shape.name}-{shape.rows}-{asked.rows_per_compacted_file}"
+    def _compacted(self, shape: Shape, variant: Variant) -> Path:
+        lake = self.folder / "compacted" / f"{shape.name}-{shape.rows}-{variant.rows_per_compacted_file}"
         if not lake.exists():
             lake.parent.mkdir(exist_ok=True)
-            base = Asked(rows_per_compacted_file=asked.rows_per_compacted_file)
+            base = Variant(rows_per_compacted_file=variant.rows_per_compacted_file)
             self.enter(Start(OURS, shape, None, base, repeats=0, keep=lake))
         return lake
 
-    def _referee(self, contestant: str, shape: Shape, change: Change | None, asked: Asked) -> Referee:
-        rule = "all" if contestant == FLOOR else "by position" if asked.by_position else "by time"
+    def _referee(self, contestant: str, shape: Shape, change: Change | None, variant: Variant) -> Referee:
+        rule = "all" if contestant == FLOOR else "by position" if variant.by_position else "by time"
         key = (rule, shape, change)
         if key not in self._referees:
             self._referees[key] = Referee(_expected(rule, shape, change))
@@ -209,8 +209,8 @@ def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
         return arena.enter(*starts)
     through_spark = []
     if OURS in arena.only:
-        starts.append(Start(OURS, shape, change, Asked(by_position=True)))
-        through_spark.append(Start(OURS, shape, change, Asked(by_position=True, through_spark=True)))
+        starts.append(Start(OURS, shape, change, Variant(by_position=True)))
+        through_spark.append(Start(OURS, shape, change, Variant(by_position=True, through_spark=True)))
     repeats = max(arena.repeats, len(starts))
     return arena.enter(*(replace(start, repeats=repeats) for start in starts)) + arena.enter(*through_spark)
 
@@ -221,7 +221,7 @@ def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]]
     entries = []
     for share, clustered in deltas:
         change = Change(int(shape.rows * share), clustered)
-        starts = [Start(OURS, shape, change, asked) for asked in _askings(arena, shape, change)]
+        starts = [Start(OURS, shape, change, variant) for variant in _variants(arena, shape, change)]
         entries += arena.enter(*starts, *(Start(name, shape, change) for name in _playing(arena, [DUCKDB])))
     return entries
 
@@ -233,7 +233,9 @@ def growing_table(arena: Arena) -> list[Entry]:
     entries = []
     for share, clustered in ((0.05, True), (0.05, False), (0.01, True), (0.01, False)):
         change = Change(int(small.rows * share), clustered)
-        starts = [Start(OURS, shape, change, asked) for shape in shapes for asked in _askings(arena, shape, change)]
+        starts = [
+            Start(OURS, shape, change, variant) for shape in shapes for variant in _variants(arena, shape, change)
+        ]
         entries += arena.enter(*starts)
     change = Change(int(small.rows * 0.05), clustered=True)
     for shape in shapes:
@@ -247,12 +249,12 @@ def rounds(arena: Arena) -> list[Entry]:
     small = _small(arena)
     entries = []
     for factor in ROUND_FACTORS:
-        asked = Asked(
+        variant = Variant(
             rows_per_compacted_file=small.rows_per_file,
             hash_bucket_count=CORES * factor,
             max_rows_per_round=int(small.rows * _ROWS_PER_ROUND_OF_SMALL),
         )
-        entries += arena.enter(Start(OURS, small.times(factor), None, asked, repeats=0))
+        entries += arena.enter(Start(OURS, small.times(factor), None, variant, repeats=0))
     return entries
 
 
@@ -262,7 +264,7 @@ def cores_and_buckets(arena: Arena) -> list[Entry]:
     change = Change(int(shape.rows * _FULL_DELTA_SHARE))
     repeats = arena.growing_repeats
     one_core = [Start(name, shape, change, cores=1, repeats=repeats) for name in _playing(arena, [OURS, DUCKDB])]
-    buckets = [Start(OURS, shape, change, Asked(hash_bucket_count=count), repeats=repeats) for count in BUCKET_COUNTS]
+    buckets = [Start(OURS, shape, change, Variant(hash_bucket_count=count), repeats=repeats) for count in BUCKET_COUNTS]
     return [*arena.enter(*one_core), *arena.enter(*buckets)]
 
 
@@ -270,11 +272,11 @@ def _small(arena: Arena) -> Shape:
     return NARROW.scaled(arena.scale).times(_SMALL_SHARE)
 
 
-def _askings(arena: Arena, shape: Shape, change: Change) -> list[Asked]:
+def _variants(arena: Arena, shape: Shape, change: Change) -> list[Variant]:
     """How ours is asked for an incremental compaction; uniform updates also where files may keep dead rows."""
     if OURS not in arena.only:
         return []
-    clean = Asked(incremental=True, rows_per_compacted_file=shape.rows_per_file)
+    clean = Variant(incremental=True, rows_per_compacted_file=shape.rows_per_file)
     return [clean] if change.clustered else [clean, replace(clean, max_dead_row_share=DEAD_ROW_SHARE)]
 
 

@@ -54,7 +54,7 @@ def goals_of_whole(name: str, entries: Sequence[Entry]) -> list[Goal]:
         goals.append(Goal(f"{name}: ours / DuckDB QUALIFY", OF_DUCKDB, ours.seconds / duck.seconds))
     if floor is not None:
         goals.append(Goal(f"{name}: ours / floor", OF_FLOOR, ours.seconds / floor.seconds))
-    through_spark = next((entry for entry in entries if entry.asked.through_spark), None)
+    through_spark = next((entry for entry in entries if entry.variant.through_spark), None)
     if through_spark is not None:
         shuffled = through_spark.steps[HASH_BUCKET].shuffle_written_bytes / through_spark.input_rows
         goals.append(Goal(f"{name}: bytes shuffled per row, default sort key", SHUFFLED_BYTES_PER_ROW, shuffled))
@@ -91,7 +91,7 @@ def goals_of_incremental(name: str, entries: Sequence[Entry]) -> list[Goal]:
         if duck is None or abs(ours.change.rows / ours.shape.rows - INCREMENTAL_SHARE) > 1e-3:
             continue
         bound = OF_DUCKDB_CLUSTERED if ours.change.clustered else OF_DUCKDB_UNIFORM
-        kept = ", dead rows kept" if ours.asked.max_dead_row_share else ""
+        kept = ", dead rows kept" if ours.variant.max_dead_row_share else ""
         what = f"{name}: 5 % {ours.change.spread}{kept} / DuckDB QUALIFY on the whole table"
         goals.append(Goal(what, bound, ours.seconds / duck.seconds))
     return goals
@@ -99,7 +99,7 @@ def goals_of_incremental(name: str, entries: Sequence[Entry]) -> list[Goal]:
 
 def goals_of_growing(entries: Sequence[Entry]) -> list[Goal]:
     """A clustered delta over a table, and over one of twice the rows."""
-    line = [(entry, entry.change) for entry in entries if entry.asked.incremental and entry.change is not None]
+    line = [(entry, entry.change) for entry in entries if entry.variant.incremental and entry.change is not None]
     return [
         Goal(
             f"{change.rows:,} {change.spread} rows over {large.shape.rows:,} / over {small.shape.rows:,}",
@@ -115,7 +115,7 @@ def goals_of_growing(entries: Sequence[Entry]) -> list[Goal]:
 def goals_of_buckets(entries: Sequence[Entry]) -> list[Goal]:
     """Dedupe's memory per row: what one bucket of all rows takes more than one of half of them, per row more."""
     few, more = (
-        next((entry for entry in entries if entry.asked.hash_bucket_count == count), None)
+        next((entry for entry in entries if entry.variant.hash_bucket_count == count), None)
         for count in BUCKET_COUNTS[:2]
     )
     if few is None or more is None:
@@ -163,4 +163,4 @@ def goals_of_object_store(found: FarLake) -> list[Goal]:
 
 def _find(entries: Sequence[Entry], contestant: str) -> Entry | None:
     """Asked for what everybody is asked for."""
-    return next((entry for entry in entries if entry.contestant == contestant and not entry.asked.by_position), None)
+    return next((entry for entry in entries if entry.contestant == contestant and not entry.variant.by_position), None)

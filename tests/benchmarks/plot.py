@@ -41,7 +41,7 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
 
 
 def _label(entry: Entry) -> str:
-    if not entry.asked.incremental or entry.change is None:
+    if not entry.variant.incremental or entry.change is None:
         return f"{entry.contestant}, whole table"
-    kept = ", dead rows kept" if entry.asked.max_dead_row_share else ""
+    kept = ", dead rows kept" if entry.variant.max_dead_row_share else ""
     return f"{entry.contestant}, {entry.change.rows:,} {entry.change.spread} rows{kept}"

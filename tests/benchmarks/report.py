@@ -10,7 +10,7 @@ from compactor.planning.spec import PAGE_CHECK_SHARE, SessionResult
 from tests.benchmarks.acceptance import Acceptance
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, OURS
-from tests.benchmarks.contests import DEAD_ROW_SHARE, Asked, Entry
+from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry, Variant
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.object_store import (
@@ -83,12 +83,12 @@ def whole_table_section(name: str, entries: Sequence[Entry]) -> Section:
         for entry in entries
     ]
     given = entries[0]
-    told = f"{given.shape.rows:,} rows and a delta of {given.input_rows - given.shape.rows:,}, 80 % of them updates; "
-    told += f"{given.input_bytes / given.input_rows:.0f} bytes a row at rest; {given.cores} cores. "
-    told += "What passes all records through Spark ran by itself: its bytes are to be compared, its time is not.\n\n"
+    text = f"{given.shape.rows:,} rows and a delta of {given.input_rows - given.shape.rows:,}, 80 % of them updates; "
+    text += f"{given.input_bytes / given.input_rows:.0f} bytes a row at rest; {given.cores} cores. "
+    text += "What passes all records through Spark ran by itself: its bytes are to be compared, its time is not.\n\n"
     columns = ["who", "s", "least - most, s", "/ ours", "first run, s", "start, s", "rows/s-core", "MiB/s-core"]
     columns += ["largest Python worker, MiB", "all processes, MiB", "written, MiB"]
-    return f"Whole table, {name} rows", told + markdown_table(columns, rows) + _steps_table(entries)
+    return f"Whole table, {name} rows", text + markdown_table(columns, rows) + _steps_table(entries)
 
 
 def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
@@ -101,7 +101,7 @@ def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
             continue
         rows.append(
             (
-                f"{change.rows / entry.shape.rows:.0%} {change.spread}{entry.asked}",
+                f"{change.rows / entry.shape.rows:.0%} {change.spread}{entry.variant}",
                 f"{entry.seconds:.2f}",
                 f"{entry.timing.first.seconds:.2f}",
                 f"{duck.seconds:.2f}" if duck else "",
@@ -113,10 +113,10 @@ def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
         )
     columns = ["delta", "ours, s", "first run, s", "DuckDB on the whole, s", "ours / DuckDB", "delta rows/s-core"]
     columns += ["MiB read", "MiB written", "largest Python worker, MiB"]
-    told = f"Ours has compacted the table of {entries[0].shape.rows:,} rows, in 16 files; "
-    told += "DuckDB takes the whole table and the delta. Where dead rows are kept, files with up to "
-    told += f"{DEAD_ROW_SHARE:.0%} of them are not rewritten: they are noted in deletion vectors.\n\n"
-    return f"Incremental, {name} rows", told + markdown_table(columns, rows) + _steps_table(entries)
+    text = f"Ours has compacted the table of {entries[0].shape.rows:,} rows, in 16 files; "
+    text += "DuckDB takes the whole table and the delta. Where dead rows are kept, files with up to "
+    text += f"{DEAD_ROW_SHARE:.0%} of them are not rewritten: they are noted in deletion vectors.\n\n"
+    return f"Incremental, {name} rows", text + markdown_table(columns, rows) + _steps_table(entries)
 
 
 def bounded_section(measured: Bounded) -> Section:
@@ -131,11 +131,11 @@ def bounded_section(measured: Bounded) -> Section:
     shown = [
         (what, f"{peak / _MIB:,.0f}", "" if bound is None else f"{bound / _MIB:,.0f}") for what, peak, bound in rows
     ]
-    told = f"{measured.rows:,} narrow rows on {given.tasks} cores, launched as the dispatcher launches: "
-    told += f"{measured.rounds} rounds of its own choosing, {measured.seconds:.0f} s from launch to end. "
-    told += "The least that a worker was seen with is what it takes without rows.\n\n"
+    text = f"{measured.rows:,} narrow rows on {given.tasks} cores, launched as the dispatcher launches: "
+    text += f"{measured.rounds} rounds of its own choosing, {measured.seconds:.0f} s from launch to end. "
+    text += "The least that a worker was seen with is what it takes without rows.\n\n"
     plan = "\n".join(f"- {sentence}" for sentence in measured.plan.arithmetic)
-    return "Little memory, little disk", f"{told}{markdown_table(['what', 'peak, MiB', 'given, MiB'], shown)}\n{plan}\n"
+    return "Little memory, little disk", f"{text}{markdown_table(['what', 'peak, MiB', 'given, MiB'], shown)}\n{plan}\n"
 
 
 def page_trust_section(measured: PageTrust) -> Section:
@@ -145,9 +145,9 @@ def page_trust_section(measured: PageTrust) -> Section:
         ("checksums of all pages read and written", f"{measured.checksums:.3f}"),
         (f"reading back all {measured.row_groups} row groups", f"{measured.read_back:.2f}"),
     ]
-    told = f"{measured.rows:,} narrow rows, in one process. At the default sample of {PAGE_CHECK_SHARE:.1%} of the row "
-    told += f"groups, checksums and reading back take {measured.share:.1%} of a compaction's processor time.\n\n"
-    return "Trust in written pages", told + markdown_table(["what", "processor s"], rows)
+    text = f"{measured.rows:,} narrow rows, in one process. At the default sample of {PAGE_CHECK_SHARE:.1%} of the row "
+    text += f"groups, checksums and reading back take {measured.share:.1%} of a compaction's processor time.\n\n"
+    return "Trust in written pages", text + markdown_table(["what", "processor s"], rows)
 
 
 def growing_section(entries: Sequence[Entry], plot: str) -> Section:
@@ -164,9 +164,9 @@ def rounds_section(entries: Sequence[Entry]) -> Section:
         session = entry.timing.first.session
         if session is None:
             continue
-        buckets = entry.asked.hash_bucket_count or 1
+        buckets = entry.variant.hash_bucket_count or 1
         peaks = [entry.peak_bytes(step) for step in ROUND_STEPS]
-        held = _rows_held(session, entry.asked, buckets)
+        held = _rows_held(session, entry.variant, buckets)
         rows.append(
             (
                 *_size(entry, entries),
@@ -181,21 +181,21 @@ def rounds_section(entries: Sequence[Entry]) -> Section:
         )
     columns = ["table", "rows", "rounds", "hash buckets", "s", "largest worker, MiB", "rows it holds", "bytes / row"]
     columns += ["all processes, MiB"]
-    told = (
+    text = (
         "Rounds of a fixed number of rows, and hash buckets in proportion to the table, as sizing has them where "
         f"memory is short. By step: {' / '.join(ROUND_STEPS)}. A worker's memory contains what it holds before any row "
         "(see Start-up), which is most of it where it holds few rows.\n\n"
     )
-    return "Memory while the table grows", told + markdown_table(columns, rows)
+    return "Memory while the table grows", text + markdown_table(columns, rows)
 
 
-def _rows_held(session: SessionResult, asked: Asked, buckets: int) -> list[int]:
+def _rows_held(session: SessionResult, variant: Variant, buckets: int) -> list[int]:
     """The rows that a task of each step holds: of a round, of a bucket, of a file."""
     hash_tasks = max(each.steps["hash_bucket"].tasks for each in session.completions)
     return [
-        (asked.max_rows_per_round or session.rows_in) // hash_tasks,
+        (variant.max_rows_per_round or session.rows_in) // hash_tasks,
         session.rows_out // buckets,
-        asked.rows_per_compacted_file or session.rows_out,
+        variant.rows_per_compacted_file or session.rows_out,
     ]
 
 
@@ -204,7 +204,7 @@ def cores_section(entries: Sequence[Entry]) -> Section:
         (
             _who(entry),
             f"{entry.cores}",
-            f"{entry.asked.hash_bucket_count or ''}",
+            f"{entry.variant.hash_bucket_count or ''}",
             f"{entry.seconds:.2f}",
             f"{entry.timing.first.seconds:.2f}",
             f"{entry.rows_per_second_core:,.0f}",
@@ -222,9 +222,9 @@ def startup_section(split: dict[str, float]) -> Section:
 
 def acceptance_section(found: Sequence[Acceptance]) -> Section:
     """How fast instructions are taken in."""
-    told = f"{found[0].instructions:,} instructions on the queue, with nothing to compact; one dispatcher, which looks "
-    told += "for work every 0.1 s. Queue, topic and S3 are stand-ins on the same cores; load average, these processes "
-    told += f"included, {os.getloadavg()[1]:.1f}.\n\n"
+    text = f"{found[0].instructions:,} instructions on the queue, with nothing to compact; one dispatcher, which looks "
+    text += "for work every 0.1 s. Queue, topic and S3 are stand-ins on the same cores; load average, these processes "
+    text += f"included, {os.getloadavg()[1]:.1f}.\n\n"
     rows = [
         (
             each.place,
@@ -237,18 +237,18 @@ def acceptance_section(found: Sequence[Acceptance]) -> Section:
     ]
     columns = ["state and lake on", "instructions/s", "ms of processor each, of the dispatcher"]
     columns += ["its memory after a tenth / half / all of them, MiB", "requests to S3 each"]
-    return "Instructions taken in", told + markdown_table(columns, rows)
+    return "Instructions taken in", text + markdown_table(columns, rows)
 
 
 def streams_section(found: Sequence[Streams]) -> Section:
     """How long many small partition streams take."""
-    told = (
+    text = (
         f"One instruction for a table of {found[0].streams:,} partition streams with one delta of {ROWS:,} rows each; "
     )
-    told += (
+    text += (
         "small sessions share a Spark job. Queue, topic and S3 are stand-ins on the same cores; load average, these "
     )
-    told += f"processes included, {os.getloadavg()[1]:.1f}.\n\n"
+    text += f"processes included, {os.getloadavg()[1]:.1f}.\n\n"
     rows = [
         (
             each.place,
@@ -262,20 +262,20 @@ def streams_section(found: Sequence[Streams]) -> Section:
     ]
     columns = ["state and lake on", "in all, s", "from acceptance to the end, s", "Spark jobs"]
     columns += ["entries of the job-run log", "requests a stream"]
-    return "Many small partition streams", told + markdown_table(columns, rows)
+    return "Many small partition streams", text + markdown_table(columns, rows)
 
 
 def object_store_section(found: FarLake) -> Section:
     """What distance costs."""
-    told = f"{found.rows:,} rows in {DELTA_FILES} deltas, compacted into {COMPACTED_FILES} files of "
-    told += f"{found.table_bytes / 1e6:.0f} MB in all; then a delta of {CHANGED_SHARE:.0%} of neighbouring keys; "
-    told += (
+    text = f"{found.rows:,} rows in {DELTA_FILES} deltas, compacted into {COMPACTED_FILES} files of "
+    text += f"{found.table_bytes / 1e6:.0f} MB in all; then a delta of {CHANGED_SHARE:.0%} of neighbouring keys; "
+    text += (
         f"{STREAMS} streams of {ROWS_OF_A_STREAM:,} rows. In one process, from `compact()`, over seaweedfs behind a "
     )
-    told += "proxy that delays each answer; the server and the proxy are on the same cores. Requests and bytes follow "
-    told += "from the input, times from the machine as well. List prices of S3 in us-east-1: "
-    told += f"${DOLLARS_PER_WRITE * 1000:.3f} for 1,000 writes or listings, ${DOLLARS_PER_READ * 1000:.4f} for 1,000 "
-    told += "reads.\n\n"
+    text += "proxy that delays each answer; the server and the proxy are on the same cores. Requests and bytes follow "
+    text += "from the input, times from the machine as well. List prices of S3 in us-east-1: "
+    text += f"${DOLLARS_PER_WRITE * 1000:.3f} for 1,000 writes or listings, ${DOLLARS_PER_READ * 1000:.4f} for 1,000 "
+    text += "reads.\n\n"
     rows = [
         (
             each.what,
@@ -289,7 +289,7 @@ def object_store_section(found: FarLake) -> Section:
         for each in found.found
     ]
     columns = ["what", "ms away", "s", "requests", "MB down", "MB up", "$ of requests, a million times"]
-    return "On an object store", told + markdown_table(columns, rows)
+    return "On an object store", text + markdown_table(columns, rows)
 
 
 def fit_section(fits: Sequence[Fit]) -> Section:
@@ -304,8 +304,8 @@ def fit_section(fits: Sequence[Fit]) -> Section:
         )
         for fit in fits
     ]
-    told = "Least squares of relative errors, over every run of ours on narrow rows in this benchmark.\n\n"
-    return "What predictions are made of", told + markdown_table(
+    text = "Least squares of relative errors, over every run of ours on narrow rows in this benchmark.\n\n"
+    return "What predictions are made of", text + markdown_table(
         ["what", "costs", "median error", "largest", "runs"], rows
     )
 
@@ -365,10 +365,10 @@ def _ours(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _who(entry: Entry) -> str:
-    told = entry.contestant
-    if entry.asked.incremental and entry.change is not None:
-        told += f", incremental {entry.change.rows:,} {entry.change.spread}"
-    return f"{told}{entry.asked}" + (", 1 core" if entry.cores == 1 else "")
+    text = entry.contestant
+    if entry.variant.incremental and entry.change is not None:
+        text += f", incremental {entry.change.rows:,} {entry.change.spread}"
+    return f"{text}{entry.variant}" + (", 1 core" if entry.cores == 1 else "")
 
 
 def _size(entry: Entry, entries: Sequence[Entry]) -> tuple[str, str]:

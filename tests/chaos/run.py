@@ -47,7 +47,7 @@ class Options:
 
     def steps(self) -> list[Step]:
         return schedule.schedule(
-            schedule.Asked(self.seed, self.seconds, self.services, self.tables, claim_seconds=CLAIM_SECONDS)
+            schedule.Request(self.seed, self.seconds, self.services, self.tables, claim_seconds=CLAIM_SECONDS)
         )
 
 

@@ -157,7 +157,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """
     services       that can be away; FOLDERS only altogether
     claim_seconds  of the dispatchers: some are stopped for longer than that
@@ -170,10 +170,10 @@ class Asked:
     claim_seconds: float
 
 
-def schedule(asked: Asked) -> list[Step]:
+def schedule(request: Request) -> list[Step]:
     """The steps in order of time. Everything that was stopped or is away is up again at the end."""
-    work = _work(asked, random.Random(f"{asked.seed} work"))
-    harm = _harm(asked, random.Random(f"{asked.seed} harm"))
+    work = _work(request, random.Random(f"{request.seed} work"))
+    harm = _harm(request, random.Random(f"{request.seed} harm"))
     return sorted([*work, *harm], key=lambda step: step.at_seconds)
 
 
@@ -199,31 +199,31 @@ RUBBISH = (
 )
 
 
-def _work(asked: Asked, chance: random.Random) -> Iterator[Step]:
+def _work(request: Request, chance: random.Random) -> Iterator[Step]:
     sent = 0
-    yield Step(0.0, _instruct(asked, chance, sent))
-    for number, at_seconds in enumerate(_moments(chance, 0.0, asked.seconds, WORK_PAUSE_SECONDS)):
+    yield Step(0.0, _instruct(request, chance, sent))
+    for number, at_seconds in enumerate(_moments(chance, 0.0, request.seconds, WORK_PAUSE_SECONDS)):
         drawn = chance.random()
         if drawn < 0.70:
             sent += 1
-            yield Step(at_seconds, _instruct(asked, chance, sent))
+            yield Step(at_seconds, _instruct(request, chance, sent))
         elif drawn < 0.85:
             yield Step(at_seconds, Duplicate(chance.randint(0, sent), other_content=chance.random() < 0.3))
         else:
             yield Step(at_seconds, Rubbish(number, chance.choice(RUBBISH)))
 
 
-def _instruct(asked: Asked, chance: random.Random, number: int) -> Instruct:
-    weights = [table.weight for table in asked.tables]
-    (table,) = chance.choices(asked.tables, weights)
+def _instruct(request: Request, chance: random.Random, number: int) -> Instruct:
+    weights = [table.weight for table in request.tables]
+    (table,) = chance.choices(request.tables, weights)
     return Instruct(table, number, chance.getrandbits(32), chance.choice([0, 0, 0, 10, 1_000]))
 
 
-def _harm(asked: Asked, chance: random.Random) -> Iterator[Step]:
-    free_at = dict.fromkeys([*range(DISPATCHERS), *asked.services], 0.0)
-    for at_seconds in _moments(chance, START_SECONDS, asked.seconds * 0.95, HARM_PAUSE_SECONDS):
+def _harm(request: Request, chance: random.Random) -> Iterator[Step]:
+    free_at = dict.fromkeys([*range(DISPATCHERS), *request.services], 0.0)
+    for at_seconds in _moments(chance, START_SECONDS, request.seconds * 0.95, HARM_PAUSE_SECONDS):
         drawn = chance.random()
-        subjects: Sequence[int | str] = range(DISPATCHERS) if drawn < 0.6 else asked.services
+        subjects: Sequence[int | str] = range(DISPATCHERS) if drawn < 0.6 else request.services
         if drawn >= 0.8:
             yield from _harm_to_job(at_seconds, chance)
             continue
@@ -232,7 +232,7 @@ def _harm(asked: Asked, chance: random.Random) -> Iterator[Step]:
             continue
         subject = chance.choice(free)
         steps = (
-            _harm_to_dispatcher(subject, at_seconds, asked, chance)
+            _harm_to_dispatcher(subject, at_seconds, request, chance)
             if isinstance(subject, int)
             else _absence(subject, at_seconds, chance)
         )
@@ -240,14 +240,14 @@ def _harm(asked: Asked, chance: random.Random) -> Iterator[Step]:
         yield from steps
 
 
-def _harm_to_dispatcher(dispatcher: int, at_seconds: float, asked: Asked, chance: random.Random) -> list[Step]:
+def _harm_to_dispatcher(dispatcher: int, at_seconds: float, request: Request, chance: random.Random) -> list[Step]:
     drawn = chance.random()
     if drawn < 0.4:
         down_seconds = chance.uniform(0.2, 4.0)
         return [Step(at_seconds, Kill(dispatcher)), Step(round(at_seconds + down_seconds, 1), Start(dispatcher))]
     if drawn < 0.75:
         # Half of them longer than a claim: those come back as zombies.
-        seconds = round(chance.uniform(0.3, 2.0) * asked.claim_seconds, 1)
+        seconds = round(chance.uniform(0.3, 2.0) * request.claim_seconds, 1)
         return [
             Step(at_seconds, Pause(dispatcher, seconds)),
             Step(round(at_seconds + seconds, 1), Resume(dispatcher)),

@@ -95,8 +95,8 @@ class SnsSink:
             raise
 
     def _send_batch(self, left: dict[str, Event]) -> None:
-        what = f"topic {self._topic_arn} takes no events"
-        with translated(what):
+        refusal = f"topic {self._topic_arn} takes no events"
+        with translated(refusal):
             answer = self._client.publish_batch(
                 TopicArn=self._topic_arn,
                 PublishBatchRequestEntries=[_entry(entry_id, event) for entry_id, event in left.items()],
@@ -105,7 +105,7 @@ class SnsSink:
             left.pop(success.get("Id", ""), None)
         for failure in answer.get("Failed", []):
             code, status = failure.get("Code", ""), 400 if failure.get("SenderFault") else 500
-            raise kind_of(code, status)(f"{what}: {failure.get('Message', '')} ({code})")
+            raise kind_of(code, status)(f"{refusal}: {failure.get('Message', '')} ({code})")
 
 
 def _entry(entry_id: str, event: Event) -> PublishBatchRequestEntryTypeDef:

@@ -86,11 +86,11 @@ _NEVER_WORKS = (InvalidRegionError, NoRegionError, ParamValidationError)
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
+def translated(failure: str) -> Iterator[None]:
     """While the context is open, an error of boto3 becomes `Denied` (credentials, clock, rights), `Invalid` (no such
     resource, or a malformed request) or `Unavailable` (no answer, overloaded).
 
-    what  begins the sentence: "queue https://... cannot be read"
+    failure  begins the sentence: "queue https://... cannot be read"
     """
     try:
         yield
@@ -98,14 +98,14 @@ def translated(what: str) -> Iterator[None]:
         code = error.response.get("Error", {}).get("Code", "")
         message = error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        raise kind_of(code, status)(f"{what}: {message or code} ({code})") from error
+        raise kind_of(code, status)(f"{failure}: {message or code} ({code})") from error
     except _NO_CREDENTIALS as error:
-        raise Denied(f"{what}: {error}; set AWS credentials for this process") from error
+        raise Denied(f"{failure}: {error}; set AWS credentials for this process") from error
     except _NEVER_WORKS as error:
-        raise Invalid(f"{what}: {error}") from error
+        raise Invalid(f"{failure}: {error}") from error
     except (BotoCoreError, HTTPError) as error:
         # Botocore lets through what urllib3 raises while the body of an error is read.
-        raise Unavailable(f"{what}: {error}") from error
+        raise Unavailable(f"{failure}: {error}") from error
 
 
 def kind_of(code: str, status: int) -> type[LithifyError]:

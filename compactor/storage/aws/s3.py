@@ -161,7 +161,7 @@ class S3Store:
     def put_if_absent(self, key: str, body: bytes) -> bool:
         full_key = self._full_key(key)
         for tries in range(CONFLICT_TRIES_MAX):
-            with self._asking(f"{self._uri(key)} cannot be created"):
+            with self._translating(f"{self._uri(key)} cannot be created"):
                 try:
                     self._clients.sent_once.put_object(Bucket=self._bucket, Key=full_key, Body=body, IfNoneMatch="*")
                     return True
@@ -175,11 +175,11 @@ class S3Store:
 
     def overwrite(self, key: str, body: bytes) -> None:
         full_key = self._full_key(key)
-        with self._asking(f"{self._uri(key)} cannot be written"):
+        with self._translating(f"{self._uri(key)} cannot be written"):
             self._clients.repeating.put_object(Bucket=self._bucket, Key=full_key, Body=body)
 
     def read(self, key: str) -> bytes | None:
-        with self._asking(f"{self._uri(key)} cannot be read"):
+        with self._translating(f"{self._uri(key)} cannot be read"):
             try:
                 return self._get(key)
             except ClientError as error:
@@ -190,7 +190,7 @@ class S3Store:
     def read_range(self, key: str, start: int, length: int) -> bytes:
         if length == 0:
             return b""
-        with self._asking(f"{self._uri(key)} cannot be read"):
+        with self._translating(f"{self._uri(key)} cannot be read"):
             try:
                 return self._get(key, f"bytes={start}-{start + length - 1}")
             except ClientError as error:
@@ -212,7 +212,7 @@ class S3Store:
         request: ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root + prefix}
         if start_after is not None:
             request["StartAfter"] = self._root + start_after
-        with self._asking(f"{self._uri(prefix)} cannot be listed"):
+        with self._translating(f"{self._uri(prefix)} cannot be listed"):
             for page in self._pages(request):
                 for found in page.get("Contents", []):
                     # Consoles create keys that end with a slash as empty folders; they are not our objects.
@@ -222,7 +222,7 @@ class S3Store:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         folder = self._root + prefix
-        with self._asking(f"{self._uri(prefix)} cannot be listed"):
+        with self._translating(f"{self._uri(prefix)} cannot be listed"):
             for page in self._pages({"Bucket": self._bucket, "Prefix": folder, "Delimiter": "/"}):
                 for found in page.get("CommonPrefixes", []):
                     yield found["Prefix"].removeprefix(folder).removesuffix("/")
@@ -251,14 +251,14 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         full_key = self._full_key(key)
-        with self._asking(f"{self._uri(key)} cannot be deleted"):
+        with self._translating(f"{self._uri(key)} cannot be deleted"):
             self._clients.repeating.delete_object(Bucket=self._bucket, Key=full_key)
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         """Multipart uploads, with the sum of their parts' sizes."""
         uploads = self._clients.repeating.get_paginator("list_multipart_uploads")
         parts = self._clients.repeating.get_paginator("list_parts")
-        with self._asking(f"unfinished uploads to {self._uri('')} cannot be listed"):
+        with self._translating(f"unfinished uploads to {self._uri('')} cannot be listed"):
             for page in uploads.paginate(Bucket=self._bucket, Prefix=self._root):
                 for found in page.get("Uploads", []):
                     key, upload_id = found["Key"], found["UploadId"]
@@ -275,7 +275,7 @@ class S3Store:
 
     def give_up(self, write: UnfinishedWrite) -> None:
         key, _, upload_id = write.name.partition(_UPLOAD)
-        with self._asking(f"the unfinished upload to {self._uri(key)} cannot be aborted"):
+        with self._translating(f"the unfinished upload to {self._uri(key)} cannot be aborted"):
             try:
                 self._clients.repeating.abort_multipart_upload(
                     Bucket=self._bucket, Key=self._full_key(key), UploadId=upload_id
@@ -285,9 +285,9 @@ class S3Store:
                     raise
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
+    def _translating(self, failure: str) -> Iterator[None]:
         try:
-            with translated(what):
+            with translated(failure):
                 yield
         except Denied:
             self._clients.renew(self._clock.monotonic_seconds())

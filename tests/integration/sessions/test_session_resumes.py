@@ -25,16 +25,16 @@ LATER_APPENDS = 70
 
 @dataclass
 class RecordingReport:
-    """A `ReadReport` that remembers: (what, of how many, how many were read)."""
+    """A `ReadReport` that remembers: (step, of how many, how many were read)."""
 
     parts: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def reading(self, what: str, of: int) -> None:
-        self.parts.append((what, of, 0))
+    def reading(self, step: str, of: int) -> None:
+        self.parts.append((step, of, 0))
 
     def read_one(self) -> None:
-        what, of, done = self.parts[-1]
-        self.parts[-1] = (what, of, done + 1)
+        step, of, done = self.parts[-1]
+        self.parts[-1] = (step, of, done + 1)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.index.files import Asked, IndexTarget, open_bucket, write_bucket, write_pointers
+from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import DIGEST_BYTES, IndexRows
 from compactor.index.paged_file import PAGE_BYTES, KeptFiles, PagedFile
 from compactor.index.range_lookup import expected_ranges, find_pointer
@@ -30,7 +30,7 @@ from tests.fakes.memory_ranges import MemoryRanges
 from tests.properties.folders import fresh_folder
 
 FOLDER = TableFolder("ACME.ORDERS.V1").stream({})
-SOME = Asked(file_numbers=True, everything=False)
+SOME = Prefetch(file_numbers=True, everything=False)
 
 
 def sorted_words(count: int, seed: int) -> Words:
@@ -134,7 +134,11 @@ def test_a_remote_bucket_says_what_the_same_files_say_in_a_folder(
         words = np.unique(words[np.lexsort(words.T[::-1])], axis=0)
         near = open_bucket(written.location, written.files)
         far = open_bucket(
-            written.location, written.files, None, Asked(words, file_numbers=True, everything=False), written.reader()
+            written.location,
+            written.files,
+            None,
+            Prefetch(words, file_numbers=True, everything=False),
+            written.reader(),
         )
         assert [segment.file for segment in far] == [segment.file for segment in near]
         for ours, theirs in zip(far, near, strict=True):
@@ -159,7 +163,7 @@ def test_no_byte_of_an_index_is_fetched_twice_in_a_round_and_columns_that_nobody
     arriving = words[::50]
 
     [segment] = open_bucket(
-        written.location, written.files, 1, Asked(arriving, file_numbers=True, everything=False), reader
+        written.location, written.files, 1, Prefetch(arriving, file_numbers=True, everything=False), reader
     )
     segment.find(arriving)
     assert len(segment.file_numbers) == rows
@@ -180,7 +184,7 @@ def test_a_few_arriving_keys_cost_their_pages_of_a_large_index(tmp_path: Path) -
     written = Written(tmp_path, [words], len(words))
     arriving = words[[1_000, 200_000]]
 
-    [segment] = open_bucket(written.location, written.files, 1, Asked(arriving, everything=False), written.reader())
+    [segment] = open_bucket(written.location, written.files, 1, Prefetch(arriving, everything=False), written.reader())
 
     assert segment.find(arriving).tolist() == [1_000, 200_000]
     assert written.objects.bytes_asked() <= 8 * PAGE_BYTES
@@ -220,7 +224,7 @@ def test_a_remote_file_of_another_bucket_is_noticed_by_the_digests_that_are_read
     words = sorted_words(10_000, seed=8)
     written = Written(tmp_path, [words], 10_000)
     with pytest.raises(Corrupt, match="holds digests of other hash buckets than 0"):
-        open_bucket(written.location, written.files, 7, Asked(words[:100], everything=False), written.reader())
+        open_bucket(written.location, written.files, 7, Prefetch(words[:100], everything=False), written.reader())
 
 
 @given(

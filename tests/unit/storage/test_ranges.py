@@ -85,7 +85,7 @@ def test_the_end_of_an_object_is_read_once_until_the_log_names_another_size_or_i
     objects.objects[URI] = BODY + b"more"
     assert reader.tail(URI, size_bytes=len(BODY) + 4).size_bytes == len(BODY) + 4
     objects.objects[URI] = b"anew"
-    assert reader.tail(URI, again=True).size_bytes == 4
+    assert reader.tail(URI, refresh=True).size_bytes == 4
 
 
 def test_bytes_of_two_versions_of_an_object_are_never_mixed() -> None:
