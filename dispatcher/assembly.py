@@ -12,6 +12,7 @@ from compactor.planning.bundle_plan import BundleBounds, SmallSession
 from compactor.planning.read_progress import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.publishing.glue import GlueService
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
@@ -67,6 +68,7 @@ class ExternalServices:
 
     state      where job runs are recorded
     open_lake  the lake at a location
+    open_glue  the Glue Data Catalog of a lake's region
     sink_for   where the events of a job run go that named a topic, or none
     callbacks  the service in which workflows wait
     listing    the cluster, if it can tell what runs on it, whoever launched it: then it is swept
@@ -78,6 +80,7 @@ class ExternalServices:
     state: ObjectStore
     cluster: Cluster
     open_lake: Callable[[StoreLocation], DeltaCatalog]
+    open_glue: Callable[[StoreLocation], GlueService]
     sink_for: Callable[[str | None], EventSink]
     callbacks: Callbacks
     owner: str
@@ -127,7 +130,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     launchers = Launchers(sessions, bundles, finding, Sharding(records, open_lake, outside.clock))
     answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
     publisher = Publisher(records, outside.sink_for, answers, settings.publisher, outside.clock)
-    tables = TablePublications(open_lake, publisher.announce, settings.tables, outside.clock)
+    tables = TablePublications(open_lake, outside.open_glue, publisher.announce, settings.tables, outside.clock)
     listeners = Listeners(publisher, answers, Meter(outside.clock), tables)
     controller = JobRunController(outside.owner, records, launchers, listeners, settings.controller, outside.clock)
     intake = Intake(outside.queue, records, open_lake, settings.intake, outside.clock)

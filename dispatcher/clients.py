@@ -16,6 +16,7 @@ from compactor.model.clock import Clock
 from compactor.model.exit_codes import EXIT_INVALID
 from compactor.planning.machine_share import GIB, service_memory_bytes, session_share
 from compactor.planning.sizing import Resources
+from compactor.publishing.glue import GlueService
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
@@ -63,6 +64,9 @@ class Clients(Protocol):
 
     def check_topic(self, topic_arn: str, endpoint_url: str | None) -> None:
         """Raises `Invalid` if there is no such topic, `Denied` or `Unavailable` where that cannot be told."""
+
+    def glue(self, region: str | None, endpoint_url: str | None) -> GlueService:
+        """The Glue Data Catalog of a region; None: that of the environment. Nothing is asked of it yet."""
 
     def callbacks(self, address: QueueAddress) -> Workflows:
         """The service in which workflows wait, beside this queue. Nothing is asked of it yet."""

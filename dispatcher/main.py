@@ -33,6 +33,7 @@ from compactor.model.errors import Invalid, LithifyError
 from compactor.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID
 from compactor.model.machine import usable_cores, usable_memory_bytes
 from compactor.planning.sizing import Resources
+from compactor.publishing.glue import GlueService
 from dispatcher.cli.app import Interrupted, app
 from dispatcher.cli.output import flush, print_error
 from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress, Stops
@@ -100,6 +101,11 @@ class ServiceClients:
         from compactor.events.aws.sns import SnsSink
 
         SnsSink.open(topic_arn, self._clock, endpoint_url=endpoint_url, patient=False).check()
+
+    def glue(self, region: str | None, endpoint_url: str | None) -> GlueService:
+        from compactor.publishing.aws.glue import BotoGlue
+
+        return BotoGlue.open(region, endpoint_url)
 
     def callbacks(self, address: QueueAddress) -> Workflows:
         from dispatcher.aws.sqs import region_of

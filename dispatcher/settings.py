@@ -184,6 +184,7 @@ def connections(
         state=state,
         cluster=clusters.cluster,
         open_lake=dependencies.lake,
+        open_glue=lambda lake: clients.glue(lake.region or options.region, options.endpoint_url),
         sink_for=sinks.of,
         callbacks=clients.callbacks(queue_address(options)),
         owner=dependencies.owner,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, get_args
@@ -94,6 +95,10 @@ class TableProperties(Document):
         default=(), description="table formats that other engines read, in which every committed round is published"
     )
 
+    glue_database: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="database of AWS Glue that dispatchers enter the published table into"
+    )
+
     news_hints: bool = Field(
         default=False, description="streams with something to compact are listed; only create_table can set it"
     )
@@ -147,6 +152,8 @@ NO_PROPERTIES = TableProperties()
 
 _OF_A_COPY = ("private_columns", "retention_seconds", "gc_grace_seconds", "session_plans")
 
+_GLUE_DATABASE = re.compile(r"[a-z0-9_]{1,255}")
+
 _WRITTEN_FORMS = {
     "primary_keys": _listed,
     "private_columns": _listed,
@@ -167,6 +174,7 @@ def contradictions(
     yield from _wrong_privacy(properties, partition_keys)
     yield from _wrong_destination(properties)
     yield from _wrong_publication(properties, partition_keys, schema)
+    yield from _wrong_glue_database(properties)
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
@@ -235,6 +243,16 @@ def _wrong_publication(
     table = OpenTable(partition_keys, properties.primary_keys or (), sort_keys, OpenFormat.DELTA in publish)
     found = reasons_against(pa.schema([]) if schema is None else schema, table)
     yield from (f"publish is {', '.join(publish)}: {reason}" for reason in found)
+
+
+def _wrong_glue_database(properties: TableProperties) -> Iterator[str]:
+    database = properties.glue_database
+    if database is None:
+        return
+    if not _GLUE_DATABASE.fullmatch(database):
+        yield f"glue_database is {database!r}: write 1 to 255 small letters, digits and _, as Athena wants it"
+    if not properties.publish:
+        yield f"glue_database is {database}, and publish is not set: set publish to delta, iceberg, or both"
 
 
 def _in_log_form(name: str, value: object) -> object:

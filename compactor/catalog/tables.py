@@ -61,6 +61,7 @@ from compactor.storage.paths import (
     TableFolder,
     decode,
     decode_partition,
+    reasons_against_glue,
     reasons_against_place,
 )
 from compactor.storage.side_by_side import side_by_side
@@ -176,7 +177,7 @@ class DeltaCatalog:
                 raise Invalid(f"table {table_id} is already in {self.location.root_uri} with {difference}")
             return []
 
-        reasons = reasons_against_place(self.location, table_id) if wanted.properties.publish else ()
+        reasons = _reasons_against_place(self.location, table_id, wanted.properties)
         if reasons:
             raise Invalid(*reasons)
         created = self._definition_log(table_id).append(decide)
@@ -290,20 +291,25 @@ class Table:
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             definition = log_state.state or self.definition
             properties = definition.properties.changed(changes)
+            actions = set_properties(definition, properties)
             if properties.publish and properties.publish != definition.properties.publish:
                 self._check_publishable(properties)
+            elif properties.glue_database is not None:
+                reasons = _reasons_against_place(self._store.location, self.table_id, properties)
+                if reasons:
+                    raise Invalid(*reasons)
             if properties.news_hints and not definition.properties.news_hints:
                 raise Invalid(
                     "news_hints can only be set by create_table: streams that are there, and writers at work, have none"
                 )
-            return set_properties(definition, properties)
+            return actions
 
         self.refresh(self._definition_log().append(decide).after.state)
         return self.properties
 
     def _check_publishable(self, properties: TableProperties) -> None:
         """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
-        found = dict.fromkeys(reasons_against_place(self._store.location, self.table_id))
+        found = dict.fromkeys(_reasons_against_place(self._store.location, self.table_id, properties))
         for partition in self.partitions():
             compacted = self.stream(partition).load().state.compacted
             if compacted is not None:
@@ -729,3 +735,10 @@ def _member(members: type[WordT], text: str, noun: str) -> WordT:
         return members(text)
     except ValueError as error:
         raise Invalid(f"{text!r} is no {noun}: use {', '.join(members)}") from error
+
+
+def _reasons_against_place(location: StoreLocation, table_id: str, properties: TableProperties) -> tuple[str, ...]:
+    """Why other engines would not find the table, as its properties want it."""
+    publish = reasons_against_place(location, table_id) if properties.publish else ()
+    glue = reasons_against_glue(location, table_id) if properties.glue_database is not None else ()
+    return (*publish, *glue)

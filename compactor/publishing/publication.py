@@ -17,6 +17,7 @@ from compactor.model.names import OpenFormat, counted
 from compactor.publishing.changes import LiveFile, changes, live_files
 from compactor.publishing.delta import DeltaPublisher
 from compactor.publishing.delta_schema import left_out
+from compactor.publishing.glue import GluePointer, GlueService
 from compactor.publishing.protocol import Outcome, PublishedState, Publisher
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.schemas.text import parse_schema
@@ -96,6 +97,26 @@ def _publish(publisher: Publisher, streams: Sequence[PartitionStream]) -> Outcom
         reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
         _log.warning("table_not_published", format=publisher.format, reason=str(error))
         return PublishFailed(publisher.format, reasons)
+
+
+def lead_glue(
+    service: GlueService, store: ObjectStore, table: Table, outcomes: Sequence[Outcome | PublishFailed]
+) -> tuple[PublishFailed, ...]:
+    """Leads Glue's readers to the versions of these outcomes, also where nothing was to do. Returns the failures."""
+    database = table.properties.glue_database
+    if database is None:
+        return ()
+    failed: list[PublishFailed] = []
+    for outcome in outcomes:
+        if isinstance(outcome, PublishFailed) or outcome.version is None:
+            continue
+        try:
+            GluePointer(service, database, store, table.table_id, outcome.format).follow(outcome.version)
+        except LithifyError as error:
+            _log.warning("glue_not_updated", format=outcome.format, table=table.table_id, reason=str(error))
+            reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
+            failed.append(PublishFailed(outcome.format, reasons))
+    return tuple(failed)
 
 
 def lags(publisher: Publisher, streams: Sequence[PartitionStream], clock: Clock) -> list[StreamLag]:

@@ -14,7 +14,8 @@ The order of durable writes of a session:
     3b. publication                 of a published table, by others, at any time after 3: deletion vectors, under names
                                     that follow from ours, then one commit of Delta Lake (`publishing/delta.py`);
                                     position deletes, manifests and their list, then the metadata of Apache Iceberg,
-                                    then its hint (`publishing/iceberg_log.py`). A format waits for no other one
+                                    then its hint (`publishing/iceberg_log.py`). A format waits for no other one. Last,
+                                    by dispatchers, the tables of AWS Glue that lead there (`publishing/glue.py`)
     4. round done                   session log; for readers, 3 is decisive if 4 is missing; the last round's is told
                                     in one entry with 6
     5. heartbeat                    a hint, overwritten

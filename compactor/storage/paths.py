@@ -296,6 +296,10 @@ class OpenFilePath:
         return f"{folder}/{self.file_number}-{self.task_attempt}.parquet"
 
 
+_GLUE_NAME_MAX = 200
+"""Glue takes 255, with what is added to an id."""
+
+
 def partition_hash(partition: Mapping[str, str]) -> str:
     """The first 32 hexadecimal digits of the SHA-256 of the encoded partition."""
     return sha256(encode_partition(partition).encode()).hexdigest()[:32]
@@ -311,6 +315,18 @@ def reasons_against_place(location: StoreLocation, table_id: str) -> tuple[str, 
         )
         if _NEEDS_ENCODING.search(name)
     )
+
+
+def reasons_against_glue(location: StoreLocation, table_id: str) -> tuple[str, ...]:
+    """Why AWS Glue cannot lead to a table here."""
+    found = []
+    if not location.is_remote:
+        found.append(f"glue_database: AWS Glue leads to tables on S3, and this lake is at {location.root_uri}")
+    if len(table_id) > _GLUE_NAME_MAX:
+        found.append(
+            f"glue_database: a table id of {len(table_id)} characters has no name in Glue: {_GLUE_NAME_MAX} at most"
+        )
+    return tuple(found)
 
 
 def is_open_file(key: str) -> bool:

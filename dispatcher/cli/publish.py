@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -11,12 +12,14 @@ from compactor.lake import Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, Unavailable
 from compactor.model.names import render_partition
+from compactor.publishing.glue import GlueService
 from compactor.publishing.protocol import NothingToDo, Outcome, Published, Publisher
-from compactor.publishing.publication import PublishFailed, columns_left_out, lags, publish, publishers_of
+from compactor.publishing.publication import PublishFailed, columns_left_out, lags, lead_glue, publish, publishers_of
 from compactor.storage.object_store import ObjectStore
-from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
+from dispatcher.cli.options import EndpointOption, LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.table_places import open_lake
+from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, count_text
 
 _COLUMNS = (
@@ -32,12 +35,14 @@ _COLUMNS = (
 
 
 def publish_tables(
+    context: typer.Context,
     lake: LakeOption,
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help="Left out: all that have the property publish.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be published, and write nothing.")] = False,
     s3_endpoint_url: S3EndpointOption = None,
+    endpoint_url: EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -49,8 +54,9 @@ def publish_tables(
     tables = [catalog.table(each) for each in ([table] if table is not None else catalog.tables())]
     published = [each for each in tables if each.properties.publish]
     shown, reasons = [], []
+    clients = dependencies_of(context).clients
     for each in published:
-        found, refused = _of_table(catalog.store, each, dry_run=dry_run)
+        found, refused = _of_table(catalog.store, each, lambda: clients.glue(region, endpoint_url), dry_run=dry_run)
         shown += found
         reasons += refused
     answer_records(
@@ -66,7 +72,9 @@ def publish_tables(
         raise Unavailable("not everything is published: see the reasons, and publish again")
 
 
-def _of_table(store: ObjectStore, table: Table, *, dry_run: bool) -> tuple[list[dict[str, object]], list[str]]:
+def _of_table(
+    store: ObjectStore, table: Table, open_glue: Callable[[], GlueService], *, dry_run: bool
+) -> tuple[list[dict[str, object]], list[str]]:
     streams = [table.stream(partition) for partition in table.partitions()]
     publishers = publishers_of(store, table, SystemClock())
     lines = [
@@ -77,6 +85,8 @@ def _of_table(store: ObjectStore, table: Table, *, dry_run: bool) -> tuple[list[
     if dry_run:
         return [_planned(table, publisher, streams) for publisher in publishers], lines
     outcomes = publish(publishers, streams)
+    if table.properties.glue_database is not None:
+        outcomes += lead_glue(open_glue(), store, table, outcomes)
     found = [_figures(table, each) for each in outcomes]
     return found, lines + [reason for outcome in outcomes for reason in _reasons(table, outcome)]
 

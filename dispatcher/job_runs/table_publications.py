@@ -2,6 +2,7 @@
 
     a session progressed or ended --moved--> its stream is due --a round--> one publish per table, for all due streams
                                                                  |
+                                                                 |--> AWS Glue, if the table names a database
                                      it fails: the table is paused, twice as long each time
 
 The published metadata say how far each stream is published. So nothing here is durable, and nothing is lost with this
@@ -11,19 +12,20 @@ process: the first publish of a table reads all of its streams. A failure ends n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
-from compactor.catalog.tables import DeltaCatalog
+from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import Event, Subject
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from compactor.planning.spec import JobRunSpec
-from compactor.publishing.protocol import Publisher
-from compactor.publishing.publication import PublishFailed, publish, publishers_of
+from compactor.publishing.glue import GlueService
+from compactor.publishing.protocol import Outcome, Publisher
+from compactor.publishing.publication import PublishFailed, lead_glue, publish, publishers_of
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import encode_partition
 from dispatcher.job_runs.job_run_log import JobRunState, SessionPin
@@ -79,12 +81,18 @@ class TablePublications:
     def __init__(
         self,
         open_lake: Callable[[StoreLocation], DeltaCatalog],
+        open_glue: Callable[[StoreLocation], GlueService],
         announce: Callable[[str | None, Event], None],
         settings: TablePublicationSettings,
         clock: Clock,
     ) -> None:
-        """`announce`: publishes an event that is in no log."""
+        """
+        open_glue  the Glue Data Catalog of a lake's region
+        announce   publishes an event that is in no log
+        """
         self._open_lake = open_lake
+        self._open_glue = open_glue
+        self._glue: dict[StoreLocation, GlueService] = {}
         self._announce = announce
         self._settings = settings
         self._clock = clock
@@ -184,7 +192,8 @@ class TablePublications:
         if is_new:
             known = publishers_of(catalog.store, opened, self._clock)
         streams = [opened.stream(partition) for partition in (opened.partitions() if is_new else due.values())]
-        outcomes = publish(known, streams)
+        published = publish(known, streams)
+        outcomes = (*published, *self._lead_glue(catalog, opened, published))
         subject = Subject(job_run.spec.job_run_id, job_run.spec.source_table_id)
         for outcome in outcomes:
             event = publish_event(subject, table_id, outcome, self._clock.now_ms())
@@ -192,6 +201,19 @@ class TablePublications:
                 self._announce(job_run.spec.sns_event_topic_arn, event)
         failed = any(isinstance(each, PublishFailed) for each in outcomes)
         table.publishers = None if failed else known
+        return failed
+
+    def _lead_glue(
+        self, catalog: DeltaCatalog, table: Table, outcomes: Sequence[Outcome | PublishFailed]
+    ) -> tuple[PublishFailed, ...]:
+        if table.properties.glue_database is None:
+            return ()
+        location = catalog.location
+        service = self._glue.get(location) or self._open_glue(location)
+        failed = lead_glue(service, catalog.store, table, outcomes)
+        self._glue.pop(location, None)
+        if not failed:  # boto3 reads the credentials file once: after a failure a new client reads it again
+            self._glue[location] = service
         return failed
 
     def _leave_alone(self, table: _Table, due: dict[str, dict[str, str]]) -> None:

@@ -38,6 +38,7 @@ from dispatcher.job_runs.workflow_answers import AnswerSettings
 from dispatcher.service import ServiceSettings
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, QUICK, TABLE
+from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.small_cluster import Behaviour, SmallCluster
 from tests.fakes.spark_submit import make_spark_home
 from tests.servers import REGION, aws_environment, moto_server
@@ -221,6 +222,7 @@ class House:
             state=self.state,
             cluster=on_aws or self.cluster,
             open_lake=self._open_lake,
+            open_glue=lambda _: MemoryGlue(),
             sink_for=lambda _: sink,
             callbacks=self.callbacks,
             task=task,

@@ -44,6 +44,7 @@ from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
 from launcher.session_plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
 from launcher.watcher import WatcherSettings
 from tests.fakes.memory_callbacks import MemoryCallbacks
+from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
 from tests.fakes.memory_store import MemoryStore
@@ -95,6 +96,7 @@ class Desk:
     has_own_lake: bool = True
     admission: Admission | None = None
     plans_break: list[Exception] = field(default_factory=list)
+    glue: MemoryGlue = field(default_factory=MemoryGlue)
     callbacks: MemoryCallbacks = field(default_factory=MemoryCallbacks)
     answer_settings: AnswerSettings = ANSWERS_AT_ONCE
     place: str = "small"
@@ -128,7 +130,11 @@ class Desk:
         self.publisher = Publisher(self.records, sink_for, self.answers, TELLS_AT_ONCE, self.clock)
         self.meter = Meter(self.clock)
         self.tables = TablePublications(
-            self.open_lake or self._open_lake, self.publisher.announce, TablePublicationSettings(), self.clock
+            self.open_lake or self._open_lake,
+            lambda _: self.glue,
+            self.publisher.announce,
+            TablePublicationSettings(),
+            self.clock,
         )
         listeners = Listeners(self.publisher, self.answers, self.meter, self.tables)
         admission = self.admission or Admission(own_lake=default_lake)

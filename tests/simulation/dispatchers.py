@@ -61,6 +61,7 @@ from launcher.submit import SparkJob
 from launcher.watch import WatchTimers
 from launcher.watcher import Look, Watcher, WatcherSettings
 from tests.fakes.memory_callbacks import MemoryCallbacks
+from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_store import MemoryStore
 from tests.simulation.order import OrderOfAcceptance
@@ -486,7 +487,9 @@ class Node:
         topic = NodeTopic(world, process)
         settings = PublisherSettings(round_seconds=2.0, away_seconds=5.0, away_seconds_max=60.0)
         self.publisher = Publisher(self.records, lambda _: topic, self.answers, settings, clock)
-        tables = TablePublications(lambda _: world.lake, self.publisher.announce, TablePublicationSettings(), clock)
+        tables = TablePublications(
+            lambda _: world.lake, lambda _: MemoryGlue(), self.publisher.announce, TablePublicationSettings(), clock
+        )
         listeners = Listeners(self.publisher, self.answers, Meter(clock), tables)
         admission = Admission(own_lake=world.lake.location)
         finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)

@@ -203,3 +203,32 @@ def test_a_property_can_be_written_on_a_command_line(orders: Table, name: str, t
 
 def test_every_property_says_what_it_is() -> None:
     assert all(TableProperties.model_fields[name].description for name in NAMES)
+
+
+def test_a_database_of_glue_is_refused_with_every_reason(orders: Table) -> None:
+    with pytest.raises(Invalid) as refused:
+        orders.set_properties({"glue_database": "Lake House"})
+    assert refused.value.reasons == (
+        "glue_database is 'Lake House': write 1 to 255 small letters, digits and _, as Athena wants it",
+        "glue_database is Lake House, and publish is not set: set publish to delta, iceberg, or both",
+    )
+    with pytest.raises(Invalid, match="AWS Glue leads to tables on S3, and this lake is at file:///nowhere"):
+        orders.set_properties({"glue_database": "lakehouse", "publish": "delta"})
+    assert orders.properties == TableProperties()
+
+
+def test_a_table_on_s3_takes_a_database_of_glue_when_it_is_created_and_later() -> None:
+    store = MemoryStore(ManualClock(), StoreLocation("s3://bucket/lake"))
+    published = {"publish": "iceberg", "glue_database": "lakehouse"}
+    assert lake(store).create_table(ORDERS, properties=published).properties.glue_database == "lakehouse"
+    other = again(store)
+    assert other.set_properties({"glue_database": None}).glue_database is None
+    assert other.set_properties({"glue_database": "second"}).glue_database == "second"
+    with pytest.raises(Invalid, match="publish is not set"):
+        other.set_properties({"publish": None})
+
+
+def test_a_table_whose_id_has_no_name_in_glue_is_refused() -> None:
+    store = MemoryStore(ManualClock(), StoreLocation("s3://bucket/lake"))
+    with pytest.raises(Invalid, match="a table id of 201 characters has no name in Glue: 200 at most"):
+        lake(store).create_table(f"A.{'B' * 196}.V1", properties={"publish": "delta", "glue_database": "lakehouse"})

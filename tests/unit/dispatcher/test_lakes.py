@@ -17,6 +17,7 @@ from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
 from dispatcher.lakes import LAKES_KEPT, OpenLakes
 from dispatcher.service import ServiceSettings
 from tests.fakes.dispatch_desk import ANSWERS_AT_ONCE, QUICK, TELLS_AT_ONCE, Desk, instruction
+from tests.fakes.memory_glue import MemoryGlue
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def test_a_dispatcher_opens_its_lake_once_for_all_job_runs(desk: Desk) -> None:
         state=desk.state,
         cluster=desk.cluster,
         open_lake=open_lake,
+        open_glue=lambda _: MemoryGlue(),
         sink_for=lambda _: desk.sink,
         callbacks=desk.callbacks,
         owner="once",

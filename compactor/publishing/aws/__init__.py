@@ -1,0 +1,1 @@
+"""The AWS services that follow what is published."""

@@ -1,0 +1,104 @@
+"""The AWS Glue Data Catalog over boto3. It translates the errors of boto3."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from compactor.model.endpoints import checked_endpoint
+from compactor.publishing.glue import GlueTable
+from compactor.storage.aws.failures import translated
+
+TRIES = 3
+CONNECT_SECONDS, READ_SECONDS = 5, 20
+Answer = dict[str, Any]
+"""An answer of a service whose types are not installed: boto3's model of the service defines it."""
+
+
+class _GlueClient(Protocol):
+    @property
+    def meta(self) -> Any: ...  # noqa: ANN401  (no types installed)
+    def get_table(self, **request: object) -> Answer: ...
+    def create_table(self, **request: object) -> Answer: ...
+    def update_table(self, **request: object) -> Answer: ...
+
+
+class BotoGlue:
+    """A `GlueService`."""
+
+    def __init__(self, client: _GlueClient) -> None:
+        self._client = client
+        written = client.meta.service_model.operation_model("UpdateTable").input_shape.members["TableInput"]
+        self._written: frozenset[str] = frozenset(written.members)
+        """The fields of a table that an update writes. What it lacks is gone afterwards."""
+
+    @classmethod
+    def open(cls, region: str | None = None, endpoint_url: str | None = None) -> BotoGlue:
+        """`region`: None: that of the environment."""
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": TRIES},
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+        )
+        endpoint = checked_endpoint(endpoint_url)
+        with translated("Glue cannot be reached"):
+            session = boto3.session.Session()
+            client: _GlueClient = session.client("glue", region_name=region, endpoint_url=endpoint, config=config)
+            return cls(client)
+
+    def table(self, database: str, name: str) -> GlueTable | None:
+        with translated(f"Glue table {database}.{name} cannot be read"):
+            try:
+                found = self._client.get_table(DatabaseName=database, Name=name)["Table"]
+            except ClientError as error:
+                if _code_of(error) == "EntityNotFoundException":
+                    return None
+                raise
+        return GlueTable(
+            name,
+            found.get("StorageDescriptor", {}).get("Location", ""),
+            found.get("Parameters", {}),
+            found.get("VersionId", ""),
+            {field: value for field, value in found.items() if field in self._written},
+        )
+
+    def create(self, database: str, table: GlueTable) -> bool:
+        with translated(f"Glue table {database}.{table.name} cannot be created"):
+            try:
+                self._client.create_table(DatabaseName=database, TableInput=_definition(table))
+            except ClientError as error:
+                if _code_of(error) == "AlreadyExistsException":
+                    return False
+                raise
+        return True
+
+    def update(self, database: str, table: GlueTable) -> bool:
+        with translated(f"Glue table {database}.{table.name} cannot be updated"):
+            try:
+                self._client.update_table(
+                    DatabaseName=database, TableInput=_definition(table), VersionId=table.version_id, SkipArchive=True
+                )
+            except ClientError as error:
+                if _code_of(error) in ("ConcurrentModificationException", "EntityNotFoundException"):
+                    return False
+                raise
+        return True
+
+
+def _definition(table: GlueTable) -> Answer:
+    """Trino finds a table of Delta Lake by the `path` of its SerDe."""
+    storage: Answer = {"Location": table.location, "Columns": [], "SerdeInfo": {"Parameters": {"path": table.location}}}
+    return {
+        "TableType": "EXTERNAL_TABLE",
+        "StorageDescriptor": storage,
+        **table.other,
+        "Name": table.name,
+        "Parameters": dict(table.parameters),
+    }
+
+
+def _code_of(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")
