@@ -24,6 +24,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from compactor.engine.java_locale import utf8_locale
+from compactor.engine.settings import QUICK_JVM
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Invalid, Unavailable
@@ -286,6 +288,25 @@ def find_program() -> Path:
     if spec is None or spec.origin is None:
         raise Invalid("the package compactor cannot be found: is Lithify installed?")
     return Path(spec.origin).with_name("main.py")
+
+
+def process_environment(
+    inherited: Mapping[str, str], spark_home: Path, java_home: Path, scratch: Path, *, worker_python: str
+) -> dict[str, str]:
+    """The driver's environment. `worker_python`: the interpreter of the executors' Python workers."""
+    packages = str(find_program().parent.parent)
+    return {
+        **inherited,
+        **utf8_locale(inherited),
+        "SPARK_HOME": str(spark_home),
+        "JAVA_HOME": str(java_home),
+        "PYSPARK_PYTHON": worker_python,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # For the JVM that only builds the job's command.
+        "SPARK_LAUNCHER_OPTS": " ".join(QUICK_JVM),
+        "TMPDIR": str(scratch),
+        "PYTHONPATH": os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH")))),
+    }
 
 
 def find_spark_home(environment: Mapping[str, str]) -> Path:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compactor.engine.java_locale import utf8_locale
-from compactor.engine.settings import QUICK_JVM
 from compactor.model.clock import Clock
 from compactor.model.machine import free_disk_bytes, usable_cores
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
-from launcher.clusters.drivers import Driver, Drivers, DriverSettings, find_program
+from launcher.clusters.drivers import Driver, Drivers, DriverSettings, find_program, process_environment
 from launcher.spark_conf import local_spark_conf
 from launcher.spark_job import ClusterReference
 from launcher.submit import SparkJob, submit_arguments
@@ -97,17 +94,7 @@ class LocalCluster:
         return self._drivers.find(name)
 
     def _process_environment(self, scratch: Path) -> dict[str, str]:
-        inherited = self._settings.environment
-        packages = str(find_program().parent.parent)
-        return {
-            **inherited,
-            **utf8_locale(inherited),
-            "SPARK_HOME": str(self._settings.spark_home),
-            "JAVA_HOME": str(self._settings.java_home),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            # For the JVM that only builds the job's command.
-            "SPARK_LAUNCHER_OPTS": " ".join(QUICK_JVM),
-            "TMPDIR": str(scratch),
-            "PYTHONPATH": os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH")))),
-        }
+        settings = self._settings
+        return process_environment(
+            settings.environment, settings.spark_home, settings.java_home, scratch, worker_python=sys.executable
+        )

@@ -7,21 +7,18 @@ dies, the master ends the application, and so its executors.
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compactor.engine.java_locale import utf8_locale
 from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
 from launcher.archive import PYTHON
-from launcher.clusters.drivers import Driver, Drivers, DriverSettings, find_program
+from launcher.clusters.drivers import Driver, Drivers, DriverSettings, find_program, process_environment
 from launcher.spark_conf import standalone_spark_conf
 from launcher.spark_job import ClusterReference
 from launcher.submit import SparkJob, submit_arguments
@@ -98,18 +95,10 @@ class StandaloneCluster:
 
     def _process_environment(self, scratch: Path) -> dict[str, str]:
         """The driver's environment; executors have their worker's."""
-        inherited = self._settings.environment
-        packages = str(find_program().parent.parent)
-        return {
-            **inherited,
-            **utf8_locale(inherited),
-            "SPARK_HOME": str(self._settings.spark_home),
-            "JAVA_HOME": str(self._settings.java_home),
-            "PYSPARK_PYTHON": PYTHON,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "TMPDIR": str(scratch),
-            "PYTHONPATH": os.pathsep.join(filter(None, (packages, inherited.get("PYTHONPATH")))),
-        }
+        settings = self._settings
+        return process_environment(
+            settings.environment, settings.spark_home, settings.java_home, scratch, worker_python=PYTHON
+        )
 
 
 def violations(master_url: str, stores: Mapping[str, StoreLocation]) -> Iterator[str]:
