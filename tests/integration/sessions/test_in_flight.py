@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -374,3 +375,17 @@ def test_a_plan_costs_one_request(tmp_path: Path) -> None:
         sent[has_plans] = Counter(verb for verb, key in store.requests if "heartbeat" not in key)
     assert sent[True] - sent[False] == Counter(put_if_absent=1), sent
     assert sent[False] - sent[True] == Counter()
+
+
+def test_the_table_is_shown_with_who_is_at_work(lake: Lake, command: Command) -> None:
+    show = ("table", "show", TABLE_ID, "--lake", str(lake.folder))
+    assert "in flight" not in command(*show).out
+    kill_before_commit(lake, "first")
+    shown = " ".join(command(*show).out.split())
+    assert "first, attempt 1, since" in shown
+    (row_shown,) = json.loads(command(*show, "--output", "json").out)["streams"]
+    assert row_shown["in_flight"]["job_run_id"] == "first"
+    assert [each["rows"] for each in row_shown["in_flight"]["rounds"]] == [2, 2]
+    assert row_shown["in_flight"]["lasts_seconds"] == LASTS_SECONDS_MIN
+    attempt(lake.plan(TWO_ROUNDS, "first"), lake, InProcessEngine(), 2)
+    assert "in flight" not in command(*show).out
