@@ -59,6 +59,7 @@ def plan_for_cluster(
 
     Raises `Invalid`, with every reason, for a session that can never run, or not within the limits of `room`.
     """
+    lake = lake.for_one_run()
     pinned = pinned_session(spec, lake)
     if not pinned.has_work and not session_commits(spec, lake):
         return NothingToDo()
@@ -126,6 +127,7 @@ def plan_in_one_task(
 
     Raises `Invalid`, with every reason, for a session that can never run as it was asked for.
     """
+    lake = lake.for_one_run()
     measured = measure_session(spec, lake)
     if not measured.has_work and not session_commits(spec, lake):
         return NothingToDo()

@@ -129,20 +129,41 @@ class _Prepared:
     files: DeltaFiles | None
 
 
+class OpenTables:
+    """Tables with what was read of their streams, the latest used ones. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: OrderedDict[str, Table] = OrderedDict()
+
+    def table(self, definition: TableDefinition, new_table: Callable[[TableDefinition], Table]) -> Table:
+        with self._lock:
+            table = self._tables.pop(definition.table_id, None)
+            if table is None or definition.difference_from(table.definition) is not None:
+                table = new_table(definition)
+            table.refresh(definition)
+            self._tables[definition.table_id] = table
+            while len(self._tables) > TABLES_KEPT:
+                self._tables.popitem(last=False)
+        return table
+
+
 class DeltaCatalog:
     """The tables of one lake. Safe to share between threads."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, *, of_one_run: bool = False) -> None:
-        """`of_one_run`: see `for_one_run`."""
+    def __init__(
+        self, store: ObjectStore, clock: Clock, *, of_one_run: bool = False, opened: OpenTables | None = None
+    ) -> None:
+        """`of_one_run`, `opened`: see `for_one_run`."""
         self.store = store
         self._clock = clock
-        self._lock = threading.Lock()
-        self._tables: OrderedDict[str, Table] = OrderedDict()
+        self._opened = opened or OpenTables()
         self._definitions: dict[str, DefinitionLog] | None = {} if of_one_run else None
 
     def for_one_run(self) -> Self:
-        """The same lake for one job run: definitions of tables are read once, not for each session."""
-        return type(self)(self.store, self._clock, of_one_run=True)
+        """The same lake for one job run: definitions of tables are read once, not for each session. What was read of
+        its streams is shared with this one."""
+        return type(self)(self.store, self._clock, of_one_run=True, opened=self._opened)
 
     @property
     def location(self) -> StoreLocation:
@@ -228,15 +249,7 @@ class DeltaCatalog:
         return Table(self.store, definition, self._clock)
 
     def _table(self, definition: TableDefinition) -> Table:
-        with self._lock:
-            table = self._tables.pop(definition.table_id, None)
-            if table is None or definition.difference_from(table.definition) is not None:
-                table = self._new_table(definition)
-            table.refresh(definition)
-            self._tables[definition.table_id] = table
-            while len(self._tables) > TABLES_KEPT:
-                self._tables.popitem(last=False)
-        return table
+        return self._opened.table(definition, self._new_table)
 
     def _definition(self, table_id: str) -> TableDefinition | None:
         return self._known_definition(table_id) or self._definition_log(table_id).load().state

@@ -1,4 +1,4 @@
-"""What was read of delta files for a plan is not read again by the job."""
+"""What was read for a plan is not read again: neither by the planner nor by the job."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
+from compactor.storage.paths import TableFolder
 from compactor.tabular import TabularFile, read_schema
+from launcher.session_plan import plan_for_cluster
 from tests.builders import TABLE_ID
+from tests.fakes.faulty_store import FaultyStore
 
 
 @pytest.fixture
@@ -94,3 +97,15 @@ def test_a_session_with_known_schemas_leaves_the_same_rows(lake: DeltaCatalog) -
         {"id": 2, "name": "B", "more": 1.5},
         {"id": 3, "name": "c", "more": 2.5},
     ]
+
+
+def test_a_launcher_s_plan_reads_the_definition_of_a_table_once(tmp_path: Path) -> None:
+    store = FaultyStore(LocalStore(StoreLocation(f"file://{tmp_path / 'lake'}")))
+    lake = DeltaCatalog(store, SystemClock())
+    lake.create_table(TABLE_ID).append({}, pa.table({"id": [1, 2]}))
+    spec = planned(lake).spec
+    store.requests.clear()
+    assert isinstance(plan_for_cluster(spec, lake, InProcessEngine().resources()), SessionPlan)
+    definition = TableFolder(TABLE_ID).definition_log
+    read = [key for verb, key in store.requests if verb == "read" and key.startswith(f"{definition}/")]
+    assert len(read) == len(set(read)), read
