@@ -92,6 +92,7 @@ class LithifyStack(Stack):
             state_bucket=self._storage.state.bucket_arn,
             state_prefix=STATE_PREFIX,
             lakes=tuple(_lake_place(each, own, self._partition) for each in self._stage.lakes),
+            glue_databases=self._stage.glue_databases,
             cluster_name=self._name,
             dispatcher_family=f"{self._name}-dispatcher",
             keeper_family=f"{self._name}-keeper",

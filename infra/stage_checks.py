@@ -14,6 +14,7 @@ from infra.stages import ANY_ACCOUNT, SPARKS, Stage
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+_GLUE_DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 _PREFIX = re.compile(r"[A-Za-z0-9!_.*'()-]+(?:/[A-Za-z0-9!_.*'()-]+)*")
 _KEY = re.compile(r"arn:aws[a-z-]*:kms:(?P<region>[a-z0-9-]+):[0-9]{12}:key/[A-Za-z0-9-]+")
 _ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -91,6 +92,9 @@ def violations(stage: Stage) -> Iterator[str]:
             yield f"{name} is {getattr(stage, name)}: it must be more than 0"
     yield from _wrong_place(stage)
     yield from _wrong_lakes(stage)
+    for database in stage.glue_databases:
+        if not _GLUE_DATABASE.fullmatch(database):
+            yield f"glue_databases: {database!r} is no name: write 1 to 255 small letters, digits and _"
     yield from _wrong_network(stage)
     yield from _wrong_dispatchers(stage)
     yield from _wrong_queues(stage)

@@ -29,6 +29,7 @@ class Stage:
     alarm_addresses  e-mail addresses that alarms are sent to
     lakes            each a prefix in the stack's own bucket of lakes, or s3://bucket/prefix of a lake that exists
                      already; documents that name no lake mean the first
+    glue_databases   of the Glue Data Catalog, in the stage's region, that dispatchers may enter published tables into
     state_bucket     the name of the bucket that the stack makes for the state; empty: CloudFormation chooses
     key_arn          a KMS key for buckets, queues and topics; empty: the stack makes one
     cidr             of the network
@@ -71,6 +72,7 @@ class Stage:
     region: str | None = None
     alarm_addresses: tuple[str, ...] | None = None
     lakes: tuple[str, ...] = ("lake",)
+    glue_databases: tuple[str, ...] = ()
     state_bucket: str = ""
     key_arn: str = ""
     cidr: str = "10.20.0.0/16"

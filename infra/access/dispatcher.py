@@ -10,6 +10,7 @@ from infra.access.places import (
     DEPLOYMENT_TAG,
     DISPATCHER_TAG,
     Places,
+    enter_tables,
     list_lakes,
     list_state,
     publish_tables,
@@ -107,6 +108,7 @@ def _state_and_lakes(places: Places, *, writes_lakes: bool) -> tuple[Permission,
         *list_lakes(places),
         read_lakes(places),
         write_lakes(places) if writes_lakes else publish_tables(places),
+        *enter_tables(places),
     )
 
 

@@ -1,8 +1,20 @@
-"""Permissions of people and programs of the account: senders, observers, redrivers. A person may have several roles."""
+"""Permissions of people and programs of the account: senders, observers, readers of tables, redrivers.
+
+A person may have several roles.
+"""
 
 from __future__ import annotations
 
-from infra.access.places import LOG_FOLDER, Places, list_lakes, list_state, read_lakes, use_key
+from infra.access.places import (
+    LOG_FOLDER,
+    Places,
+    find_tables,
+    list_lakes,
+    list_state,
+    read_lakes,
+    read_tables,
+    use_key,
+)
 from infra.permissions import Part, Permission, actions
 
 
@@ -10,6 +22,17 @@ def people(places: Places) -> tuple[Part, ...]:
     return (
         Part("sender", "SenderRole", (), (_send(places), use_key(places, writes=True))),
         Part("operator who reads", "OperatorReadRole", (), (*_reading(places), use_key(places, writes=False))),
+        Part(
+            "reader of tables",
+            "TableReaderRole",
+            (),
+            (
+                *list_lakes(places),
+                read_tables(places),
+                *find_tables(places),
+                use_key(places, writes=False),
+            ),
+        ),
         Part(
             "operator who redrives",
             "OperatorRedriveRole",

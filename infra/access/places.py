@@ -48,6 +48,7 @@ class Places:
     state_bucket: str
     state_prefix: str
     lakes: tuple[LakePlace, ...]
+    glue_databases: tuple[str, ...]
     cluster_name: str
     dispatcher_family: str
     keeper_family: str
@@ -70,6 +71,15 @@ class Places:
     @property
     def executions(self) -> str:
         return self.arn("states", f"execution:{self.workflow_name}:*")
+
+    @property
+    def glue_tables(self) -> tuple[str, ...]:
+        """Every table of the stage's databases. Glue asks for the right on catalog and database, too."""
+        names = [f"{kind}/{name}" for name in self.glue_databases for kind in ("database", "table")]
+        return (
+            self.arn("glue", "catalog"),
+            *(self.arn("glue", f"{name}/*" if name.startswith("table/") else name) for name in names),
+        )
 
     def state_objects(self, *keys: str) -> tuple[str, ...]:
         return tuple(f"{self.state_bucket}/{self.state_prefix}/{key}" for key in keys)
@@ -127,4 +137,44 @@ def publish_tables(places: Places) -> Permission:
         "metadata of tables for other engines, and never a file with rows",
         ("s3:PutObject",),
         tuple(f"{lake.bucket_arn}/{lake.prefix}/tables/*/{folder}/*" for lake in places.lakes for folder in folders),
+    )
+
+
+def read_tables(places: Places) -> Permission:
+    """For other engines: what is published, and nothing of Lithify's own."""
+    return Permission(
+        "ReadTables",
+        "published files and their metadata; nothing of it can be written or deleted",
+        ("s3:GetObject",),
+        tuple(
+            f"{lake.bucket_arn}/{lake.prefix}/tables/*/{folder}/*"
+            for lake in places.lakes
+            for folder in ("compacted", "iceberg")
+        ),
+    )
+
+
+def enter_tables(places: Places) -> tuple[Permission, ...]:
+    if not places.glue_databases:
+        return ()
+    return (
+        Permission(
+            "EnterTables",
+            "the newest version of published tables, in the stage's databases",
+            actions("glue", "CreateTable GetTable UpdateTable"),
+            places.glue_tables,
+        ),
+    )
+
+
+def find_tables(places: Places) -> tuple[Permission, ...]:
+    if not places.glue_databases:
+        return ()
+    return (
+        Permission(
+            "FindTables",
+            "published tables, in the stage's databases",
+            actions("glue", "GetDatabase GetPartitions GetTable GetTables"),
+            places.glue_tables,
+        ),
     )

@@ -28,6 +28,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         "region=eu-west-1",
         "alarm_addresses=oncall@example.com",
         "lakes=lake,finance/eu,s3://older-lakes/lake",
+        "glue_databases=lakehouse,finance",
     ),
     "serverless": (
         "prod",

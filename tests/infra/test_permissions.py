@@ -124,6 +124,14 @@ MAY = {
         "cloudwatch:GetMetricData *",
         "states:ListExecutions arn:aws:states:HERE:stateMachine:lithify-dev-dispatchers",
     ],
+    "TableReaderRole": [
+        "s3:GetObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet",
+        "s3:GetObject LAKES/lake/tables/T/compacted/_delta_log/00000000000000000001.json",
+        "s3:GetObject LAKES/lake/tables/T/compacted/dead/deletion_vector_1.bin",
+        "s3:GetObject LAKES/lake/tables/T/iceberg/metadata/v1.metadata.json",
+        "s3:ListBucket LAKES s3:prefix=lake/tables/T/compacted/_delta_log/",
+        "kms:Decrypt KEY",
+    ],
     "OperatorRedriveRole": ["sqs:ReceiveMessage DEAD", "sqs:DeleteMessage DEAD", "sqs:SendMessage QUEUE"],
     "ContainerStartRole": [
         "ecr:GetAuthorizationToken *",
@@ -158,6 +166,7 @@ MAY_NOT = {
         "states:GetExecutionHistory arn:aws:states:HERE:execution:somebody-else:one",
         "kms:CreateGrant KEY",
         "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-dispatcher:7 ecs:cluster=CLUSTER",
+        "glue:UpdateTable arn:aws:glue:HERE:table/lakehouse/acme_orders_v1",
     ],
     "SparkJobRole": [
         f"s3:DeleteObject LAKES/lake/tables/T/{ENTRY}",
@@ -214,6 +223,18 @@ MAY_NOT = {
         "sqs:DeleteMessage DEAD",
         "states:GetExecutionHistory arn:aws:states:HERE:execution:lithify-dev-dispatchers:one",
         "kms:GenerateDataKey KEY",
+    ],
+    "TableReaderRole": [
+        "s3:DeleteObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet",
+        "s3:DeleteObject LAKES/lake/tables/T/iceberg/metadata/v1.metadata.json",
+        f"s3:PutObject LAKES/lake/tables/T/iceberg/metadata/v2.metadata.json {NEW}",
+        "s3:PutObject LAKES/lake/tables/T/compacted/_delta_log/_last_checkpoint",
+        "s3:PutObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet",
+        "s3:GetObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:GetObject LAKES/somebody-else/x",
+        "s3:GetObject STATE/state/job_runs/run/result.json",
+        "kms:GenerateDataKey KEY",
+        "glue:GetTable arn:aws:glue:HERE:table/lakehouse/acme_orders_v1",
     ],
     "OperatorRedriveRole": [
         "sqs:DeleteMessage QUEUE",
@@ -273,6 +294,28 @@ def test_a_key_of_the_account_s_choice_may_be_used_by_dispatcher_and_job(serverl
         for action in ("kms:Decrypt", "kms:GenerateDataKey"):
             assert serverless.allows(role(serverless, name), Request(action, key)), (name, action)
             assert not serverless.allows(role(serverless, name), Request(action, f"{key[:-1]}6")), (name, action)
+
+
+@pytest.mark.parametrize("resource", ["catalog", "database/lakehouse", "table/lakehouse/acme_orders_v1"])
+def test_in_the_stage_s_databases_a_dispatcher_enters_tables_and_readers_find_them(resource: str) -> None:
+    prod = Account(synthesised("prod"))
+    arn = f"arn:aws:glue:eu-west-1:{ACCOUNT}:{resource}"
+    entering, finding = role(prod, "DispatcherRole"), role(prod, "TableReaderRole")
+    for action in ("glue:CreateTable", "glue:GetTable", "glue:UpdateTable"):
+        assert prod.allows(entering, Request(action, arn)), action
+    for action in ("glue:DeleteTable", "glue:CreatePartition", "glue:BatchCreatePartition", "glue:DeleteDatabase"):
+        assert not prod.allows(entering, Request(action, arn)), action
+    assert prod.allows(finding, Request("glue:GetTable", arn))
+    for action in ("glue:CreateTable", "glue:UpdateTable", "glue:DeleteTable"):
+        assert not prod.allows(finding, Request(action, arn)), action
+
+
+@pytest.mark.parametrize("resource", ["database/elsewhere", "table/elsewhere/acme_orders_v1"])
+def test_in_other_databases_nobody_enters_tables(resource: str) -> None:
+    prod = Account(synthesised("prod"))
+    arn = f"arn:aws:glue:eu-west-1:{ACCOUNT}:{resource}"
+    assert not prod.allows(role(prod, "DispatcherRole"), Request("glue:UpdateTable", arn))
+    assert not prod.allows(role(prod, "TableReaderRole"), Request("glue:GetTable", arn))
 
 
 # ---------------------------------------------------------------------------------------------------- no wildcards

@@ -69,6 +69,10 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     [
         ("lakes=s3://states/lake state_bucket=states", "overlaps the state, which has the bucket states for itself"),
         ("lakes=", "lakes is empty: name one at least"),
+        (
+            "glue_databases=lakehouse,Lake-House",
+            "glue_databases: 'Lake-House' is no name: write 1 to 255 small letters",
+        ),
         ("lakes=/lake", "'/lake' is no place for a lake"),
         ("lakes=s3://B/lake", "'s3://B/lake' is no place for a lake"),
         ("state_bucket=A", "state_bucket is 'A': write 3 to 63 small letters"),
