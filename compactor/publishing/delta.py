@@ -1,6 +1,6 @@
 """Publishes a table as Delta Lake: our own log, beside the files that it names.
 
-The order of writes: deletion vectors, under names derived from those of Lithify's own, then one commit for all changed
+The order of writes: deletion vectors, under names of this attempt, then one commit for all changed
 streams. The commit has a `txn` per stream with the published entry number of its log: this is the only cursor. Of two
 publishers the slower one finds its version taken, reads the winner's commit, and computes the remaining changes.
 
@@ -35,7 +35,7 @@ from compactor.publishing.delta_actions import (
 )
 from compactor.publishing.delta_log import DeltaLog
 from compactor.publishing.delta_schema import delta_schema, has_zoneless_timestamp, stats_json
-from compactor.publishing.delta_vectors import reference, referred_id, vector_file, vector_id
+from compactor.publishing.delta_vectors import reference, referred_commit, referred_id, vector_file, vector_id
 from compactor.publishing.due_streams import Due, DueStreams, fitting_schema, outcome_of
 from compactor.publishing.protocol import (
     NothingToDo,
@@ -84,7 +84,7 @@ class DeltaPublisher:
             schema, due = fitting_schema(known, due, refused)
             if not due:
                 return self._nothing(state, refused)
-            after = self._log.commit(state, self._actions(state, schema, due), commit_id)
+            after = self._log.commit(state, self._actions(state, schema, due, commit_id), commit_id)
             if after is not None:
                 self._due.published(due)
                 return outcome_of(self.format, after.version, after.at_ms, due, refused)
@@ -110,11 +110,13 @@ class DeltaPublisher:
 
     # -- changes to publish
 
-    def _actions(self, state: DeltaState, schema: pa.Schema, due: Sequence[Due]) -> list[DeltaAction]:
+    def _actions(self, state: DeltaState, schema: pa.Schema, due: Sequence[Due], commit_id: str) -> list[DeltaAction]:
         marked = [file.vector for each in due for file in each.after if file.vector is not None]
-        vectors = dict(
-            zip([vector.path for vector in marked], side_by_side(self._store.location, self._write_vector, marked))
-        )
+
+        def write(vector: DeletionVector) -> VectorReference:
+            return self._write_vector(vector, commit_id)
+
+        vectors = dict(zip([vector.path for vector in marked], side_by_side(self._store.location, write, marked)))
         features = self._features(state, schema, has_vectors=bool(vectors))
         metadata = self._metadata(state, schema, features)
         table: list[DeltaAction] = [
@@ -180,11 +182,11 @@ class DeltaPublisher:
             deletion_vector=None if file.vector is None else vectors[file.vector.path],
         )
 
-    def _write_vector(self, vector: DeletionVector) -> VectorReference:
-        """Writes a vector. Every writer writes the same bytes under its name."""
+    def _write_vector(self, vector: DeletionVector, commit_id: str) -> VectorReference:
+        """Writes a vector, under a name that no other attempt uses."""
         body = vector_file(read_dead_rows(self._store.location, vector))
-        self._store.put_if_absent(DeltaVectorPath(self._table_id, str(vector_id(vector.path))).key, body)
-        return reference(vector.path, body, vector.rows)
+        self._store.put_if_absent(DeltaVectorPath(self._table_id, str(vector_id(vector.path)), commit_id).key, body)
+        return reference(vector.path, commit_id, body, vector.rows)
 
     # -- published state
 
@@ -202,7 +204,7 @@ class DeltaPublisher:
         )
 
     def _vector_key(self, vector: VectorReference) -> str:
-        return DeltaVectorPath(self._table_id, str(referred_id(vector))).key
+        return DeltaVectorPath(self._table_id, str(referred_id(vector)), referred_commit(vector)).key
 
 
 def _rows_of(add: AddFile) -> int:

@@ -3,7 +3,8 @@
     version 1 (one byte), size (uint32), vector, CRC-32 of the vector (uint32): both numbers big-endian
     vector  magic number 1681511377 (uint32, little-endian), 64-bit Roaring bitmap
 
-The UUID follows from the name of Lithify's own vector, so writing the file a second time writes the same bytes.
+The UUID follows from the name of Lithify's own vector. The folder is of the attempt to commit: garbage collection may
+delete what an attempt left that failed, while the next one writes the same vector.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from compactor.publishing.delta_actions import VectorReference
 from compactor.publishing.roaring import roaring_bitmap
 
 FOLDER = "dead"
-"""Of vectors, below the table's root; it is the prefix in their references."""
+"""Of vectors, below the table's root; references begin with it."""
+
+_ID_CHARACTERS = 20
+"""Of a UUID in base 85: the end of a reference."""
 
 _FILE_VERSION = b"\x01"
 _MAGIC = 1_681_511_377
@@ -38,11 +42,11 @@ def vector_file(dead_rows: npt.NDArray[np.int64]) -> bytes:
     return _FILE_VERSION + struct.pack(">I", len(data)) + data + struct.pack(">I", crc32(data))
 
 
-def reference(path: str, file: bytes, cardinality: int) -> VectorReference:
-    """How an action names the vector that Lithify has at `path`, written as `file`."""
+def reference(path: str, commit_id: str, file: bytes, cardinality: int) -> VectorReference:
+    """How an action names the vector that Lithify has at `path`, written as `file` by an attempt to commit."""
     return VectorReference(
         storage_type="u",
-        path_or_inline_dv=FOLDER + _in_base_85(vector_id(path).bytes),
+        path_or_inline_dv=f"{FOLDER}/{commit_id}" + _in_base_85(vector_id(path).bytes),
         offset=len(_FILE_VERSION),
         size_in_bytes=len(file) - 9,
         cardinality=cardinality,
@@ -51,7 +55,12 @@ def reference(path: str, file: bytes, cardinality: int) -> VectorReference:
 
 def referred_id(vector: VectorReference) -> UUID:
     """The inverse of `reference`: the UUID in the file's name."""
-    return UUID(bytes=_from_base_85(vector.path_or_inline_dv[-20:]))
+    return UUID(bytes=_from_base_85(vector.path_or_inline_dv[-_ID_CHARACTERS:]))
+
+
+def referred_commit(vector: VectorReference) -> str | None:
+    """The attempt in whose folder the file is; None: in none, as earlier releases wrote it."""
+    return vector.path_or_inline_dv[:-_ID_CHARACTERS].removeprefix(FOLDER).removeprefix("/") or None
 
 
 def _in_base_85(data: bytes) -> str:

@@ -9,7 +9,7 @@
     tables/<table id>/data/<partition>/index/<index version>-<commit id>/<bucket>-<part>-<attempt>.of-run-<run>.arrow
     tables/<table id>/compacted/<partition hash>/<commit id>/<file number>-<attempt>.parquet    an open file
     tables/<table id>/compacted/_delta_log/<version>.json, <version>.checkpoint.parquet, _last_checkpoint
-    tables/<table id>/compacted/dead/deletion_vector_<uuid>.bin                         as Delta Lake reads it
+    tables/<table id>/compacted/dead/<commit id>/deletion_vector_<uuid>.bin             as Delta Lake reads it
     tables/<table id>/iceberg/metadata/v<version>.metadata.json, version-hint.text      Apache Iceberg's metadata
     tables/<table id>/iceberg/metadata/snap-<commit id>.avro                            a list of manifests
     tables/<table id>/iceberg/metadata/<commit id>-<group>-<content>.avro               a manifest
@@ -356,14 +356,20 @@ class DeltaLogObject:
 
 @dataclass(frozen=True)
 class DeltaVectorPath:
-    """A deletion vector as Delta Lake reads it. `vector_id` is a UUID in its usual text form."""
+    """A deletion vector as Delta Lake reads it.
+
+    vector_id  a UUID in its usual text form
+    commit_id  of the attempt that wrote it, 32 hex digits; None: of earlier releases
+    """
 
     table_id: str
     vector_id: str
+    commit_id: str | None = None
 
     @property
     def key(self) -> str:
-        return f"{TableFolder(self.table_id).open_files}/dead/deletion_vector_{self.vector_id}.bin"
+        attempt = "" if self.commit_id is None else f"{self.commit_id}/"
+        return f"{TableFolder(self.table_id).open_files}/dead/{attempt}deletion_vector_{self.vector_id}.bin"
 
 
 @dataclass(frozen=True)
@@ -939,7 +945,7 @@ def _read_delta_log_object(match: re.Match[str]) -> DeltaLogObject:
 
 
 def _read_delta_vector(match: re.Match[str]) -> DeltaVectorPath:
-    return DeltaVectorPath(decode(match["table"]), match["vector"])
+    return DeltaVectorPath(decode(match["table"]), match["vector"], match["commit"])
 
 
 def _read_iceberg_metadata(match: re.Match[str]) -> IcebergMetadata:
@@ -1095,7 +1101,12 @@ _PATTERNS = (
         ),
         _read_delta_log_object,
     ),
-    (re.compile(rf"{_OPEN_FILES}/dead/deletion_vector_(?P<vector>[0-9a-f-]{{36}})\.bin"), _read_delta_vector),
+    (
+        re.compile(
+            rf"{_OPEN_FILES}/dead/(?:(?P<commit>[0-9a-f]{{32}})/)?deletion_vector_(?P<vector>[0-9a-f-]{{36}})\.bin"
+        ),
+        _read_delta_vector,
+    ),
     (
         re.compile(rf"{_ICEBERG}/metadata/(?:v(?P<version>0|[1-9][0-9]*)\.metadata\.json|version-hint\.text)"),
         _read_iceberg_metadata,

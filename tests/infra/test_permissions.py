@@ -71,7 +71,7 @@ MAY = {
         "s3:GetObject LAKES/lake/tables/T/log/00000000000000000001.json",
         f"s3:PutObject LAKES/lake/tables/T/compacted/_delta_log/00000000000000000001.json {NEW}",
         "s3:PutObject LAKES/lake/tables/T/compacted/_delta_log/_last_checkpoint",
-        f"s3:PutObject LAKES/lake/tables/T/compacted/dead/deletion_vector_1.bin {NEW}",
+        f"s3:PutObject LAKES/lake/tables/T/compacted/dead/0a/deletion_vector_1.bin {NEW}",
         f"s3:PutObject LAKES/lake/tables/T/iceberg/metadata/v1.metadata.json {NEW}",
         "s3:PutObject LAKES/lake/tables/T/iceberg/metadata/version-hint.text",
         "s3:ListBucket LAKES s3:prefix=lake/tables/",
@@ -127,7 +127,7 @@ MAY = {
     "TableReaderRole": [
         "s3:GetObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet",
         "s3:GetObject LAKES/lake/tables/T/compacted/_delta_log/00000000000000000001.json",
-        "s3:GetObject LAKES/lake/tables/T/compacted/dead/deletion_vector_1.bin",
+        "s3:GetObject LAKES/lake/tables/T/compacted/dead/0a/deletion_vector_1.bin",
         "s3:GetObject LAKES/lake/tables/T/iceberg/metadata/v1.metadata.json",
         "s3:ListBucket LAKES s3:prefix=lake/tables/T/compacted/_delta_log/",
         "kms:Decrypt KEY",

@@ -19,6 +19,7 @@ from compactor.publishing.delta import DeltaPublisher
 from compactor.storage.paths import is_open_file
 from tests.builders import TABLE_ID
 from tests.conftest import Command
+from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 
 EU, US = {"region": "EU"}, {"region": "US"}
@@ -213,3 +214,21 @@ def test_dropping_a_table_takes_its_published_files_along(lake: DeltaCatalog, ta
     _compact(lake)
     drop_table(lake, TABLE_ID)
     assert not [path for path in (tmp_path / "tables").rglob("*") if path.is_file()]
+
+
+def test_an_attempt_to_publish_writes_vectors_under_names_that_no_other_attempt_uses(
+    lake: DeltaCatalog, table: Table, tmp_path: Path
+) -> None:
+    """So garbage collection may delete what a failed attempt has left, while the next one is about to commit."""
+    table.append(EU, pa.table({"id": list(range(10))}))
+    _compact(lake)
+    table.append(EU, pa.table({"id": [3]}), operation="delete")
+    store = FaultyStore(lake.store)
+    store.fail("put_if_absent", "_delta_log", times=None)
+    _compact(DeltaCatalog(store, SystemClock()), max_dead_row_share=0.9)
+    folder = tmp_path / "tables" / TABLE_ID / "compacted" / "dead"
+    left = list(folder.rglob("*.bin"))
+    DeltaPublisher(lake.store, TABLE_ID, ("region",), SystemClock()).publish([table.stream(EU)])
+    assert (len(left), len(list(folder.rglob("*.bin")))) == (1, 2)
+    left[0].unlink()
+    assert _read(lake) == [(number, "EU") for number in range(10) if number != 3]

@@ -114,7 +114,7 @@ paths: st.SearchStrategy[ObjectPath] = st.one_of(
     ),
     st.builds(DeltaLogObject, texts, st.sampled_from(["commit", "checkpoint"]), numbers),
     st.builds(DeltaLogObject, texts, st.just("hint")),
-    st.builds(DeltaVectorPath, texts, st.uuids().map(str)),
+    st.builds(DeltaVectorPath, texts, st.uuids().map(str), st.none() | st.uuids().map(lambda each: each.hex)),
     st.builds(IcebergMetadata, texts, st.one_of(st.none(), numbers)),
     st.builds(IcebergManifestList, texts, st.uuids().map(lambda each: each.hex)),
     st.builds(

@@ -1,0 +1,22 @@
+"""References of Delta Lake to deletion vectors name the vector and the attempt that wrote it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.publishing.delta_vectors import FOLDER, reference, referred_commit, referred_id, vector_id
+
+
+@given(st.text(min_size=1), st.uuids().map(lambda each: each.hex))
+def test_a_reference_names_the_vector_and_the_folder_of_its_attempt(path: str, commit_id: str) -> None:
+    found = reference(path, commit_id, b"123456789", 3)
+    assert (referred_id(found), referred_commit(found)) == (vector_id(path), commit_id)
+    assert found.path_or_inline_dv.startswith(f"{FOLDER}/{commit_id}")
+
+
+@given(st.text(min_size=1))
+def test_references_of_earlier_releases_name_no_attempt(path: str) -> None:
+    written = reference(path, "0" * 32, b"123456789", 3)
+    earlier = written.model_copy(update={"path_or_inline_dv": FOLDER + written.path_or_inline_dv[-20:]})
+    assert (referred_id(earlier), referred_commit(earlier)) == (vector_id(path), None)
