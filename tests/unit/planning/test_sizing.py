@@ -191,6 +191,12 @@ many_files = st.builds(
 )
 
 
+def test_an_eighth_of_the_scratch_space_of_a_round_is_kept_for_the_next_one_if_it_is_known() -> None:
+    assert spare_scratch_bytes(4 * GIB) == GIB // 2
+    assert spare_scratch_bytes(0) == 0
+    assert spare_scratch_bytes(None) is None
+
+
 @given(many_files, bounded_resources)
 def test_the_scratch_files_of_a_round_fit_with_the_index_that_it_absorbs(
     size: SessionSize, resources: Resources
