@@ -65,8 +65,7 @@ def lookup(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the compacted row of one primary key, found by the index."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    stream = existing_stream(opened, partition)
+    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
     row = opened.lookup(stream.partition, _parse_key(stream, key))
     if output is Output.JSON:
         answer_json({"row": row})

@@ -48,10 +48,9 @@ def release(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Make a version of a partition stream the active one; the active one before it is deprecated."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = existing_stream(opened, partition).partition
-    opened.release_stream_version(wanted, stream_version)
-    _answer(output, opened, wanted, stream_version, "is active: writers and compactions take it from now on")
+    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened.release_stream_version(stream.partition, stream_version)
+    _answer(output, opened, stream.partition, stream_version, "is active: writers and compactions take it from now on")
 
 
 def deprecate(
@@ -68,10 +67,9 @@ def deprecate(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Make a version of a partition stream take no more deltas, for ever."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = existing_stream(opened, partition).partition
-    opened.deprecate_stream_version(wanted, stream_version, abandon_pending=abandon)
-    _answer(output, opened, wanted, stream_version, "is deprecated: it takes no more deltas")
+    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened.deprecate_stream_version(stream.partition, stream_version, abandon_pending=abandon)
+    _answer(output, opened, stream.partition, stream_version, "is deprecated: it takes no more deltas")
 
 
 def _answer(output: Output, table: Table, partition: PartitionValues, number: int, effect: str) -> None:

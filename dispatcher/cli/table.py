@@ -173,8 +173,7 @@ def retract(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Take a delta back that no compaction has taken in. Its id is not given again."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    stream = existing_stream(opened, partition)
+    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
     opened.retract(stream.partition, delta)
     value = {"table_id": table, "partition": stream.partition, "delta_id": delta, "retracted": True}
     answer(output, value, [f"Delta {delta} is taken back: no compaction will take it in."])
@@ -223,7 +222,7 @@ def log(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the entries of a partition stream's log."""
-    stream = existing_stream(open_lake(lake, s3_endpoint_url, region).table(table), partition)
+    _, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
     entries = [
         {"entry_number": entry.number, "at_ms": entry.at_ms, "actions": [each.model_dump() for each in entry.actions]}
         for entry in stream.log.entries(after)

@@ -47,14 +47,15 @@ def check_exists(store: ObjectStore, noun: str) -> None:
         raise Invalid(f"there is no {noun} at {root_uri}: check the URI (the first write to it creates it)")
 
 
-def existing_stream(table: Table, pairs: Sequence[str] | None) -> PartitionStream:
-    """The stream of the named partition; without pairs, that of a table without partition keys.
+def existing_stream(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> tuple[Table, PartitionStream]:
+    """A table, and the stream of the named partition; without pairs, that of a table without partition keys.
 
     Raises `Invalid` if there is none.
     """
-    stream = table.stream(parse_partition(pairs))
+    named = parse_partition(pairs)
+    table = lake.table(table_id)
     partitions_of(table, pairs)
-    return stream
+    return table, table.stream(named)
 
 
 def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, str]]:
