@@ -133,12 +133,15 @@ class ClaimBundleJournal:
         priced: dict[str, SessionEnd] = {}
 
         def decide(state: JobRunState) -> Sequence[AboutSession]:
-            priced.update((each, with_cost(end, state.sessions[each], at_ms)) for each, end in ends.items())
+            """Without what an earlier call has written whose answer was lost."""
+            open_ends = {each: end for each, end in ends.items() if state.sessions[each].end is None}
+            priced.clear()
+            priced.update((each, with_cost(end, state.sessions[each], at_ms)) for each, end in open_ends.items())
             ended = [
                 SessionEnded(epoch=self._claim.epoch, session_id=session_id, end=end, at_ms=at_ms)
                 for session_id, end in priced.items()
             ]
-            return [*ended, *retries]
+            return [*ended, *(each for each in retries if state.sessions[each.session_id].in_flight is not None)]
 
         self._claim.write(decide)
         self._publisher.news(self._job_run_id)
@@ -149,7 +152,7 @@ class ClaimBundleJournal:
 
     def ended(self, logs: Mapping[str, SessionLog]) -> None:
         for session_id, log in logs.items():
-            self._publisher.news(self._job_run_id, session_id, log)
+            self._publisher.attempt_ended(self._job_run_id, session_id, log)
             self._listeners.tables.moved(self._job_run_id, session_id)
             self._listeners.meter.session_left(self._job_run_id, session_id)
 

@@ -425,6 +425,7 @@ class JobRunController:
         try:
             self._mark(self._hold(claim, log.newest.state))
         except (Unavailable, Conflict):
+            self._listeners.leave(found.job_run_id)
             claim.release()  # so that the next dispatcher need not wait until it expires
             raise
         except Exception as error:  # noqa: BLE001
@@ -708,8 +709,10 @@ class JobRunController:
         """Runs in a thread of the pool."""
         left_running, failure = False, None
         try:
+            unit = _still_open(held, unit)
             is_alone = len(unit) == 1 and unit[0].bundle is None
-            left_running = self._run_session(held, unit[0]) if is_alone else self._run_bundle(held, unit)
+            if unit:
+                left_running = self._run_session(held, unit[0]) if is_alone else self._run_bundle(held, unit)
         except BaseException as error:
             failure = error
             raise
@@ -771,7 +774,7 @@ class JobRunController:
             try:
                 outcome = self._launchers.sessions.run(task, journal, lambda: held.order(self._order))
             finally:
-                self._publisher.news(waiting.job_run_id, waiting.session_id)  # whatever its end
+                self._publisher.attempt_ended(waiting.job_run_id, waiting.session_id)  # whatever its end
                 self._meter.session_left(waiting.job_run_id, waiting.session_id)
             match outcome:
                 case Interrupted(left_running):
@@ -835,6 +838,14 @@ def _waiting(held: ClaimedJobRun, pin: SessionPin) -> WaitingSession:
     table, priority = held.mark.table or "", held.mark.priority
     stream = stream_digest(pin.partition)
     return WaitingSession(held.job_run_id, pin.session_id, table, stream, priority, held.accepted_at_ms)
+
+
+def _still_open(held: ClaimedJobRun, unit: Unit) -> Unit:
+    """Without sessions that were queued again though they have ended: the answer to that entry was lost. Raises the
+    store's errors."""
+    if any(each.not_before_seconds for each in unit):
+        held.claim.log.load()
+    return tuple(each for each in unit if held.newest.sessions[each.session_id].end is None)
 
 
 def _reason_of(error: BaseException) -> str:

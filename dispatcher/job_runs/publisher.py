@@ -188,10 +188,16 @@ class JobRunPublication:
         return relay
 
 
+def _launched(state: JobRunState) -> dict[str, SessionLog | None]:
+    """Sessions that may have a log, none of which was read."""
+    return {session_id: None for session_id, session in state.sessions.items() if session.attempt > 0}
+
+
 @dataclass
 class _Followed:
     """
     sessions    sessions whose logs may have pending events; with the log, if it was read to its end
+    quiet       launched sessions of which no attempt runs; all of their events are published or in `sessions`
     beats       the newest unpublished heartbeat of each session
     has_updates  whether the job run's own log may have pending events
     is_ending   it has ended: once all is published, its marker is removed
@@ -202,6 +208,7 @@ class _Followed:
 
     publication: JobRunPublication
     sessions: dict[str, SessionLog | None] = field(default_factory=dict)
+    quiet: set[str] = field(default_factory=set)
     beats: dict[str, Event] = field(default_factory=dict)
     has_updates: bool = True
     is_ending: bool = False
@@ -276,25 +283,34 @@ class Publisher:
 
     def follow(self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_ending: bool = False) -> None:
         """Publishes this job run from its cursors on: the dispatcher that published it before may have crashed."""
-        launched = {session_id: None for session_id, session in state.sessions.items() if session.attempt > 0}
+        quiet = {session_id for session_id in _launched(state) if state.sessions[session_id].end is not None}
         with self._lock:
             publication = JobRunPublication(job_run_id, log, state)
-            self._followed[job_run_id] = _Followed(publication, {**launched}, is_ending=is_ending)
+            self._followed[job_run_id] = _Followed(publication, _launched(state), quiet, is_ending=is_ending)
 
-    def news(self, job_run_id: str, session_id: str | None = None, log: SessionLog | None = None) -> bool:
-        """A log may have pending events: a session's, or the job run's own. False: the job run is not followed.
-
-        log  the session's complete log, if it was read to its end
-        """
+    def news(self, job_run_id: str, session_id: str | None = None) -> bool:
+        """A log may have pending events: a session's, or the job run's own. False: the job run is not followed."""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is None or followed.is_leaving:
                 return False
             if session_id is not None:
-                followed.sessions[session_id] = log
+                followed.sessions[session_id] = None
+                followed.quiet.discard(session_id)
             else:
                 followed.has_updates = True
             return True
+
+    def attempt_ended(self, job_run_id: str, session_id: str, log: SessionLog | None = None) -> None:
+        """No attempt at a session runs any more, and nothing is added to its log unless another attempt is made.
+
+        log  the session's log, if it was read to its end
+        """
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is not None and not followed.is_leaving:
+                followed.sessions[session_id] = log
+                followed.quiet.add(session_id)
 
     def beat(self, job_run_id: str, event: Event) -> None:
         """Progress: published in the next round, or not at all if a newer one replaces it."""
@@ -311,10 +327,13 @@ class Publisher:
             del announced[:-ANNOUNCED_MAX]
 
     def ending(self, job_run_id: str) -> None:
-        """The job run has ended: publish all of its events, then remove its marker."""
+        """The job run has ended: publish all of its events, then remove its marker. Sessions whose watcher failed, or
+        was told to stop, are read once more: nobody else would."""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is not None:
+                unseen = _launched(followed.publication.newest).keys() - followed.quiet
+                followed.sessions = {**dict.fromkeys(unseen), **followed.sessions}
                 followed.is_ending = followed.has_updates = True
 
     def leave(self, job_run_id: str) -> None:
@@ -540,9 +559,7 @@ def publish_to_the_end(records: JobRunStore, job_run_id: str, sink_for: Callable
     publication = JobRunPublication(job_run_id, log, state)
     sink = sink_for(publication.topic_arn)
     if not isinstance(sink, NoSink):
-        publication.publish_pending(
-            records, sink, {key: None for key, session in state.sessions.items() if session.attempt > 0}
-        )
+        publication.publish_pending(records, sink, _launched(state))
     records.history.record(publication.ended)
     publication.record_shard_end(records)
     records.mark_published(job_run_id)

@@ -26,6 +26,7 @@ from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.shards import ShardName
 from tests.proxy import proxy_before
 from tests.servers import BUCKET, REGION, aws_environment, moto_server, seaweedfs_server
 
@@ -37,6 +38,7 @@ COUNTED = 30
 FOLDER, S3 = "folder", "S3"
 
 _TABLE = "BENCH.STREAMS.V1"
+_JOB_RUN = "streams"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -46,6 +48,7 @@ class Streams:
     seconds      in all: from the start of the dispatcher's process to its end, when all is told and closed
     run_seconds  of that, from the acceptance to the end of the job run
     launches     Spark jobs
+    job_run_entries  of the job run's log and those of its shards
     requests     a stream, by operation; nothing on a folder
     """
 
@@ -77,12 +80,18 @@ def measure_in(
     _append(DeltaCatalog(open_store(lake), SystemClock()), count)
     seconds = _dispatch(folder, state, lake, options)
     records = JobRunStore(open_store(state), SystemClock())
-    log = records.log("streams")
-    ended = _checked(log.load().state, count)
-    bundles = {session.bundle or session.pin.session_id for session in ended.sessions.values()}
+    loaded = [records.log(_JOB_RUN).load()]
+    ended = _checked(loaded[0].state, count)
+    if ended.shards is not None:
+        names = (ShardName(_JOB_RUN, number, ended.shards.count) for number in range(ended.shards.count))
+        loaded += [records.log(name.text).load() for name in names]
+    sessions = [session for log in loaded for session in log.state.sessions.values()]
+    if len(sessions) != count:
+        raise RuntimeError(f"{len(sessions)} sessions for {count} streams")
+    launches = {session.bundle or session.pin.session_id for session in sessions}
     _check_rows(DeltaCatalog(open_store(lake), SystemClock()), count)
     run_seconds = ended.ended.seconds if ended.ended is not None else 0.0
-    return Streams(place, count, seconds, run_seconds, len(bundles), log.load().entry_number, {})
+    return Streams(place, count, seconds, run_seconds, len(launches), sum(log.entry_number for log in loaded), {})
 
 
 def _on_s3(prefix: str, endpoint_url: str) -> tuple[StoreLocation, StoreLocation]:
@@ -148,7 +157,7 @@ def _mail() -> Iterator[tuple[str, str, str]]:
         topic = boto3.client("sns", endpoint_url=url, region_name=REGION).create_topic(Name=name)["TopicArn"]
         document = {
             "schema_version": "1",
-            "job_run_id": "streams",
+            "job_run_id": _JOB_RUN,
             "source_table_id": _TABLE,
             "primary_keys": ["id"],
         }

@@ -106,6 +106,8 @@ class SnsSink:
         for failure in answer.get("Failed", []):
             code, status = failure.get("Code", ""), 400 if failure.get("SenderFault") else 500
             raise kind_of(code, status)(f"{refusal}: {failure.get('Message', '')} ({code})")
+        if left:
+            raise Unavailable(f"topic {self._topic_arn} did not say whether it took {len(left)} of the events")
 
 
 def _entry(entry_id: str, event: Event) -> PublishBatchRequestEntryTypeDef:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import boto3
 import pytest
@@ -16,6 +18,9 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.sessions.session_log import SessionAction, SessionStarted
 from tests.fakes.manual_clock import ManualClock
 from tests.servers import REGION, aws_environment, moto_server
+
+if TYPE_CHECKING:
+    from mypy_boto3_sns import SNSClient
 
 ABOUT = SessionSubject(Subject("run", "A.B.V1"), "run.1", {"note": "x" * 20_000})
 
@@ -70,6 +75,19 @@ def test_a_service_that_does_not_answer_is_asked_again_and_is_then_unavailable(e
     with pytest.raises(Unavailable, match="takes no events"):
         sink.publish(events(1))
     assert 3.0 < clock.monotonic_seconds() < 5.0
+
+
+def test_events_that_the_answer_does_not_name_are_sent_again() -> None:
+    sent: list[list[str]] = []
+
+    def publish_batch(**request: object) -> dict[str, list[dict[str, str]]]:
+        entries = cast(list[dict[str, str]], request["PublishBatchRequestEntries"])
+        sent.append([entry["Id"] for entry in entries])
+        return {"Successful": [{"Id": entries[0]["Id"]}], "Failed": []}
+
+    client = cast("SNSClient", SimpleNamespace(publish_batch=publish_batch))
+    SnsSink(client, f"arn:aws:sns:{REGION}:123456789012:t", ManualClock()).publish(events(3))
+    assert sent == [["0", "1", "2"], ["1", "2"], ["2"]]
 
 
 def test_a_name_that_is_not_a_topic_is_refused_before_anything_is_sent() -> None:

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 
 from compactor.events.types import SessionPlanned, SessionStalled, SessionSucceeded
+from compactor.log.durable_log import UNKNOWN_ATTEMPTS_MAX
 from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from compactor.storage.aws import s3
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
+from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import SessionObject, parse
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunState, JobRunStatus
 from dispatcher.job_runs.launch_gate import usd_of_job_run
@@ -23,6 +25,7 @@ from dispatcher.job_runs.meter import COST, EXPECTED_COST
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.watch import WatchTimers
 from tests.fakes.dispatch_desk import Desk
+from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.moving_clock import MovingClock
 from tests.fakes.small_cluster import (
@@ -132,6 +135,71 @@ def test_the_job_run_log_does_not_grow_by_entries_for_each_session(desk: Desk) -
     succeeded(desk, job_run_id, 30)
     # accepted, claimed, launching, launched, ended; and what has ended between two looks
     assert desk.records.log(job_run_id).load().entry_number <= 10
+
+
+class HurriedClock(MovingClock):
+    def sleep(self, seconds: float) -> None:
+        self.move_on(seconds)
+
+
+class UnknownEnds(FaultyStore):
+    """Sessions' ends are written, but nobody can know for as long as their writer tries to find out."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.key: str | None = None
+        self.writer = 0
+        self.reads_failed = 0
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        if self.key is None and b'"session_ended"' in body:
+            self.key, self.writer = key, threading.get_ident()
+            if super().put_if_absent(key, body):
+                raise Unavailable("the answer is lost")
+            self.key = None  # another thread wrote this entry
+            return False
+        return super().put_if_absent(key, body)
+
+    def read(self, key: str) -> bytes | None:
+        if key == self.key and self.reads_failed < UNKNOWN_ATTEMPTS_MAX:
+            self.reads_failed += threading.get_ident() == self.writer
+            raise Unavailable("the entry cannot be read")
+        return super().read(key)
+
+
+@pytest.mark.parametrize("does", [Succeeds(), CrashesAfterwards(untold=False)])
+def test_the_ends_of_a_bundle_are_published_though_the_answer_to_their_entry_was_lost(
+    tmp_path: Path, does: MemberRuns
+) -> None:
+    state = UnknownEnds(LocalStore(parse_location(str(tmp_path / "state"))))
+    desk = Desk(tmp_path, clock=HurriedClock(), state=state, bundles=BundleBounds())
+    append_days(desk, 2)
+    desk.cluster.members = lambda member: does
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    desk.close()
+    assert state.reads_failed == UNKNOWN_ATTEMPTS_MAX
+    succeeded(desk, job_run_id, 2)
+    assert launches(desk)[0] == "bundle"
+    assert launches(desk).count("bundle") == 1
+    logged = [action for number in (1, 2) for action in told_by(desk, job_run_id, number)]
+    assert logged.count("round_done") == 2
+    assert desk.sink.names.count("session.started") == logged.count("session_started")
+    for name in ("session.round_completed", "session.succeeded"):
+        assert desk.sink.names.count(name) == 2
+
+
+def test_a_session_is_not_run_again_though_the_answer_to_the_entry_of_its_end_was_lost(tmp_path: Path) -> None:
+    state = UnknownEnds(LocalStore(parse_location(str(tmp_path / "state"))))
+    desk = Desk(tmp_path, clock=HurriedClock(), state=state)
+    append_days(desk, 2)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    desk.close()
+    assert state.reads_failed == UNKNOWN_ATTEMPTS_MAX
+    succeeded(desk, job_run_id, 2)
+    assert sorted(launches(desk)) == ["1", "2"]
+    assert desk.sink.names.count("session.round_completed") == 2
 
 
 def test_a_single_small_session_has_a_spark_job_of_its_own(desk: Desk) -> None:
