@@ -150,7 +150,8 @@ class Dispatcher:
                     self._controller.tick()
                     self._report()
                     is_done = self._is_done()
-                    stops.wait(0 if is_done else self._controller.tick_seconds)
+                    if not is_done:
+                        self._controller.wait_for_tick(stops)
                 stops.set()
                 self._controller.drain(self._settings.drain_seconds, stops_jobs)
             finally:

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 RECEIVER_SECONDS = 60.0
 """In addition to the longest judgement of a message and a long poll, before the receiver counts as stuck."""
 
+POLL_SECONDS_MAX = 0.2
+"""Between two looks at orders and at local Spark jobs, which need no request."""
+
 LOOKS_AT_JOB_RUNS = 3.0
 """A job run's log is read for entries of others, such as `cancel`, so much more rarely than its sessions' logs."""
 
@@ -63,7 +66,7 @@ def dispatcher_settings(options: ServiceOptions, sns_regions: Mapping[str, froze
         ),
         receiver=_settings(ReceiverSettings, options, idle_seconds=options.poll_seconds),
         launcher=SessionLauncherSettings(
-            watcher=_settings(WatcherSettings, options),
+            watcher=_settings(WatcherSettings, options, poll_seconds=min(options.poll_seconds, POLL_SECONDS_MAX)),
             timers=_settings(WatchTimers, options),
             retry=_settings(RetryPolicy, options),
         ),

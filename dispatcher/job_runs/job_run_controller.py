@@ -64,6 +64,9 @@ CANCEL_LOOK_SECONDS = 300.0
 PAUSED_SECONDS = 300.0
 """Interval after which a paused job run is read again: it may have been cancelled meanwhile."""
 
+TICK_SECONDS_MIN = 0.2
+"""Between two ticks, also if sessions end one after the other: each tick may list the markers."""
+
 TAKEN_OVER_MAX = 16
 """Limit per tick, so that it stays short even if a dead dispatcher held many: the next tick continues."""
 
@@ -137,7 +140,8 @@ class JobRunController:
         self._meter = listeners.meter
         self._settings = settings
         self._clock = clock
-        self._pool = SessionPool(settings.max_sessions, launchers.bundles.bounds.sessions)
+        self._has_news = threading.Event()
+        self._pool = SessionPool(settings.max_sessions, launchers.bundles.bounds.sessions, self._has_news.set)
         self.turns = Turns(records, owner, settings.limits, settings.turn_look_seconds, clock)
         self._starts = SessionStarts(self._pool, self.turns, settings.turn_look_seconds, clock)
         self._held: dict[str, ClaimedJobRun] = {}
@@ -196,9 +200,13 @@ class JobRunController:
         known = {"running": len(self._held), "paused": paused, "set_aside": len(self._reported_set_aside)}
         return {**known, "waiting": max(self._open.known_count - paused, 0)}
 
-    @property
-    def tick_seconds(self) -> float:
-        return self._settings.tick_seconds
+    def wait_for_tick(self, stops: threading.Event) -> None:
+        """Until the next tick is due: at once if a session has ended, so that the next one starts; or until `stops`."""
+        least_seconds, left_seconds = TICK_SECONDS_MIN, self._settings.tick_seconds
+        stops.wait(min(left_seconds, least_seconds))
+        while (left_seconds := left_seconds - least_seconds) > 0 and not stops.is_set():
+            if self._has_news.wait(min(left_seconds, least_seconds)):
+                return
 
     @property
     def is_idle(self) -> bool:
@@ -227,6 +235,7 @@ class JobRunController:
     def tick(self) -> None:
         """Processes everything once. Quick: long work is in the pool's threads."""
         self._ticked_at_seconds = self._clock.monotonic_seconds()
+        self._has_news.clear()
         self.trouble = None
         self._beat()
         self._settle_finished()
@@ -556,6 +565,7 @@ class JobRunController:
             self._records.record_shard_end(ended, name, whole.claim.log if whole is not None else None)
         except LithifyError as error:
             _log.warning("shard_end_not_recorded", reason=str(error))
+        self._has_news.set()  # the job run may have ended with it
         _log.info("shard_ended", number=name.number, count=name.count, status=ended.outcome.status)
 
     def _continue_open(self, held: ClaimedJobRun, state: JobRunState) -> JobRunState:

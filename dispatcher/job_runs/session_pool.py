@@ -132,8 +132,12 @@ def _by_place(free: Iterable[WaitingSession], moment: Moment) -> Iterator[Waitin
 class SessionPool:
     """Runs sessions in threads. Not thread-safe."""
 
-    def __init__(self, max_sessions: int, bundle_max: int = 1) -> None:
-        """`bundle_max`: the most sessions that one thread runs together."""
+    def __init__(self, max_sessions: int, bundle_max: int = 1, ended: Callable[[], None] = lambda: None) -> None:
+        """
+        bundle_max  the most sessions that one thread runs together
+        ended       called by a thread that ends
+        """
+        self._ended = ended
         self._max_sessions = max_sessions
         self._bundle_max = bundle_max
         self._threads = ThreadPoolExecutor(max_sessions, thread_name_prefix="session")
@@ -216,6 +220,7 @@ class SessionPool:
 
     def start(self, unit: Unit, run: Callable[[Unit], None]) -> None:
         future = self._threads.submit(run, unit)
+        future.add_done_callback(lambda _: self._ended())
         for session in unit:
             del self._waiting[session.key]
             self._running[session.key] = (session, future)

@@ -663,3 +663,24 @@ def test_the_job_names_its_job_run_and_its_session(desk: Desk) -> None:
     assert isinstance(job, SparkJob)
     assert job.name == job_name(desk.state.location, job_run_id, f"{job_run_id}.1", 1)
     assert job.plan_key.endswith("/plan.json")
+
+
+def test_the_next_tick_is_due_as_soon_as_a_session_has_ended(tmp_path: Path) -> None:
+    """Else this test would wait for an hour."""
+    desk = Desk(tmp_path, settings=JobRunControllerSettings(tick_seconds=3_600.0, sweep_seconds=0.0))
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    while desk.job_run(job_run_id).status.is_open:
+        desk.tick()
+        if desk.job_run(job_run_id).status.is_open:
+            desk.controller.wait_for_tick(threading.Event())
+    desk.close()
+    assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+
+
+def test_a_dispatcher_that_is_told_to_stop_does_not_wait_for_the_next_tick(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, settings=JobRunControllerSettings(tick_seconds=3_600.0))
+    stops = threading.Event()
+    stops.set()
+    desk.controller.wait_for_tick(stops)
+    desk.close()

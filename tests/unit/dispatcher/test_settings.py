@@ -15,7 +15,7 @@ from dispatcher.main import _defaults
 from dispatcher.option_limits import check_limits
 from dispatcher.service import DrainJobs
 from dispatcher.service_options import OptionField, ServiceOptions, option_fields, read_options
-from dispatcher.settings import dispatcher_settings
+from dispatcher.settings import POLL_SECONDS_MAX, dispatcher_settings
 from launcher.retrying import RetryPolicy
 from launcher.watch import WatchTimers
 from launcher.watcher import WatcherSettings
@@ -49,12 +49,8 @@ def test_an_option_becomes_the_setting_of_its_name_and_others_keep_their_default
     settings = dispatcher_settings(options, sns_regions={})
     assert settings.launcher.retry.max_attempts == 7
     assert settings.controller.claim_seconds == 5.0
-    assert (
-        settings.controller.tick_seconds
-        == settings.receiver.idle_seconds
-        == settings.launcher.watcher.poll_seconds
-        == 0.5
-    )
+    assert settings.controller.tick_seconds == settings.receiver.idle_seconds == 0.5
+    assert settings.launcher.watcher.poll_seconds == POLL_SECONDS_MAX
     assert settings.intake.visibility_seconds == 9
     assert settings.intake.s3_region == "r"
     assert settings.service.health_file == Path("/data/health.json")
