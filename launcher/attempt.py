@@ -19,10 +19,11 @@
 | 6 | attaches, comes to the same verdict, asks again |
 | 7 | has nothing to look for |
 
-A number is used for one launch, and a name follows from the number: so no attempt is launched twice. Only cancelled,
-stalled and ended attempts are stopped. A drain, a lost claim and a state that does not answer leave the job running;
-a job that the next dispatcher cannot attach to is watched by the session log and the heartbeat, until it ends there or
-has made no progress for the stall time.
+A number is used for one launch, and a name follows from the number: so no attempt is launched twice. A dispatcher that
+stood still between 2 and 3 launches what its successor did not find: 4 is refused then, and the job is stopped, unless
+the job-run log still has it in flight. Otherwise only cancelled, stalled and ended attempts are stopped. A drain, a
+lost claim and a state that does not answer leave the job running; a job that the next dispatcher cannot attach to is
+watched by the session log and the heartbeat, until it ends there or has made no progress for the stall time.
 
 The session log and the heartbeat are the Spark job's; they are only read here.
 """
@@ -96,6 +97,9 @@ class LaunchJournal(Protocol):
         """Before the launch: an attempt's number is used once, even if its dispatcher dies during the launch."""
 
     def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None: ...
+
+    def is_in_flight(self, attempt: int) -> bool:
+        """Whether a dispatcher watches this attempt, or will. Does not raise `Fenced`."""
 
     def attached(self, attempt: int, cluster: str) -> None:
         """This dispatcher watches an attempt that another one launched."""
@@ -178,7 +182,12 @@ class Attempt:
         if isinstance(launched, AttemptFailed):
             return launched
         reference, running = launched
-        self._journal.launched(self._number, running.description, reference)
+        try:
+            self._journal.launched(self._number, running.description, reference)
+        except Fenced:
+            if not self._journal.is_in_flight(self._number):
+                running.stop()
+            raise
         return running
 
     def watch(self, job: RunningSparkJob, watcher: Watcher, timers: WatchTimers, *, is_free: bool) -> AttemptOutcome:

@@ -90,6 +90,9 @@ class BundleJournal(Protocol):
 
     def launched(self, plan: BundlePlan, cluster: str, reference: ClusterReference) -> None: ...
 
+    def is_in_flight(self, plan: BundlePlan) -> bool:
+        """Whether a dispatcher watches a member of it, or will. Does not raise `Fenced`."""
+
     def attached(self, bundle_id: str, cluster: str) -> None:
         """This dispatcher watches a bundle that another one launched."""
 
@@ -211,7 +214,12 @@ class BundleRun:
             self._settle(dict.fromkeys(self._left, launched), began=False)
             return None
         reference, running = launched
-        self._journal.launched(self._plan, running.description, reference)
+        try:
+            self._journal.launched(self._plan, running.description, reference)
+        except Fenced:
+            if not self._journal.is_in_flight(self._plan):
+                running.stop()
+            raise
         return running
 
     # -- watching

@@ -89,6 +89,13 @@ class ClaimBundleJournal:
             for member in plan.members
         )
 
+    def is_in_flight(self, plan: BundlePlan) -> bool:
+        sessions = self._claim.log.load().state.sessions
+        return any(
+            session.in_flight is not None and session.bundle == plan.bundle_id
+            for session in (sessions[_id(member)] for member in plan.members)
+        )
+
     def progressed(self, members: Collection[BundleMember]) -> None:
         for member in members:
             self._listeners.session_progressed(self._job_run_id, _id(member))

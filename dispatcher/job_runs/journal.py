@@ -118,6 +118,10 @@ class ClaimJournal:
         )
         self._tell_progress()
 
+    def is_in_flight(self, attempt: int) -> bool:
+        in_flight = self._claim.log.load().state.sessions[self._about.session_id].in_flight
+        return in_flight is not None and in_flight.attempt == attempt
+
     def attached(self, attempt: int, cluster: str) -> None:
         _log.info("session_attached", attempt=attempt, cluster=cluster)
 

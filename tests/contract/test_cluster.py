@@ -294,6 +294,9 @@ class Written:
         self.in_flight = InFlight(attempt, self.in_flight.name, self.in_flight.place, reference)
         self.at("after 4, launched")
 
+    def is_in_flight(self, attempt: int) -> bool:
+        return self.in_flight is not None and self.in_flight.attempt == attempt
+
     def attached(self, attempt: int, cluster: str) -> None:
         self.done.append("attached")
 

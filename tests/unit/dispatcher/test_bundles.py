@@ -19,10 +19,12 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import SessionObject, parse
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunState, JobRunStatus
+from dispatcher.job_runs.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
 from dispatcher.job_runs.launch_gate import usd_of_job_run
 from dispatcher.job_runs.meter import COST, EXPECTED_COST
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
+from launcher.outcomes import Cancelled
+from launcher.submit import SparkJob
 from launcher.watch import WatchTimers
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -383,6 +385,31 @@ def test_a_cancelled_job_runs_bundle_is_stopped_and_its_sessions_end_in_one_entr
     assert ends.count("cancelled") == 5
     assert desk.records.log(job_run_id).load().entry_number <= before + 2
     assert desk.cluster.running == 0
+
+
+@pytest.mark.parametrize("days", [1, 3])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_spark_job_that_a_dispatcher_launches_when_it_was_taken_over_is_stopped_unless_its_sessions_are_in_flight(
+    desk: Desk, days: int, has_ended: bool
+) -> None:
+    def taken_over(_: SparkJob) -> Hangs:
+        """Between the entry about the launch and the launch itself."""
+        log = desk.records.log("run")
+        epoch = log.load().state.epoch + 1
+        log.append(lambda _: [JobRunClaimed(owner="second", epoch=epoch, expires_at_ms=0)])
+        sessions = log.newest.state.open_sessions() if has_ended else ()
+        log.append(
+            lambda _: [SessionEnded(epoch=epoch, session_id=each.pin.session_id, end=Cancelled()) for each in sessions]
+        )
+        return Hangs()
+
+    desk.cluster.behaves = taken_over
+    append_days(desk, days)
+    desk.accept(source_table_id=DAYS, job_run_id="run")
+    desk.tick_until(lambda: bool(desk.cluster.launched) and not desk.controller.job_runs_held)
+    (job,) = desk.jobs.values()
+    assert job.stops == (1 if has_ended else 0)
+    job.stop()
 
 
 def first_day_only(held: threading.Event) -> Callable[[BundleMember], MemberRuns]:

@@ -18,6 +18,7 @@ from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
 from dispatcher.job_runs.claims import Claim, claim_job_run
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionPin, SessionsFound, ShardEnded
+from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.shards import (
     OPEN_SHARDS_MAX,
     STREAMS_PER_SHARD,
@@ -28,7 +29,7 @@ from dispatcher.job_runs.shards import (
     shown,
 )
 from dispatcher.operations.status import view_all, view_job_run
-from tests.fakes.dispatch_desk import Desk
+from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -115,6 +116,43 @@ def test_the_events_and_the_history_of_a_job_run_with_shards_are_those_of_one_jo
     )
     assert desk.records.open_names() == []
     desk.close()
+
+
+def test_a_workflow_gets_heartbeats_from_a_dispatcher_that_holds_only_a_shard(tmp_path: Path) -> None:
+    desk = Busy(tmp_path, clock=ManualClock())
+    desk.settings = replace(desk.settings, max_sessions=1)
+    desk = replace(desk)
+    append_days(DeltaCatalog(desk.lake.store, desk.clock))
+    token = desk.callbacks.begin("a task token of some length")
+    job_run_id = desk.accept(source_table_id=WIDE, task_token=token, task_heartbeat_seconds=60)
+    other = desk.second()
+
+    def both_hold_one() -> bool:
+        other.tick()
+        return len(owners_of_shards(desk, job_run_id)) == 2
+
+    desk.tick_until(both_hold_one)
+    claim = desk.job_run(job_run_id).claim
+    assert claim is not None
+    (owner,) = owners_of_shards(desk, job_run_id).keys() - {claim.owner}
+    shard = owners_of_shards(desk, job_run_id)[owner]
+    holder = other if owner == "second" else desk
+    listeners = Listeners(holder.publisher, holder.answers, holder.meter, holder.tables)
+    before = desk.callbacks.beats[token]
+    for _ in range(120):
+        holder.move_on(1)
+        listeners.session_progressed(shard, f"{job_run_id}.1")
+        holder.answers.answer_round()
+    assert desk.callbacks.beats[token] - before in (5, 6)  # the last one before may be just ago
+    for each in (desk, other):
+        each.close()
+
+
+def owners_of_shards(desk: Desk, job_run_id: str) -> dict[str, str]:
+    """By owner, a shard that it has claimed."""
+    shards = desk.job_run(job_run_id).shards
+    claims = {name: desk.job_run(name).claim for name in shards_of(desk, job_run_id)} if shards is not None else {}
+    return {claim.owner: name for name, claim in claims.items() if claim is not None}
 
 
 def test_a_cancel_reaches_the_shards_and_the_job_run_ends_as_cancelled(tmp_path: Path) -> None:

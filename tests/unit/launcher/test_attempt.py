@@ -89,6 +89,9 @@ class Journal:
     def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None:
         self.written.append(f"launched {attempt}")
 
+    def is_in_flight(self, attempt: int) -> bool:
+        return True
+
     def attached(self, attempt: int, cluster: str) -> None: ...
 
     def stalled(self, attempt: int, quiet_seconds: float) -> None:
