@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install archive demo test test-bounds lint format bench sla sim chaos test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown accept-templates test-infra test-images test-readers lock lock-upgrade clean
+.PHONY: help install archive demo test test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown accept-templates test-infra test-images test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -90,7 +90,7 @@ format: $(INSTALLED)  ## let ruff lay out the code and mend what it safely can
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
 
-bench: $(INSTALLED)  ## times against Spark's window query, DuckDB and the floor; writes tests/benchmarks/RESULTS.md
+bench: $(INSTALLED) $(MINISTACK)/.installed  ## times against Spark's window query, DuckDB and the floor; writes tests/benchmarks/RESULTS.md
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 sla: $(INSTALLED)  ## how well time and money of sessions are predicted (ARGS="--sessions 150 --spark 12 --seed 1")
@@ -101,6 +101,9 @@ sim: $(INSTALLED)  ## simulated dispatchers, crashes and races of sessions (ARGS
 
 chaos: $(INSTALLED)  ## three dispatchers under kills, stops, outages and rubbish (ARGS="--minutes 5 --seed 7 --s3 --spark")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+proof: $(INSTALLED) $(MINISTACK)/.installed  ## 200 instructions, each sent 1 to 5 times, while dispatchers are killed every 5 s (ARGS="--seed 7")
+	@$(BIN)/python -m tests.chaos --proof $(ARGS)
 
 # ------------------------------------------------------------------------------------------------------- other Sparks
 

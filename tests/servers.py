@@ -14,9 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import boto3
 from botocore.config import Config
@@ -25,6 +27,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 ACCESS_KEY, SECRET_KEY, REGION = "lithify-tests", "lithify-tests-secret", "us-east-1"
 BUCKET = "lake"
 START_SECONDS_MAX = 60.0
+MINISTACK = Path(__file__).parents[1] / ".venv-ministack" / "bin" / "python"
+"""It pins botocore, so it has an environment of its own."""
 
 
 @contextmanager
@@ -65,6 +69,50 @@ def moto_server() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+@contextmanager
+def ministack_server(program: Sequence[str] = ("-m", "ministack"), **variables: str) -> Iterator[str]:
+    """The URL of ministack, another process: SQS, SNS, Step Functions and more. `program`: what its Python runs."""
+    if not MINISTACK.exists():
+        raise RuntimeError("ministack is not installed: `make .venv-ministack/.installed` brings it")
+    (port,) = free_ports(1)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))},
+        "GATEWAY_PORT": str(port),
+        "BIND_HOST": "127.0.0.1",
+        **variables,
+    }
+    # It is killed, so what it has in its folder of temporary files stays there.
+    with TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [str(MINISTACK), *program],
+            env={**environment, "TMPDIR": folder},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            endpoint_url = f"http://127.0.0.1:{port}"
+            _await_health(endpoint_url, process)
+            yield endpoint_url
+        finally:
+            process.kill()  # asked to end, it waits for executions that wait
+            process.wait()
+
+
+def _await_health(endpoint_url: str, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + START_SECONDS_MAX
+    while True:
+        if process.poll() is not None:
+            raise RuntimeError(f"ministack ended with exit code {process.returncode}")
+        try:
+            urllib.request.urlopen(f"{endpoint_url}/_ministack/health", timeout=2).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise RuntimeError("ministack does not answer") from None
+            time.sleep(0.1)
+        else:
+            return
 
 
 @contextmanager

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import boto3
 import pytest
 
 from compactor.model.clock import SystemClock
-from tests.servers import REGION, START_SECONDS_MAX, aws_environment, free_ports
+from tests.servers import MINISTACK, REGION, aws_environment, free_ports, ministack_server
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
-MINISTACK = REPOSITORY / ".venv-ministack" / "bin" / "python"
 ROLE = "arn:aws:iam::123456789012:role/workflows"
 
 WAITS: dict[str, Any] = {
@@ -129,38 +125,5 @@ def ministack_workflows(program: Sequence[str] = ("-m", "ministack"), **variable
     """ministack, from its own environment. `program`: what its Python runs."""
     if not MINISTACK.exists():
         pytest.skip("ministack is not installed: make .venv-ministack/.installed (make test does)")
-    (port,) = free_ports(1)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))},
-        "GATEWAY_PORT": str(port),
-        "BIND_HOST": "127.0.0.1",
-        **variables,
-    }
-    # It is killed, so what it has in its folder of temporary files stays there.
-    with aws_environment(), TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [str(MINISTACK), *program],
-            env={**environment, "TMPDIR": folder},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            endpoint_url = f"http://127.0.0.1:{port}"
-            _await_health(endpoint_url, process)
-            yield StepFunctions(endpoint_url, keeps_causes=True)
-        finally:
-            process.kill()  # asked to end, it waits for executions that wait
-            process.wait()
-
-
-def _await_health(endpoint_url: str, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + START_SECONDS_MAX
-    while True:
-        assert process.poll() is None, "ministack has ended"
-        try:
-            urllib.request.urlopen(f"{endpoint_url}/_ministack/health", timeout=2).close()
-        except OSError:
-            assert time.monotonic() < until, "ministack does not answer"
-            time.sleep(0.1)
-        else:
-            return
+    with aws_environment(), ministack_server(program, **variables) as endpoint_url:
+        yield StepFunctions(endpoint_url, keeps_causes=True)

@@ -1,10 +1,13 @@
 """`make chaos`: three real dispatchers on a queue, under harm, and whether everything came out right.
 
-    python -m tests.chaos [--minutes N] [--seed N] [--s3] [--spark] [--list]
+    python -m tests.chaos [--minutes N] [--seed N] [--s3] [--spark] [--proof] [--older COMMIT] [--list]
 
 Signals to dispatchers and Spark jobs, duplicates and rubbish on the queue, a queue, a topic and stores that go away for
 a while and answer 403: by a schedule that follows from the seed and the length alone. Exit code 0: all is right, 1: not
 all.
+
+`make proof` is `--proof`: instructions that are sent several times each, on ministack and an S3 server, while every
+5 seconds a dispatcher is killed, and once a minute one stands still for three times as long as a claim lasts.
 """
 
 from __future__ import annotations
@@ -16,14 +19,24 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.chaos.proof import INSTRUCTIONS
 from tests.chaos.run import SETTLE_SECONDS, Options, Verdict, run
 
 FINDINGS_SHOWN_MAX = 12
+MINUTES, PROOF_MINUTES = 3.0, 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
     asked = _parse(arguments)
-    options = Options(asked.seed, asked.minutes * 60, asked.s3, asked.spark, asked.settle_seconds)
+    options = Options(
+        asked.seed,
+        asked.minutes * 60,
+        asked.s3 or asked.proof,
+        asked.spark,
+        asked.settle_seconds,
+        asked.instructions if asked.proof else None,
+        asked.older,
+    )
     steps = options.steps()
     if asked.list:
         for step in steps:
@@ -61,17 +74,26 @@ def _say(line: str) -> None:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=3.0, help="of harm; what is left to do comes after it (3)")
+    parser.add_argument("--minutes", type=float, help="of harm; what is left to do comes after it (3, of the proof 5)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed and minutes, the same schedule (1)")
     parser.add_argument("--s3", action="store_true", help="state and lake on an S3 server instead of a folder")
     parser.add_argument(
         "--spark", action="store_true", help="one table by real Spark sessions; the others by a stand-in"
     )
+    parser.add_argument("--proof", action="store_true", help="the proof, in place of the chaos")
+    parser.add_argument(
+        "--instructions", type=int, default=INSTRUCTIONS, help=f"of the proof, in its first two thirds ({INSTRUCTIONS})"
+    )
+    parser.add_argument("--older", metavar="COMMIT", help="one of the dispatchers is of the release of this commit")
     parser.add_argument("--list", action="store_true", help="print the schedule and do nothing")
-    parser.add_argument("--settle-seconds", type=float, default=SETTLE_SECONDS, help="for what is left to do (300)")
+    parser.add_argument("--settle-seconds", type=float, default=SETTLE_SECONDS, help="for what is left to do (600)")
     parser.add_argument("--folder", type=Path, help="where everything is written (the system's own)")
     parser.add_argument("--keep", action="store_true", help="keep it also if all is right")
-    return parser.parse_args(arguments)
+    found = parser.parse_args(arguments)
+    if found.proof and found.spark:
+        parser.error("--proof has no table for real Spark sessions: leave out --spark")
+    found.minutes = found.minutes or (PROOF_MINUTES if found.proof else MINUTES)
+    return found
 
 
 if __name__ == "__main__":

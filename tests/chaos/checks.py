@@ -33,6 +33,7 @@ from tests.builders import multiset
 from tests.chaos.tables import COLUMNS, Fed, Table
 
 HEARTBEAT = "lithify.heartbeat.emitted.v1"
+SET_ASIDE = "lithify.job_run.set_aside.v1"
 
 
 @dataclass(frozen=True)
@@ -303,11 +304,13 @@ TOLD = {
 """Which event an action is told by, where nothing but its name decides."""
 
 
-def events(found: Found, told: Sequence[Event]) -> Iterator[str]:
-    """Every entry that has something to tell was told, and what was told twice was the same event."""
+def events(found: Found, told: Sequence[Event], *, may_set_aside: bool = False) -> Iterator[str]:
+    """Every entry that has something to tell was told, and what was told twice was the same event. `may_set_aside`: a
+    dispatcher of an earlier release says so of what it cannot read."""
     by_id: dict[str, list[Event]] = defaultdict(list)
     for event in told:
-        by_id[event.id].append(event)
+        if not (may_set_aside and event.type == SET_ASIDE):
+            by_id[event.id].append(event)
     known: dict[str, str] = {}
     for run in found.job_runs.values():
         known |= _events_due(run)
@@ -364,6 +367,14 @@ class Figures:
     attempts: int
     repeated_events: int
     unclaimed_seconds_max: float
+
+
+def ended_before(found: Found, at_ms: int) -> int:
+    """How many job runs had ended by then."""
+    return sum(
+        any(isinstance(action, JobRunEnded) for entry in run.entries if entry.at_ms < at_ms for action in entry.actions)
+        for run in found.job_runs.values()
+    )
 
 
 def figures(found: Found, told: Sequence[Event]) -> Figures:

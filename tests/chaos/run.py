@@ -9,45 +9,61 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compactor.engine.java_home import find_java_home
+from compactor.model.clock import SystemClock
 from compactor.storage.paths import OPEN_JOB_RUNS
 from launcher.clusters.drivers import find_spark_home
 from launcher.scratch import sweep
-from tests.chaos import checks, schedule
+from tests.chaos import checks, proof, schedule
 from tests.chaos.checks import Sent
-from tests.chaos.fleet import Fleet, dispatch_command, environment
+from tests.chaos.fleet import REPOSITORY, Fleet, check_out, dispatch_command, environment
 from tests.chaos.schedule import DISPATCHERS, Step
 from tests.chaos.spark_submit import REAL_SPARK_HOME, make_spark_home
 from tests.chaos.surroundings import EventReader, Surroundings, surroundings
-from tests.chaos.tables import REAL_TABLE, SMALL_TABLES, Fed, Table
+from tests.chaos.tables import PROOF_TABLES, REAL_TABLE, SMALL_TABLES, Fed, Table
 from tests.servers import REGION
 
 CLAIM_SECONDS = 6.0
+PROOF_CLAIM_SECONDS = 10.0
 ATTEMPTS_MAX = 10
-SETTLE_SECONDS = 300.0
+SETTLE_SECONDS = 600.0
 ORPHAN_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True)
 class Options:
-    """real_spark: one of the tables is compacted by real Spark sessions, the others by a stand-in."""
+    """
+    real_spark    one of the tables is compacted by real Spark sessions, the others by a stand-in
+    older         the commit of the release that the last of the dispatchers is of; None: all are of this one
+    instructions  so many, by the schedule of `proof.py`, on ministack; None: by that of `schedule.py`, on moto
+    """
 
     seed: int
     seconds: float
     on_s3: bool = False
     real_spark: bool = False
     settle_seconds: float = SETTLE_SECONDS
+    instructions: int | None = None
+    older: str | None = None
 
     @property
     def tables(self) -> tuple[Table, ...]:
+        if self.instructions is not None:
+            return PROOF_TABLES
         return (*SMALL_TABLES, REAL_TABLE) if self.real_spark else SMALL_TABLES
 
     @property
     def services(self) -> tuple[str, ...]:
         return ("sqs", "sns", "s3") if self.on_s3 else ("sqs", "sns", "state", "lake")
 
+    @property
+    def claim_seconds(self) -> float:
+        return CLAIM_SECONDS if self.instructions is None else PROOF_CLAIM_SECONDS
+
     def steps(self) -> list[Step]:
+        if self.instructions is not None:
+            return proof.schedule(self.seed, self.seconds, self.tables, self.instructions)
         return schedule.schedule(
-            schedule.Request(self.seed, self.seconds, self.services, self.tables, claim_seconds=CLAIM_SECONDS)
+            schedule.Request(self.seed, self.seconds, self.services, self.tables, claim_seconds=self.claim_seconds)
         )
 
 
@@ -65,7 +81,8 @@ class Verdict:
 
 def run(options: Options, folder: Path, say: Callable[[str], None]) -> Verdict:
     """`say` is told what happens, a line each."""
-    with surroundings(folder, on_s3=options.on_s3) as around:
+    on_ministack = options.instructions is not None
+    with surroundings(folder, on_s3=options.on_s3, on_ministack=on_ministack) as around:
         run = _Run(options, around, say)
         try:
             return run.run()
@@ -84,14 +101,18 @@ class _Run:
         self._instructions: dict[str, Table] = {}
         self._refused: list[str] = []
         self._rivals: list[tuple[str, str]] = []
+        self._sent = 0
         self._state = around.place.open_state()
         spark_home = make_spark_home(around.folder / "spark_home")
         real_home = {REAL_SPARK_HOME: str(find_spark_home({}))} if options.real_spark else {}
         java_home = find_java_home(environment(), Path.home() / ".cache" / "lithify")
+        homes = {**real_home, "SPARK_HOME": str(spark_home), "JAVA_HOME": str(java_home)}
+        older = check_out(options.older, around.folder) if options.older is not None else REPOSITORY
+        self._environment, self._older_environment = ({**environment(each), **homes} for each in (REPOSITORY, older))
         self._fleet = Fleet(
             around.folder,
             self._command_of,
-            {**environment(), **real_home, "SPARK_HOME": str(spark_home), "JAVA_HOME": str(java_home)},
+            lambda number: self._older_environment if number == DISPATCHERS - 1 else self._environment,
             mark=around.place.own_state.root_uri.replace("state.real", "state"),
             tell=self._say,
         )
@@ -110,6 +131,7 @@ class _Run:
             self._fleet.start(number)
         self._say(f"{DISPATCHERS} dispatchers are started")
         self._carry_out(self._options.steps())
+        harm_ended_ms = SystemClock().now_ms()
         seconds = self._settle()
         verdict = Verdict()
         verdict.figures["settled"] = f"{seconds:.1f} s after the last harm"
@@ -117,7 +139,7 @@ class _Run:
         self._say("the dispatchers have ended")
         left = self._fleet.await_jobs(ORPHAN_SECONDS_MAX)
         self._events.stop()
-        self._judge(verdict, left)
+        self._judge(verdict, left, harm_ended_ms)
         return verdict
 
     # -- carrying it out
@@ -164,7 +186,7 @@ class _Run:
         self._fed.append(table, chance)
         self._instructions[job_run_id] = table
         self._bodies[job_run_id] = json.dumps(table.document(job_run_id, priority))
-        self._around.mail.send(self._bodies[job_run_id])
+        self._send(self._bodies[job_run_id])
 
     def _duplicate(self, act: schedule.Duplicate) -> None:
         job_run_id = f"run-{act.number}"
@@ -172,13 +194,17 @@ class _Run:
         if act.other_content:
             other = json.dumps({**json.loads(body), "desired_sla": 12_345})
             self._rivals.append((body, other))
-            self._around.mail.send(other)
+            self._send(other)
         else:
-            self._around.mail.send(body)
+            self._send(body)
+
+    def _send(self, body: str) -> None:
+        self._sent += 1
+        self._around.mail.send(body)
 
     def _send_refused(self, body: str) -> None:
         self._refused.append(body)
-        self._around.mail.send(body)
+        self._send(body)
 
     # -- until it is quiet
 
@@ -209,7 +235,7 @@ class _Run:
 
     # -- the verdict
 
-    def _judge(self, verdict: Verdict, left: Sequence[str]) -> None:
+    def _judge(self, verdict: Verdict, left: Sequence[str], harm_ended_ms: int) -> None:
         around, fleet, tables = self._around, self._fleet, self._options.tables
         lake, mail = self._fed.lake, around.mail
         found = checks.read_all(self._state)
@@ -227,7 +253,10 @@ class _Run:
             ("every file that is named is there", lambda: checks.files(lake, tables, self._fed)),
             ("who was taken over is fenced", lambda: checks.fenced(found)),
             ("no job run is left open", lambda: checks.closed(found)),
-            ("every entry was told, repeats alike", lambda: checks.events(found, mail.events)),
+            (
+                "every entry was told, repeats alike",
+                lambda: checks.events(found, mail.events, may_set_aside=self._options.older is not None),
+            ),
             ("no process and no scratch is left", lambda: iter([*left, *self._scratch()])),
             ("dispatchers end only when they are ended", lambda: iter(fleet.wrong)),
             ("no traceback in any log", self._tracebacks),
@@ -237,7 +266,9 @@ class _Run:
             verdict.found[name] = list(check())
             wrong = verdict.found[name]
             self._say(f"{'WRONG' if wrong else 'right'}  {name}{f': {len(wrong)}' if wrong else ''}")
-        self._fill_figures(verdict, checks.figures(found, mail.events), len(found.job_runs))
+        under_harm = checks.ended_before(found, harm_ended_ms)
+        verdict.figures["job runs"] = f"{len(found.job_runs)}, {under_harm} of them ended before the last harm did"
+        self._fill_figures(verdict, checks.figures(found, mail.events))
 
     def _cleared(self, tables: Sequence[Table]) -> Iterator[str]:
         checks.clear(self._fed.lake, tables)
@@ -264,7 +295,7 @@ class _Run:
         texts = (self._fleet.log_of(number).read_text(errors="replace") for number in range(DISPATCHERS))
         return sum(text.count(f'"event": "{event}"') for text in texts)
 
-    def _fill_figures(self, verdict: Verdict, seen: checks.Figures, job_runs: int) -> None:
+    def _fill_figures(self, verdict: Verdict, seen: checks.Figures) -> None:
         fleet, figures = self._fleet, verdict.figures
         figures["harm"] = ", ".join(f"{times} {what}" for what, times in sorted(fleet.done.items()))
         figures["requests harmed"] = str(
@@ -273,7 +304,7 @@ class _Run:
         )
         cannot_work = len(self._refused) + len(self._rivals)
         figures["instructions"] = f"{len(self._instructions)}, and {cannot_work} that cannot work"
-        figures["job-run logs"] = str(job_runs)
+        figures["messages"] = str(self._sent)
         rounds = {table.is_real: 0 for table in self._options.tables}
         for table in self._options.tables:
             rounds[table.is_real] += checks.rounds_of(self._fed.lake, table)
@@ -295,7 +326,14 @@ class _Run:
                 *("--endpoint-url", mail.proxy.url, "--region", REGION, "--state", place.state, "--lake", place.lake),
                 *on_s3,
                 *("--wait-seconds", "1", "--poll-seconds", "0.2", "--sweep-seconds", "1"),
-                *("--claim-seconds", str(CLAIM_SECONDS), "--start-seconds", "60", "--stall-seconds", "20"),
+                *(
+                    "--claim-seconds",
+                    str(self._options.claim_seconds),
+                    "--start-seconds",
+                    "60",
+                    "--stall-seconds",
+                    "20",
+                ),
                 *("--max-attempts", str(ATTEMPTS_MAX), "--retry-seconds", "1", "--retry-seconds-max", "5"),
                 *("--max-sessions", "2", "--drain-seconds", "3", "--heartbeat-event-seconds", "5"),
                 *("--visibility-seconds", "10", "--judging-seconds", "15", "--requeue-seconds", "2"),

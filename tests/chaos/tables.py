@@ -62,6 +62,10 @@ SMALL_TABLES = (
     Table("CHAOS.TWO.V1", ("",), is_real=False, weight=3),
     Table("CHAOS.PARTS.V1", ("a", "b", "c"), is_real=False, weight=3),
 )
+PROOF_TABLES = (
+    *(Table(f"PROOF.T{number}.V1", ("",), is_real=False, weight=1) for number in range(10)),
+    Table("PROOF.PARTS.V1", ("a", "b", "c"), is_real=False, weight=2),
+)
 REAL_TABLE = Table("CHAOS.REAL.V1", ("",), is_real=True, weight=3)
 
 

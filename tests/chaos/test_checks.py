@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +15,8 @@ from compactor.model.errors import Invalid
 from dispatcher.job_runs.job_run_log import JobRunReleased
 from tests.chaos import checks, schedule
 from tests.chaos.checks import Found, JobRun, Sent
-from tests.chaos.run import Options
+from tests.chaos.proof import KILL_SECONDS, SENT_MAX, STOP_SECONDS
+from tests.chaos.run import PROOF_CLAIM_SECONDS, Options
 from tests.chaos.schedule import Away, Back, Kill, Pause, Resume, Start, Terminate
 from tests.chaos.tables import SMALL_TABLES, Fed
 from tests.fakes.dispatch_desk import Desk
@@ -200,3 +203,24 @@ def test_a_seed_gives_the_same_schedule_each_time_and_all_that_is_harmed_is_up_a
             case _:
                 continue
     assert down == set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_a_proof_each_instruction_is_sent_one_to_five_times_while_dispatchers_are_killed_and_one_stops(
+    seed: int,
+) -> None:
+    options = Options(seed, 180.0, on_s3=True, instructions=200)
+    steps = options.steps()
+    assert steps == options.steps() != replace(options, seed=seed + 1).steps()
+    sent = Counter(step.act.number for step in steps if isinstance(step.act, schedule.Instruct | schedule.Duplicate))
+    assert sorted(sent) == list(range(200))
+    assert set(sent.values()) == set(range(1, SENT_MAX + 1))
+    kills = [step.at_seconds for step in steps if isinstance(step.act, Kill)]
+    assert {later - kill for kill, later in itertools.pairwise(kills)} == {KILL_SECONDS}
+    stops = [(step.at_seconds, step.act.dispatcher) for step in steps if isinstance(step.act, Pause)]
+    for at_seconds, stopped in stops:
+        meanwhile = [step.act for step in steps if at_seconds <= step.at_seconds <= at_seconds + STOP_SECONDS]
+        assert Resume(stopped) in meanwhile
+        assert Kill(stopped) not in meanwhile
+    assert len(stops) == 3
+    assert STOP_SECONDS > 2 * PROOF_CLAIM_SECONDS
