@@ -1,8 +1,7 @@
 """What is done in a proof, and when: it follows from the seed, the length and the number of instructions. Pure.
 
 Each instruction is sent one to five times, some of them within a second and some minutes later, while every few seconds
-one of the dispatchers is killed and started again, and once a minute one is stopped for longer than a claim lasts. The
-stopped one is not killed meanwhile, and none is killed twice in a row.
+one of the dispatchers is killed and started again, and once a minute one is stopped for longer than a claim lasts.
 """
 
 from __future__ import annotations
@@ -52,20 +51,20 @@ def _work(seconds: float, tables: Sequence[Table], instructions: int, chance: ra
 
 
 def _harm(seconds: float, chance: random.Random) -> Iterator[Step]:
-    stops = {
-        at: chance.randrange(DISPATCHERS)
-        for at in _every(FIRST_STOP_SECONDS, STOP_EVERY_SECONDS, seconds)
-        if at + STOP_SECONDS < seconds
-    }
-    for at_seconds, stopped in stops.items():
-        yield Step(at_seconds, Pause(stopped, STOP_SECONDS))
-        yield Step(at_seconds + STOP_SECONDS, Resume(stopped))
-    last: int | None = None
+    """While one stands still, the same one is killed again and again: the third lives long enough to take over."""
+    spared_from: dict[float, tuple[int, int]] = {}
+    for at_seconds in _every(FIRST_STOP_SECONDS, STOP_EVERY_SECONDS, seconds):
+        if at_seconds + STOP_SECONDS < seconds:
+            stopped, lives = chance.sample(range(DISPATCHERS), 2)
+            spared_from[at_seconds] = (stopped, lives)
+            yield Step(at_seconds, Pause(stopped, STOP_SECONDS))
+            yield Step(at_seconds + STOP_SECONDS, Resume(stopped))
     for at_seconds in _every(START_SECONDS + KILL_SECONDS, KILL_SECONDS, seconds):
-        spared = {last, *(stopped for at, stopped in stops.items() if -KILL_SECONDS < at_seconds - at <= STOP_SECONDS)}
-        last = chance.choice([each for each in range(DISPATCHERS) if each not in spared])
-        yield Step(at_seconds, Kill(last))
-        yield Step(at_seconds + DOWN_SECONDS, Start(last))
+        stops = [each for at, each in spared_from.items() if -KILL_SECONDS < at_seconds - at <= STOP_SECONDS]
+        spared = stops[0] if stops else ()
+        killed = chance.choice([each for each in range(DISPATCHERS) if each not in spared])
+        yield Step(at_seconds, Kill(killed))
+        yield Step(at_seconds + DOWN_SECONDS, Start(killed))
 
 
 def _every(first: float, pause: float, until: float) -> Iterator[float]:
