@@ -22,6 +22,7 @@ from tests.benchmarks.page_trust import measure_page_trust
 from tests.benchmarks.report import Section
 from tests.benchmarks.startup import measure_startup
 from tests.benchmarks.streams import measure_streams
+from tests.benchmarks.wide import measure_wide
 
 SECTIONS = (
     "whole",
@@ -34,6 +35,7 @@ SECTIONS = (
     "pages",
     "acceptance",
     "streams",
+    "wide",
     "object-store",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -119,11 +121,15 @@ def _run_other(arena: Arena, section: str, plot_path: Path, found: _Found) -> No
     elif section == "streams":
         streams = measure_streams(arena.folder / "streams", arena.scale)
         found.add(report.streams_section(streams), goals.goals_of_streams(streams), [])
+    elif section == "wide":
+        wide = measure_wide(arena.folder / "wide", arena.scale)
+        found.add(report.wide_section(wide), goals.goals_of_wide(wide), [])
     elif section == "object-store":
         far = measure_object_store(arena.folder / "far", arena.scale)
         found.add(report.object_store_section(far), goals.goals_of_object_store(far), [])
     else:
-        found.add(report.acceptance_section(measure_acceptance(arena.folder / "acceptance", arena.scale)), [], [])
+        accepted = measure_acceptance(arena.folder / "acceptance", arena.scale)
+        found.add(report.acceptance_section(accepted), goals.goals_of_acceptance(accepted), [])
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

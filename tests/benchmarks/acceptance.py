@@ -1,26 +1,25 @@
 """How fast a dispatcher takes instructions in, and what memory it holds while it does: thousands of them, for a table
 that is compacted already, so that no Spark is started. Each is judged, accepted, claimed, concluded, told and closed.
 
-The dispatcher is a process of its own; queue and topic are moto's server, S3 is seaweedfs, on the same cores.
+Latency is measured in a run of its own, with fewer instructions a second than the dispatcher can take, since a message
+that waits behind others says nothing of the dispatcher. The dispatcher is a process of its own; queue and topic are
+ministack, S3 is seaweedfs, on the same cores.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import boto3
-import psutil
+import numpy as np
 import pyarrow as pa
 
 from compactor.engine.in_process import InProcessEngine
@@ -35,9 +34,10 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from dispatcher.job_runs.job_run_log import JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
-from tests.fakes.spark_submit import make_spark_home
+from tests.benchmarks.one_dispatcher import LOG, Mail, Watched, dispatcher, on_s3, open_mail, watch
 from tests.proxy import proxy_before
-from tests.servers import BUCKET, REGION, aws_environment, moto_server, seaweedfs_server
+from tests.servers import START_SECONDS_MAX, aws_environment, seaweedfs_server
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -49,9 +49,13 @@ QUEUED = 50
 COUNTED = 20
 """Instructions whose requests are counted, through a proxy, in a run of their own."""
 
+BEATS = 300
+BEATS_PER_SECOND = 4.0
+"""Instructions whose latency is measured, in a run of their own."""
+
 _TABLE = "BENCH.NOTHING.V1"
-_REPOSITORY = Path(__file__).resolve().parents[2]
-_SAMPLE_SECONDS = 0.5
+_FEED_SECONDS = 0.5
+_OFTEN = ("--poll-seconds", "0.1")
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,10 @@ class Acceptance:
     """
     seconds         from the first acceptance to the end of the last job run
     cpu_seconds     of the dispatcher's process, its start included
-    memory_mib      of its process: after a tenth of the instructions, in the middle, at the end
+    memory_mib      of its process: after a tenth of the instructions have ended, in the middle, at the end
+    memory_growth   the most that it ever held after that tenth / what it held then
     requests        an instruction, by operation; nothing on a folder
+    latency_seconds  from the sending of a message until it is accepted and deleted: the median, and of 99 % the longest
     """
 
     place: str
@@ -68,7 +74,9 @@ class Acceptance:
     seconds: float
     cpu_seconds: float
     memory_mib: tuple[float, float, float]
+    memory_growth: float
     requests: dict[str, float]
+    latency_seconds: tuple[float, float] | None = None
 
     @property
     def per_second(self) -> float:
@@ -83,17 +91,11 @@ def measure_acceptance(folder: Path, scale: float) -> list[Acceptance]:
         own.mkdir(parents=True)
         found = [measure_in(own, parse_location(str(own / "state")), parse_location(str(own / "lake")), count)]
         with seaweedfs_server(folder / "s3") as url:
-            found.append(measure_in(folder / "s3", *_on_s3("all", url), count, "S3"))
+            found.append(measure_in(folder / "s3", *on_s3("all", url), count, "S3"))
             requests = _count_requests(folder / "s3", url)
-    return [found[0], Acceptance(**{**vars(found[1]), "requests": requests})]
-
-
-def _on_s3(prefix: str, endpoint_url: str) -> tuple[StoreLocation, StoreLocation]:
-    state, lake = (
-        parse_location(f"s3://{BUCKET}/{prefix}/{name}", endpoint_url=endpoint_url, region=REGION)
-        for name in ("state", "lake")
-    )
-    return state, lake
+            latencies = measure_latencies(folder / "s3", *on_s3("beats", url), max(round(BEATS * scale), 10))
+    median, longest = np.percentile(latencies, [50, 99])
+    return [found[0], replace(found[1], requests=requests, latency_seconds=(float(median), float(longest)))]
 
 
 def _count_requests(folder: Path, endpoint_url: str) -> dict[str, float]:
@@ -101,7 +103,7 @@ def _count_requests(folder: Path, endpoint_url: str) -> dict[str, float]:
     counted = []
     for count in (COUNTED, 2 * COUNTED):
         with proxy_before(endpoint_url) as proxy:
-            state, lake = _on_s3(f"counted-{count}", proxy.url)
+            state, lake = on_s3(f"counted-{count}", proxy.url)
             _work_off(folder, state, lake, count)
             counted.append(Counter({name: traffic.requests for (_, name), traffic in proxy.counted().items()}))
     counted[1].subtract(counted[0])
@@ -111,21 +113,54 @@ def _count_requests(folder: Path, endpoint_url: str) -> dict[str, float]:
 def measure_in(
     folder: Path, state: StoreLocation, lake: StoreLocation, count: int, place: str = "folder"
 ) -> Acceptance:
-    samples, cpu_seconds = _work_off(folder, state, lake, count)
-    first_ms, last_ms = ends_of(state, count)
-    # Before the first instruction the process is still loading its modules; the last sample stands for a short run.
-    memory = [mib for at_ms, mib in samples if at_ms >= first_ms] or [samples[-1][1]]
-    tenths = (memory[len(memory) // 10], memory[len(memory) // 2], memory[-1])
-    return Acceptance(place, count, (last_ms - first_ms) / 1000, cpu_seconds, tenths, {})
+    watched = _work_off(folder, state, lake, count)
+    first_ms, ended_ms = ends_of(state, count)
+    # The last sample stands for what a short run has none of.
+    after_tenth, after_half = (
+        [mib for at_ms, mib in watched.memory if at_ms >= ended_ms[count // part - 1]] or [watched.memory[-1][1]]
+        for part in (10, 2)
+    )
+    memory = (after_tenth[0], after_half[0], after_tenth[-1])
+    growth = max(after_tenth) / after_tenth[0]
+    return Acceptance(place, count, (ended_ms[-1] - first_ms) / 1000, watched.cpu_seconds, memory, growth, {})
 
 
-def _work_off(
-    folder: Path, state: StoreLocation, lake: StoreLocation, count: int
-) -> tuple[list[tuple[int, float]], float]:
-    """So many instructions on a queue of their own, a dispatcher until it is idle: its memory and processor time."""
+def _work_off(folder: Path, state: StoreLocation, lake: StoreLocation, count: int) -> Watched:
+    """So many instructions on a queue of their own, a dispatcher until it is idle."""
     _make_compacted_table(DeltaCatalog(open_store(lake), SystemClock()), open_store(state))
-    with _mail(count) as (url, queue_url, topic_arn):
-        return _run_dispatcher(folder, state, lake, url, queue_url, topic_arn)
+    idle = ("--until-idle", *_OFTEN)
+    with open_mail() as mail, _fed(mail, count), dispatcher(folder, state, lake, mail, *idle) as process:
+        return watch(process)
+
+
+def measure_latencies(folder: Path, state: StoreLocation, lake: StoreLocation, count: int) -> list[float]:
+    """In seconds, by instruction, which come one after the other in time."""
+    _make_compacted_table(DeltaCatalog(open_store(lake), SystemClock()), open_store(state))
+    log = folder / LOG
+    with open_mail() as mail, dispatcher(folder, state, lake, mail, *_OFTEN, log_level="info") as process:
+        wait_until(lambda: "dispatcher_started" in log.read_text(), START_SECONDS_MAX, every_seconds=0.2)
+        sqs, sent = mail.sqs(), dict[str, float]()
+        began = time.monotonic()
+        for number in range(count):
+            time.sleep(max(0.0, began + number / BEATS_PER_SECOND - time.monotonic()))
+            document = _document(number)
+            sent[str(document["job_run_id"])] = time.time()
+            sqs.send_message(QueueUrl=mail.queue_url, MessageBody=json.dumps(document))
+        wait_until(lambda: _accepted(log).keys() >= sent.keys(), START_SECONDS_MAX, every_seconds=0.5)
+        accepted = _accepted(log)
+        process.terminate()
+    return [accepted[job_run_id] - sent_at for job_run_id, sent_at in sent.items()]
+
+
+def _accepted(log: Path) -> dict[str, float]:
+    """When each job run was, by the dispatcher's log, in seconds."""
+    written = log.read_text().rpartition("\n")[0]  # its last line may be half written
+    lines = (json.loads(line) for line in written.splitlines() if '"message_taken"' in line)
+    return {
+        line["job_run_id"]: datetime.fromisoformat(line["timestamp"]).timestamp()
+        for line in lines
+        if line["outcome"] == "Accepted"
+    }
 
 
 def _make_compacted_table(catalog: DeltaCatalog, state: ObjectStore) -> None:
@@ -145,20 +180,12 @@ def _make_compacted_table(catalog: DeltaCatalog, state: ObjectStore) -> None:
 
 
 @contextmanager
-def _mail(count: int) -> Iterator[tuple[str, str, str]]:
-    """A queue that gets so many instructions, and a topic that nobody subscribes to."""
-    with moto_server() as url:
-        name = SystemClock().new_id()
-        sqs = boto3.client("sqs", endpoint_url=url, region_name=REGION)
-        dead = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
-        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 5})
-        queue_url = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": policy})["QueueUrl"]
-        topic = boto3.client("sns", endpoint_url=url, region_name=REGION).create_topic(Name=name)["TopicArn"]
-        feeding = threading.Thread(target=_feed, args=(sqs, queue_url, count), daemon=True)
-        feeding.start()
-        yield url, queue_url, topic
-        feeding.join()
+def _fed(mail: Mail, count: int) -> Iterator[None]:
+    """The queue gets so many instructions meanwhile."""
+    feeding = threading.Thread(target=_feed, args=(mail.sqs(), mail.queue_url, count), daemon=True)
+    feeding.start()
+    yield
+    feeding.join()
 
 
 def _feed(sqs: SQSClient, queue_url: str, count: int) -> None:
@@ -167,7 +194,7 @@ def _feed(sqs: SQSClient, queue_url: str, count: int) -> None:
     while sent < count:
         left = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["ApproximateNumberOfMessages"])
         if int(left["Attributes"]["ApproximateNumberOfMessages"]) > QUEUED:
-            time.sleep(_SAMPLE_SECONDS)
+            time.sleep(_FEED_SECONDS)
             continue
         for start in range(sent, min(sent + QUEUED, count), 10):
             numbers = range(start, min(start + 10, count))
@@ -185,46 +212,8 @@ def _document(number: int) -> dict[str, object]:
     }
 
 
-def _run_dispatcher(
-    folder: Path, state: StoreLocation, lake: StoreLocation, url: str, queue_url: str, topic_arn: str
-) -> tuple[list[tuple[int, float]], float]:
-    """Until it is idle: samples of its memory (time in ms, MiB) and the seconds of processor that it took."""
-    s3 = ("--s3-endpoint-url", state.endpoint_url) if state.endpoint_url is not None else ()
-    command = [
-        *(sys.executable, "-m", "dispatcher.main", "dispatch", "--until-idle"),
-        *("--queue-url", queue_url, "--topic-arn", topic_arn, "--endpoint-url", url, "--region", REGION),
-        *("--state", state.root_uri, "--lake", lake.root_uri, *s3),
-        *("--wait-seconds", "1", "--poll-seconds", "0.1", "--work-folder", str(folder / "work")),
-    ]
-    spark_home = folder / "spark_home"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(_REPOSITORY),
-        "SPARK_HOME": str(spark_home if spark_home.exists() else make_spark_home(spark_home)),
-        "LITHIFY_LOG_LEVEL": "warning",
-    }
-    memory: list[tuple[int, float]] = []
-    cpu_seconds = 0.0
-    with (folder / "dispatcher.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-    try:
-        watched = psutil.Process(process.pid)
-        while process.poll() is None:
-            with suppress(psutil.Error):  # it may just have ended, and then it has no memory either
-                times, mib = watched.cpu_times(), watched.memory_info().rss / 2**20
-                if mib > 0:
-                    memory.append((SystemClock().now_ms(), mib))
-                    cpu_seconds = times.user + times.system
-            time.sleep(_SAMPLE_SECONDS)
-    finally:
-        process.kill()  # also where the benchmark itself was interrupted
-    if process.wait():
-        raise RuntimeError(f"the dispatcher failed:\n{(folder / 'dispatcher.log').read_text()[-4_000:]}")
-    return memory, cpu_seconds
-
-
-def ends_of(state: StoreLocation, count: int) -> tuple[int, int]:
-    """When the first was accepted and the last ended, in ms. All of them must have succeeded, with nothing to do."""
+def ends_of(state: StoreLocation, count: int) -> tuple[int, list[int]]:
+    """When the first was accepted, and when each ended, in ms, ascending. All must have succeeded, without work."""
     records = JobRunStore(open_store(state), SystemClock())
     job_run_ids = [each for each in records.job_run_ids() if each != "before"]
     if len(job_run_ids) != count:
@@ -237,4 +226,4 @@ def ends_of(state: StoreLocation, count: int) -> tuple[int, int]:
             raise RuntimeError(f"{job_run_id} is {log.load().state.status}")
         begun.append(entries[0].at_ms)
         ended.append(entries[-1].at_ms)
-    return min(begun), max(ended)
+    return min(begun), sorted(ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.benchmarks.acceptance import INSTRUCTIONS, Acceptance
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, FLOOR, OURS, SPARK
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
@@ -12,6 +13,8 @@ from tests.benchmarks.object_store import DELAYS_MS, INCREMENTAL, LOOKUP, SCAN, 
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.spark_events import HASH_BUCKET
 from tests.benchmarks.streams import FOLDER, S3, STREAMS, Streams
+from tests.benchmarks.wide import STREAMS as WIDE_STREAMS
+from tests.benchmarks.wide import Wide
 
 TIMES_SPARK = {"narrow": 6.0, "wide": 8.0}
 TIMES_SPARK_OF_THE_PAPER = 13.0
@@ -23,6 +26,7 @@ PLACES = {FOLDER: "a folder", S3: "S3"}
 OF_THE_NEAR = {(WHOLE, 30): 1.15, (WHOLE, 100): 1.5, (INCREMENTAL, 30): 1.3, (INCREMENTAL, 100): 2.0}
 OF_NEEDED_BYTES = 1.1
 SECONDS_FAR = {(STREAMS_OF, 30): 0.15, (SCAN, 30): 0.35, (LOOKUP, 30): 0.15}
+ACCEPTED_PER_SECOND, MEMORY_GROWTH = 10.0, 1.1
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
 
 
@@ -136,6 +140,28 @@ def goals_of_streams(found: Sequence[Streams]) -> list[Goal]:
         for each in found
         if each.streams == STREAMS
     ]
+
+
+def goals_of_acceptance(found: Sequence[Acceptance]) -> list[Goal]:
+    """One dispatcher, on an object store."""
+    on_s3 = [each for each in found if each.place == S3 and each.instructions == INSTRUCTIONS]
+    return [
+        goal
+        for each in on_s3
+        for goal in (
+            Goal("instructions taken in a second, on S3", ACCEPTED_PER_SECOND, each.per_second, at_least=True),
+            Goal("memory of a dispatcher after 2,000 instructions / after 200", MEMORY_GROWTH, each.memory_growth),
+        )
+    ]
+
+
+def goals_of_wide(found: Sequence[Wide]) -> list[Goal]:
+    """Memory does not grow with the streams of a job run."""
+    few, many = found
+    if (few.streams, many.streams) != WIDE_STREAMS:
+        return []
+    what = f"memory of a dispatcher over {many.streams:,} streams / over {few.streams:,}"
+    return [Goal(what, MEMORY_GROWTH, many.memory_mib / few.memory_mib)]
 
 
 def goals_of_object_store(found: FarLake) -> list[Goal]:

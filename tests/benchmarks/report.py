@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from compactor.planning.spec import PAGE_CHECK_SHARE, SessionResult
-from tests.benchmarks.acceptance import Acceptance
+from tests.benchmarks.acceptance import BEATS_PER_SECOND, Acceptance
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, OURS
 from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry, Variant
@@ -27,6 +27,7 @@ from tests.benchmarks.object_store import (
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.spark_events import STEPS, Step
 from tests.benchmarks.streams import ROWS, Streams
+from tests.benchmarks.wide import Wide
 
 _TITLE = """\
 # What Lithify takes, beside what else one would pick
@@ -223,20 +224,27 @@ def startup_section(split: dict[str, float]) -> Section:
 def acceptance_section(found: Sequence[Acceptance]) -> Section:
     """How fast instructions are taken in."""
     text = f"{found[0].instructions:,} instructions on the queue, with nothing to compact; one dispatcher, which looks "
-    text += "for work every 0.1 s. Queue, topic and S3 are stand-ins on the same cores; load average, these processes "
-    text += f"included, {os.getloadavg()[1]:.1f}.\n\n"
+    text += (
+        "for work every 0.1 s. Queue and topic are ministack, S3 is seaweedfs, on the same cores. Latency is from the "
+    )
+    text += (
+        "sending of a message until it is accepted and deleted, in a run with fewer of them a second. Load average, "
+    )
+    text += f"these processes included, {os.getloadavg()[1]:.1f}.\n\n"
     rows = [
         (
             each.place,
             f"{each.per_second:.1f}",
             f"{each.cpu_seconds / each.instructions * 1_000:.0f}",
-            " / ".join(f"{mib:.0f}" for mib in each.memory_mib),
+            f"{' / '.join(f'{mib:.0f}' for mib in each.memory_mib)} ({each.memory_growth:.2f})",
             ", ".join(f"{count:.1f} {operation}" for operation, count in each.requests.items()),
+            " / ".join(f"{seconds * 1_000:.0f}" for seconds in each.latency_seconds or ()),
         )
         for each in found
     ]
     columns = ["state and lake on", "instructions/s", "ms of processor each, of the dispatcher"]
-    columns += ["its memory after a tenth / half / all of them, MiB", "requests to S3 each"]
+    columns += ["its memory after a tenth / half / all of them, MiB (the most after that tenth / then)"]
+    columns += ["requests to S3 each", f"latency at {BEATS_PER_SECOND:g}/s, median / 99 %, ms"]
     return "Instructions taken in", text + markdown_table(columns, rows)
 
 
@@ -263,6 +271,15 @@ def streams_section(found: Sequence[Streams]) -> Section:
     columns = ["state and lake on", "in all, s", "from acceptance to the end, s", "Spark jobs"]
     columns += ["entries of the job-run log", "requests a stream"]
     return "Many small partition streams", text + markdown_table(columns, rows)
+
+
+def wide_section(found: Sequence[Wide]) -> Section:
+    """What memory many streams take."""
+    text = "One instruction for a table of so many partition streams with a row each, compacted without a Spark; one "
+    text += "dispatcher of 2 sessions at a time.\n\n"
+    rows = [(f"{each.streams:,}", f"{each.shards}", f"{each.seconds:.0f}", f"{each.memory_mib:.0f}") for each in found]
+    columns = ["streams", "shards", "in all, s", "the dispatcher's memory at most, MiB"]
+    return "Wide job runs", text + markdown_table(columns, rows)
 
 
 def object_store_section(found: FarLake) -> Section:

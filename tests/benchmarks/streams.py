@@ -1,23 +1,16 @@
 """How long a table of many small partition streams takes, through the dispatcher: one instruction, a thousand streams
 of a thousand rows. Each is pinned, planned, compacted, committed, settled and told; the Spark is a real one.
 
-The dispatcher is a process of its own; queue and topic are moto's server, S3 is seaweedfs, on the same cores.
+The dispatcher is a process of its own; queue and topic are ministack, S3 is seaweedfs, on the same cores.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import boto3
 import pyarrow as pa
 
 from compactor.lake import DeltaCatalog
@@ -27,8 +20,9 @@ from compactor.storage.opening import open_store
 from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.shards import ShardName
+from tests.benchmarks.one_dispatcher import dispatcher, on_s3, open_mail, watch
 from tests.proxy import proxy_before
-from tests.servers import BUCKET, REGION, aws_environment, moto_server, seaweedfs_server
+from tests.servers import aws_environment, seaweedfs_server
 
 STREAMS = 1_000
 ROWS = 1_000
@@ -39,7 +33,6 @@ FOLDER, S3 = "folder", "S3"
 
 _TABLE = "BENCH.STREAMS.V1"
 _JOB_RUN = "streams"
-_REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def measure_streams(folder: Path, scale: float) -> list[Streams]:
         own.mkdir(parents=True)
         found = [measure_in(own, parse_location(str(own / "state")), parse_location(str(own / "lake")), count)]
         with seaweedfs_server(folder / "s3") as url:
-            found.append(measure_in(folder / "s3", *_on_s3("all", url), count, S3))
+            found.append(measure_in(folder / "s3", *on_s3("all", url), count, S3))
             requests = _count_requests(folder / "s3", url)
     return [found[0], Streams(**{**vars(found[1]), "requests": requests})]
 
@@ -94,22 +87,14 @@ def measure_in(
     return Streams(place, count, seconds, run_seconds, len(launches), sum(log.entry_number for log in loaded), {})
 
 
-def _on_s3(prefix: str, endpoint_url: str) -> tuple[StoreLocation, StoreLocation]:
-    state, lake = (
-        parse_location(f"s3://{BUCKET}/{prefix}/{name}", endpoint_url=endpoint_url, region=REGION)
-        for name in ("state", "lake")
-    )
-    return state, lake
-
-
 def _count_requests(folder: Path, endpoint_url: str) -> dict[str, float]:
     """What grows with the streams: of twice as many, less those of one time as many."""
     counted = []
     for count in (COUNTED, 2 * COUNTED):
-        state, lake = _on_s3(f"counted-{count}", endpoint_url)
+        state, lake = on_s3(f"counted-{count}", endpoint_url)
         _append(DeltaCatalog(open_store(lake), SystemClock()), count)
         with proxy_before(endpoint_url) as proxy:
-            state, lake = _on_s3(f"counted-{count}", proxy.url)
+            state, lake = on_s3(f"counted-{count}", proxy.url)
             _dispatch(folder, state, lake)
             counted.append(Counter({name: traffic.requests for (_, name), traffic in proxy.counted().items()}))
     counted[1].subtract(counted[0])
@@ -144,41 +129,11 @@ def _check_rows(catalog: DeltaCatalog, count: int) -> None:
             raise RuntimeError(f"stream {number} has wrong rows")
 
 
-@contextmanager
-def _mail() -> Iterator[tuple[str, str, str]]:
-    """A queue with the instruction on it, and a topic."""
-    with moto_server() as url:
-        name = SystemClock().new_id()
-        sqs = boto3.client("sqs", endpoint_url=url, region_name=REGION)
-        dead = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
-        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 5})
-        queue_url = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": policy})["QueueUrl"]
-        topic = boto3.client("sns", endpoint_url=url, region_name=REGION).create_topic(Name=name)["TopicArn"]
-        document = {
-            "schema_version": "1",
-            "job_run_id": _JOB_RUN,
-            "source_table_id": _TABLE,
-            "primary_keys": ["id"],
-        }
-        sqs.send_message(QueueUrl=queue_url, MessageBody=json.dumps(document))
-        yield url, queue_url, topic
-
-
 def _dispatch(folder: Path, state: StoreLocation, lake: StoreLocation, options: tuple[str, ...] = ()) -> float:
     """One dispatcher, until it is idle: its seconds."""
-    s3 = ("--s3-endpoint-url", state.endpoint_url) if state.endpoint_url is not None else ()
-    with _mail() as (url, queue_url, topic_arn), (folder / "dispatcher.log").open("wb") as log:
-        command = [
-            *(sys.executable, "-m", "dispatcher.main", "dispatch", "--until-idle"),
-            *("--queue-url", queue_url, "--topic-arn", topic_arn, "--endpoint-url", url, "--region", REGION),
-            *("--state", state.root_uri, "--lake", lake.root_uri, *s3),
-            *("--wait-seconds", "1", "--work-folder", str(folder / "work"), *options),
-        ]
-        environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY), "LITHIFY_LOG_LEVEL": "info"}
-        began = time.monotonic()
-        ended = subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log, check=False)
-        seconds = time.monotonic() - began
-    if ended.returncode:
-        raise RuntimeError(f"the dispatcher failed:\n{(folder / 'dispatcher.log').read_text()[-4_000:]}")
-    return seconds
+    document = {"schema_version": "1", "job_run_id": _JOB_RUN, "source_table_id": _TABLE, "primary_keys": ["id"]}
+    with open_mail() as mail:
+        mail.sqs().send_message(QueueUrl=mail.queue_url, MessageBody=json.dumps(document))
+        idle = ("--until-idle", *options)
+        with dispatcher(folder, state, lake, mail, *idle, log_level="info", real_spark=True) as process:
+            return watch(process).seconds
