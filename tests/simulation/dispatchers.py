@@ -3,7 +3,8 @@
 A seed decides what is sent, how often, and everything that goes wrong: answers that are lost, services that are
 unavailable or refuse, credentials that expire, clocks that differ, processes that are killed before or after a named
 write, or that hang for longer than a claim lasts. After `QUIET_SECONDS` no more faults occur. In the end `violations`
-lists the broken invariants; `digest` is the hash of all writes, events and runs, in order.
+lists the broken invariants; `digest` is the hash of all writes, events and runs, in order. In some worlds dispatchers
+of an earlier release run beside those of this one (`older_release.py`); one that is killed may come back as this one.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_store import MemoryStore
+from tests.simulation.older_release import Undivided, as_it_reads, as_it_writes
 from tests.simulation.order import OrderOfAcceptance
 from tests.simulation.virtual_threads import Killed, Process, Scheduler, use
 
@@ -74,6 +76,12 @@ QUIET_SECONDS = 900.0
 LIMIT_SECONDS = 6 * 3_600.0
 CLAIM_SECONDS = 60.0
 SKEW_SECONDS = 600.0
+OLDER_SHARE = 0.3
+"""Of worlds in which all dispatchers but one are of an earlier release at first."""
+
+WIDE_RUNS = 2
+"""Job runs of a world that are over many streams, where there is a table with so many."""
+
 RESOURCES = Resources(task_memory_bytes=1 << 30, tasks=2)
 
 CONTROLLER = JobRunControllerSettings(
@@ -183,7 +191,8 @@ class NodeStore:
 
     def read(self, key: str) -> bytes | None:
         self._world.request(self._process)
-        return self._world.state.read(key)
+        body = self._world.state.read(key)
+        return as_it_reads(key, body) if body is not None and self._process.is_older else body
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         self._world.request(self._process)
@@ -204,6 +213,7 @@ class NodeStore:
         """There is none."""
 
     def _create(self, key: str, body: bytes) -> bool:
+        body = as_it_writes(key, body) if self._process.is_older else body
         created = self._world.state.put_if_absent(key, body)
         if created:
             self._world.order.created(self._process, key, body)
@@ -364,11 +374,11 @@ class Job:
     def _start(self) -> None:
         if not self.runs:
             return None
-        self.begun_at = self._world.scheduler.now
         try:
             self._journal.started(0, 1, 1, self.plan.expected_sla)
         except (Fenced, Conflict):
             return self._end(EXIT_FENCED)
+        self.begun_at = self._world.scheduler.now  # one that is fenced does nothing
         self._world.scheduler.at(self._world.scheduler.now + self._world.chance.uniform(1.0, 40.0), self._commit)
         return None
 
@@ -462,11 +472,11 @@ def pass_others(turns: Turns) -> None:
 class Node:
     """One dispatcher process, from its start until it is killed."""
 
-    def __init__(self, world: World, number: int, generation: int) -> None:
+    def __init__(self, world: World, number: int, generation: int, *, is_older: bool) -> None:
         self.world = world
         self.number = number
         self.generation = generation
-        self.process = process = Process(f"d{number}.{generation}")
+        self.process = process = Process(f"d{number}.{generation}", is_older=is_older)
         clock = NodeClock(world, world.skews_ms[number])
         store = NodeStore(world, process)
         cluster = NodeCluster(world, process)
@@ -493,7 +503,9 @@ class Node:
         listeners = Listeners(self.publisher, self.answers, Meter(clock), tables)
         admission = Admission(own_lake=world.lake.location)
         finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)
-        launchers = Launchers(launcher, bundles, finding, Sharding(self.records, lambda _: world.lake, clock))
+        dividing = (self.records, lambda _: world.lake, clock)
+        sharding = Undivided(finding, *dividing) if is_older else Sharding(*dividing)
+        launchers = Launchers(launcher, bundles, finding, sharding)
         self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
         if world.takes_any_turn:
             take_any_turn(self.controller.turns)
@@ -517,7 +529,7 @@ class Node:
         self._upkeep = HistoryUpkeep(self.records, HistorySettings(), clock)
 
     def start(self) -> None:
-        self.world.note(self.process.name, "starts")
+        self.world.note(self.process.name, "starts", "as the earlier release" if self.process.is_older else "")
         spawn = self.world.scheduler.spawn
         for every, turn in (
             (2.0, self._receive),
@@ -570,10 +582,12 @@ class World:
         tables: Sequence[str],
         instructions: int | None = None,
         *,
+        wide: str | None = None,
         asks: frozenset[Ask] = frozenset(),
         trace: Callable[[str], object] | None = None,
     ) -> None:
-        """`instructions` None: a random number; `trace` gets each line of the log of everything."""
+        """`instructions` None: a random number; `wide`: a table of many streams, named by some of them; `trace` gets
+        each line of the log of everything."""
         self._trace = trace
         self._asks = asks
         self.chance = random.Random(seed)
@@ -591,7 +605,7 @@ class World:
         self.violations: list[str] = []
         self.order = OrderOfAcceptance(lambda: self.scheduler.now, CONTROLLER.turn_look_seconds, self.wrong)
         self._digest = hashlib.sha256()
-        self._table_names = {table_digest(lake.location, table): table for table in tables}
+        self._table_names = {table_digest(lake.location, table): table for table in (*tables, wide) if table}
         self._plans: dict[str, SessionPlan] = {}
         self._denied_until = 0.0
         self.bad_jobs = self.chance.choice([0.0, 0.1, 0.3])
@@ -599,9 +613,10 @@ class World:
         nodes = self.chance.randint(2, 4)
         self.skews_ms = [round(self.chance.uniform(-1.0, 1.0) * SKEW_SECONDS * 500) for _ in range(nodes)]
         self.dooms = [self._doom() for _ in range(self.chance.randint(0, 5))]
-        self.sent = self._instructions(instructions or self.chance.randint(5, 60), tables)
+        self.sent = self._instructions(instructions or self.chance.randint(5, 60), tables, wide)
+        older = nodes - 1 if self.chance.random() < OLDER_SHARE else 0
         self.deliveries = Counter[str]()
-        self._nodes = [Node(self, number, 1) for number in range(nodes)]
+        self._nodes = [Node(self, number, 1, is_older=number < older) for number in range(nodes)]
 
     # -- events
 
@@ -692,7 +707,7 @@ class World:
             return
         body = event.render()
         before = self.events.setdefault(event.id, body)
-        if before != body and "#heartbeat" not in event.id:
+        if before != body and not event.id.endswith("#set_aside") and "#heartbeat" not in event.id:
             self.wrong(f"event {event.id} came with other content")
         log, _, entry = event.id.rpartition("#")
         number = entry.partition(".")[0]
@@ -720,18 +735,20 @@ class World:
         return Doom(write, after, self.chance.uniform(0.0, 500.0), stands_still=self.chance.random() < 0.4)
 
     def _restart(self, dead: Node) -> None:
-        node = Node(self, dead.number, dead.generation + 1)
+        is_older = dead.process.is_older and self.chance.random() < 0.5
+        node = Node(self, dead.number, dead.generation + 1, is_older=is_older)
         self._nodes[dead.number] = node
         node.start()
 
-    def _instructions(self, count: int, tables: Sequence[str]) -> list[Sent]:
+    def _instructions(self, count: int, tables: Sequence[str], wide: str | None) -> list[Sent]:
         found = []
+        wide_ones = set(self.chance.sample(range(count), min(count, WIDE_RUNS))) if wide is not None else ()
         for number in range(count):
             job_run_id = f"run-{number}"
             document: dict[str, object] = {
                 "schema_version": "1",
                 "job_run_id": job_run_id,
-                "source_table_id": self.chance.choice(tables),
+                "source_table_id": wide if number in wide_ones else self.chance.choice(tables),
                 "primary_keys": ["id"],
                 "priority": self.chance.choice([0, 0, 0, 1, -1]),
             }

@@ -29,9 +29,10 @@ class Killed(BaseException):
 
 @dataclass
 class Process:
-    """A simulated process, which can be killed or suspended as a whole."""
+    """A simulated process, which can be killed or suspended as a whole. `is_older`: of the release before this one."""
 
     name: str
+    is_older: bool = False
     is_killed: bool = False
     stopped_until: float = 0.0
 
