@@ -506,7 +506,8 @@ class JobRunController:
         self._open.leave_alone(job_run_id, self._settings.set_aside_seconds)
         if job_run_id in self._reported_set_aside:
             return
-        _log.error("job_run_set_aside", job_run_id=job_run_id, exc_info=error)
+        bug = None if isinstance(error, LithifyError) else error
+        _log.error("job_run_set_aside", job_run_id=job_run_id, reason=_reason_of(error), exc_info=bug)
         self._reported_set_aside.add(job_run_id)
         accepted = self._records.accepted_in(log)
         topic_arn = accepted.spec.sns_event_topic_arn if accepted is not None else None

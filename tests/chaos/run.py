@@ -217,8 +217,9 @@ class _Run:
             self._fleet.resume(number)
             if number not in self._fleet.numbers():
                 self._fleet.start(number)
-        for number, table in enumerate(self._options.tables):
-            self._instruct(table, f"last-{number}", number, priority=0)
+        if self._options.instructions is None:  # in a proof each delta has an instruction of its own
+            for number, table in enumerate(self._options.tables):
+                self._instruct(table, f"last-{number}", number, priority=0)
         began = time.monotonic()
         self._say("no more harm: waiting until nothing is left to do")
         while time.monotonic() - began < self._options.settle_seconds:
@@ -286,7 +287,8 @@ class _Run:
                 yield f"{folder.parent.name}/scratch holds {len(left)} files, {size:,} bytes, such as {left[0].name}"
 
     def _tracebacks(self) -> Iterator[str]:
-        for number in range(DISPATCHERS):
+        """An earlier release has its own ways to say what it cannot read."""
+        for number in range(DISPATCHERS - (self._options.older is not None)):
             for line in self._fleet.log_of(number).read_text(errors="replace").splitlines():
                 if "Traceback" in line or '"error_kind": "bug"' in line:
                     yield f"dispatcher {number}: {line[-1_500:]}"

@@ -93,8 +93,9 @@ class Mail:
         return self.sqs().send_message(QueueUrl=self.queue_url, MessageBody=body)["MessageId"]
 
     def waiting(self) -> int:
-        """Messages on the queue, visible or not."""
-        names: Sequence[str] = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+        """Messages on the queue, visible or not, or to be there soon."""
+        kinds = ("", "NotVisible", "Delayed")
+        names: Sequence[str] = [f"ApproximateNumberOfMessages{kind}" for kind in kinds]
         found = self.sqs().get_queue_attributes(QueueUrl=self.queue_url, AttributeNames=names)  # type: ignore[arg-type]
         return sum(int(number) for number in found["Attributes"].values())
 
