@@ -13,7 +13,7 @@ from compactor.planning.cluster_plan import ClusterPlan
 from dispatcher.job_runs.claims import Claim, JobRunLog
 from dispatcher.job_runs.costs import expected_cost, session_cost, total_usd
 from dispatcher.job_runs.job_run_log import JobRunAction, JobRunState, JobRunWaitsForMoney, SessionState
-from dispatcher.job_runs.turn_log import Lack, Turn, lack_of_run_money
+from dispatcher.job_runs.turn_log import Lack, RunCost, Turn
 from dispatcher.job_runs.turns import Turns
 
 _log = structlog.get_logger(__name__)
@@ -40,15 +40,25 @@ class LaunchGate:
         """None: it may be launched, and its cluster counts from now on. Raises the state's store's errors."""
         if cluster is None or self._turn is None:
             return None
-        state = self._claim.log.newest.state
-        used = usd_of_job_run(state, self._clock.now_ms())
-        parts = state.accepted.shard.count if state.accepted is not None and state.accepted.shard is not None else 1
-        lack = lack_of_run_money(used, cluster.cost.total_usd, self._turns.limits, parts)
-        lack = lack or self._turns.charge(self._turn, cluster)
+        is_limited = self._turns.limits.max_usd_per_run is not None
+        lack = self._turns.charge(self._turn, cluster, self._cost_so_far() if is_limited else None)
         if lack is None:
             return None
         _log.info("session_waits", reason=lack.reason)
         return seconds_of(lack, self._claim.log)
+
+    def _cost_so_far(self) -> RunCost | None:
+        """Of the whole job run, though other dispatchers may hold shards of it."""
+        state = self._claim.log.newest.state
+        if state.accepted is None:
+            return None
+        job_run_id, states, ended_usd = state.accepted.spec.job_run_id, [state], 0.0
+        if state.accepted.shard is not None:
+            whole, open_shards = self._turns.shards_of(job_run_id)
+            states, ended_usd = [*open_shards, state], (whole.shards.usd or 0.0) if whole.shards is not None else 0.0
+        now_ms = self._clock.now_ms()
+        usd_of = {key: _usd_of_session(each, now_ms) for found in states for key, each in found.sessions.items()}
+        return RunCost(job_run_id, ended_usd, usd_of)
 
 
 def seconds_of(lack: Lack, log: JobRunLog) -> float:
@@ -69,11 +79,7 @@ def note_lack_of_money(log: JobRunLog, lack: Lack) -> None:
     log.append(decide, log.newest)
 
 
-def usd_of_job_run(state: JobRunState, now_ms: int) -> float:
-    """The cost of its clusters so far; for running clusters the expected cost, if that is more."""
-    return sum(_usd_of_session(session, now_ms) for session in state.sessions.values())
-
-
 def _usd_of_session(session: SessionState, now_ms: int) -> float:
+    """The cost of its clusters so far; while one runs the expected cost, if that is more."""
     used, expected = total_usd([session_cost(session, now_ms)]) or 0.0, total_usd([expected_cost(session)]) or 0.0
     return used if session.in_flight is None else max(used, expected)

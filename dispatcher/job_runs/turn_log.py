@@ -25,6 +25,7 @@ from pydantic import Field, TypeAdapter
 from compactor.log.durable_log import LogFormat
 from compactor.log.small_states import small_checkpoint
 from compactor.model.document import Document
+from dispatcher.job_runs.shards import run_of
 
 DAYS_KEPT = 2
 """Of which the log's state knows what was spent: the money of a day is asked for until it ends."""
@@ -323,10 +324,32 @@ def lack_of_money(
     return None
 
 
-def lack_of_run_money(used: float, usd: float, limits: FlowLimits, parts: int = 1) -> Lack | None:
-    """The limit on money of one job run, if it is reached. `used`: cost of its sessions, expected for running ones.
-    `parts`: of a shard, how many its job run has; each may spend an equal part."""
-    most = None if limits.max_usd_per_run is None else limits.max_usd_per_run / parts
+@dataclass(frozen=True)
+class RunCost:
+    """The cost of a job run's clusters so far.
+
+    ended_usd    of shards that have ended
+    usd_of       of each session of the job run or of its open shards, expected for those in flight
+    """
+
+    job_run_id: str
+    ended_usd: float
+    usd_of: Mapping[str, float]
+
+    def usd_beside(self, turn_id: str, turns: Iterable[Turn]) -> float:
+        """With the other turns that run now: a cluster may have been charged since the sessions were read."""
+        running = [each for each in turns if run_of(each.job_run_id) == self.job_run_id and each.turn_id != turn_id]
+        in_turns = {session_id for each in running for session_id in each.session_ids}
+        others = sum(usd for session_id, usd in self.usd_of.items() if session_id not in in_turns)
+        return self.ended_usd + others + sum(max(each.usd, self._usd_of_all(each.session_ids)) for each in running)
+
+    def _usd_of_all(self, session_ids: Iterable[str]) -> float:
+        return sum(self.usd_of.get(each, 0.0) for each in session_ids)
+
+
+def lack_of_run_money(used: float, usd: float, limits: FlowLimits) -> Lack | None:
+    """The limit on money of one job run, if it is reached. `used`: cost of its sessions, expected for running ones."""
+    most = limits.max_usd_per_run
     if most is None or not usd or used + usd <= most:
         return None
     return Lack(

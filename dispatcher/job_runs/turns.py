@@ -25,11 +25,12 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.storage.paths import TURNS_LOG, MarkedJobRun
+from compactor.storage.side_by_side import side_by_side
 from dispatcher.job_runs.claims import JobRunLog
 from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.ranking import ahead_of, place_rank, rank_of, stream_digest
-from dispatcher.job_runs.shards import run_of
+from dispatcher.job_runs.shards import ShardName, run_of
 from dispatcher.job_runs.turn_log import (
     TURN_LOG,
     Demand,
@@ -37,6 +38,7 @@ from dispatcher.job_runs.turn_log import (
     Lack,
     PlaceNotWanted,
     PlaceWanted,
+    RunCost,
     Turn,
     TurnAction,
     TurnCharged,
@@ -48,6 +50,7 @@ from dispatcher.job_runs.turn_log import (
     Whose,
     lack_of_clusters,
     lack_of_money,
+    lack_of_run_money,
     lack_of_sessions,
 )
 
@@ -93,7 +96,7 @@ def vcpus_of(cluster: ClusterPlan) -> int:
 
 
 class Turns:
-    """`charge` and `end` are thread-safe. All other methods are for the ticking thread."""
+    """`shards_of`, `charge` and `end` are thread-safe. All other methods are for the ticking thread."""
 
     def __init__(
         self,
@@ -266,14 +269,24 @@ class Turns:
 
         self._log.append(decide)
 
-    def charge(self, turn: Turn, cluster: ClusterPlan) -> Lack | None:
-        """Counts the cluster that will be launched for a turn. Returns the reached limit if there is no room for it."""
+    def shards_of(self, job_run_id: str) -> tuple[JobRunState, Sequence[JobRunState]]:
+        """The states of a job run and of its open shards, read now. Raises the store's errors."""
+        whole = self._records.state(job_run_id)
+        shards = whole.shards
+        names = [ShardName(job_run_id, number, shards.count).text for number in shards.open] if shards else []
+        return whole, list(side_by_side(self._records.store.location, self._records.state, names))
+
+    def charge(self, turn: Turn, cluster: ClusterPlan, so_far: RunCost | None = None) -> Lack | None:
+        """Counts the cluster that will be launched for a turn. Returns the reached limit if there is no room for it.
+        `so_far`: the cost of its job run, if there is a limit on that."""
         lack: list[Lack] = []
 
         def decide(before: LogState[TurnState]) -> Sequence[TurnAction]:
             lack.clear()
-            state = before.state
-            found = self._lack(state, turn.table, cluster, turn.turn_id)
+            state, usd = before.state, cluster.cost.total_usd
+            used = so_far.usd_beside(turn.turn_id, state.turns.values()) if so_far is not None else 0.0
+            found = lack_of_run_money(used, usd, self.limits) if so_far is not None else None
+            found = found or self._lack(state, turn.table, cluster, turn.turn_id)
             if found is not None:
                 lack.append(found)
                 return []
@@ -282,7 +295,7 @@ class Turns:
                     turn_id=turn.turn_id,
                     epoch=turn.epoch,
                     vcpus=vcpus_of(cluster),
-                    usd=cluster.cost.total_usd,
+                    usd=usd,
                     usd_hour=cluster.rates.usd_hour,
                 )
             ]

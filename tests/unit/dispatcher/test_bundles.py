@@ -19,8 +19,8 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import SessionObject, parse
+from dispatcher.job_runs.costs import used_usd
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
-from dispatcher.job_runs.launch_gate import usd_of_job_run
 from dispatcher.job_runs.meter import COST, EXPECTED_COST
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.outcomes import Cancelled
@@ -492,7 +492,7 @@ def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_bef
         sorted(part.total_usd for part in parts)
     )
     assert all(each.cost is not None and each.cost.instances_usd > 0 for each in ended)
-    assert usd_of_job_run(state, desk.clock.now_ms()) == pytest.approx(
+    assert used_usd(state, desk.clock.now_ms()) == pytest.approx(
         sum(each.cost.total_usd for each in ended if each.cost is not None)
     )
     for session in state.sessions.values():
@@ -500,7 +500,7 @@ def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_bef
         assert "1/3 of a cluster, 1 x " in session.plan.arithmetic[-1]
     counted = {reading.metric: reading.value for reading in desk.meter.readings()}
     assert counted[EXPECTED_COST] == pytest.approx(sum(part.total_usd for part in parts))
-    assert counted[COST] == pytest.approx(usd_of_job_run(state, desk.clock.now_ms()))
+    assert counted[COST] == pytest.approx(used_usd(state, desk.clock.now_ms()))
 
 
 def test_a_bundle_whose_cluster_is_started_for_it_has_that_much_longer_to_begin(desk: Desk) -> None:

@@ -26,6 +26,8 @@ from launcher.session_plan import LackOfMemory
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Succeeds
 from tests.unit.dispatcher.test_job_run_controller import DAYS, append_days, job_run_of
+from tests.unit.dispatcher.test_session_finding import WIDE
+from tests.unit.dispatcher.test_session_finding import append_days as append_wide
 from tests.unit.dispatcher.test_stream_order import accept, run_all, tick_all
 
 
@@ -231,6 +233,24 @@ def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path,
     assert told.data.model_dump()["reason"] == (
         "it is expected to cost $1.00 more; of the $0.50 that a job run may spend, $0.00 are spent or planned"
     )
+    close(desk, other)
+
+
+@pytest.mark.parametrize(("usd", "most"), [(1.5, 1), (3.5, 3)])
+def test_the_shards_of_a_job_run_share_its_money_whoever_holds_them(
+    tmp_path: Path, hold: threading.Event, usd: float, most: int
+) -> None:
+    desk, other = fleet(tmp_path, FlowLimits(max_usd_per_run=usd), hold)
+    append_wide(desk.lake)
+    desk.accept(source_table_id=WIDE, job_run_id="run")
+    highest = 0
+    for _ in range(30):
+        tick_all(desk, other, times=1)
+        highest = max(highest, running(desk, other))
+    shards = desk.job_run("run").shards
+    assert shards is not None
+    assert shards.count == 2
+    assert highest == running(desk, other) == most
     close(desk, other)
 
 
