@@ -24,7 +24,7 @@ from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
 from compactor.index.remote_search import RunPlace, expected_rows
 from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import hash_buckets
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile, IndexPointers
@@ -99,13 +99,13 @@ class Prefetch:
     """The parts of a bucket's index that are read first. Of files on an object store only these are fetched at once,
     and the others when they are read; files on this machine are mapped.
 
-    words         digests that will be searched, in digest order; None: none
+    digests       digests that will be searched, in digest order; None: none
     file_numbers  whether all file numbers will be read
     everything    whether all columns will be read
     kept_bytes    of remote files that this process keeps for later readers
     """
 
-    words: Words | None = None
+    digests: Digests | None = None
     file_numbers: bool = False
     everything: bool = True
     kept_bytes: int = KEPT_BYTES_MAX
@@ -141,8 +141,8 @@ def open_bucket(
         segment = each.segment()
         if hash_bucket_count is not None and prefetch.everything:
             _refuse_other_bucket(segment.raw_digests, f"{location.root_uri}/{file.path}", file, hash_bucket_count)
-        elif hash_bucket_count is not None and prefetch.words is not None:
-            found = segment.first_digests(_DIGESTS_SAMPLED, prefetch.words)
+        elif hash_bucket_count is not None and prefetch.digests is not None:
+            found = segment.first_digests(_DIGESTS_SAMPLED, prefetch.digests)
             _refuse_other_bucket(found, f"{location.root_uri}/{file.path}", file, hash_bucket_count)
         segments.append(segment)
     return segments
@@ -166,10 +166,10 @@ def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int6
     rows = IndexRows.concatenate(pieces)
     if sum(len(piece) > 0 for piece in pieces) <= 1:
         return rows, np.arange(len(rows))
-    order = digest_order(rows.words)
-    words = rows.words[order]
+    order = digest_order(rows.digests)
+    digests = rows.digests[order]
     newest = np.ones(len(order), np.bool_)
-    newest[1:] = (words[1:] != words[:-1]).any(axis=1)
+    newest[1:] = (digests[1:] != digests[:-1]).any(axis=1)
     return rows.take(order[newest]), order[newest]
 
 
@@ -257,8 +257,8 @@ def _first_spans(
     if prefetch.everything:
         return [Span(0, size)], [] if file.pointers is None else [Span(0, file.pointers.size_bytes)]
     own = _ends(size)
-    if prefetch.words is not None:
-        expected = expected_rows(prefetch.words, place, rows)
+    if prefetch.digests is not None:
+        expected = expected_rows(prefetch.digests, place, rows)
         own += [_around(DIGEST_BYTES * low, DIGEST_BYTES * high, size) for low, high in expected]
     placed = [] if file.pointers is None else _ends(file.pointers.size_bytes)
     if prefetch.file_numbers and own_pointers:
@@ -294,7 +294,7 @@ def _read_batch(uri: str, rows: int, pages: PagedFile | None) -> pa.RecordBatch:
     return batch
 
 
-def _refuse_other_bucket(raw_digests: Words, uri: str, file: IndexFile, hash_bucket_count: int) -> None:
+def _refuse_other_bucket(raw_digests: Digests, uri: str, file: IndexFile, hash_bucket_count: int) -> None:
     step = max(1, len(raw_digests) // _DIGESTS_SAMPLED)
     sample = raw_digests[::step].view(">u4").astype(np.uint32)
     if (hash_buckets(sample, hash_bucket_count) != file.hash_bucket).any():

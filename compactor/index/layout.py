@@ -26,7 +26,7 @@ import pyarrow as pa
 from compactor.index.remote_search import RemoteSearch, RunPlace, expected_rows
 from compactor.kernels.digest import DIGEST_ENCODING
 from compactor.kernels.search import find_digests
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, decode_sort_values, encode_sort_values, encoded_width
 from compactor.kernels.survivors import ERASED, LIVE, TOMBSTONE
 from compactor.model.errors import Corrupt
@@ -44,19 +44,19 @@ SORT_COLUMN_PREFIX = "sort:"
 class IndexRows:
     """Rows of the index, sorted by digest.
 
-    words         (rows, 5)
+    digests       (rows, 5)
     file_numbers  int32 (rows,)
     row_indices   int64 (rows,)
     sort_values   uint8 (rows, width), encoded
     """
 
-    words: Words
+    digests: Digests
     file_numbers: npt.NDArray[np.int32]
     row_indices: npt.NDArray[np.int64]
     sort_values: npt.NDArray[np.uint8]
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.digests)
 
     def outcomes(self) -> npt.NDArray[np.uint8]:
         """The outcome of each key: LIVE, TOMBSTONE or ERASED. Raises `Corrupt` for an invalid file number."""
@@ -70,7 +70,7 @@ class IndexRows:
 
     def slice(self, start: int, end: int) -> IndexRows:
         return IndexRows(
-            self.words[start:end],
+            self.digests[start:end],
             self.file_numbers[start:end],
             self.row_indices[start:end],
             self.sort_values[start:end],
@@ -78,7 +78,7 @@ class IndexRows:
 
     def take(self, order: npt.NDArray[np.int64]) -> IndexRows:
         return IndexRows(
-            self.words.take(order, axis=0),
+            self.digests.take(order, axis=0),
             self.file_numbers.take(order),
             self.row_indices.take(order),
             self.sort_values.take(order, axis=0),
@@ -90,7 +90,7 @@ class IndexRows:
         if len(pieces) == 1:
             return pieces[0]
         return cls(
-            np.concatenate([piece.words for piece in pieces]),
+            np.concatenate([piece.digests for piece in pieces]),
             np.concatenate([piece.file_numbers for piece in pieces]),
             np.concatenate([piece.row_indices for piece in pieces]),
             np.concatenate([piece.sort_values for piece in pieces]),
@@ -126,7 +126,7 @@ def index_schema(sort_columns: Sequence[SortColumn]) -> pa.Schema:
 
 
 def to_record_batch(rows: IndexRows, sort_columns: Sequence[SortColumn]) -> pa.RecordBatch:
-    digests = pa.py_buffer(np.ascontiguousarray(rows.words.astype(">u4")))
+    digests = pa.py_buffer(np.ascontiguousarray(rows.digests.astype(">u4")))
     arrays = [
         pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(rows), [None, digests]),
         pa.array(rows.file_numbers, pa.int32()),
@@ -166,14 +166,14 @@ class IndexSegment:
             raise Corrupt(f"{where} has digest encoding {written_with}; this release reads encoding {DIGEST_ENCODING}")
         digests = batch.column("digest")
         self.file = file
-        self._raw: Words = np.frombuffer(digests.buffers()[1], np.uint32, count=5 * batch.num_rows).reshape(-1, 5)
+        self._raw: Digests = np.frombuffer(digests.buffers()[1], np.uint32, count=5 * batch.num_rows).reshape(-1, 5)
         self._placed = batch if pointers is None else pointers
         self._batch = batch
         self._pages = pages
         self._place = place or RunPlace(0, batch.num_rows)
 
     @property
-    def raw_digests(self) -> Words:
+    def raw_digests(self) -> Digests:
         """All digests, as they lie in the file."""
         self._need(0, self._batch.column("digest"))
         return self._raw
@@ -204,18 +204,18 @@ class IndexSegment:
         indices[positions] = self.row_indices_at(positions)
         return indices
 
-    def find(self, words: Words) -> npt.NDArray[np.int64]:
-        """Where each distinct digest of `words`, which are in digest order, lies: positions, ascending."""
+    def find(self, digests: Digests) -> npt.NDArray[np.int64]:
+        """Where each distinct digest of `digests`, which are in digest order, lies: positions, ascending."""
         if self._pages is None:
-            return find_digests(self._raw, words)
-        search = RemoteSearch(self._raw, words, self._place, self._need_digests)
+            return find_digests(self._raw, digests)
+        search = RemoteSearch(self._raw, digests, self._place, self._need_digests)
         return search.positions()
 
-    def first_digests(self, count: int, words: Words) -> Words:
-        """All digests; of a remote file, only the first ones that `find` will look at for these words."""
+    def first_digests(self, count: int, digests: Digests) -> Digests:
+        """All digests; of a remote file, only the first ones that `find` will look at for these ones."""
         if self._pages is None:
             return self._raw
-        expected = [(low, min(high, low + count)) for low, high in expected_rows(words, self._place, len(self._raw))]
+        expected = [(low, min(high, low + count)) for low, high in expected_rows(digests, self._place, len(self._raw))]
         self._need_digests(expected[:1])
         return self._raw[slice(*expected[0])] if expected else self._raw[:0]
 

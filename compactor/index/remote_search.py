@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.kernels.search import find_digests
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 
 _DEVIATIONS = 4
 _ROWS_AROUND_MIN = 64
@@ -26,13 +26,13 @@ class RunPlace:
     run_rows: int
 
 
-def expected_rows(words: Words, place: RunPlace, rows: int) -> list[tuple[int, int]]:
+def expected_rows(digests: Digests, place: RunPlace, rows: int) -> list[tuple[int, int]]:
     """Which rows [start, end) of a file probably hold digests, or where they would be: digests are uniform, so each
     lies at its value's share of the run's rows, off by about their square root at most."""
-    if not len(words) or not rows:
+    if not len(digests) or not rows:
         return []
     reach = max(_DEVIATIONS * isqrt(place.run_rows) // 2, _ROWS_AROUND_MIN)
-    expected = (_keys(words) / 2.0**64 * place.run_rows).astype(np.int64) - place.rows_before
+    expected = (_keys(digests) / 2.0**64 * place.run_rows).astype(np.int64) - place.rows_before
     expected = np.clip(expected, 0, rows - 1)
     starts, ends = np.maximum(expected - reach, 0), np.minimum(expected + reach, rows)
     begins = np.flatnonzero(np.concatenate(([True], starts[1:] > ends[:-1])))
@@ -42,9 +42,9 @@ def expected_rows(words: Words, place: RunPlace, rows: int) -> list[tuple[int, i
     return found
 
 
-def _keys(words: Words) -> npt.NDArray[np.uint64]:
+def _keys(digests: Digests) -> npt.NDArray[np.uint64]:
     """The first 8 bytes of digests, as numbers in digest order."""
-    keys: npt.NDArray[np.uint64] = (words[:, 0].astype(np.uint64) << np.uint64(32)) | words[:, 1]
+    keys: npt.NDArray[np.uint64] = (digests[:, 0].astype(np.uint64) << np.uint64(32)) | digests[:, 1]
     return keys
 
 
@@ -56,13 +56,13 @@ class RemoteSearch:
     """
 
     def __init__(
-        self, raw: Words, words: Words, place: RunPlace, need: Callable[[Sequence[tuple[int, int]]], None]
+        self, raw: Digests, digests: Digests, place: RunPlace, need: Callable[[Sequence[tuple[int, int]]], None]
     ) -> None:
         self._raw = raw
-        self._words = words
-        self._keys = _keys(words)
+        self._digests = digests
+        self._keys = _keys(digests)
         self._need = need
-        self._runs = expected_rows(words, place, len(raw))
+        self._runs = expected_rows(digests, place, len(raw))
 
     def positions(self) -> npt.NDArray[np.int64]:
         if not self._runs:
@@ -70,7 +70,7 @@ class RemoteSearch:
         while True:
             self._need(self._runs)
             slices = [self._enclosed(low, high) for low, high in self._runs]
-            known = np.zeros(len(self._words) + 1, np.int64)
+            known = np.zeros(len(self._digests) + 1, np.int64)
             for first, end in slices:
                 known[first] += 1
                 known[end] -= 1
@@ -79,7 +79,7 @@ class RemoteSearch:
                 break
             self._runs = self._wider(unknown)
         found = [
-            find_digests(self._raw[low:high], self._words[first:end]) + low
+            find_digests(self._raw[low:high], self._digests[first:end]) + low
             for (low, high), (first, end) in zip(self._runs, slices, strict=True)
         ]
         return np.unique(np.concatenate(found))

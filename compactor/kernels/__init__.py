@@ -1,8 +1,8 @@
 """Array loops of the compaction: arrays in, arrays out, no I/O. One kernel per file; the tests' oracle has its plain
 form.
 
-Digests travel between kernels as `words`: a C-contiguous uint32 array of shape (rows, 5), the five words of each SHA-1
-digest from the most significant on. Row order of words is digest order; `words.byteswap()` are the digest's bytes.
+Digests are a C-contiguous uint32 array `digests` of shape (rows, 5): the five words of each SHA-1 digest, the most
+significant first. The order of its rows is digest order; `digests.byteswap()` are the digest's bytes.
 
 Numba checks no index in these loops: an index outside of its array reads or overwrites other memory. So every public
 function states under "Precondition" what its loops rely on, makes the checks that are cheap, and raises `ValueError`

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.kernels.canonical import CanonicalColumn, FixedColumn
-from compactor.kernels.sha1 import Words, sha1
+from compactor.kernels.sha1 import Digests, sha1
 from compactor.model.errors import Invalid
 
 DIGEST_ENCODING = 1
@@ -24,8 +24,8 @@ _NULL_FRAME = np.uint32(0xFFFFFFFF)
 _FRAME_BYTES = 4
 
 
-def digest_keys(columns: Sequence[CanonicalColumn], rows: int) -> Words:
-    """The digest of every row's key. `columns` in sorted name order. Returns words of shape (rows, 5).
+def digest_keys(columns: Sequence[CanonicalColumn], rows: int) -> Digests:
+    """The digest of every row's key. `columns` in sorted name order. Returns digests of shape (rows, 5).
 
     Precondition, which is checked: every column has `rows` rows. Raises `Invalid` for offsets that decrease or point
     beyond a column's data; only damaged files have them.

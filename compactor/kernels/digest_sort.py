@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.kernels.copy_bytes import copy_bytes
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.model.errors import Invalid
 
 _ROWS_PER_PART = 8 * 1024
@@ -31,42 +31,42 @@ RowIndices = npt.NDArray[np.unsignedinteger]
 class SortedRows:
     """Rows in digest order; equal digests in their old order.
 
-    words        (rows, 5)
+    digests      (rows, 5)
     places       int32 (rows,): where the row stood before
     row_indices  unsigned (rows,)
     sort_values  uint8 (rows, width)
     """
 
-    words: Words
+    digests: Digests
     places: npt.NDArray[np.int32]
     row_indices: RowIndices
     sort_values: Bytes
 
 
 def sort_by_digest(
-    words: list[Words], row_indices: list[RowIndices], sort_values: list[Bytes], width: int
+    digests: list[Digests], row_indices: list[RowIndices], sort_values: list[Bytes], width: int
 ) -> SortedRows:
     """Rows that lie in pieces, one after the other, in digest order.
 
     The lists are emptied piece by piece, which releases the old memory as rows move.
     Any input is sorted correctly; input whose top bits are not uniform (SHA-1's always are) sorts slower.
 
-    words        pieces of (rows, 5)
+    digests      pieces of (rows, 5)
     row_indices  pieces of unsigned (rows,), which may differ in width
     sort_values  pieces of uint8 (rows, width)
 
     Precondition, which is checked: the lists' pieces have the same rows, and all sort values that width.
     Raises `Invalid` for more rows than an int32 counts.
     """
-    for piece, indices, values in zip(words, row_indices, sort_values, strict=True):
+    for piece, indices, values in zip(digests, row_indices, sort_values, strict=True):
         if piece.shape != (len(piece), 5) or len(indices) != len(piece) or values.shape != (len(piece), width):
             raise ValueError(f"{len(piece)} digests, but {len(indices)} row indices and sort values {values.shape}")
-    rows = sum(len(piece) for piece in words)
+    rows = sum(len(piece) for piece in digests)
     if rows > _ROWS_MAX:
         raise Invalid(f"a round has {rows} rows in one hash bucket, {_ROWS_MAX} at most: ask for more hash buckets")
     part_bits = min((rows // _ROWS_PER_PART).bit_length(), _PART_BITS_MAX)
     counts = np.zeros(1 << part_bits, np.int64)
-    for piece in words:
+    for piece in digests:
         _count(piece, part_bits, counts)
     bounds = np.concatenate(([0], np.cumsum(counts)))
     index_type = np.result_type(np.uint32, *(piece.dtype for piece in row_indices))
@@ -77,19 +77,19 @@ def sort_by_digest(
         np.empty((rows, width), np.uint8),
     )
     cursor, first = bounds[:-1].copy(), 0
-    targets = (moved.words, moved.places, moved.row_indices, moved.sort_values)
-    while words:
-        piece, indices, values = words.pop(0), row_indices.pop(0).astype(index_type, copy=False), sort_values.pop(0)
+    targets = (moved.digests, moved.places, moved.row_indices, moved.sort_values)
+    while digests:
+        piece, indices, values = digests.pop(0), row_indices.pop(0).astype(index_type, copy=False), sort_values.pop(0)
         _scatter(piece, indices, values, first, part_bits, cursor, *targets)
         first += len(piece)
     _sort_parts(bounds, part_bits, *targets)
     return moved
 
 
-def digest_order(words: Words) -> npt.NDArray[np.int64]:
+def digest_order(digests: Digests) -> npt.NDArray[np.int64]:
     """The stable order of rows by digest: equal digests keep their old order. int64 (rows,)."""
-    no_indices, no_values = np.zeros(len(words), np.uint32), np.empty((len(words), 0), np.uint8)
-    return sort_by_digest([words], [no_indices], [no_values], 0).places.astype(np.int64)
+    no_indices, no_values = np.zeros(len(digests), np.uint32), np.empty((len(digests), 0), np.uint8)
+    return sort_by_digest([digests], [no_indices], [no_values], 0).places.astype(np.int64)
 
 
 @nb.njit(inline="always")
@@ -98,39 +98,39 @@ def _part(word, part_bits):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _count(words, part_bits, counts):  # type: ignore[no-untyped-def]
-    for row in range(words.shape[0]):
-        counts[_part(words[row, 0], part_bits)] += 1
+def _count(digests, part_bits, counts):  # type: ignore[no-untyped-def]
+    for row in range(digests.shape[0]):
+        counts[_part(digests[row, 0], part_bits)] += 1
 
 
 @nb.njit(cache=True, nogil=True)
 def _scatter(  # type: ignore[no-untyped-def]
-    words, indices, values, first, part_bits, cursor, out_words, out_places, out_indices, out_values
+    digests, indices, values, first, part_bits, cursor, out_digests, out_places, out_indices, out_values
 ):
     """Precondition: `cursor` has a number for each part, and the rows that follow it are as many as `_count` found."""
     width, from_values, to_values = np.int64(values.shape[1]), values.reshape(-1), out_values.reshape(-1)
-    for row in range(words.shape[0]):
-        part = _part(words[row, 0], part_bits)
+    for row in range(digests.shape[0]):
+        part = _part(digests[row, 0], part_bits)
         at = cursor[part]
         cursor[part] = at + 1
         for word in range(5):
-            out_words[at, word] = words[row, word]
+            out_digests[at, word] = digests[row, word]
         out_places[at] = first + row
         out_indices[at] = indices[row]
         copy_bytes(to_values, at * width, from_values, row * width, width)  # type: ignore[call-arg]
 
 
 @nb.njit(cache=True, nogil=True)
-def _sorts_after(words, left, right):  # type: ignore[no-untyped-def]
+def _sorts_after(digests, left, right):  # type: ignore[no-untyped-def]
     """Whether row `left` sorts after row `right`, given that their first two words are equal."""
     for word in range(2, 5):
-        if words[left, word] != words[right, word]:
-            return words[left, word] > words[right, word]
+        if digests[left, word] != digests[right, word]:
+            return digests[left, word] > digests[right, word]
     return False
 
 
 @nb.njit(cache=True, nogil=True)
-def _order_part(words, part_bits, slot_bits, starts, cursor, heads, order):  # type: ignore[no-untyped-def]
+def _order_part(digests, part_bits, slot_bits, starts, cursor, heads, order):  # type: ignore[no-untyped-def]
     """The stable order of a part's rows: a scatter by the bits that follow the part's, and insertion into tiny runs.
 
     Precondition: 1 <= slot_bits, len(starts) > 2^slot_bits, len(cursor) >= 2^slot_bits, and `heads` and `order` have
@@ -138,20 +138,20 @@ def _order_part(words, part_bits, slot_bits, starts, cursor, heads, order):  # t
     """
     slots, shift = 1 << slot_bits, np.uint64(64 - slot_bits)
     starts[: slots + 1] = 0
-    for row in range(words.shape[0]):
-        head = (np.uint64(words[row, 0]) << np.uint64(32)) | np.uint64(words[row, 1])
+    for row in range(digests.shape[0]):
+        head = (np.uint64(digests[row, 0]) << np.uint64(32)) | np.uint64(digests[row, 1])
         starts[np.int64((head << np.uint64(part_bits)) >> shift) + 1] += 1
     for slot in range(slots):
         starts[slot + 1] += starts[slot]
         cursor[slot] = starts[slot]
-    for row in range(words.shape[0]):
-        head = (np.uint64(words[row, 0]) << np.uint64(32)) | np.uint64(words[row, 1])
+    for row in range(digests.shape[0]):
+        head = (np.uint64(digests[row, 0]) << np.uint64(32)) | np.uint64(digests[row, 1])
         slot_start = np.int64((head << np.uint64(part_bits)) >> shift)
         at = cursor[slot_start]
         cursor[slot_start] = at + 1
         # Strictly later rows move up, equal ones stay before: stable.
         while at > starts[slot_start] and (
-            heads[at - 1] > head or (heads[at - 1] == head and _sorts_after(words, order[at - 1], row))
+            heads[at - 1] > head or (heads[at - 1] == head and _sorts_after(digests, order[at - 1], row))
         ):
             heads[at] = heads[at - 1]
             order[at] = order[at - 1]
@@ -169,25 +169,25 @@ def _slot_bits(rows):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _sort_parts(bounds, part_bits, words, places, indices, values):  # type: ignore[no-untyped-def]
+def _sort_parts(bounds, part_bits, digests, places, indices, values):  # type: ignore[no-untyped-def]
     rows_max = np.diff(bounds).max()
     slots_max = 1 << _slot_bits(rows_max)
     starts, cursor = np.empty(slots_max + 1, np.int32), np.empty(slots_max, np.int32)
     heads, order = np.empty(rows_max, np.uint64), np.empty(rows_max, np.int32)
-    part_words, part_places = np.empty((rows_max, 5), np.uint32), np.empty(rows_max, np.int32)
+    part_digests, part_places = np.empty((rows_max, 5), np.uint32), np.empty(rows_max, np.int32)
     part_indices = np.empty(rows_max, indices.dtype)
     width, all_values = np.int64(values.shape[1]), values.reshape(-1)
     part_values = np.empty(rows_max * width, np.uint8)
     for part in range(bounds.size - 1):
         begin, rows = bounds[part], bounds[part + 1] - bounds[part]
-        part_words[:rows] = words[begin : begin + rows]
+        part_digests[:rows] = digests[begin : begin + rows]
         part_places[:rows] = places[begin : begin + rows]
         part_indices[:rows] = indices[begin : begin + rows]
         copy_bytes(part_values, 0, all_values, begin * width, rows * width)  # type: ignore[call-arg]
-        _order_part(part_words[:rows], part_bits, _slot_bits(rows), starts, cursor, heads, order)
+        _order_part(part_digests[:rows], part_bits, _slot_bits(rows), starts, cursor, heads, order)
         for row in range(rows):
             source, target = order[row], begin + row
             for word in range(5):
-                words[target, word] = part_words[source, word]
+                digests[target, word] = part_digests[source, word]
             places[target], indices[target] = part_places[source], part_indices[source]
             copy_bytes(all_values, target * width, part_values, source * width, width)

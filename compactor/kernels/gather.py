@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.kernels.copy_bytes import copy_bytes
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -20,13 +20,13 @@ Bytes = npt.NDArray[np.uint8]
 class LocatedRows:
     """Rows in digest order, and where they lie.
 
-    words        (rows, 5)
+    digests      (rows, 5)
     ordinals     int32 (rows,): which source file the row is in
     row_indices  int64 (rows,): which row of it
     sort_values  uint8 (rows, width)
     """
 
-    words: Words
+    digests: Digests
     ordinals: Int32s
     row_indices: Int64s
     sort_values: Bytes
@@ -36,14 +36,14 @@ class LocatedRows:
 class DeltaRows:
     """Rows of a bucket's delta files in digest order.
 
-    words        (rows, 5)
+    digests      (rows, 5)
     files        int32 (rows,): which of these files the row is from
     row_indices  unsigned (rows,): which row of it
     sort_values  uint8 (rows, width)
     ordinals     int32 (files,): which source file that is
     """
 
-    words: Words
+    digests: Digests
     files: Int32s
     row_indices: npt.NDArray[np.unsignedinteger]
     sort_values: Bytes
@@ -51,20 +51,20 @@ class DeltaRows:
 
 
 def gather_rows(winning_rows: Int64s, remembered: LocatedRows, arriving: DeltaRows) -> LocatedRows:
-    """The rows `winning_rows` of two sets laid one after the other: below len(remembered.words) the first's.
+    """The rows `winning_rows` of two sets laid one after the other: below len(remembered.digests) the first's.
 
-    Precondition: 0 <= holder < len(remembered.words) + len(arriving.words), and 0 <= arriving.files <
+    Precondition: 0 <= holder < len(remembered.digests) + len(arriving.digests), and 0 <= arriving.files <
     len(arriving.ordinals), as `find_survivors` and `files_of_places` leave them. Checked: the lengths of the arrays of
     each set, and that sort values are of one width.
     """
     keys = len(winning_rows)
-    _check_lengths("remembered", len(remembered.words), remembered.ordinals, remembered.row_indices)
-    _check_lengths("arriving", len(arriving.words), arriving.files, arriving.row_indices)
+    _check_lengths("remembered", len(remembered.digests), remembered.ordinals, remembered.row_indices)
+    _check_lengths("arriving", len(arriving.digests), arriving.files, arriving.row_indices)
     width = arriving.sort_values.shape[1]
     for kind, rows in (("remembered", remembered), ("arriving", arriving)):
-        if rows.sort_values.shape != (len(rows.words), width):
+        if rows.sort_values.shape != (len(rows.digests), width):
             raise ValueError(
-                f"{len(rows.words)} {kind} rows have sort values {rows.sort_values.shape}, not {width} wide"
+                f"{len(rows.digests)} {kind} rows have sort values {rows.sort_values.shape}, not {width} wide"
             )
     gathered = LocatedRows(
         np.empty((keys, 5), np.uint32),
@@ -74,16 +74,16 @@ def gather_rows(winning_rows: Int64s, remembered: LocatedRows, arriving: DeltaRo
     )
     _gather(
         winning_rows,
-        remembered.words,
+        remembered.digests,
         remembered.ordinals,
         remembered.row_indices,
         remembered.sort_values,
-        arriving.words,
+        arriving.digests,
         arriving.files,
         arriving.row_indices,
         arriving.sort_values,
         arriving.ordinals,
-        gathered.words,
+        gathered.digests,
         gathered.ordinals,
         gathered.row_indices,
         gathered.sort_values,
@@ -100,16 +100,16 @@ def _check_lengths(kind: str, rows: int, *columns: npt.NDArray[np.generic]) -> N
 @nb.njit(cache=True, nogil=True)
 def _gather(  # type: ignore[no-untyped-def]
     winning_rows,
-    old_words,
+    old_digests,
     old_ordinals,
     old_row_indices,
     old_sort,
-    new_words,
+    new_digests,
     files,
     new_row_indices,
     new_sort,
     ordinals_of_files,
-    words,
+    digests,
     ordinals,
     row_indices,
     sort,
@@ -120,12 +120,12 @@ def _gather(  # type: ignore[no-untyped-def]
         row = winning_rows[key]
         if row < known:
             for word in range(5):
-                words[key, word] = old_words[row, word]
+                digests[key, word] = old_digests[row, word]
             ordinals[key], row_indices[key] = old_ordinals[row], old_row_indices[row]
             copy_bytes(to, key * width, old_from, row * width, width)  # type: ignore[call-arg]
         else:
             row -= known
             for word in range(5):
-                words[key, word] = new_words[row, word]
+                digests[key, word] = new_digests[row, word]
             ordinals[key], row_indices[key] = ordinals_of_files[files[row]], new_row_indices[row]
             copy_bytes(to, key * width, new_from, row * width, width)  # type: ignore[call-arg]

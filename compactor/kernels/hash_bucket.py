@@ -6,22 +6,22 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 
 
-def hash_buckets(words: Words, hash_bucket_count: int) -> npt.NDArray[np.uint32]:
+def hash_buckets(digests: Digests, hash_bucket_count: int) -> npt.NDArray[np.uint32]:
     """`int.from_bytes(digest, "big") % hash_bucket_count` for every row. uint32 (rows,).
 
     Precondition, which is checked: 1 <= hash_bucket_count < 2^32.
     """
     if not 1 <= hash_bucket_count < _HASH_BUCKET_COUNT_END:
         raise ValueError(f"{hash_bucket_count} hash buckets")
-    buckets = np.empty(len(words), np.uint32)
+    buckets = np.empty(len(digests), np.uint32)
     if hash_bucket_count < _ONE_DIVISION_BELOW:
         weights = [2 ** (32 * (4 - word)) % hash_bucket_count for word in range(5)]
-        _weighted_modulo(words, np.array(weights, np.uint64), np.uint64(hash_bucket_count), buckets)
+        _weighted_modulo(digests, np.array(weights, np.uint64), np.uint64(hash_bucket_count), buckets)
     else:
-        _modulo(words, np.uint64(hash_bucket_count), buckets)
+        _modulo(digests, np.uint64(hash_bucket_count), buckets)
     return buckets
 
 
@@ -49,21 +49,21 @@ _ONE_DIVISION_BELOW = 2**29
 
 
 @nb.njit(cache=True, nogil=True)
-def _weighted_modulo(words, weights, count, buckets):  # type: ignore[no-untyped-def]
-    for row in range(words.shape[0]):
+def _weighted_modulo(digests, weights, count, buckets):  # type: ignore[no-untyped-def]
+    for row in range(digests.shape[0]):
         total = np.uint64(0)
         for word in range(5):
-            total += np.uint64(words[row, word]) * weights[word]
+            total += np.uint64(digests[row, word]) * weights[word]
         buckets[row] = np.uint32(total % count)
 
 
 @nb.njit(cache=True, nogil=True)
-def _modulo(words, count, buckets):  # type: ignore[no-untyped-def]
+def _modulo(digests, count, buckets):  # type: ignore[no-untyped-def]
     # Long division word by word: the remainder stays below 2^32, so remainder * 2^32 + word fits 64 bits.
-    for row in range(words.shape[0]):
+    for row in range(digests.shape[0]):
         remainder = np.uint64(0)
         for word in range(5):
-            remainder = ((remainder << np.uint64(32)) | np.uint64(words[row, word])) % count
+            remainder = ((remainder << np.uint64(32)) | np.uint64(digests[row, word])) % count
         buckets[row] = np.uint32(remainder)
 
 

@@ -18,23 +18,23 @@ from numba.np import arrayobj
 
 from compactor.kernels.copy_bytes import copy_bytes
 
-Words: TypeAlias = npt.NDArray[np.uint32]
+Digests: TypeAlias = npt.NDArray[np.uint32]
 
 _COMPILES_FOR_THIS_HOST = config.CPU_NAME is None and config.CPU_FEATURES is None  # type: ignore[attr-defined]
 HAS_INSTRUCTIONS: bool = _COMPILES_FOR_THIS_HOST and binding.get_host_cpu_features().get("sha", False)
 """Whether what numba compiles for has the SHA extensions of x86 (Intel since 2016, AMD since 2017)."""
 
 
-def sha1(messages: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Words:
+def sha1(messages: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Digests:
     """The digests of messages laid end to end: message m is messages[offsets[m]:offsets[m + 1]].
 
-    Returns words of shape (messages, 5), the most significant word first.
+    Returns digests of shape (messages, 5), the most significant word first.
     Precondition: len(offsets) >= 1, 0 <= offsets[0], offsets never go back, offsets[-1] <= len(messages), and a message
     has less than 2^60 bytes. `digest.py` lays messages out so.
     """
-    words = np.empty((len(offsets) - 1, 5), np.uint32)
-    _sha1(messages, offsets, words)
-    return words
+    digests = np.empty((len(offsets) - 1, 5), np.uint32)
+    _sha1(messages, offsets, digests)
+    return digests
 
 
 @nb.njit(inline="always")
@@ -162,7 +162,7 @@ def _fill_block(messages, start, length, number, blocks, at):  # type: ignore[no
 
 
 @nb.njit(cache=True, nogil=True)
-def _sha1(messages, offsets, words):  # type: ignore[no-untyped-def]
+def _sha1(messages, offsets, digests):  # type: ignore[no-untyped-def]
     # Several messages are processed side by side, so that a block's bytes are stored well before they are read as
     # vectors. Read immediately, they could not be forwarded, and each block would wait for its stores.
     blocks, states = np.empty(_LANES * _BLOCK_BYTES, np.uint8), np.empty((_LANES, 5), np.uint32)
@@ -185,4 +185,4 @@ def _sha1(messages, offsets, words):  # type: ignore[no-untyped-def]
             number += 1
         for lane in range(lanes):
             for word in range(5):
-                words[first + lane, word] = states[lane, word]
+                digests[first + lane, word] = states[lane, word]

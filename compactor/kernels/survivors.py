@@ -16,7 +16,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 
 UPSERT, DELETE, DELETE_WITHOUT_SORT_VALUES = 0, 1, 2
 """Operations of rows. The last one is a delete whose file lacks the custom sort key columns."""
@@ -33,13 +33,13 @@ KEEP_FOR_EVER = -1
 class RememberedKeys:
     """The index entries of one hash bucket, sorted by digest, digests unique.
 
-    words                (keys, 5)
+    digests              (keys, 5)
     sort_values          uint8 (keys, width): order-preserving bytes, see sort_values.py; width 0: by position alone
     outcomes             uint8 (keys,): the outcome of each key: LIVE, TOMBSTONE or ERASED
     tombstone_positions  int64 (keys,): of a TOMBSTONE, the stream position of its delete; of others not read
     """
 
-    words: Words
+    digests: Digests
     sort_values: npt.NDArray[np.uint8]
     outcomes: npt.NDArray[np.uint8]
     tombstone_positions: npt.NDArray[np.int64]
@@ -50,14 +50,14 @@ class ArrivingRows:
     """The round's rows of one hash bucket, in digest order; those of a key in the order (stream position, file number,
     row index).
 
-    words        (rows, 5)
+    digests      (rows, 5)
     files        int32 (rows,): which of the bucket's files the row is from, from 0
     sort_values  uint8 (rows, width), as in RememberedKeys
     operations   uint8 (files,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
     positions    int64 (files,): stream positions
     """
 
-    words: Words
+    digests: Digests
     files: npt.NDArray[np.int32]
     sort_values: npt.NDArray[np.uint8]
     operations: npt.NDArray[np.uint8]
@@ -97,15 +97,15 @@ def find_survivors(
     of the arrays, and that sort values are of one width.
     """
     _check(remembered, arriving)
-    keys_max = len(remembered.words) + len(arriving.words)
+    keys_max = len(remembered.digests) + len(arriving.digests)
     winning_rows = np.empty(keys_max, np.int64)
     outcomes = np.empty(keys_max, np.uint8)
     keys, deduplicated, deleted = _fold(
-        remembered.words,
+        remembered.digests,
         remembered.sort_values,
         remembered.outcomes,
         remembered.tombstone_positions,
-        arriving.words,
+        arriving.digests,
         arriving.files,
         arriving.sort_values,
         arriving.operations,
@@ -120,7 +120,7 @@ def find_survivors(
 
 
 def _check(remembered: RememberedKeys, arriving: ArrivingRows) -> None:
-    keys, rows, width = len(remembered.words), len(arriving.words), arriving.sort_values.shape[1]
+    keys, rows, width = len(remembered.digests), len(arriving.digests), arriving.sort_values.shape[1]
     if len(remembered.outcomes) != keys or len(remembered.tombstone_positions) != keys or len(arriving.files) != rows:
         raise ValueError(f"the columns of {keys} remembered keys and {rows} arriving rows have other lengths")
     if remembered.sort_values.shape != (keys, width) or arriving.sort_values.shape != (rows, width):
@@ -179,11 +179,11 @@ def _outcome_at(horizon, outcome, tombstone_position, retention, leaves_mark):  
 
 @nb.njit(cache=True, nogil=True)
 def _fold(  # type: ignore[no-untyped-def]
-    old_words,
+    old_digests,
     old_sort,
     old_outcomes,
     old_tombstones,
-    words,
+    digests,
     files,
     sort,
     operations,
@@ -194,13 +194,13 @@ def _fold(  # type: ignore[no-untyped-def]
     winning_rows,
     outcomes,
 ):
-    remembered, arriving = old_words.shape[0], words.shape[0]
+    remembered, arriving = old_digests.shape[0], digests.shape[0]
     keys = deduplicated = deleted = np.int64(0)
     old = new = 0
     while old < remembered or new < arriving:
         comparison = -1 if new == arriving else 1
         if old < remembered and new < arriving:
-            comparison = _compare(old_words, old, words, new)
+            comparison = _compare(old_digests, old, digests, new)
         has_winner, winning_row, tombstone_position = False, np.int64(0), np.int64(0)
         outcome, rows_of_key, first = FORGOTTEN, 0, new
         entry, is_remembered = np.int64(old), comparison <= 0
@@ -212,7 +212,7 @@ def _fold(  # type: ignore[no-untyped-def]
             old += 1
         if comparison >= 0:
             first = new
-            while new < arriving and _compare(words, new, words, first) == 0:
+            while new < arriving and _compare(digests, new, digests, first) == 0:
                 row, file = new, files[new]
                 new += 1
                 rows_of_key += 1

@@ -32,7 +32,7 @@ from compactor.kernels.parquet_values import (
 )
 from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
 from compactor.kernels.search import find_digests
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
 
 _ROWS = 4
@@ -45,10 +45,10 @@ def warm_kernels() -> None:
     numbers, read_only = np.arange(_ROWS), _read_only(np.arange(_ROWS))
     converted, as_read = (FixedColumn(each.view(np.uint8).reshape(_ROWS, 8), None) for each in (numbers, read_only))
     text = VariableColumn(np.arange(_ROWS + 1), numbers.astype(np.uint8), None)
-    words = digest_keys([converted, as_read, text], _ROWS)
-    group_by_bucket(hash_buckets(words, 2), 2)
+    digests = digest_keys([converted, as_read, text], _ROWS)
+    group_by_bucket(hash_buckets(digests, 2), 2)
     sort_values = np.zeros((_ROWS, 9), np.uint8)
-    in_order = sort_by_digest([words.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
+    in_order = sort_by_digest([digests.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
     bounds = np.array([0, _ROWS])
     files = files_of_places(in_order.places, bounds)
     ranks, counted = RanksWithinFiles(in_order.places, files, bounds), np.ones(_ROWS, np.bool_)
@@ -56,23 +56,23 @@ def warm_kernels() -> None:
     ranks_in_files = ranks.of(numbers, counted)
     ranks_within_files(files, np.arange(len(files)), np.array([_ROWS]))
     compacted_pointers(files, ranks_in_files, np.zeros(1, np.int64), np.ones(1, np.int64), _ROWS)
-    arrived = ArrivingRows(in_order.words, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64))
+    arrived = ArrivingRows(in_order.digests, files, in_order.sort_values, np.zeros(1, np.uint8), np.zeros(1, np.int64))
     ordinals = np.zeros(1, np.int32)
-    arriving = DeltaRows(in_order.words, files, in_order.row_indices, in_order.sort_values, ordinals)
+    arriving = DeltaRows(in_order.digests, files, in_order.row_indices, in_order.sort_values, ordinals)
     for indices_of_remembered in (numbers, read_only):
         outcomes = counted.view(np.uint8)
-        known = RememberedKeys(in_order.words, in_order.sort_values, outcomes, indices_of_remembered)
+        known = RememberedKeys(in_order.digests, in_order.sort_values, outcomes, indices_of_remembered)
         survivors = find_survivors(known, arrived, horizon=0)
-        remembered = LocatedRows(in_order.words, files, indices_of_remembered, in_order.sort_values)
+        remembered = LocatedRows(in_order.digests, files, indices_of_remembered, in_order.sort_values)
         gather_rows(survivors.winning_rows, remembered, arriving)
-    _warm_index_kernels(in_order.words)
+    _warm_index_kernels(in_order.digests)
     _warm_parquet_kernels(numbers)
 
 
-def _warm_index_kernels(words: Words) -> None:
+def _warm_index_kernels(digests: Digests) -> None:
     """Kernels that read index files in their stored form."""
-    raw = np.frombuffer(words.byteswap().tobytes(), np.uint32).reshape(-1, 5)
-    find_digests(raw, words)
+    raw = np.frombuffer(digests.byteswap().tobytes(), np.uint32).reshape(-1, 5)
+    find_digests(raw, digests)
     live = LiveRows.of(LiveFiles.of(np.array([1], np.int32)), np.array([_ROWS]), {0: np.array([1])})
     file_numbers, row_indices = np.ones(_ROWS, np.int32), np.arange(_ROWS)
     count_live(live, file_numbers, row_indices, np.zeros(1, np.int64))

@@ -98,12 +98,12 @@ class _Key:
 
     columns: tuple[str, ...]
     schema: pa.Schema
-    words: npt.NDArray[np.uint32]
+    digests: npt.NDArray[np.uint32]
     bounds: Mapping[str, Scalar]
 
     @property
     def digest(self) -> bytes:
-        return self.words.byteswap().tobytes()
+        return self.digests.byteswap().tobytes()
 
 
 @dataclass(frozen=True)
@@ -408,8 +408,8 @@ def _key(schema: pa.Schema, key: KeyValues, *, is_known: bool) -> _Key:
         row = pa.table({name: pa.array([key[name]], types.field(name).type) for name in columns}, schema=types)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise Invalid(f"the key does not have the types of its columns: {error}") from error
-    words = digest_keys([canonical_column(name, row.column(name)) for name in columns], 1)
-    return _Key(columns, types, words, _bounds_of(row))
+    digests = digest_keys([canonical_column(name, row.column(name)) for name in columns], 1)
+    return _Key(columns, types, digests, _bounds_of(row))
 
 
 def _bounds_of(row: pa.Table) -> dict[str, Scalar]:
@@ -446,8 +446,8 @@ def _rows_of_key(stream: PartitionStream, file: TabularFile, key: _Key) -> npt.N
         if set(batch.schema.names) != set(key.columns):
             raise Invalid(f"{file.uri} lacks a key column")
         columns = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in key.columns]
-        words = digest_keys(columns, batch.num_rows)
-        found.append(np.flatnonzero((words == key.words).all(axis=1)) + first)
+        digests = digest_keys(columns, batch.num_rows)
+        found.append(np.flatnonzero((digests == key.digests).all(axis=1)) + first)
         first += batch.num_rows
     return np.concatenate(found)
 

@@ -20,7 +20,7 @@ from compactor.index.layout import TOMBSTONE_FILE_NUMBER, IndexRows
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
@@ -77,9 +77,9 @@ def _index(stream: PartitionStream, compacted: CompactedStream, problems: list[s
     for bucket in sorted({file.hash_bucket for file in compacted.index_files}):
         files = [file for file in compacted.index_files if file.hash_bucket == bucket]
         rows = read_bucket(stream.location, files, no_sort_columns)
-        if (hash_buckets(rows.words, compacted.hash_bucket_count) != bucket).any():
+        if (hash_buckets(rows.digests, compacted.hash_bucket_count) != bucket).any():
             problems.append(f"hash bucket {bucket} holds digests of other buckets")
-        if not _strictly_ascending(rows.words):
+        if not _strictly_ascending(rows.digests):
             problems.append(f"hash bucket {bucket} is not sorted by digest, or has a digest twice")
         buckets.append(rows)
     if not buckets:
@@ -89,8 +89,8 @@ def _index(stream: PartitionStream, compacted: CompactedStream, problems: list[s
     return IndexRows.concatenate(buckets)
 
 
-def _strictly_ascending(words: Words) -> bool:
-    later, earlier = words[1:], words[:-1]
+def _strictly_ascending(digests: Digests) -> bool:
+    later, earlier = digests[1:], digests[:-1]
     differs = later != earlier
     first = differs.argmax(axis=1)
     rows = np.arange(len(first))
@@ -102,28 +102,28 @@ def _audit_file(
 ) -> Iterator[str]:
     file = compacted.files[file_number]
     here = rows.take(np.flatnonzero(rows.file_numbers == file_number))
-    words = _digests_in(stream, compacted, file_number)
-    if len(words) != file.rows:
-        yield f"{file.path} holds {counted(len(words), 'row')}, the log says {file.rows}"
-    due = np.ones(len(words), np.int64)
+    digests = _digests_in(stream, compacted, file_number)
+    if len(digests) != file.rows:
+        yield f"{file.path} holds {counted(len(digests), 'row')}, the log says {file.rows}"
+    due = np.ones(len(digests), np.int64)
     for vector in compacted.deletion_vectors:
         if vector.file_number == file_number:
             due[read_dead_rows(stream.location, vector)] = 0
-    pointed = np.bincount(here.row_indices[here.row_indices < len(words)], minlength=len(words))
+    pointed = np.bincount(here.row_indices[here.row_indices < len(digests)], minlength=len(digests))
     if len(here) != int(due.sum()) or (pointed != due).any():
         yield (
             f"{file.path}: {int((pointed < due).sum())} of its live rows without a pointer, "
             f"{int((pointed > due).sum())} with too many, "
-            f"{int((here.row_indices >= len(words)).sum())} pointers past its end"
+            f"{int((here.row_indices >= len(digests)).sum())} pointers past its end"
         )
         return
-    wrong = (words[here.row_indices] != here.words).any(axis=1)
+    wrong = (digests[here.row_indices] != here.digests).any(axis=1)
     if wrong.any():
         first = int(here.row_indices[np.flatnonzero(wrong)[0]])
         yield f"{file.path}: {int(wrong.sum())} pointers lead to rows of other keys, the first to row {first}"
 
 
-def _digests_in(stream: PartitionStream, compacted: CompactedStream, file_number: int) -> Words:
+def _digests_in(stream: PartitionStream, compacted: CompactedStream, file_number: int) -> Digests:
     file = compacted.files[file_number]
     pieces: list[npt.NDArray[np.uint32]] = [np.empty((0, 5), np.uint32)]
     source = TabularFile(stream.uri_of(file.path), file.content_type, file.size_bytes)

@@ -49,10 +49,12 @@ def lookup(
     if compacted is None:
         raise Invalid(f"{stream} has no index yet: compact it first")
     schema = parse_schema(compacted.last_round.compacted_schema)
-    words = digest_keys([canonical_column(name, _value(schema, name, key[name])) for name in _names(compacted, key)], 1)
-    bucket = int(hash_buckets(words, compacted.hash_bucket_count)[0])
+    digests = digest_keys(
+        [canonical_column(name, _value(schema, name, key[name])) for name in _names(compacted, key)], 1
+    )
+    bucket = int(hash_buckets(digests, compacted.hash_bucket_count)[0])
     files = [file for file in compacted.index_files if file.hash_bucket == bucket]
-    digest = words.byteswap().tobytes()
+    digest = digests.byteswap().tobytes()
     begin_ends(stream.location, [_source(stream, file) for file in _likely_files(compacted, key)])
     pointer = find_pointer(_index_reads(store, files, digest), files, digest)
     if pointer is None:

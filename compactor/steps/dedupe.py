@@ -27,7 +27,7 @@ from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.live_rows import count_live
 from compactor.kernels.pointers import RanksWithinFiles, files_of_places
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encoded_width
 from compactor.kernels.survivors import (
     ERASED,
@@ -156,12 +156,12 @@ def dedupe_bucket(
     Yields the pieces of a `DedupedBucket` as it finds them, so the run is never whole in memory; returns counts.
     """
     arrived = _arrange(step, blocks)
-    prefetch = Prefetch(arrived.rows.words, file_numbers=True, everything=False, kept_bytes=step.index_bytes_kept)
+    prefetch = Prefetch(arrived.rows.digests, file_numbers=True, everything=False, kept_bytes=step.index_bytes_kept)
     older = open_bucket(step.sources.location, bucket.older, step.hash_bucket_count, prefetch)
-    remembered = _remember(step, bucket.absorbed, older, arrived.rows.words)
+    remembered = _remember(step, bucket.absorbed, older, arrived.rows.digests)
     survivors = find_survivors(
         RememberedKeys(
-            remembered.rows.words, remembered.rows.sort_values, remembered.outcomes, remembered.rows.row_indices
+            remembered.rows.digests, remembered.rows.sort_values, remembered.outcomes, remembered.rows.row_indices
         ),
         arrived.rows,
         step.horizon,
@@ -181,11 +181,11 @@ def dedupe_bucket(
 
 
 def _remember(
-    step: DedupeStep, absorbed: Sequence[IndexFile], older: Sequence[IndexSegment], words: Words
+    step: DedupeStep, absorbed: Sequence[IndexFile], older: Sequence[IndexSegment], digests: Digests
 ) -> _Remembered:
     segments = open_bucket(step.sources.location, absorbed, step.hash_bucket_count)
     pieces = [segment.rows(step.sort_columns) for segment in segments]
-    hits = [segment.find(words) for segment in older]
+    hits = [segment.find(digests) for segment in older]
     absorbed_count = sum(len(piece) for piece in pieces)
     pieces += [segment.rows(step.sort_columns, found) for segment, found in zip(older, hits, strict=True)]
     rows, kept = overlay(pieces or [no_rows(step.sort_columns)])
@@ -200,16 +200,18 @@ def _arrange(step: DedupeStep, blocks: list[HashedRows]) -> _Arrived:
     ordinals, row_counts = _files_of(blocks)
     seconds = sum(block.seconds for block in blocks)
     peak = max((block.peak_memory_bytes for block in blocks), default=0)
-    words, row_indices = [block.words for block in blocks], [block.row_indices for block in blocks]
+    digests, row_indices = [block.digests for block in blocks], [block.row_indices for block in blocks]
     sort_values = [block.sort_values for block in blocks]
     blocks.clear()
-    if int(row_counts.sum()) != sum(len(piece) for piece in words):
-        raise ValueError(f"{sum(len(piece) for piece in words)} pointer records of files with {row_counts.sum()} rows")
-    in_order = sort_by_digest(words, row_indices, sort_values, encoded_width(step.sort_columns))
+    if int(row_counts.sum()) != sum(len(piece) for piece in digests):
+        raise ValueError(
+            f"{sum(len(piece) for piece in digests)} pointer records of files with {row_counts.sum()} rows"
+        )
+    in_order = sort_by_digest(digests, row_indices, sort_values, encoded_width(step.sort_columns))
     deltas = ordinals - step.sources.compacted_count
     file_bounds = np.concatenate(([0], np.cumsum(row_counts))).astype(np.int64)
     rows = ArrivingRows(
-        words=in_order.words,
+        digests=in_order.digests,
         files=files_of_places(in_order.places, file_bounds),
         sort_values=in_order.sort_values,
         operations=step.sources.operations[deltas],
@@ -238,10 +240,10 @@ def _new_run(remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -
         kept = np.flatnonzero(~left_to_older)
         winning_rows, outcomes = winning_rows[kept], outcomes[kept]
     compacted = LocatedRows(
-        remembered.rows.words, remembered.ordinals, remembered.rows.row_indices, remembered.rows.sort_values
+        remembered.rows.digests, remembered.ordinals, remembered.rows.row_indices, remembered.rows.sort_values
     )
     arriving = DeltaRows(
-        arrived.rows.words, arrived.rows.files, arrived.row_indices, arrived.rows.sort_values, arrived.ordinals
+        arrived.rows.digests, arrived.rows.files, arrived.row_indices, arrived.rows.sort_values, arrived.ordinals
     )
     pieces = [slice(start, start + KEYS_PER_PIECE) for start in range(0, max(len(winning_rows), 1), KEYS_PER_PIECE)]
     ranks = RanksWithinFiles(arrived.places, arrived.rows.files, arrived.file_bounds)
@@ -276,7 +278,7 @@ def _located(
         arrived.rows.files[winning_rows[arriving_deletes] - known]
     ]
     run.row_indices[others[outcomes[others] == ERASED]] = 0
-    return NewRun(run.words, outcomes, run.ordinals, run.row_indices, ranks, run.sort_values)
+    return NewRun(run.digests, outcomes, run.ordinals, run.row_indices, ranks, run.sort_values)
 
 
 def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_]:
@@ -312,7 +314,7 @@ def _count(
         hash_bucket=hash_bucket,
         ordinals=sources.astype(np.int32),
         rows=live_rows_of_sources[sources],
-        rows_in=absorbed_live + rows_in_older + len(arrived.rows.words),
+        rows_in=absorbed_live + rows_in_older + len(arrived.rows.digests),
         rows_deduplicated=survivors.rows_deduplicated,
         rows_deleted=survivors.rows_deleted,
         tombstones_added=int((survivors.outcomes == TOMBSTONE).sum()) - tombstones_before,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encode_sort_values, encoded_width
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt
@@ -38,7 +38,7 @@ class HashedRows:
     """Consecutive row pointers of one hash bucket from one task: 24 bytes a row, and the sort values.
 
     ordinals, row_counts  one per source file that has rows here, in ordinal order
-    words                 (rows, 5), file after file
+    digests               (rows, 5), file after file
     row_indices           uint32 (rows,), or uint64 where a file has more rows: rows in their file, ascending
     sort_values           uint8 (rows, width), encoded
     seconds               the time of the task, in equal parts over its records
@@ -46,7 +46,7 @@ class HashedRows:
 
     ordinals: npt.NDArray[np.int32]
     row_counts: npt.NDArray[np.int64]
-    words: Words
+    digests: Digests
     row_indices: npt.NDArray[np.unsignedinteger]
     sort_values: npt.NDArray[np.uint8]
     seconds: float
@@ -91,7 +91,7 @@ def hash_files(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[tuple[i
     clock = SystemClock()
     started = clock.monotonic_seconds()
     for held in _read(step, files):
-        order, bounds = group_by_bucket(hash_buckets(held.words, step.hash_bucket_count), step.hash_bucket_count)
+        order, bounds = group_by_bucket(hash_buckets(held.digests, step.hash_bucket_count), step.hash_bucket_count)
         pieces = [
             (bucket, slice(start, min(start + ROWS_PER_PIECE, int(bounds[bucket + 1]))))
             for bucket in np.flatnonzero(np.diff(bounds)).tolist()
@@ -114,7 +114,7 @@ class _HeldRows:
     index_type  of row indices
     """
 
-    words: Words
+    digests: Digests
     sort_values: npt.NDArray[np.uint8]
     ordinals: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
@@ -129,7 +129,7 @@ class _HeldRows:
         return HashedRows(
             ordinals=self.ordinals[present],
             row_counts=row_counts[present],
-            words=self.words.take(rows, axis=0),
+            digests=self.digests.take(rows, axis=0),
             row_indices=row_indices.astype(self.index_type),
             sort_values=self.sort_values.take(rows, axis=0),
             seconds=seconds,
@@ -141,7 +141,7 @@ class _Room:
     """Collects rows until its memory is full."""
 
     def __init__(self, rows: int, width: int, index_type: type[np.unsignedinteger]) -> None:
-        self._words = np.empty((rows, 5), np.uint32)
+        self._digests = np.empty((rows, 5), np.uint32)
         self._sort_values = np.empty((rows, width), np.uint8)
         self._index_type = index_type
         self._parts: list[tuple[int, int, int]] = []
@@ -149,22 +149,22 @@ class _Room:
 
     @property
     def left(self) -> int:
-        return len(self._words) - self.filled
+        return len(self._digests) - self.filled
 
     def begin(self, ordinal: int, first_row: int) -> None:
         """The next rows are of this file, starting at this row."""
         self._parts.append((ordinal, self.filled, first_row))
 
-    def put(self, words: Words, sort_values: npt.NDArray[np.uint8]) -> None:
-        rows = slice(self.filled, self.filled + len(words))
-        self._words[rows], self._sort_values[rows] = words, sort_values
+    def put(self, digests: Digests, sort_values: npt.NDArray[np.uint8]) -> None:
+        rows = slice(self.filled, self.filled + len(digests))
+        self._digests[rows], self._sort_values[rows] = digests, sort_values
         self.filled = rows.stop
 
     def take_out(self) -> _HeldRows:
         """The held rows; the next rows overwrite them."""
         ordinals, starts, first_rows = (np.array(numbers, np.int64) for numbers in zip(*self._parts, strict=True))
         held = _HeldRows(
-            self._words[: self.filled],
+            self._digests[: self.filled],
             self._sort_values[: self.filled],
             ordinals.astype(np.int32),
             np.append(starts, self.filled),
@@ -187,22 +187,22 @@ def _read(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[_HeldRows]:
     for file, _ in zip(files, ahead, strict=True):
         first_row = 0
         room.begin(file.ordinal, 0)
-        for words, sort_values in _read_keys(step, file):
-            counter.add(len(words))
+        for digests, sort_values in _read_keys(step, file):
+            counter.add(len(digests))
             start = 0
-            while start < len(words):
+            while start < len(digests):
                 if not room.left:
                     yield room.take_out()
                     room.begin(file.ordinal, first_row)
-                end = min(start + room.left, len(words))
-                room.put(words[start:end], sort_values[start:end])
+                end = min(start + room.left, len(digests))
+                room.put(digests[start:end], sort_values[start:end])
                 first_row += end - start
                 start = end
     if room.filled:
         yield room.take_out()
 
 
-def _read_keys(step: HashStep, file: DeltaSource) -> Iterator[tuple[Words, npt.NDArray[np.uint8]]]:
+def _read_keys(step: HashStep, file: DeltaSource) -> Iterator[tuple[Digests, npt.NDArray[np.uint8]]]:
     """Digests and encoded sort values of a file's rows, in file order."""
     rows = 0
     for batch in read_batches(step.location, file.file, _columns_to_read(step), step.schema, step.own_parquet_pages):

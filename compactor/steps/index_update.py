@@ -241,10 +241,10 @@ def _with_rows(step: FinishStep, run: NewRun, leaving: Sequence[_LeavingRows]) -
     if not leaving:
         return run
     taken = IndexRows.concatenate([each.segment.rows(step.sort_columns, each.places) for each in leaving])
-    words = np.concatenate([run.words, taken.words])
-    order = digest_order(words)
+    digests = np.concatenate([run.digests, taken.digests])
+    order = digest_order(digests)
     return NewRun(
-        words=words.take(order, axis=0),
+        digests=digests.take(order, axis=0),
         outcomes=np.concatenate([run.outcomes, np.full(len(taken), LIVE, np.uint8)]).take(order),
         ordinals=np.concatenate([run.ordinals, *(each.ordinals for each in leaving)]).take(order),
         row_indices=np.concatenate([run.row_indices, taken.row_indices]).take(order),
@@ -281,13 +281,13 @@ def _index_rows(
 ) -> IndexRows:
     """The new run in the form of the index: moving rows have their new pointers."""
     if moves.all():
-        return IndexRows(run.words, new_numbers, new_indices, run.sort_values)
+        return IndexRows(run.digests, new_numbers, new_indices, run.sort_values)
     file_numbers = np.where(run.outcomes == ERASED, VOID_FILE_NUMBER, TOMBSTONE_FILE_NUMBER)
     file_numbers, row_indices = file_numbers.astype(np.int32), run.row_indices.copy()
     stays = run.is_row & ~moves
     file_numbers[stays] = step.sources.file_numbers[run.ordinals[stays]]
     file_numbers[moves], row_indices[moves] = new_numbers, new_indices
-    return IndexRows(run.words, file_numbers, row_indices, run.sort_values)
+    return IndexRows(run.digests, file_numbers, row_indices, run.sort_values)
 
 
 def _repoint(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.survivors import LIVE
 
 Int32s = npt.NDArray[np.int32]
@@ -32,7 +32,7 @@ class NewRun:
     ranks        int32 (keys,): rank of a delta row among this bucket's survivors in its file; undefined for others
     """
 
-    words: Words
+    digests: Digests
     outcomes: Outcomes
     ordinals: Int32s
     row_indices: Int64s
@@ -65,15 +65,15 @@ class NewRun:
 
     def put(self, start: int, part: NewRun) -> None:
         """Copies a piece to `start`."""
-        keys = slice(start, start + len(part.words))
-        self.words[keys], self.outcomes[keys], self.sort_values[keys] = part.words, part.outcomes, part.sort_values
+        keys = slice(start, start + len(part.digests))
+        self.digests[keys], self.outcomes[keys], self.sort_values[keys] = part.digests, part.outcomes, part.sort_values
         self.ordinals[keys], self.row_indices[keys], self.ranks[keys] = part.ordinals, part.row_indices, part.ranks
 
     def __reduce__(self) -> tuple[object, ...]:
         # Spark keeps the run between its two jobs: narrow numbers are less to write and read.
         numbers = narrowest(self.ordinals), narrowest(self.row_indices), narrowest(self.ranks)
         outcomes = None if self.is_row.all() else self.outcomes
-        return _restore_run, (self.words, outcomes, *numbers, self.sort_values)
+        return _restore_run, (self.digests, outcomes, *numbers, self.sort_values)
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,15 @@ class DedupedBucket:
         first = next(in_order)
         run = NewRun.empty(first.keys_in_all, first.run.sort_values.shape[1])
         run.put(0, first.run)
-        filled = len(first.run.words)
+        filled = len(first.run.digests)
         for piece in in_order:
             run.put(filled, piece.run)
-            filled += len(piece.run.words)
+            filled += len(piece.run.digests)
         return cls(run, first.died)
 
 
 def _restore_run(
-    words: Words,
+    digests: Digests,
     outcomes: Outcomes | None,
     ordinals: npt.NDArray[np.signedinteger],
     row_indices: npt.NDArray[np.signedinteger],
@@ -138,9 +138,9 @@ def _restore_run(
 ) -> NewRun:
     """`outcomes`: None where every key is LIVE."""
     if outcomes is None:
-        outcomes = np.full(len(words), LIVE, np.uint8)
+        outcomes = np.full(len(digests), LIVE, np.uint8)
     numbers = ordinals.astype(np.int32), row_indices.astype(np.int64), ranks.astype(np.int32)
-    return NewRun(words, outcomes, *numbers, sort_values)
+    return NewRun(digests, outcomes, *numbers, sort_values)
 
 
 def narrowest(numbers: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:

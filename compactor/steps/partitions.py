@@ -41,7 +41,7 @@ def dedupe_partition(
     done = RowCounter(step.progress)
     arrived = []
     for block in blocks:
-        done.add(len(block.words))
+        done.add(len(block.digests))
         arrived.append(block)
     deduping = dedupe_bucket(step, bucket, arrived)
     while True:
@@ -50,7 +50,7 @@ def dedupe_partition(
         except StopIteration as end:
             counts: BucketCounts = end.value
             return counts
-        done.add(len(piece.run.words))
+        done.add(len(piece.run.digests))
         yield piece
 
 
@@ -64,7 +64,7 @@ def finish_partition(
 
 def _counted(pieces: Iterable[BucketPiece], done: RowCounter) -> Iterator[BucketPiece]:
     for piece in pieces:
-        done.add(len(piece.run.words))
+        done.add(len(piece.run.digests))
         yield piece
 
 

@@ -50,7 +50,7 @@ def old_buckets(plan: RehashPlan) -> list[tuple[IndexFile, ...]]:
 def split_bucket(step: RehashStep, files: Sequence[IndexFile]) -> Iterator[tuple[int, IndexRows]]:
     """Reads one old bucket; yields (new hash bucket, its rows) for every new bucket that gets any."""
     rows = read_bucket(step.location, files, step.sort_columns, step.from_hash_bucket_count)
-    order, bounds = group_by_bucket(hash_buckets(rows.words, step.hash_bucket_count), step.hash_bucket_count)
+    order, bounds = group_by_bucket(hash_buckets(rows.digests, step.hash_bucket_count), step.hash_bucket_count)
     for bucket in np.flatnonzero(np.diff(bounds)):
         yield int(bucket), rows.take(order[bounds[bucket] : bounds[bucket + 1]])
 
@@ -61,6 +61,6 @@ def join_bucket(step: RehashStep, hash_bucket: int, blocks: Iterable[IndexRows])
     if not pieces:
         return ()
     rows = IndexRows.concatenate(pieces)
-    rows = rows.take(digest_order(rows.words))
+    rows = rows.take(digest_order(rows.digests))
     task_attempt = new_task_attempt(SystemClock())
     return write_bucket(step.location, step.target, hash_bucket, rows, step.sort_columns, task_attempt)

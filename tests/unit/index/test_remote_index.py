@@ -19,7 +19,7 @@ from compactor.index.paged_file import PAGE_BYTES, KeptFiles, PagedFile
 from compactor.index.range_lookup import expected_ranges, find_pointer
 from compactor.index.remote_search import RemoteSearch, RunPlace, expected_rows
 from compactor.kernels.search import find_digests
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
 from compactor.storage.local import LocalStore
@@ -33,14 +33,14 @@ FOLDER = TableFolder("ACME.ORDERS.V1").stream({})
 SOME = Prefetch(file_numbers=True, everything=False)
 
 
-def sorted_words(count: int, seed: int) -> Words:
+def sorted_digests(count: int, seed: int) -> Digests:
     """Uniform digests in order, as SHA-1 gives them."""
-    words = np.random.default_rng(seed).integers(0, 2**32, (count, 5), np.uint32, endpoint=False)
-    return words[np.lexsort(words.T[::-1])]
+    digests = np.random.default_rng(seed).integers(0, 2**32, (count, 5), np.uint32, endpoint=False)
+    return digests[np.lexsort(digests.T[::-1])]
 
 
-def raw_of(words: Words) -> Words:
-    return np.ascontiguousarray(words.astype(">u4")).view(np.uint32)
+def raw_of(digests: Digests) -> Digests:
+    return np.ascontiguousarray(digests.astype(">u4")).view(np.uint32)
 
 
 # Few different values a column, so that digests begin alike, and runs of them lie far from where they are expected.
@@ -53,15 +53,15 @@ _ODD_DIGESTS = st.lists(
 def test_a_remote_search_finds_what_a_search_of_everything_finds_however_the_digests_lie(
     held: list[tuple[int, ...]], asked: list[tuple[int, ...]], before: int, after: int
 ) -> None:
-    words, wanted = (np.array(sorted(each), np.uint32).reshape(-1, 5) for each in (held, asked))
-    raw, there = raw_of(words), np.zeros(len(words), np.bool_)
+    digests, wanted = (np.array(sorted(each), np.uint32).reshape(-1, 5) for each in (held, asked))
+    raw, there = raw_of(digests), np.zeros(len(digests), np.bool_)
     at_hand = np.zeros_like(raw)
 
     def need(rows: Sequence[tuple[int, int]]) -> None:
         for low, high in rows:
             at_hand[low:high], there[low:high] = raw[low:high], True
 
-    place = RunPlace(before, before + len(words) + after)
+    place = RunPlace(before, before + len(digests) + after)
     found = RemoteSearch(at_hand, wanted, place, need).positions()
 
     assert found.tolist() == find_digests(raw, wanted).tolist()
@@ -70,32 +70,32 @@ def test_a_remote_search_finds_what_a_search_of_everything_finds_however_the_dig
 
 @pytest.mark.parametrize("count", [1, 30, 3_000])
 def test_a_remote_search_reads_the_rows_around_its_digests_and_no_others(count: int) -> None:
-    words = sorted_words(1_000_000, seed=1)
-    raw = raw_of(words)
+    digests = sorted_digests(1_000_000, seed=1)
+    raw = raw_of(digests)
     asked: list[tuple[int, int]] = []
-    wanted = words[np.sort(np.random.default_rng(count).choice(len(words), count, replace=False))]
+    wanted = digests[np.sort(np.random.default_rng(count).choice(len(digests), count, replace=False))]
 
-    found = RemoteSearch(raw, wanted, RunPlace(0, len(words)), asked.extend).positions()
+    found = RemoteSearch(raw, wanted, RunPlace(0, len(digests)), asked.extend).positions()
 
     assert len(found) == count
     read = sum(high - low for low, high in asked)
-    assert read <= min(count * 4 * (1_000 + 1), len(words)) * 1.05
+    assert read <= min(count * 4 * (1_000 + 1), len(digests)) * 1.05
     assert read >= count
 
 
 def test_a_search_for_most_pages_asks_for_all_rows_at_once() -> None:
-    words = sorted_words(100_000, seed=2)
-    assert expected_rows(words[::100], RunPlace(0, len(words)), len(words)) == [(0, len(words))]
+    digests = sorted_digests(100_000, seed=2)
+    assert expected_rows(digests[::100], RunPlace(0, len(digests)), len(digests)) == [(0, len(digests))]
 
 
 class Written:
     """A bucket's index in a folder, and the same as remote objects."""
 
-    def __init__(self, folder: Path, runs: Sequence[Words], rows_per_file: int, repointed: bool = False) -> None:
+    def __init__(self, folder: Path, runs: Sequence[Digests], rows_per_file: int, repointed: bool = False) -> None:
         self.location = StoreLocation(f"file://{folder}")
         self.files: list[IndexFile] = []
-        for number, words in enumerate(runs, 1):
-            rows = IndexRows(words, *_pointers(len(words), number), np.empty((len(words), 0), np.uint8))
+        for number, digests in enumerate(runs, 1):
+            rows = IndexRows(digests, *_pointers(len(digests), number), np.empty((len(digests), 0), np.uint8))
             target = IndexTarget(FOLDER, number, f"c{number}", rows_per_file)
             self.files += write_bucket(self.location, target, 0, rows, (), "a1")
         if repointed and self.files:
@@ -126,41 +126,41 @@ def test_a_remote_bucket_says_what_the_same_files_say_in_a_folder(
     sizes: list[int], rows_per_file: int, share: float, repointed: bool, seed: int
 ) -> None:
     with fresh_folder() as folder:
-        runs = [sorted_words(size, seed + number) for number, size in enumerate(sizes)]
+        runs = [sorted_digests(size, seed + number) for number, size in enumerate(sizes)]
         written = Written(folder, runs, rows_per_file, repointed)
         random = np.random.default_rng(seed)
-        everything = np.concatenate([*runs, sorted_words(50, seed + 99)])
-        words = everything[random.random(len(everything)) <= share]
-        words = np.unique(words[np.lexsort(words.T[::-1])], axis=0)
+        everything = np.concatenate([*runs, sorted_digests(50, seed + 99)])
+        digests = everything[random.random(len(everything)) <= share]
+        digests = np.unique(digests[np.lexsort(digests.T[::-1])], axis=0)
         near = open_bucket(written.location, written.files)
         far = open_bucket(
             written.location,
             written.files,
             None,
-            Prefetch(words, file_numbers=True, everything=False),
+            Prefetch(digests, file_numbers=True, everything=False),
             written.reader(),
         )
         assert [segment.file for segment in far] == [segment.file for segment in near]
         for ours, theirs in zip(far, near, strict=True):
-            found = ours.find(words)
-            assert found.tolist() == theirs.find(words).tolist()
+            found = ours.find(digests)
+            assert found.tolist() == theirs.find(digests).tolist()
             assert (ours.file_numbers == theirs.file_numbers).all()
             assert (ours.row_indices_at(found) == theirs.row_indices[found]).all()
             asked = random.random(ours.file.rows) < 0.1
             assert (ours.row_indices_where(partial(np.array, asked))[asked] == theirs.row_indices[asked]).all()
             one, other = ours.rows((), found), theirs.rows((), found)
-            assert (one.words == other.words).all()
+            assert (one.digests == other.digests).all()
             assert (one.file_numbers == other.file_numbers).all()
             assert (one.row_indices == other.row_indices).all()
-            assert (ours.rows(()).words == theirs.rows(()).words).all()
+            assert (ours.rows(()).digests == theirs.rows(()).digests).all()
 
 
 def test_no_byte_of_an_index_is_fetched_twice_in_a_round_and_columns_that_nobody_asks_for_never(tmp_path: Path) -> None:
     rows = 400_000
-    words = sorted_words(rows, seed=5)
-    written = Written(tmp_path, [words], rows)
+    digests = sorted_digests(rows, seed=5)
+    written = Written(tmp_path, [digests], rows)
     reader = written.reader()
-    arriving = words[::50]
+    arriving = digests[::50]
 
     [segment] = open_bucket(
         written.location, written.files, 1, Prefetch(arriving, file_numbers=True, everything=False), reader
@@ -180,9 +180,9 @@ def test_no_byte_of_an_index_is_fetched_twice_in_a_round_and_columns_that_nobody
 
 
 def test_a_few_arriving_keys_cost_their_pages_of_a_large_index(tmp_path: Path) -> None:
-    words = sorted_words(400_000, seed=6)
-    written = Written(tmp_path, [words], len(words))
-    arriving = words[[1_000, 200_000]]
+    digests = sorted_digests(400_000, seed=6)
+    written = Written(tmp_path, [digests], len(digests))
+    arriving = digests[[1_000, 200_000]]
 
     [segment] = open_bucket(written.location, written.files, 1, Prefetch(arriving, everything=False), written.reader())
 
@@ -213,7 +213,7 @@ def test_pages_in_small_gaps_come_along_and_none_comes_twice() -> None:
 
 
 def test_an_index_file_that_is_shorter_than_the_log_says_is_corrupt_and_named(tmp_path: Path) -> None:
-    written = Written(tmp_path, [sorted_words(10_000, seed=7)], 10_000)
+    written = Written(tmp_path, [sorted_digests(10_000, seed=7)], 10_000)
     uri = next(iter(written.objects.objects))
     written.objects.objects[uri] = written.objects.objects[uri][:-100]
     with pytest.raises(Corrupt, match=uri):
@@ -221,10 +221,10 @@ def test_an_index_file_that_is_shorter_than_the_log_says_is_corrupt_and_named(tm
 
 
 def test_a_remote_file_of_another_bucket_is_noticed_by_the_digests_that_are_read(tmp_path: Path) -> None:
-    words = sorted_words(10_000, seed=8)
-    written = Written(tmp_path, [words], 10_000)
+    digests = sorted_digests(10_000, seed=8)
+    written = Written(tmp_path, [digests], 10_000)
     with pytest.raises(Corrupt, match="holds digests of other hash buckets than 0"):
-        open_bucket(written.location, written.files, 7, Prefetch(words[:100], everything=False), written.reader())
+        open_bucket(written.location, written.files, 7, Prefetch(digests[:100], everything=False), written.reader())
 
 
 @given(
@@ -237,7 +237,7 @@ def test_a_lookup_hardly_ever_needs_more_than_the_ranges_that_are_asked_for_at_o
     sizes: list[int], rows_per_file: int, repointed: bool, seed: int
 ) -> None:
     with fresh_folder() as folder:
-        runs = [sorted_words(size, seed + number) for number, size in enumerate(sizes)]
+        runs = [sorted_digests(size, seed + number) for number, size in enumerate(sizes)]
         written = Written(folder, runs, rows_per_file, repointed)
         store = LocalStore(written.location)
         random = np.random.default_rng(seed)

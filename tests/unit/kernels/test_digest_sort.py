@@ -11,45 +11,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.kernels.digest_sort import digest_order, sort_by_digest
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 
 # Real digests are uniform. Words from so few values tie, and share their leading bits, at every place.
 _WORD = st.sampled_from([0, 1, 2**24, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
 _PIECES = st.lists(st.lists(st.tuples(_WORD, _WORD, _WORD, _WORD, _WORD), max_size=40), max_size=4)
 
 
-def plain_order(words: Words) -> npt.NDArray[np.intp]:
+def plain_order(digests: Digests) -> npt.NDArray[np.intp]:
     """By NumPy's own stable sort, the most significant word last, as it wants them."""
-    return np.lexsort([words[:, word] for word in reversed(range(5))])
+    return np.lexsort([digests[:, word] for word in reversed(range(5))])
 
 
-def check_sorted(pieces: list[Words], width: int) -> None:
-    words = np.concatenate([np.empty((0, 5), np.uint32), *pieces])
-    values = np.arange(len(words) * width).astype(np.uint8).reshape(len(words), width)
+def check_sorted(pieces: list[Digests], width: int) -> None:
+    digests = np.concatenate([np.empty((0, 5), np.uint32), *pieces])
+    values = np.arange(len(digests) * width).astype(np.uint8).reshape(len(digests), width)
     cuts = np.cumsum([0, *map(len, pieces)])
     values_of_pieces = [values[start:end] for start, end in pairwise(cuts)]
     indices_of_pieces = [np.arange(start, end).astype(np.uint32) * 3 for start, end in pairwise(cuts)]
-    given_words = list(pieces)
-    found = sort_by_digest(given_words, indices_of_pieces, values_of_pieces, width)
-    order = plain_order(words)
+    given_digests = list(pieces)
+    found = sort_by_digest(given_digests, indices_of_pieces, values_of_pieces, width)
+    order = plain_order(digests)
     assert (found.places == order).all()
-    assert (found.words == words[order]).all()
+    assert (found.digests == digests[order]).all()
     assert (found.row_indices == order * 3).all()
     assert (found.sort_values == values[order]).all()
-    assert given_words == indices_of_pieces == values_of_pieces == []
-    assert (digest_order(words) == order).all()
+    assert given_digests == indices_of_pieces == values_of_pieces == []
+    assert (digest_order(digests) == order).all()
 
 
 @given(_PIECES, st.sampled_from([0, 1, 9]))
-def test_any_words_come_in_digest_order_with_their_values(pieces: list[list[tuple[int, ...]]], width: int) -> None:
+def test_any_digests_come_in_digest_order_with_their_values(pieces: list[list[tuple[int, ...]]], width: int) -> None:
     check_sorted([np.array(piece, np.uint32).reshape(-1, 5) for piece in pieces], width)
 
 
 @pytest.mark.parametrize("rows", [8_191, 8_192, 50_000, 3_000_000])
 def test_many_uniform_digests_with_repeats_come_in_stable_order(rows: int) -> None:
-    words = np.random.default_rng(rows).integers(0, 2**32, (rows, 5), dtype=np.uint32)
-    words[rows // 2 :] = words[: rows - rows // 2]
-    check_sorted([words[: rows // 3], words[rows // 3 :]], 2)
+    digests = np.random.default_rng(rows).integers(0, 2**32, (rows, 5), dtype=np.uint32)
+    digests[rows // 2 :] = digests[: rows - rows // 2]
+    check_sorted([digests[: rows // 3], digests[rows // 3 :]], 2)
 
 
 def test_rows_of_one_digest_keep_their_order() -> None:

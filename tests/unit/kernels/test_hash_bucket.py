@@ -19,9 +19,9 @@ _WORD = st.integers(0, 2**32 - 1)
 def test_the_bucket_is_the_digest_as_a_big_endian_number_modulo_the_count(
     rows: list[tuple[int, ...]], hash_bucket_count: int
 ) -> None:
-    words = np.array(rows, np.uint32).reshape(-1, 5)
-    plain = [int.from_bytes(row.astype(">u4").tobytes(), "big") % hash_bucket_count for row in words]
-    assert hash_buckets(words, hash_bucket_count).tolist() == plain
+    digests = np.array(rows, np.uint32).reshape(-1, 5)
+    plain = [int.from_bytes(row.astype(">u4").tobytes(), "big") % hash_bucket_count for row in digests]
+    assert hash_buckets(digests, hash_bucket_count).tolist() == plain
 
 
 @given(st.lists(st.integers(0, 6), max_size=40))
@@ -35,6 +35,6 @@ def test_rows_are_grouped_by_bucket_in_their_old_order(buckets: list[int]) -> No
 
 @pytest.mark.parametrize("hash_bucket_count", [2, 3, 8, 64])
 def test_keys_spread_evenly_over_buckets(hash_bucket_count: int) -> None:
-    words = np.random.default_rng(2).integers(0, 2**32, (64_000, 5), dtype=np.uint32)
-    sizes = np.bincount(hash_buckets(words, hash_bucket_count), minlength=hash_bucket_count)
+    digests = np.random.default_rng(2).integers(0, 2**32, (64_000, 5), dtype=np.uint32)
+    sizes = np.bincount(hash_buckets(digests, hash_bucket_count), minlength=hash_bucket_count)
     assert sizes.min() > 0.85 * sizes.mean()

@@ -18,13 +18,13 @@ from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.hash_bucket import group_by_bucket, hash_buckets
 from compactor.kernels.live_rows import LiveFiles, LiveRows, count_live, live_pointers
 from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, ranks_within_files
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encode_sort_values
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
 from compactor.model.errors import Corrupt, Invalid
 
 
-def words(rows: int) -> Words:
+def digests(rows: int) -> Digests:
     return np.zeros((rows, 5), np.uint32)
 
 
@@ -46,12 +46,12 @@ def text(*offsets: int, size: int = 4) -> VariableColumn:
 
 def remembered(keys: int = 2, sort: int = 2, outcomes: int = 2, positions: int = 2, width: int = 1) -> RememberedKeys:
     outcomes_of_keys = np.ones(outcomes, np.uint8)
-    return RememberedKeys(words(keys), uint8s(sort, width), outcomes_of_keys, np.zeros(positions, np.int64))
+    return RememberedKeys(digests(keys), uint8s(sort, width), outcomes_of_keys, np.zeros(positions, np.int64))
 
 
 def arriving(rows: int = 1, files: int = 1, sort: int = 1, operations: int = 1, positions: int = 1) -> ArrivingRows:
     return ArrivingRows(
-        words(rows),
+        digests(rows),
         np.zeros(files, np.int32),
         uint8s(sort),
         np.zeros(operations, np.uint8),
@@ -60,13 +60,13 @@ def arriving(rows: int = 1, files: int = 1, sort: int = 1, operations: int = 1, 
 
 
 def gathered(ordinals: int = 2, sort: int = 2, width: int = 1, row_indices: int = 1, files: int = 1) -> LocatedRows:
-    old = LocatedRows(words(2), np.zeros(ordinals, np.int32), int64s(0, 1), uint8s(sort, width))
-    new = DeltaRows(words(1), np.zeros(files, np.int32), np.zeros(row_indices, np.uint32), uint8s(1), int32s(0))
+    old = LocatedRows(digests(2), np.zeros(ordinals, np.int32), int64s(0, 1), uint8s(sort, width))
+    new = DeltaRows(digests(1), np.zeros(files, np.int32), np.zeros(row_indices, np.uint32), uint8s(1), int32s(0))
     return gather_rows(int64s(0, 2), old, new)
 
 
 def sorted_rows(indices: int = 2, sort: int = 2, width: int = 1) -> object:
-    return sort_by_digest([words(2)], [np.zeros(indices, np.uint32)], [uint8s(sort, width)], 1)
+    return sort_by_digest([digests(2)], [np.zeros(indices, np.uint32)], [uint8s(sort, width)], 1)
 
 
 FILES = LiveFiles.of(int32s(3, 7))
@@ -112,8 +112,8 @@ MISTAKES: dict[str, Call] = {
     "sorted row indices of other rows": lambda: sorted_rows(indices=1),
     "sorted values of other rows": lambda: sorted_rows(sort=1),
     "sorted values of another width": lambda: sorted_rows(width=2),
-    "no hash bucket": lambda: hash_buckets(words(1), 0),
-    "too many hash buckets": lambda: hash_buckets(words(1), 2**32),
+    "no hash bucket": lambda: hash_buckets(digests(1), 0),
+    "too many hash buckets": lambda: hash_buckets(digests(1), 2**32),
     "a row beyond the hash buckets": lambda: group_by_bucket(np.array([0, 3], np.uint32), 3),
     "ranks in a file beyond the last": lambda: ranks_within_files(int32s(0, 2), int64s(1, 1), int64s(5, 5)),
     "ranks in a file before the first": lambda: ranks_within_files(int32s(-1), int64s(1), int64s(5, 5)),

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.search import find_digests
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 
 
-def in_digest_order(keys: list[int]) -> tuple[Words, list[int]]:
-    words = np.frombuffer(b"".join(hashlib.sha1(str(key).encode()).digest() for key in keys), ">u4")
-    words = words.astype(np.uint32).reshape(-1, 5)
-    order = digest_order(words)
-    return words[order], [keys[row] for row in order]
+def in_digest_order(keys: list[int]) -> tuple[Digests, list[int]]:
+    digests = np.frombuffer(b"".join(hashlib.sha1(str(key).encode()).digest() for key in keys), ">u4")
+    digests = digests.astype(np.uint32).reshape(-1, 5)
+    order = digest_order(digests)
+    return digests[order], [keys[row] for row in order]
 
 
 @given(st.sets(st.integers(0, 300)), st.lists(st.integers(0, 300)))
 def test_a_digest_is_found_where_it_lies_once_for_each_key(run: set[int], wanted: list[int]) -> None:
-    run_words, run_keys = in_digest_order(sorted(run))
-    words, _ = in_digest_order(wanted)
-    raw = np.frombuffer(run_words.astype(">u4").tobytes(), np.uint32).reshape(-1, 5)
-    found = find_digests(raw, words).tolist()
+    run_digests, run_keys = in_digest_order(sorted(run))
+    digests, _ = in_digest_order(wanted)
+    raw = np.frombuffer(run_digests.astype(">u4").tobytes(), np.uint32).reshape(-1, 5)
+    found = find_digests(raw, digests).tolist()
     assert found == sorted(found)
     assert {run_keys[position] for position in found} == run & set(wanted)
     assert len(found) == len(run & set(wanted))

@@ -24,15 +24,15 @@ FIRST_STATE = [0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0]
 @given(st.lists(st.binary(max_size=150), max_size=20))
 def test_digests_are_those_of_the_standard_library(messages: list[bytes]) -> None:
     offsets = np.cumsum([0, *map(len, messages)], dtype=np.int64)
-    words = sha1(np.frombuffer(b"".join(messages), np.uint8), offsets)
-    assert [row.astype(">u4").tobytes() for row in words] == [hashlib.sha1(message).digest() for message in messages]
+    digests = sha1(np.frombuffer(b"".join(messages), np.uint8), offsets)
+    assert [row.astype(">u4").tobytes() for row in digests] == [hashlib.sha1(message).digest() for message in messages]
 
 
 @pytest.mark.parametrize("length", [0, 1, 54, 55, 56, 63, 64, 65, 119, 120, 128, 1_000])
 def test_a_message_may_end_anywhere_in_its_last_block(length: int) -> None:
     message = bytes(number % 251 for number in range(length))
-    words = sha1(np.frombuffer(message, np.uint8), np.array([0, length], np.int64))
-    assert words[0].astype(">u4").tobytes() == hashlib.sha1(message).digest()
+    digests = sha1(np.frombuffer(message, np.uint8), np.array([0, length], np.int64))
+    assert digests[0].astype(">u4").tobytes() == hashlib.sha1(message).digest()
 
 
 def test_a_block_is_added_plainly_as_the_standard_says() -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compactor.kernels.digest_sort import digest_order
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.survivors import (
     DELETE,
     DELETE_WITHOUT_SORT_VALUES,
@@ -94,16 +94,16 @@ def fold(
     """The same by the kernels."""
     known = sorted(index, key=digest_of)
     remembered = RememberedKeys(
-        words_of(known),
+        digests_of(known),
         sort_matrix([index[key].sort for key in known], width),
         np.array([LIVE if index[key].deleted_at is None else TOMBSTONE for key in known], np.uint8),
         # Of a live key this is its row, which may be any number.
         np.array([POSITION_MIN if index[key].deleted_at is None else index[key].deleted_at for key in known], np.int64),
     )
-    words = words_of([row.key for row in rows])
-    order = digest_order(words)
+    digests = digests_of([row.key for row in rows])
+    order = digest_order(digests)
     arriving = ArrivingRows(
-        words[order],
+        digests[order],
         order.astype(np.int32),  # each row in a file of its own
         sort_matrix([row.sort for row in rows], width)[order],
         np.array([row.operation for row in rows], np.uint8),
@@ -126,9 +126,9 @@ def digest_of(key: int) -> bytes:
     return hashlib.sha1(str(key).encode()).digest()
 
 
-def words_of(keys: list[int]) -> Words:
-    words = np.frombuffer(b"".join(digest_of(key) for key in keys), ">u4").astype(np.uint32)
-    return words.reshape(-1, 5)
+def digests_of(keys: list[int]) -> Digests:
+    digests = np.frombuffer(b"".join(digest_of(key) for key in keys), ">u4").astype(np.uint32)
+    return digests.reshape(-1, 5)
 
 
 def sort_matrix(values: list[bytes], width: int) -> npt.NDArray[np.uint8]:

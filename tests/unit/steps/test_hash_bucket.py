@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.kernels.digest_sort import digest_order
-from compactor.kernels.sha1 import Words
+from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, decode_sort_values
 from compactor.model.errors import Corrupt
 from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operation
@@ -59,16 +59,16 @@ def rows_of(first: int, count: int) -> pa.Table:
     return pa.table({"id": ids, "at": [number % 7 for number in ids]}, schema=SCHEMA)
 
 
-def in_digest_order(blocks: list[HashedRows]) -> tuple[Words, list[tuple[int, int, int | None, int]]]:
+def in_digest_order(blocks: list[HashedRows]) -> tuple[Digests, list[tuple[int, int, int | None, int]]]:
     """The digests, and of each its file, its row, and its sort values."""
-    words = np.concatenate([block.words for block in blocks])
+    digests = np.concatenate([block.digests for block in blocks])
     found = []
     for block in blocks:
         at, position = (column.to_pylist() for column in decode_sort_values([AT, POSITION], block.sort_values))
         ordinals = np.repeat(block.ordinals, block.row_counts).tolist()
         found += list(zip(ordinals, block.row_indices.tolist(), at, position, strict=True))
-    order = digest_order(words)
-    return words[order], [found[place] for place in order]
+    order = digest_order(digests)
+    return digests[order], [found[place] for place in order]
 
 
 @pytest.mark.parametrize("rows_at_a_time", [1, 3, 1_000])
@@ -82,7 +82,7 @@ def test_a_row_has_its_digest_its_place_and_its_sort_values_whatever_memory_has_
     hashed = list(hash_files(replace(step, task_memory_bytes=memory), files))
     assert {bucket for bucket, _ in hashed} <= set(range(BUCKETS))
     for bucket, block in hashed:
-        digests = [int.from_bytes(words.astype(">u4").tobytes(), "big") for words in block.words]
+        digests = [int.from_bytes(row.astype(">u4").tobytes(), "big") for row in block.digests]
         assert {digest % BUCKETS for digest in digests} == {bucket}
     _, found = in_digest_order([block for _, block in hashed])
     ids = [*range(10), 10, *range(11, 20)]

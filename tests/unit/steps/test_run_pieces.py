@@ -30,9 +30,9 @@ def test_a_run_in_pieces_is_whole_again_however_wide_its_numbers(pieces: list[li
     run = bucket.run
     numbers = (run.outcomes, run.ordinals, run.row_indices, run.ranks)
     assert [each.dtype.name for each in numbers] == ["uint8", "int32", "int64", "int32"]
-    assert (run.words.dtype.name, run.sort_values.dtype.name) == ("uint32", "uint8")
+    assert (run.digests.dtype.name, run.sort_values.dtype.name) == ("uint32", "uint8")
     assert list(zip(*(each.tolist() for each in numbers), strict=True)) == keys
-    assert run.words.tolist() == [word for piece in pieces for word in run_of(piece).words.tolist()]
+    assert run.digests.tolist() == [word for piece in pieces for word in run_of(piece).digests.tolist()]
     assert run.sort_values.shape == (len(keys), 2)
 
 
@@ -53,7 +53,7 @@ def test_small_numbers_take_a_byte_each_and_that_every_key_has_a_row_takes_none(
 def test_a_run_that_was_sent_has_the_types_that_it_had() -> None:
     run = run_of([(LIVE, 1, 2, 3)])
     sent: NewRun = pickle.loads(pickle.dumps(run))
-    for name in ("words", "outcomes", "ordinals", "row_indices", "ranks", "sort_values"):
+    for name in ("digests", "outcomes", "ordinals", "row_indices", "ranks", "sort_values"):
         assert getattr(sent, name).dtype == getattr(run, name).dtype
 
 

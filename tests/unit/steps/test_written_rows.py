@@ -87,7 +87,7 @@ def test_pointer_records_that_are_not_those_of_their_files_are_refused(tmp_path:
         positions=np.array([1]),
     )
     step = DedupeStep(sources, (), 1, 1, -1, None)
-    words, no_values = np.zeros((2, 5), np.uint32), np.empty((2, 0), np.uint8)
-    block = HashedRows(np.zeros(1, np.int32), np.array([3]), words, np.arange(2, dtype=np.uint32), no_values, 0.0, 0)
+    digests, no_values = np.zeros((2, 5), np.uint32), np.empty((2, 0), np.uint8)
+    block = HashedRows(np.zeros(1, np.int32), np.array([3]), digests, np.arange(2, dtype=np.uint32), no_values, 0.0, 0)
     with pytest.raises(ValueError, match="2 pointer records of files with 3 rows"):
         list(dedupe_bucket(step, IndexedBucket(0, (), ()), [block]))
