@@ -116,7 +116,7 @@ class RowCounter:
             self._address = None
 
     def _send(self, address: ProgressAddress) -> None:
-        family, kind, _, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, socket_address = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as opened:
             opened.setblocking(False)
-            opened.sendto(_REPORT.pack(address.token.encode(), self._task, self._rows), place)
+            opened.sendto(_REPORT.pack(address.token.encode(), self._task, self._rows), socket_address)

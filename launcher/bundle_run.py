@@ -189,7 +189,9 @@ class BundleRun:
         if of_any.cluster is not None:
             self._timers = dependencies.timers.after_cluster_start(of_any.cluster.start_seconds)
         self._folder = BundleFolder(self._job_run_id, plan.bundle_id)
-        self._left = {place: member for place, member in enumerate(plan.members) if _id(member) in setbacks}
+        self._left = {
+            member_number: member for member_number, member in enumerate(plan.members) if _id(member) in setbacks
+        }
         self._logs: dict[int, SessionLog] = {}
         self._reruns: list[RunAgain] = []
         self._heartbeat: BundleHeartbeat | None = None
@@ -317,13 +319,13 @@ class BundleRun:
             _log.warning("heartbeat_unreadable", bundle_id=self._plan.bundle_id, reason=str(error))
             return None
 
-    def _read_logs(self, places: Iterable[int]) -> dict[int, SessionState]:
-        ids = list(places)
+    def _read_logs(self, member_numbers: Iterable[int]) -> dict[int, SessionState]:
+        ids = list(member_numbers)
 
-        def read(place: int) -> SessionState:
-            member = self._plan.members[place]
+        def read(member_number: int) -> SessionState:
+            member = self._plan.members[member_number]
             log = DurableLog(self._store, SessionFolder(self._job_run_id, _id(member)).log, SESSION_LOG, self._clock)
-            self._logs[place] = log
+            self._logs[member_number] = log
             return log.load_until(lambda state: has_ended(state, member.attempt)).state
 
         return dict(zip(ids, side_by_side(self._store.location, read, ids), strict=True))
@@ -333,19 +335,19 @@ class BundleRun:
     def _settle_ended(self, unlogged: Mapping[int, UnloggedEnd | None], logs: Mapping[int, SessionState]) -> None:
         """Members that have ended: by their session logs, or by the bundle's heartbeat."""
         outcomes = {}
-        for place, log in logs.items():
-            outcome = self._outcome(place, log)
+        for member_number, log in logs.items():
+            outcome = self._outcome(member_number, log)
             if outcome is None:
-                end = unlogged.get(place)
+                end = unlogged.get(member_number)
                 kind = ErrorKind.CRASHED if end is None else end.error_kind
                 symptom = "left no end in its log" if end is None else end.reason
-                outcome = self._failed(place, log, kind, f"{self._attempt(place)}: {symptom}")
-            outcomes[place] = outcome
+                outcome = self._failed(member_number, log, kind, f"{self._attempt(member_number)}: {symptom}")
+            outcomes[member_number] = outcome
         self._settle(outcomes)
 
-    def _outcome(self, place: int, log: SessionState) -> Succeeded | AttemptFailed | None:
+    def _outcome(self, member_number: int, log: SessionState) -> Succeeded | AttemptFailed | None:
         """The outcome of a member by its session log; None: it has not ended."""
-        number, end = self._plan.members[place].attempt, log.end
+        number, end = self._plan.members[member_number].attempt, log.end
         if isinstance(end, SessionSucceeded):  # of any attempt
             result = without_completions(end.result)
             if self._launched_at_seconds is not None:  # else as measured by the job, which can only estimate its launch
@@ -353,17 +355,19 @@ class BundleRun:
                 result = result.model_copy(update={"seconds": seconds})
             return Succeeded(result=result)
         if log.attempt > number:
-            raise Fenced(f"{self._attempt(place)} was superseded by attempt {log.attempt}: somebody else launched it")
+            raise Fenced(
+                f"{self._attempt(member_number)} was superseded by attempt {log.attempt}: somebody else launched it"
+            )
         if end is not None and end.attempt == number:
-            return self._failed(place, log, end.error_kind, *end.reasons)
+            return self._failed(member_number, log, end.error_kind, *end.reasons)
         return None
 
-    def _failed(self, place: int, log: SessionState, error_kind: ErrorKind, *reasons: str) -> AttemptFailed:
-        number = self._plan.members[place].attempt
+    def _failed(self, member_number: int, log: SessionState, error_kind: ErrorKind, *reasons: str) -> AttemptFailed:
+        number = self._plan.members[member_number].attempt
         return AttemptFailed(error_kind, reasons, any(each.attempt == number for each in log.rounds_done))
 
-    def _attempt(self, place: int) -> str:
-        return f"attempt {self._plan.members[place].attempt}"
+    def _attempt(self, member_number: int) -> str:
+        return f"attempt {self._plan.members[member_number].attempt}"
 
     def _settle(self, outcomes: Mapping[int, Succeeded | AttemptFailed], *, began: bool = True) -> None:
         """Writes the outcomes of members in one entry. `began`: whether their attempts did."""
@@ -373,8 +377,8 @@ class BundleRun:
         retried: list[RetriedMember] = []
         reruns: list[RunAgain] = []
         at_ms = self._clock.now_ms()
-        for place, outcome in outcomes.items():
-            member = self._plan.members[place]
+        for member_number, outcome in outcomes.items():
+            member = self._plan.members[member_number]
             if isinstance(outcome, Succeeded):
                 ends[_id(member)] = outcome
                 continue
@@ -387,11 +391,15 @@ class BundleRun:
             else:
                 ends[_id(member)] = follows.model_copy(update={"attempt": member.attempt})
         self._journal.settled(ends, retried, at_ms)
-        read = {_id(self._plan.members[place]): self._logs.pop(place) for place in outcomes if place in self._logs}
+        read = {
+            _id(self._plan.members[member_number]): self._logs.pop(member_number)
+            for member_number in outcomes
+            if member_number in self._logs
+        }
         self._journal.ended(read)
         self._reruns += reruns
-        for place in outcomes:
-            del self._left[place]
+        for member_number in outcomes:
+            del self._left[member_number]
 
     def _stopped(self, stopped: Cancelled | Interrupted, job: RunningSparkJob) -> LeftOpen:
         """Members that succeeded are settled. The others end if the job run was cancelled; else the next dispatcher
@@ -401,7 +409,7 @@ class BundleRun:
             return LeftOpen.RUNNING
         self._end(job)
         logs = self._read_logs(self._left)
-        ended = {place: log for place, log in logs.items() if isinstance(log.end, SessionSucceeded)}
+        ended = {member_number: log for member_number, log in logs.items() if isinstance(log.end, SessionSucceeded)}
         self._settle_ended({}, ended)
         if isinstance(stopped, Interrupted):
             return LeftOpen.STOPPED
@@ -422,24 +430,38 @@ class BundleRun:
         failed  how it is reported of those that are; None: it was not observed, and none is
         """
         logs = self._read_logs(self._left)
-        self._settle_ended({}, {place: log for place, log in logs.items() if self._outcome(place, log) is not None})
-        left = {place: log for place, log in logs.items() if place in self._left}
+        self._settle_ended(
+            {},
+            {
+                member_number: log
+                for member_number, log in logs.items()
+                if self._outcome(member_number, log) is not None
+            },
+        )
+        left = {member_number: log for member_number, log in logs.items() if member_number in self._left}
         if failed is not None:
-            began = [place for place, log in left.items() if log.attempt == self._plan.members[place].attempt]
+            began = [
+                member_number
+                for member_number, log in left.items()
+                if log.attempt == self._plan.members[member_number].attempt
+            ]
             none_began = not began and len(left) == len(self._plan.members)
             blamed = list(left) if none_began else began
             if blamed and quiet_seconds is not None:
-                self._journal.stalled([self._plan.members[place] for place in blamed], quiet_seconds)
+                self._journal.stalled([self._plan.members[member_number] for member_number in blamed], quiet_seconds)
             self._journal_commits(began)
             left |= self._read_logs(began)
-            failures = {place: self._failed(place, left[place], failed.error_kind, *failed.reasons) for place in blamed}
+            failures = {
+                member_number: self._failed(member_number, left[member_number], failed.error_kind, *failed.reasons)
+                for member_number in blamed
+            }
             self._settle(failures, began=not none_began)
         self._reruns += [RunAgain(_id(member)) for member in self._left.values()]
 
-    def _journal_commits(self, places: Collection[int]) -> None:
+    def _journal_commits(self, member_numbers: Collection[int]) -> None:
         """Logs commits that these attempts may not have logged. Their process has died."""
-        for place in places:
-            member = self._plan.members[place]
+        for member_number in member_numbers:
+            member = self._plan.members[member_number]
             folder = SessionFolder(self._job_run_id, _id(member))
             try:
                 commits = self._dependencies.commits(member.plan.spec)

@@ -35,20 +35,20 @@ class _Run:
 
     @cached_property
     def _by_id(self) -> dict[str, int]:
-        return {delta.delta_id: place for place, delta in enumerate(self.deltas)}
+        return {delta.delta_id: offset for offset, delta in enumerate(self.deltas)}
 
     def find(self, delta_id: str) -> DeltaAdded | None:
-        place = self._by_id.get(delta_id)
-        return None if place is None or place < self.skipped else self.deltas[place]
+        offset = self._by_id.get(delta_id)
+        return None if offset is None or offset < self.skipped else self.deltas[offset]
 
     def above(self, position: int) -> int:
         """The list index of the first delta above a position."""
         return bisect_right(self.deltas, position, lo=self.skipped, key=_position)
 
-    def without_first(self, place: int) -> _Run:
-        if 2 * place > len(self.deltas):
-            return _Run(self.deltas[place:])
-        run = _Run(self.deltas, place)
+    def without_first(self, offset: int) -> _Run:
+        if 2 * offset > len(self.deltas):
+            return _Run(self.deltas[offset:])
+        run = _Run(self.deltas, offset)
         if "_by_id" in self.__dict__:
             run.__dict__["_by_id"] = self._by_id
         return run
@@ -85,9 +85,9 @@ class DeltaSequence(Sequence[DeltaAdded]):
         """A sequence without the delta at a position."""
         runs = list(self._runs)
         for number, run in enumerate(runs):
-            place = run.above(position) - 1
-            if place >= run.skipped and run.deltas[place].position == position:
-                runs[number] = _Run((*run.deltas[run.skipped : place], *run.deltas[place + 1 :]))
+            offset = run.above(position) - 1
+            if offset >= run.skipped and run.deltas[offset].position == position:
+                runs[number] = _Run((*run.deltas[run.skipped : offset], *run.deltas[offset + 1 :]))
         return DeltaSequence._of(runs)
 
     def split(self, position: int) -> tuple[DeltaSequence, DeltaSequence]:
@@ -95,11 +95,11 @@ class DeltaSequence(Sequence[DeltaAdded]):
         before: list[_Run] = []
         after: list[_Run] = []
         for run in self._runs:
-            place = run.above(position)
-            if place > run.skipped:
-                before.append(_Run(run.deltas[run.skipped : place]))
-            if place < len(run.deltas):
-                after.append(run.without_first(place) if place > run.skipped else run)
+            offset = run.above(position)
+            if offset > run.skipped:
+                before.append(_Run(run.deltas[run.skipped : offset]))
+            if offset < len(run.deltas):
+                after.append(run.without_first(offset) if offset > run.skipped else run)
         return DeltaSequence._of(before), DeltaSequence._of(after)
 
     def above(self, position: int) -> Iterator[DeltaAdded]:
@@ -134,11 +134,11 @@ class DeltaSequence(Sequence[DeltaAdded]):
     def __getitem__(self, index: int | slice) -> DeltaAdded | Sequence[DeltaAdded]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        place = index + self._length if index < 0 else index
+        offset = index + self._length if index < 0 else index
         for run in self._runs:
-            if 0 <= place < len(run):
-                return run.deltas[run.skipped + place]
-            place -= len(run)
+            if 0 <= offset < len(run):
+                return run.deltas[run.skipped + offset]
+            offset -= len(run)
         raise IndexError(index)
 
     def __eq__(self, other: object) -> bool:

@@ -35,8 +35,8 @@ class RefusedIds:
 
     def __contains__(self, digest: object) -> bool:
         array = self.array
-        place = int(np.searchsorted(array, np.uint64(digest)))  # type: ignore[arg-type]
-        return place < len(array) and int(array[place]) == digest
+        found = int(np.searchsorted(array, np.uint64(digest)))  # type: ignore[arg-type]
+        return found < len(array) and int(array[found]) == digest
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import plain_schema, unify_schemas
 from compactor.tabular import TabularFile, read_schema
 
-FILES_LOOKED_AT_MAX = 32
+FILES_READ_MAX = 32
 """Of the newest pending upserts. The first append of a process to a stream opens at most so many footers."""
 
-TEXT_BYTES_LOOKED_AT_MAX = 64 * 1024 * 1024
+TEXT_BYTES_READ_MAX = 64 * 1024 * 1024
 """Text must be read whole to infer its types; larger text files are not checked."""
 
-SCHEMAS_KEPT = 4 * FILES_LOOKED_AT_MAX
+SCHEMAS_KEPT = 4 * FILES_READ_MAX
 
 NamedSchema = tuple[str, pa.Schema]
 """A file's name, for the error, and its columns."""
@@ -85,8 +85,8 @@ class StreamSchemas:
 
     def remember(self, stream: PartitionStream, delta: DeltaAdded, found: Sequence[NamedSchema]) -> None:
         """Caches the schemas of a delta's files. `found`: one for each file, or one for all."""
-        for place, file in enumerate(delta.files):
-            self._keep(stream.uri_of(file.path), found[min(place, len(found) - 1)][1])
+        for number, file in enumerate(delta.files):
+            self._keep(stream.uri_of(file.path), found[min(number, len(found) - 1)][1])
 
     def _found(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> Iterator[NamedSchema]:
         compacted = snapshot.compacted
@@ -97,14 +97,14 @@ class StreamSchemas:
         )
         if compacted is not None and goes_on:
             yield f"the compacted rows of {stream}", parse_schema(compacted.last_round.compacted_schema)
-        looked_at = 0
+        files_read = 0
         for delta in reversed(source.deltas):
             is_taken = compacted is not None and goes_on and delta.position <= compacted.processed.position
-            if is_taken or looked_at >= FILES_LOOKED_AT_MAX:
+            if is_taken or files_read >= FILES_READ_MAX:
                 return
             if delta.operation is Operation.UPSERT:
-                for file in delta.files[: FILES_LOOKED_AT_MAX - looked_at]:
-                    looked_at += 1
+                for file in delta.files[: FILES_READ_MAX - files_read]:
+                    files_read += 1
                     schema = self._schema_of(stream, file)
                     if schema is not None:
                         yield stream.uri_of(file.path), schema
@@ -115,7 +115,7 @@ class StreamSchemas:
             kept = self._kept.get(uri)
         if kept is not None:
             return kept
-        if file.content_type.is_text and file.size_bytes > TEXT_BYTES_LOOKED_AT_MAX:
+        if file.content_type.is_text and file.size_bytes > TEXT_BYTES_READ_MAX:
             return None
         # The compaction reports a missing or damaged file. It must not block the appends of other writers.
         with suppress(Invalid, Corrupt):

@@ -48,10 +48,10 @@ class SparkTaskRunner(Generic[ElementT, ResultT]):
                 failed = _FAILED_TASK.search(str(error.__cause__))
                 if failed is None or len(lost) == LOST_MAX:
                     raise
-                place, _ = left[int(failed[1])]
-                lost[place] = error
+                number, _ = left[int(failed[1])]
+                lost[number] = error
             done = self._ended.value.keys() | lost.keys()
-            left = [(place, element) for place, element in left if place not in done]
+            left = [(number, element) for number, element in left if number not in done]
         return lost
 
     def ended(self) -> Mapping[int, ResultT]:
@@ -72,12 +72,12 @@ def _call(
     function: Callable[[ElementT, bool], ResultT],
     ended: Accumulator[dict[int, ResultT]],
     may_have_run: bool,
-    placed: tuple[int, ElementT],
+    numbered: tuple[int, ElementT],
 ) -> None:
     _configure_logging()
-    place, element = placed
+    number, element = numbered
     task = TaskContext.get()
-    ended.add({place: function(element, may_have_run or (task is not None and task.attemptNumber() > 0))})
+    ended.add({number: function(element, may_have_run or (task is not None and task.attemptNumber() > 0))})
 
 
 @cache

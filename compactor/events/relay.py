@@ -240,13 +240,13 @@ def heartbeat_event(about: SessionSubject, log_id: str, heartbeat: Heartbeat) ->
     return _event(about.of, f"{log_id}#heartbeat.{heartbeat.at_ms}", heartbeat.at_ms, "heartbeat", data)
 
 
-def _event(subject: Subject, event_id: str, at_ms: int, place: str, data: EventData) -> Event:
+def _event(subject: Subject, event_id: str, at_ms: int, suffix: str, data: EventData) -> Event:
     return Event(
         id=event_id,
         source=f"/lithify/job_runs/{quote(subject.job_run_id, safe='')}",
         type=data.event_type,
         time=datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        sequence=f"{at_ms:015d}.{place}",
+        sequence=f"{at_ms:015d}.{suffix}",
         subject=data.session_id if isinstance(data, event_types.SessionData) else None,
         severity=data.grade,
         jobrunid=subject.job_run_id,

@@ -39,8 +39,10 @@ def publish_session(spec: SessionSpec, state: ObjectStore, sink: EventSink, cloc
     log: DurableLog[SessionState, SessionAction] = DurableLog(state, folder.log, SESSION_LOG, clock)
 
     def build(entry: Entry[SessionAction]) -> tuple[Event, ...]:
-        ends = ((place, _end(about, action)) for place, action in enumerate(entry.actions))
-        end_events = (entry_event(subject, folder.log, entry, place, data) for place, data in ends if data is not None)
+        ends = ((ordinal, _end(about, action)) for ordinal, action in enumerate(entry.actions))
+        end_events = (
+            entry_event(subject, folder.log, entry, ordinal, data) for ordinal, data in ends if data is not None
+        )
         return (*session_log_events(about, folder.log, entry), *end_events)
 
     Relay(log, state, folder.published.key, build, sink).publish()

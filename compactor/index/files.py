@@ -21,7 +21,7 @@ from compactor.index.layout import (
     to_record_batch,
 )
 from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
-from compactor.index.remote_search import RunPlace, expected_rows
+from compactor.index.remote_search import RowsInRun, expected_rows
 from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Digests
@@ -129,12 +129,12 @@ def open_bucket(
     Raises `Corrupt` naming the file that differs from the log's statement.
     """
     in_order = sorted(files, key=lambda file: (-file.run, file.part))
-    places = _places(in_order)
+    rows_in_runs = _rows_in_runs(in_order)
     if reader is None and location.is_remote:
         reader = range_reader(location)
     opened = [
-        _Opened.of(location.root_uri, file, place, prefetch, reader)
-        for file, place in zip(in_order, places, strict=True)
+        _Opened.of(location.root_uri, file, rows_in_run, prefetch, reader)
+        for file, rows_in_run in zip(in_order, rows_in_runs, strict=True)
     ]
     segments = []
     for file, each in zip(in_order, opened, strict=True):
@@ -148,14 +148,14 @@ def open_bucket(
     return segments
 
 
-def _places(files: Sequence[IndexFile]) -> list[RunPlace]:
+def _rows_in_runs(files: Sequence[IndexFile]) -> list[RowsInRun]:
     """Of files in order, each in its run."""
     run_rows: dict[int, int] = defaultdict(int)
     before = []
     for file in files:
         before.append(run_rows[file.run])
         run_rows[file.run] += file.rows
-    return [RunPlace(rows_before, run_rows[file.run]) for rows_before, file in zip(before, files, strict=True)]
+    return [RowsInRun(rows_before, run_rows[file.run]) for rows_before, file in zip(before, files, strict=True)]
 
 
 def overlay(pieces: Sequence[IndexRows]) -> tuple[IndexRows, npt.NDArray[np.int64]]:
@@ -208,27 +208,27 @@ class _Opened:
     file: IndexFile
     uri: str
     pointers_uri: str | None
-    place: RunPlace
+    rows_in_run: RowsInRun
     pages: tuple[PagedFile, PagedFile] | None
     first: tuple[list[Span], list[Span]]
 
     @classmethod
     def of(
-        cls, root_uri: str, file: IndexFile, place: RunPlace, prefetch: Prefetch, reader: RangeReader | None
+        cls, root_uri: str, file: IndexFile, rows_in_run: RowsInRun, prefetch: Prefetch, reader: RangeReader | None
     ) -> _Opened:
         uri = f"{root_uri}/{file.path}"
         pointers_uri = None if file.pointers is None else f"{root_uri}/{file.pointers.path}"
         if reader is None:
-            return cls(file, uri, pointers_uri, place, None, ([], []))
+            return cls(file, uri, pointers_uri, rows_in_run, None, ([], []))
         own = _KEPT.open(reader, uri, file.size_bytes, prefetch.kept_bytes)
         placed = own
         if file.pointers is not None and pointers_uri is not None:
             placed = _KEPT.open(reader, pointers_uri, file.pointers.size_bytes, prefetch.kept_bytes)
-        first = _first_spans(file, place, prefetch, own_pointers=placed is own)
+        first = _first_spans(file, rows_in_run, prefetch, own_pointers=placed is own)
         own.begin(first[0])
         if placed is not own:
             placed.begin(first[1])
-        return cls(file, uri, pointers_uri, place, (own, placed), first)
+        return cls(file, uri, pointers_uri, rows_in_run, (own, placed), first)
 
     def segment(self) -> IndexSegment:
         own, placed = self.pages or (None, None)
@@ -239,7 +239,7 @@ class _Opened:
         if self.pointers_uri is not None:
             pointers = _read_batch(self.pointers_uri, self.file.rows, placed)
         batch = _read_batch(self.uri, self.file.rows, own)
-        return IndexSegment(self.file, self.uri, batch, pointers, self.pages, self.place)
+        return IndexSegment(self.file, self.uri, batch, pointers, self.pages, self.rows_in_run)
 
 
 _KEPT = KeptFiles()
@@ -250,7 +250,7 @@ _ENDS_BYTES = 8 * 1024
 
 
 def _first_spans(
-    file: IndexFile, place: RunPlace, prefetch: Prefetch, *, own_pointers: bool
+    file: IndexFile, rows_in_run: RowsInRun, prefetch: Prefetch, *, own_pointers: bool
 ) -> tuple[list[Span], list[Span]]:
     """What to fetch of a file, and of what has its pointers, before it is known where exactly its columns lie."""
     size, rows = file.size_bytes, file.rows
@@ -258,7 +258,7 @@ def _first_spans(
         return [Span(0, size)], [] if file.pointers is None else [Span(0, file.pointers.size_bytes)]
     own = _ends(size)
     if prefetch.digests is not None:
-        expected = expected_rows(prefetch.digests, place, rows)
+        expected = expected_rows(prefetch.digests, rows_in_run, rows)
         own += [_around(DIGEST_BYTES * low, DIGEST_BYTES * high, size) for low, high in expected]
     placed = [] if file.pointers is None else _ends(file.pointers.size_bytes)
     if prefetch.file_numbers and own_pointers:

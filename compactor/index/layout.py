@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.index.remote_search import RemoteSearch, RunPlace, expected_rows
+from compactor.index.remote_search import RemoteSearch, RowsInRun, expected_rows
 from compactor.kernels.digest import DIGEST_ENCODING
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Digests
@@ -159,7 +159,7 @@ class IndexSegment:
         batch: pa.RecordBatch,
         pointers: pa.RecordBatch | None,
         pages: tuple[Pages, Pages] | None = None,
-        place: RunPlace | None = None,
+        rows_in_run: RowsInRun | None = None,
     ) -> None:
         written_with = (batch.schema.metadata or {}).get(b"lithify.digest_encoding", b"missing").decode()
         if written_with != str(DIGEST_ENCODING):
@@ -170,7 +170,7 @@ class IndexSegment:
         self._placed = batch if pointers is None else pointers
         self._batch = batch
         self._pages = pages
-        self._place = place or RunPlace(0, batch.num_rows)
+        self._rows_in_run = rows_in_run or RowsInRun(0, batch.num_rows)
 
     @property
     def raw_digests(self) -> Digests:
@@ -208,14 +208,16 @@ class IndexSegment:
         """Where each distinct digest of `digests`, which are in digest order, lies: positions, ascending."""
         if self._pages is None:
             return find_digests(self._raw, digests)
-        search = RemoteSearch(self._raw, digests, self._place, self._need_digests)
+        search = RemoteSearch(self._raw, digests, self._rows_in_run, self._need_digests)
         return search.positions()
 
     def first_digests(self, count: int, digests: Digests) -> Digests:
         """All digests; of a remote file, only the first ones that `find` will look at for these ones."""
         if self._pages is None:
             return self._raw
-        expected = [(low, min(high, low + count)) for low, high in expected_rows(digests, self._place, len(self._raw))]
+        expected = [
+            (low, min(high, low + count)) for low, high in expected_rows(digests, self._rows_in_run, len(self._raw))
+        ]
         self._need_digests(expected[:1])
         return self._raw[slice(*expected[0])] if expected else self._raw[:0]
 

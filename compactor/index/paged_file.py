@@ -62,11 +62,11 @@ class PagedFile:
 
 
 def _close_gaps(wanted: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> None:
-    places = np.flatnonzero(wanted)
-    gaps = np.diff(places)
+    pages = np.flatnonzero(wanted)
+    gaps = np.diff(pages)
     near = (gaps > 1) & (gaps <= GAP_PAGES_MAX + 1)
-    for place, gap in zip(places[:-1][near].tolist(), gaps[near].tolist(), strict=True):
-        between = slice(place + 1, place + gap)
+    for page, gap in zip(pages[:-1][near].tolist(), gaps[near].tolist(), strict=True):
+        between = slice(page + 1, page + gap)
         if not there[between].any():
             wanted[between] = True
 

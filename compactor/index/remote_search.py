@@ -19,20 +19,20 @@ _WORTH_ALL = 0.5
 
 
 @dataclass(frozen=True)
-class RunPlace:
+class RowsInRun:
     """Where a file lies in its run: the rows before it, and all of the run's."""
 
     rows_before: int
     run_rows: int
 
 
-def expected_rows(digests: Digests, place: RunPlace, rows: int) -> list[tuple[int, int]]:
+def expected_rows(digests: Digests, rows_in_run: RowsInRun, rows: int) -> list[tuple[int, int]]:
     """Which rows [start, end) of a file probably hold digests, or where they would be: digests are uniform, so each
     lies at its value's share of the run's rows, off by about their square root at most."""
     if not len(digests) or not rows:
         return []
-    reach = max(_DEVIATIONS * isqrt(place.run_rows) // 2, _ROWS_AROUND_MIN)
-    expected = (_keys(digests) / 2.0**64 * place.run_rows).astype(np.int64) - place.rows_before
+    reach = max(_DEVIATIONS * isqrt(rows_in_run.run_rows) // 2, _ROWS_AROUND_MIN)
+    expected = (_keys(digests) / 2.0**64 * rows_in_run.run_rows).astype(np.int64) - rows_in_run.rows_before
     expected = np.clip(expected, 0, rows - 1)
     starts, ends = np.maximum(expected - reach, 0), np.minimum(expected + reach, rows)
     begins = np.flatnonzero(np.concatenate(([True], starts[1:] > ends[:-1])))
@@ -56,13 +56,13 @@ class RemoteSearch:
     """
 
     def __init__(
-        self, raw: Digests, digests: Digests, place: RunPlace, need: Callable[[Sequence[tuple[int, int]]], None]
+        self, raw: Digests, digests: Digests, rows_in_run: RowsInRun, need: Callable[[Sequence[tuple[int, int]]], None]
     ) -> None:
         self._raw = raw
         self._digests = digests
         self._keys = _keys(digests)
         self._need = need
-        self._runs = expected_rows(digests, place, len(raw))
+        self._runs = expected_rows(digests, rows_in_run, len(raw))
 
     def positions(self) -> npt.NDArray[np.int64]:
         if not self._runs:

@@ -1,8 +1,8 @@
 """Sorts rows by digest: first by their top bits into parts that fit a processor's cache, then each part within the
 cache.
 
-Sorting only places would move less data, but reading rows in that order would be random access. All columns of a row
-move together, in two passes of sequential reads or writes, so that later passes read sequentially.
+Sorting row numbers alone would move less data, but reading rows in that order would be random access. All columns of a
+row move together, in two passes of sequential reads or writes, so that later passes read sequentially.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class SortedRows:
     """Rows in digest order; equal digests in their old order.
 
     digests      (rows, 5)
-    places       int32 (rows,): where the row stood before
+    row_numbers  int32 (rows,): where the row stood before
     row_indices  unsigned (rows,)
     sort_values  uint8 (rows, width)
     """
 
     digests: Digests
-    places: npt.NDArray[np.int32]
+    row_numbers: npt.NDArray[np.int32]
     row_indices: RowIndices
     sort_values: Bytes
 
@@ -77,7 +77,7 @@ def sort_by_digest(
         np.empty((rows, width), np.uint8),
     )
     cursor, first = bounds[:-1].copy(), 0
-    targets = (moved.digests, moved.places, moved.row_indices, moved.sort_values)
+    targets = (moved.digests, moved.row_numbers, moved.row_indices, moved.sort_values)
     while digests:
         piece, indices, values = digests.pop(0), row_indices.pop(0).astype(index_type, copy=False), sort_values.pop(0)
         _scatter(piece, indices, values, first, part_bits, cursor, *targets)
@@ -89,7 +89,7 @@ def sort_by_digest(
 def digest_order(digests: Digests) -> npt.NDArray[np.int64]:
     """The stable order of rows by digest: equal digests keep their old order. int64 (rows,)."""
     no_indices, no_values = np.zeros(len(digests), np.uint32), np.empty((len(digests), 0), np.uint8)
-    return sort_by_digest([digests], [no_indices], [no_values], 0).places.astype(np.int64)
+    return sort_by_digest([digests], [no_indices], [no_values], 0).row_numbers.astype(np.int64)
 
 
 @nb.njit(inline="always")
@@ -105,7 +105,7 @@ def _count(digests, part_bits, counts):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def _scatter(  # type: ignore[no-untyped-def]
-    digests, indices, values, first, part_bits, cursor, out_digests, out_places, out_indices, out_values
+    digests, indices, values, first, part_bits, cursor, out_digests, out_row_numbers, out_indices, out_values
 ):
     """Precondition: `cursor` has a number for each part, and the rows that follow it are as many as `_count` found."""
     width, from_values, to_values = np.int64(values.shape[1]), values.reshape(-1), out_values.reshape(-1)
@@ -115,7 +115,7 @@ def _scatter(  # type: ignore[no-untyped-def]
         cursor[part] = at + 1
         for word in range(5):
             out_digests[at, word] = digests[row, word]
-        out_places[at] = first + row
+        out_row_numbers[at] = first + row
         out_indices[at] = indices[row]
         copy_bytes(to_values, at * width, from_values, row * width, width)  # type: ignore[call-arg]
 
@@ -169,19 +169,19 @@ def _slot_bits(rows):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _sort_parts(bounds, part_bits, digests, places, indices, values):  # type: ignore[no-untyped-def]
+def _sort_parts(bounds, part_bits, digests, row_numbers, indices, values):  # type: ignore[no-untyped-def]
     rows_max = np.diff(bounds).max()
     slots_max = 1 << _slot_bits(rows_max)
     starts, cursor = np.empty(slots_max + 1, np.int32), np.empty(slots_max, np.int32)
     heads, order = np.empty(rows_max, np.uint64), np.empty(rows_max, np.int32)
-    part_digests, part_places = np.empty((rows_max, 5), np.uint32), np.empty(rows_max, np.int32)
+    part_digests, part_row_numbers = np.empty((rows_max, 5), np.uint32), np.empty(rows_max, np.int32)
     part_indices = np.empty(rows_max, indices.dtype)
     width, all_values = np.int64(values.shape[1]), values.reshape(-1)
     part_values = np.empty(rows_max * width, np.uint8)
     for part in range(bounds.size - 1):
         begin, rows = bounds[part], bounds[part + 1] - bounds[part]
         part_digests[:rows] = digests[begin : begin + rows]
-        part_places[:rows] = places[begin : begin + rows]
+        part_row_numbers[:rows] = row_numbers[begin : begin + rows]
         part_indices[:rows] = indices[begin : begin + rows]
         copy_bytes(part_values, 0, all_values, begin * width, rows * width)  # type: ignore[call-arg]
         _order_part(part_digests[:rows], part_bits, _slot_bits(rows), starts, cursor, heads, order)
@@ -189,5 +189,5 @@ def _sort_parts(bounds, part_bits, digests, places, indices, values):  # type: i
             source, target = order[row], begin + row
             for word in range(5):
                 digests[target, word] = part_digests[source, word]
-            places[target], indices[target] = part_places[source], part_indices[source]
+            row_numbers[target], indices[target] = part_row_numbers[source], part_indices[source]
             copy_bytes(all_values, target * width, part_values, source * width, width)

@@ -54,7 +54,7 @@ def gather_rows(winning_rows: Int64s, remembered: LocatedRows, arriving: DeltaRo
     """The rows `winning_rows` of two sets laid one after the other: below len(remembered.digests) the first's.
 
     Precondition: 0 <= holder < len(remembered.digests) + len(arriving.digests), and 0 <= arriving.files <
-    len(arriving.ordinals), as `find_survivors` and `files_of_places` leave them. Checked: the lengths of the arrays of
+    len(arriving.ordinals), as `find_survivors` and `files_of_rows` leave them. Checked: the lengths of the arrays of
     each set, and that sort values are of one width.
     """
     keys = len(winning_rows)

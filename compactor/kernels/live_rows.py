@@ -123,14 +123,14 @@ def live_pointers(live: LiveRows, file_numbers: Int32s, row_indices: Int64s, wan
     Raises `Corrupt` for a pointer beyond the end of a wanted file; `count_live` has checked all others.
     """
     file_numbers, row_indices = _pairs(file_numbers, row_indices)
-    places = np.empty(len(file_numbers), np.int64)
+    rows = np.empty(len(file_numbers), np.int64)
     states, numbers = np.zeros_like(live.states), live.files.numbers[wanted]
     states[numbers] = live.states[numbers]
     ordinals = live.files.ordinals
-    found, all_fit = _select(states, ordinals, live.rows_of, live.starts, live.dead, file_numbers, row_indices, places)
+    found, all_fit = _select(states, ordinals, live.rows_of, live.starts, live.dead, file_numbers, row_indices, rows)
     if not all_fit:
         raise Corrupt(_OUT_OF_RANGE)
-    return places[:found].copy()
+    return rows[:found].copy()
 
 
 def _pairs(file_numbers: Int32s, row_indices: Int64s) -> tuple[Int32s, Int64s]:
@@ -155,11 +155,11 @@ def _set_bits(dead, bits):  # type: ignore[no-untyped-def]
 # numba counts references to arrays that it hands on.
 @nb.njit(cache=True, nogil=True)
 def _count(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
-    for place in range(file_numbers.size):
-        file_number = file_numbers[place]
+    for row in range(file_numbers.size):
+        file_number = file_numbers[row]
         state = states[file_number] if 0 <= file_number < states.size else np.uint8(NO_FILE)
         if state != NO_FILE:
-            ordinal, row_index = ordinals[file_number], row_indices[place]
+            ordinal, row_index = ordinals[file_number], row_indices[row]
             if row_index < 0 or row_index >= rows_of[ordinal]:
                 return False
             bit = starts[ordinal] + row_index
@@ -169,17 +169,17 @@ def _count(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, c
 
 
 @nb.njit(cache=True, nogil=True)
-def _select(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, places):  # type: ignore[no-untyped-def]
+def _select(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, rows):  # type: ignore[no-untyped-def]
     selected = 0
-    for place in range(file_numbers.size):
-        file_number = file_numbers[place]
+    for row in range(file_numbers.size):
+        file_number = file_numbers[row]
         state = states[file_number] if 0 <= file_number < states.size else np.uint8(NO_FILE)
         if state != NO_FILE:
-            ordinal, row_index = ordinals[file_number], row_indices[place]
+            ordinal, row_index = ordinals[file_number], row_indices[row]
             if row_index < 0 or row_index >= rows_of[ordinal]:
                 return selected, False
             bit = starts[ordinal] + row_index
             if state == ALL_LIVE or not dead[bit >> 3] & (1 << (bit & 7)):
-                places[selected] = place
+                rows[selected] = row
                 selected += 1
     return selected, True

@@ -43,14 +43,14 @@ def packed_bytes_max(count: int, bit_width: int) -> int:
     return count * (bit_width + 8) // 8 + bit_width + 16
 
 
-def take_codes(codes: Codes, places: Int64s, used: npt.NDArray[np.bool_]) -> Codes:
-    """The codes at `places`. Sets `used[code]` for each of them.
+def take_codes(codes: Codes, value_numbers: Int64s, used: npt.NDArray[np.bool_]) -> Codes:
+    """The codes at `value_numbers`. Sets `used[code]` for each of them.
 
-    Precondition: 0 <= place < len(codes), every code < len(used): codes are compared with their dictionary, and rows
-    with their file, when they are read.
+    Precondition: 0 <= value_number < len(codes), every code < len(used): codes are compared with their dictionary, and
+    rows with their file, when they are read.
     """
-    taken = np.empty(len(places), np.uint32)
-    _take_codes(codes, places, used, taken)
+    taken = np.empty(len(value_numbers), np.uint32)
+    _take_codes(codes, value_numbers, used, taken)
     return taken
 
 
@@ -63,13 +63,16 @@ def find_byte_arrays(values: Bytes, starts: Int64s) -> bool:
     return bool(_find_byte_arrays(values, starts))
 
 
-def take_byte_arrays(values: Bytes, starts: Int64s, ends: Int64s, places: Int64s, page: Bytes, start: int) -> int:
-    """Writes the values at `places`, one after the other, to page[start:]; returns their end.
+def take_byte_arrays(
+    values: Bytes, starts: Int64s, ends: Int64s, value_numbers: Int64s, page: Bytes, start: int
+) -> int:
+    """Writes the values at `value_numbers`, one after the other, to page[start:]; returns their end.
 
-    Precondition: 0 <= place < len(starts) == len(ends), 0 <= starts[v] <= ends[v] <= len(values) as `find_byte_arrays`
-    leaves them, and page[start:] has room for all of them. Copied by memcpy, which numba's bounds checks do not cover.
+    Precondition: 0 <= value_number < len(starts) == len(ends), 0 <= starts[v] <= ends[v] <= len(values) as
+    `find_byte_arrays` leaves them, and page[start:] has room for all of them. Copied by memcpy, which numba's bounds
+    checks do not cover.
     """
-    return int(_take_byte_arrays(values, starts, ends, places, page, start))
+    return int(_take_byte_arrays(values, starts, ends, value_numbers, page, start))
 
 
 def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple[int, int]:
@@ -84,9 +87,9 @@ def extremes(values: Bytes, starts: Int64s, ends: Int64s, flipped: int) -> tuple
 
 
 @nb.njit(cache=True, nogil=True)
-def _take_codes(codes, places, used, taken):  # type: ignore[no-untyped-def]
-    for number in range(places.size):
-        code = codes[places[number]]
+def _take_codes(codes, value_numbers, used, taken):  # type: ignore[no-untyped-def]
+    for number in range(value_numbers.size):
+        code = codes[value_numbers[number]]
         taken[number] = code
         used[code] = True
 
@@ -111,11 +114,11 @@ def _find_byte_arrays(values, starts):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _take_byte_arrays(values, starts, ends, places, page, start):  # type: ignore[no-untyped-def]
-    for number in range(places.size):
-        place = places[number]
-        count = ends[place] - starts[place]
-        copy_bytes(page, start, values, starts[place], count)  # type: ignore[call-arg]
+def _take_byte_arrays(values, starts, ends, value_numbers, page, start):  # type: ignore[no-untyped-def]
+    for number in range(value_numbers.size):
+        value = value_numbers[number]
+        count = ends[value] - starts[value]
+        copy_bytes(page, start, values, starts[value], count)  # type: ignore[call-arg]
         start += count
     return start
 
@@ -124,10 +127,10 @@ def _take_byte_arrays(values, starts, ends, places, page, start):  # type: ignor
 def _prefix(values, start, end, flipped):  # type: ignore[no-untyped-def]
     """The first eight bytes as one big-endian number, with zeros in place of those that are missing."""
     prefix = np.uint64(0)
-    for place in range(8):
+    for byte in range(8):
         prefix <<= np.uint64(8)
-        if start + place < end:
-            prefix |= np.uint64(values[start + place])
+        if start + byte < end:
+            prefix |= np.uint64(values[start + byte])
     return prefix ^ (np.uint64(flipped) << np.uint64(56))
 
 
@@ -135,8 +138,8 @@ def _prefix(values, start, end, flipped):  # type: ignore[no-untyped-def]
 def _is_less(values, start, end, other_start, other_end):  # type: ignore[no-untyped-def]
     """Compares values whose first eight bytes are equal."""
     common = min(end - start, other_end - other_start)
-    for place in range(common):
-        one, other = values[start + place], values[other_start + place]
+    for byte in range(common):
+        one, other = values[start + byte], values[other_start + byte]
         if one != other:
             return one < other
     return end - start < other_end - other_start
@@ -146,13 +149,13 @@ def _is_less(values, start, end, other_start, other_end):  # type: ignore[no-unt
 def _extremes(values, starts, ends, flipped):  # type: ignore[no-untyped-def]
     low = high = 0
     low_prefix = high_prefix = _prefix(values, starts[0], ends[0], flipped)
-    for place in range(1, starts.size):
-        start, end = starts[place], ends[place]
+    for value in range(1, starts.size):
+        start, end = starts[value], ends[value]
         prefix = _prefix(values, start, end, flipped)
         if prefix < low_prefix or (prefix == low_prefix and _is_less(values, start, end, starts[low], ends[low])):
-            low, low_prefix = place, prefix
+            low, low_prefix = value, prefix
         if prefix > high_prefix or (prefix == high_prefix and _is_less(values, starts[high], ends[high], start, end)):
-            high, high_prefix = place, prefix
+            high, high_prefix = value, prefix
     return low, high
 
 
@@ -209,8 +212,8 @@ def _unpack(page, position, bit_width, codes):  # type: ignore[no-untyped-def]
         if position + value_bytes > end:
             return False
         value = np.uint32(0)
-        for place in range(value_bytes):
-            value |= np.uint32(page[position + place]) << np.uint32(8 * place)
+        for byte in range(value_bytes):
+            value |= np.uint32(page[position + byte]) << np.uint32(8 * byte)
         position += value_bytes
         repeated = min(count, codes.size - filled)
         codes[filled : filled + repeated] = value
@@ -234,8 +237,8 @@ def _is_run(codes, first):  # type: ignore[no-untyped-def]
     if first + 8 > codes.size:
         return False
     same = True
-    for place in range(1, 8):
-        same &= codes[first + place] == codes[first]
+    for following in range(1, 8):
+        same &= codes[first + following] == codes[first]
     return same
 
 
@@ -249,8 +252,8 @@ def _pack(codes, bit_width, page, position):  # type: ignore[no-untyped-def]
             while last < codes.size and codes[last] == codes[first]:
                 last += 1
             position = _put_varint(np.int64(last - first) << 1, page, position)
-            for place in range(value_bytes):
-                page[position + place] = np.uint8((codes[first] >> np.uint32(8 * place)) & np.uint32(0xFF))
+            for byte in range(value_bytes):
+                page[position + byte] = np.uint8((codes[first] >> np.uint32(8 * byte)) & np.uint32(0xFF))
             position += value_bytes
         else:
             while last < codes.size and not _is_run(codes, last):
@@ -260,8 +263,8 @@ def _pack(codes, bit_width, page, position):  # type: ignore[no-untyped-def]
             position = _put_varint((np.int64(groups) << 1) | 1, page, position)
             end = position + groups * bit_width
             held, bits = np.uint64(0), np.uint64(0)
-            for place in range(first, last):
-                held |= np.uint64(codes[place]) << bits
+            for number in range(first, last):
+                held |= np.uint64(codes[number]) << bits
                 bits += np.uint64(bit_width)
                 while bits >= np.uint64(8):
                     page[position] = np.uint8(held & np.uint64(0xFF))

@@ -23,17 +23,17 @@ _GUESS_BITS = 14
 class RanksWithinFiles:
     """Ranks of surviving rows among the survivors of their file. All rows are added before any rank is read.
 
-    A place is a row's position in the concatenation of all files: file f's rows have [file_bounds[f], file_bounds[f +
-    1]). There is one bit per place, so that millions of rows fit a processor's cache.
+    A row's number is its position in the concatenation of all files: file f's rows have numbers [file_bounds[f],
+    file_bounds[f + 1]). There is one bit per row, so that millions of rows fit a processor's cache.
 
-    places, files  int32 (rows,): of every row, whether it survives or not
+    row_numbers, files  int32 (rows,): of every row, whether it survives or not
 
-    Precondition: 0 <= place < file_bounds[-1], each once, and `files` are their files, as `sort_by_digest` and
-    `files_of_places` leave them; 0 <= row < len(places) where a row is counted.
+    Precondition: 0 <= row_number < file_bounds[-1], each once, and `files` are their files, as `sort_by_digest` and
+    `files_of_rows` leave them; 0 <= row < len(row_numbers) where a row is counted.
     """
 
-    def __init__(self, places: Int32s, files: Int32s, file_bounds: Int64s) -> None:
-        self._places = places
+    def __init__(self, row_numbers: Int32s, files: Int32s, file_bounds: Int64s) -> None:
+        self._row_numbers = row_numbers
         self._files = files
         self._file_bounds = file_bounds
         self._marks = np.zeros((int(file_bounds[-1]) >> 6) + 1, np.uint64)
@@ -43,7 +43,7 @@ class RanksWithinFiles:
     def add(self, rows: Int64s, counted: Bools) -> None:
         """Adds surviving rows, each once, in any order, where `counted`; other elements of `rows` are not read."""
         _check_counted(rows, counted)
-        _mark(rows, counted, self._places, self._marks)
+        _mark(rows, counted, self._row_numbers, self._marks)
 
     def of(self, rows: Int64s, counted: Bools) -> Int32s:
         """Ranks of rows that were added, where `counted`; elsewhere 0. int32 (rows,)."""
@@ -52,7 +52,7 @@ class RanksWithinFiles:
             self._before = np.zeros(len(self._marks), np.int64)
             _sum_up(self._marks, self._before, self._file_bounds, self._first)
         ranks = np.empty(len(rows), np.int32)
-        _rank(rows, counted, self._places, self._files, self._marks, self._before, self._first, ranks)
+        _rank(rows, counted, self._row_numbers, self._files, self._marks, self._before, self._first, ranks)
         return ranks
 
 
@@ -85,40 +85,40 @@ def ranks_within_files(files: Int32s, row_indices: Int64s, rows_of_files: Int64s
     return ranks
 
 
-def files_of_places(places: Int32s, file_bounds: Int64s) -> Int32s:
-    """Which file each place is of. int32 (places,).
+def files_of_rows(row_numbers: Int32s, file_bounds: Int64s) -> Int32s:
+    """The file of each row number. int32 (row_numbers,).
 
-    Precondition: file_bounds ascend from 0, 0 <= place < file_bounds[-1].
+    Precondition: file_bounds ascend from 0, 0 <= row_number < file_bounds[-1].
     """
-    files = np.empty(len(places), np.int32)
-    if not len(places):
+    files = np.empty(len(row_numbers), np.int32)
+    if not len(row_numbers):
         return files
-    # The first guess is by a place's leading bits; then only files that begin within one stride are compared.
+    # The first guess is by a row number's leading bits; then only files that begin within one stride are compared.
     shift = max(int(file_bounds[-1]).bit_length() - _GUESS_BITS, 0)
     strides = np.arange((int(file_bounds[-1]) >> shift) + 1) << shift
     guesses = np.searchsorted(file_bounds, strides, side="right").astype(np.int32) - 1
-    _find_files(places, file_bounds, guesses, np.int64(shift), files)
+    _find_files(row_numbers, file_bounds, guesses, np.int64(shift), files)
     return files
 
 
 def compacted_pointers(
-    files: Int32s, ranks: Int32s, first_places: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
+    files: Int32s, ranks: Int32s, first_offsets: Int64s, first_file_numbers: Int64s, rows_per_compacted_file: int
 ) -> tuple[Int32s, Int64s]:
     """The output locations of rows, as (file numbers, row indices), (rows,) each.
 
     files, ranks        (rows,): the source file of each row, and the row's rank in it
-    first_places        by source file: the place of rank 0 among all rows that its materialize task writes, from 0
+    first_offsets       by source file: the offset of rank 0 among all rows that its materialize task writes, from 0
     first_file_numbers  by source file: number of the first file that this task writes
 
-    Precondition: 0 <= file < len(first_places). Checked: the lengths, and that a file holds a row or more.
+    Precondition: 0 <= file < len(first_offsets). Checked: the lengths, and that a file holds a row or more.
     """
-    if len(files) != len(ranks) or len(first_places) != len(first_file_numbers) or rows_per_compacted_file < 1:
+    if len(files) != len(ranks) or len(first_offsets) != len(first_file_numbers) or rows_per_compacted_file < 1:
         raise ValueError(
-            f"{len(files)} rows with {len(ranks)} ranks, {len(first_places)} files with {len(first_file_numbers)} "
+            f"{len(files)} rows with {len(ranks)} ranks, {len(first_offsets)} files with {len(first_file_numbers)} "
             f"numbers, {rows_per_compacted_file} rows a file"
         )
     file_numbers, row_indices = np.empty(len(files), np.int32), np.empty(len(files), np.int64)
-    _point(files, ranks, first_places, first_file_numbers, rows_per_compacted_file, file_numbers, row_indices)
+    _point(files, ranks, first_offsets, first_file_numbers, rows_per_compacted_file, file_numbers, row_indices)
     return file_numbers, row_indices
 
 
@@ -132,17 +132,17 @@ def _count_ones(bits):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(inline="always")
-def _survivors_before(place, marks, before):  # type: ignore[no-untyped-def]
-    earlier_in_word = (np.uint64(1) << np.uint64(place & 63)) - np.uint64(1)
-    return before[place >> 6] + _count_ones(marks[place >> 6] & earlier_in_word)
+def _survivors_before(row_number, marks, before):  # type: ignore[no-untyped-def]
+    earlier_in_word = (np.uint64(1) << np.uint64(row_number & 63)) - np.uint64(1)
+    return before[row_number >> 6] + _count_ones(marks[row_number >> 6] & earlier_in_word)
 
 
 @nb.njit(cache=True, nogil=True)
-def _mark(rows, counted, places, marks):  # type: ignore[no-untyped-def]
+def _mark(rows, counted, row_numbers, marks):  # type: ignore[no-untyped-def]
     for survivor in range(rows.size):
         if counted[survivor]:
-            place = places[rows[survivor]]
-            marks[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+            row_number = row_numbers[rows[survivor]]
+            marks[row_number >> 6] |= np.uint64(1) << np.uint64(row_number & 63)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -154,32 +154,32 @@ def _sum_up(marks, before, file_bounds, first):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _rank(rows, counted, places, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
+def _rank(rows, counted, row_numbers, files, marks, before, first, ranks):  # type: ignore[no-untyped-def]
     for survivor in range(rows.size):
         ranks[survivor] = 0
         if counted[survivor]:
             row = rows[survivor]
-            ranks[survivor] = _survivors_before(places[row], marks, before) - first[files[row]]
+            ranks[survivor] = _survivors_before(row_numbers[row], marks, before) - first[files[row]]
 
 
 @nb.njit(cache=True, nogil=True)
-def _find_files(places, file_bounds, guesses, shift, files):  # type: ignore[no-untyped-def]
-    for row in range(places.size):
-        place = places[row]
-        file = guesses[place >> shift]
-        while place >= file_bounds[file + 1]:
+def _find_files(row_numbers, file_bounds, guesses, shift, files):  # type: ignore[no-untyped-def]
+    for row in range(row_numbers.size):
+        row_number = row_numbers[row]
+        file = guesses[row_number >> shift]
+        while row_number >= file_bounds[file + 1]:
             file += 1
         files[row] = file
 
 
 @nb.njit(cache=True, nogil=True)
-def _point(files, ranks, first_places, first_file_numbers, rows_per_file, file_numbers, row_indices):  # type: ignore[no-untyped-def]
+def _point(files, ranks, first_offsets, first_file_numbers, rows_per_file, file_numbers, row_indices):  # type: ignore[no-untyped-def]
     for row in range(files.size):
         file = files[row]
-        place = first_places[file] + ranks[row]
-        number = place // rows_per_file
+        offset = first_offsets[file] + ranks[row]
+        number = offset // rows_per_file
         file_numbers[row] = first_file_numbers[file] + number
-        row_indices[row] = place - number * rows_per_file
+        row_indices[row] = offset - number * rows_per_file
 
 
 @nb.njit(cache=True, nogil=True)
@@ -198,8 +198,8 @@ def _rank_by_file(bounds, grouped, marks, before):  # type: ignore[no-untyped-de
     """Puts ranks in place of the row indices. False if a row occurs twice, because it would share its rank."""
     for file in range(bounds.size - 1):
         words = np.int64(0)
-        for place in range(bounds[file], bounds[file + 1]):
-            row = grouped[place]
+        for number in range(bounds[file], bounds[file + 1]):
+            row = grouped[number]
             marks[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
             words = max(words, (row >> 6) + 1)
         total = np.int64(0)
@@ -208,8 +208,8 @@ def _rank_by_file(bounds, grouped, marks, before):  # type: ignore[no-untyped-de
             total += _count_ones(marks[word])
         if total != bounds[file + 1] - bounds[file]:
             return False
-        for place in range(bounds[file], bounds[file + 1]):
-            grouped[place] = _survivors_before(grouped[place], marks, before)
+        for number in range(bounds[file], bounds[file + 1]):
+            grouped[number] = _survivors_before(grouped[number], marks, before)
         marks[:words] = 0
     return True
 

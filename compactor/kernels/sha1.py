@@ -157,8 +157,8 @@ def _fill_block(messages, start, length, number, blocks, at):  # type: ignore[no
         blocks[at + taken] = 0x80
     if number == _blocks_of(length) - 1:
         bits = np.uint64(length) << np.uint64(3)
-        for place in range(8):
-            blocks[at + 63 - place] = np.uint8((bits >> np.uint64(8 * place)) & np.uint64(0xFF))
+        for byte in range(8):
+            blocks[at + 63 - byte] = np.uint8((bits >> np.uint64(8 * byte)) & np.uint64(0xFF))
 
 
 @nb.njit(cache=True, nogil=True)

@@ -93,7 +93,7 @@ def find_survivors(
     tombstone_retention  in stream positions; KEEP_FOR_EVER: tombstones never age
     keep_marks           older runs of the index may hold remembered keys that are now forgotten: mark those ERASED
 
-    Precondition: 0 <= arriving.files < len(arriving.operations), as `files_of_places` leaves them. Checked: the lengths
+    Precondition: 0 <= arriving.files < len(arriving.operations), as `files_of_rows` leaves them. Checked: the lengths
     of the arrays, and that sort values are of one width.
     """
     _check(remembered, arriving)

@@ -30,7 +30,7 @@ from compactor.kernels.parquet_values import (
     take_codes,
     unpack_codes,
 )
-from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
+from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_rows, ranks_within_files
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.survivors import ArrivingRows, RememberedKeys, find_survivors
@@ -50,8 +50,8 @@ def warm_kernels() -> None:
     sort_values = np.zeros((_ROWS, 9), np.uint8)
     in_order = sort_by_digest([digests.copy()], [numbers.astype(np.uint32)], [sort_values], 9)
     bounds = np.array([0, _ROWS])
-    files = files_of_places(in_order.places, bounds)
-    ranks, counted = RanksWithinFiles(in_order.places, files, bounds), np.ones(_ROWS, np.bool_)
+    files = files_of_rows(in_order.row_numbers, bounds)
+    ranks, counted = RanksWithinFiles(in_order.row_numbers, files, bounds), np.ones(_ROWS, np.bool_)
     ranks.add(numbers, counted)
     ranks_in_files = ranks.of(numbers, counted)
     ranks_within_files(files, np.arange(len(files)), np.array([_ROWS]))
@@ -79,7 +79,7 @@ def _warm_index_kernels(digests: Digests) -> None:
     live_pointers(live, file_numbers, row_indices, np.ones(1, np.bool_))
 
 
-def _warm_parquet_kernels(places: npt.NDArray[np.int64]) -> None:
+def _warm_parquet_kernels(row_numbers: npt.NDArray[np.int64]) -> None:
     """Kernels that copy row groups: pages are in Arrow's memory, values in ours."""
     codes, page = np.zeros(_ROWS, np.uint32), np.empty(packed_bytes_max(_ROWS, 1), np.uint8)
     end = pack_codes(codes, 1, page, 0)
@@ -89,9 +89,9 @@ def _warm_parquet_kernels(places: npt.NDArray[np.int64]) -> None:
     starts, ends = bounds[:-1], bounds[1:]
     for as_copied_or_as_mapped in (values.copy(), _read_only(values.copy())):
         find_byte_arrays(as_copied_or_as_mapped, bounds)
-        take_byte_arrays(as_copied_or_as_mapped, starts, ends, places[:_ROWS], values, 0)
+        take_byte_arrays(as_copied_or_as_mapped, starts, ends, row_numbers[:_ROWS], values, 0)
     extremes(values, starts, ends, 0)
-    take_codes(codes, places, np.zeros(1, np.bool_))
+    take_codes(codes, row_numbers, np.zeros(1, np.bool_))
 
 
 def _read_only(array: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:

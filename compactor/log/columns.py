@@ -172,9 +172,9 @@ class _ScalarCodec:
         values: list[Any] = [None] * len(array)
         for field in self.arrow_type:
             column = array.field(field.name)
-            places = pc.indices_nonzero(column.is_valid()).to_pylist()
-            for place, stored in zip(places, column.drop_null().to_pylist()):
-                values[place] = int(stored) if field.name == "great_integer" else stored
+            rows = pc.indices_nonzero(column.is_valid()).to_pylist()
+            for row, stored in zip(rows, column.drop_null().to_pylist()):
+                values[row] = int(stored) if field.name == "great_integer" else stored
         return values
 
     @staticmethod

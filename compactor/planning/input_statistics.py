@@ -187,7 +187,7 @@ def _ordered_columns(deltas: Sequence[tuple[DeltaFileRef, pa.Schema]], key_colum
 
 def spread(count: int, most: int) -> frozenset[int]:
     """At most `most` positions of a sequence of `count`, spread over all of it."""
-    return frozenset(place * count // min(count, most) for place in range(min(count, most)))
+    return frozenset(number * count // min(count, most) for number in range(min(count, most)))
 
 
 def _of_schema(
@@ -373,7 +373,7 @@ def _kind_of(bound: Scalar | None) -> type | None:
 
 def _mean_touched_rows(deltas: Sequence[DataFile], files: Sequence[DataFile], key_columns: Sequence[str]) -> float:
     """The average number of compacted rows that one delta file may touch."""
-    some = [deltas[place] for place in sorted(_compared(len(deltas), len(files)))]
+    some = [deltas[number] for number in sorted(_compared(len(deltas), len(files)))]
     met = 0
     for delta in some:
         intervals = [_interval_of([delta], files, name) for name in key_columns]
@@ -391,9 +391,9 @@ def _overlap_share(deltas: Sequence[DataFile], key_columns: Sequence[str]) -> fl
         return 0.0
     some = sorted(_compared(len(deltas), len(deltas)))
     shares = []
-    for place in some:
-        others = [file for other, file in enumerate(deltas) if other != place]
-        intervals = [_interval_of([deltas[place]], others, name) for name in key_columns]
+    for number in some:
+        others = [file for other, file in enumerate(deltas) if other != number]
+        intervals = [_interval_of([deltas[number]], others, name) for name in key_columns]
         rows = sum(file.rows for file in others)
         met = sum(file.rows for file in others if all(each is None or each.meets(file) for each in intervals))
         shares.append(met / max(rows, 1))

@@ -393,8 +393,8 @@ def _scan_files(parts: Sequence[ScanPart], schema: pa.Schema, row_filter: pc.Exp
     # format does not matter, and the number in the list serves as the path.
     nowhere, any_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
     fragments = [
-        any_format.make_fragment(str(place), nowhere, partition_expression=_guarantee(scanned, schema))
-        for place, scanned in enumerate(found)
+        any_format.make_fragment(str(number), nowhere, partition_expression=_guarantee(scanned, schema))
+        for number, scanned in enumerate(found)
     ]
     dataset = ds.FileSystemDataset(fragments, schema, any_format, nowhere)
     return tuple(found[int(fragment.path)] for fragment in dataset.get_fragments(filter=row_filter))

@@ -145,7 +145,7 @@ def _result(
     index_written = [file for each in written for file in each.index_files]
     # A file of a kept run with new pointers replaces the one without them.
     index_files = {(file.hash_bucket, file.run, file.part): file for file in (*kept, *index_written)}
-    in_order = tuple(index_files[place] for place in sorted(index_files))
+    in_order = tuple(index_files[each] for each in sorted(index_files))
     return RoundResult(tuple(added), removed, vectors, in_order, row_counts, steps)
 
 

@@ -119,8 +119,8 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     dependencies.report.follow(pace.rows_reported)
     with _announced(plan, session, rounds, dependencies) if rounds else nullcontext(session) as session:
         snapshot = _rehash_first(plan, session, dependencies) if rounds else session.snapshot
-        for place, files in enumerate(rounds):
-            following = rounds[place + 1][0] if place + 1 < len(rounds) else None
+        for number, files in enumerate(rounds):
+            following = rounds[number + 1][0] if number + 1 < len(rounds) else None
             turn = RoundTurn(len(done) + 1, rounds_in_all, files, following, commit_id=dependencies.clock.new_id())
             with bound(round=turn.number):
                 committed, completion = _run_round(plan, session, snapshot, turn, dependencies, pace)

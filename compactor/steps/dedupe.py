@@ -26,7 +26,7 @@ from compactor.index.layout import IndexRows, IndexSegment, no_rows
 from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
 from compactor.kernels.live_rows import count_live
-from compactor.kernels.pointers import RanksWithinFiles, files_of_places
+from compactor.kernels.pointers import RanksWithinFiles, files_of_rows
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encoded_width
 from compactor.kernels.survivors import (
@@ -109,17 +109,17 @@ def indexed_buckets(plan: RoundPlan) -> list[IndexedBucket]:
 class _Arrived:
     """A bucket's pointer records in digest order.
 
-    A row's place is its number in the order (stream position, file number, row index).
+    A row's number is its position in the order (stream position, file number, row index).
 
-    places       int32 (rows,)
+    row_numbers  int32 (rows,)
     row_indices  unsigned (rows,): which row of its file
     ordinals     int32 (files,)
-    file_bounds  int64 (files + 1,): file f's rows have places [file_bounds[f], file_bounds[f + 1])
+    file_bounds  int64 (files + 1,): file f's rows have numbers [file_bounds[f], file_bounds[f + 1])
     hash_*       measurements of the hash bucket tasks
     """
 
     rows: ArrivingRows
-    places: Int32s
+    row_numbers: Int32s
     row_indices: npt.NDArray[np.unsignedinteger]
     ordinals: Int32s
     file_bounds: Int64s
@@ -212,12 +212,12 @@ def _arrange(step: DedupeStep, blocks: list[HashedRows]) -> _Arrived:
     file_bounds = np.concatenate(([0], np.cumsum(row_counts))).astype(np.int64)
     rows = ArrivingRows(
         digests=in_order.digests,
-        files=files_of_places(in_order.places, file_bounds),
+        files=files_of_rows(in_order.row_numbers, file_bounds),
         sort_values=in_order.sort_values,
         operations=step.sources.operations[deltas],
         positions=step.sources.positions[deltas],
     )
-    return _Arrived(rows, in_order.places, in_order.row_indices, ordinals, file_bounds, seconds, peak)
+    return _Arrived(rows, in_order.row_numbers, in_order.row_indices, ordinals, file_bounds, seconds, peak)
 
 
 def _files_of(blocks: Sequence[HashedRows]) -> tuple[Int32s, Int64s]:
@@ -246,7 +246,7 @@ def _new_run(remembered: _Remembered, arrived: _Arrived, survivors: Survivors) -
         arrived.rows.digests, arrived.rows.files, arrived.row_indices, arrived.rows.sort_values, arrived.ordinals
     )
     pieces = [slice(start, start + KEYS_PER_PIECE) for start in range(0, max(len(winning_rows), 1), KEYS_PER_PIECE)]
-    ranks = RanksWithinFiles(arrived.places, arrived.rows.files, arrived.file_bounds)
+    ranks = RanksWithinFiles(arrived.row_numbers, arrived.rows.files, arrived.file_bounds)
     for keys in pieces:
         ranks.add(winning_rows[keys] - known, _are_arriving_rows(winning_rows[keys], outcomes[keys], known))
     for keys in pieces:

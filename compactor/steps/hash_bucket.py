@@ -99,8 +99,8 @@ def hash_files(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[tuple[i
         ]
         seconds_each = (clock.monotonic_seconds() - started) / max(len(pieces), 1)
         peak = peak_memory_bytes()
-        for bucket, places in pieces:
-            yield bucket, held.take(order[places], seconds_each, peak)
+        for bucket, of_bucket in pieces:
+            yield bucket, held.take(order[of_bucket], seconds_each, peak)
         started = clock.monotonic_seconds()
 
 

@@ -141,17 +141,17 @@ def finish_tasks(plan: RoundPlan, layout: MaterializeLayout) -> list[FinishTask]
 class _LeavingRows:
     """Live rows of an older run's file whose compacted files are rewritten.
 
-    places    int64 (rows,): positions in the index file, ascending
-    ordinals  int32 (rows,): the compacted file that each is in
+    positions  int64 (rows,): in the index file, ascending
+    ordinals   int32 (rows,): the compacted file that each is in
     """
 
     segment: IndexSegment
-    places: Int64s
+    positions: Int64s
     ordinals: Int32s
 
     @property
     def are_many(self) -> bool:
-        return len(self.places) >= REPOINTED_SHARE_MIN * self.segment.file.rows
+        return len(self.positions) >= REPOINTED_SHARE_MIN * self.segment.file.rows
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def finish_bucket(
     pointers = compacted_pointers(
         moving.ordinals,
         moving.ranks,
-        here.places,
+        here.output_offsets,
         here.first_file_numbers,
         step.rows_per_compacted_file,
     )
@@ -192,8 +192,8 @@ def finish_bucket(
     for number, of_task in _rows_to_fetch(here, moving):
         rows[int(step.writers.of_tasks[number])][number] = of_task
     died: dict[int, dict[int, Int64s]] = defaultdict(dict)
-    for place, ordinal, of_file in _dead_rows_to_mark(step, bucket):
-        died[int(step.writers.of_marked[place])][ordinal] = of_file
+    for number, ordinal, of_file in _dead_rows_to_mark(step, bucket):
+        died[int(step.writers.of_marked[number])][ordinal] = of_file
     peak = peak_memory_bytes()
     for writer in sorted({0, *rows, *died}):
         index_files = () if writer else written
@@ -217,7 +217,7 @@ def _write_index(
     location = step.sources.location
     files = list(write_bucket(location, step.index, hash_bucket, rows, step.sort_columns, task_attempt))
     for each in repointed:
-        end = start + len(each.places)
+        end = start + len(each.positions)
         files.append(_repoint(step, each, file_numbers[start:end], row_indices[start:end], task_attempt))
         start = end
     return tuple(files)
@@ -231,16 +231,16 @@ def _leaving_rows(step: FinishStep, task: FinishTask, bucket: DedupedBucket) -> 
     for segment in open_bucket(step.sources.location, task.older, step.hash_bucket_count, prefetch):
         numbers = segment.file_numbers
         may_be_dead = partial(live.may_be_dead, numbers, step.is_rewritten)
-        places = live_pointers(live, numbers, segment.row_indices_where(may_be_dead), step.is_rewritten)
-        if len(places):
-            yield _LeavingRows(segment, places, live.files.ordinals[numbers[places]])
+        positions = live_pointers(live, numbers, segment.row_indices_where(may_be_dead), step.is_rewritten)
+        if len(positions):
+            yield _LeavingRows(segment, positions, live.files.ordinals[numbers[positions]])
 
 
 def _with_rows(step: FinishStep, run: NewRun, leaving: Sequence[_LeavingRows]) -> NewRun:
     """The new run merged with rows of older ones, in digest order."""
     if not leaving:
         return run
-    taken = IndexRows.concatenate([each.segment.rows(step.sort_columns, each.places) for each in leaving])
+    taken = IndexRows.concatenate([each.segment.rows(step.sort_columns, each.positions) for each in leaving])
     digests = np.concatenate([run.digests, taken.digests])
     order = digest_order(digests)
     return NewRun(
@@ -257,11 +257,11 @@ def _moving_rows(run: NewRun, moves: npt.NDArray[np.bool_], repointed: Sequence[
     """Those of the new run, then those of runs that get new pointers."""
     if not repointed and moves.all():
         return _MovingRows(run.ordinals, run.row_indices, run.ranks)
-    rows_in = [each.segment.row_indices_at(each.places) for each in repointed]
+    rows_in = [each.segment.row_indices_at(each.positions) for each in repointed]
     return _MovingRows(
         ordinals=np.concatenate([run.ordinals[moves], *(each.ordinals for each in repointed)]),
         row_indices=np.concatenate([run.row_indices[moves], *rows_in]),
-        ranks=np.concatenate([run.ranks[moves], *(np.zeros(len(each.places), np.int32) for each in repointed)]),
+        ranks=np.concatenate([run.ranks[moves], *(np.zeros(len(each.positions), np.int32) for each in repointed)]),
     )
 
 
@@ -295,7 +295,7 @@ def _repoint(
 ) -> IndexFile:
     """Pointers for an older run's file: new ones for rows that leave, existing ones for all others."""
     file_numbers, row_indices = leaving.segment.file_numbers.copy(), leaving.segment.row_indices.copy()
-    file_numbers[leaving.places], row_indices[leaving.places] = new_numbers, new_indices
+    file_numbers[leaving.positions], row_indices[leaving.positions] = new_numbers, new_indices
     file = leaving.segment.file
     return write_pointers(step.sources.location, step.index, file, file_numbers, row_indices, task_attempt)
 
@@ -315,8 +315,8 @@ def _rows_to_fetch(here: PlacesInBucket, moving: _MovingRows) -> Iterator[tuple[
 
 
 def _dead_rows_to_mark(step: FinishStep, bucket: DedupedBucket) -> Iterator[tuple[int, int, Int64s]]:
-    """(place in `step.marked`, ordinal, rows that died) for every compacted file that is kept with dead rows."""
-    places = {ordinal: place for place, ordinal in enumerate(step.marked.tolist())}
-    for ordinal, rows in bucket.died.by_file().items() if places else ():
-        if ordinal in places:
-            yield places[ordinal], ordinal, rows
+    """(index into `step.marked`, ordinal, rows that died) for every compacted file that is kept with dead rows."""
+    numbers = {ordinal: number for number, ordinal in enumerate(step.marked.tolist())}
+    for ordinal, rows in bucket.died.by_file().items() if numbers else ():
+        if ordinal in numbers:
+            yield numbers[ordinal], ordinal, rows

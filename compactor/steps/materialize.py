@@ -261,9 +261,9 @@ def _rows_in_parts(
                 rows += batch.num_rows
                 target.done.add(batch.num_rows)
         _check_rows(source, rows)
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
-        yield _conformed(step, source, pa.concat_tables(found)).combine_chunks().take(pa.array(places))
+        unsorted = np.empty(len(order), np.int64)
+        unsorted[order] = np.arange(len(order))
+        yield _conformed(step, source, pa.concat_tables(found)).combine_chunks().take(pa.array(unsorted))
 
 
 def _check_rows(source: SourceFile, rows: int) -> None:

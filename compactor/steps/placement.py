@@ -56,13 +56,13 @@ class PlacesInBucket:
 
     are_written         bool (sources,): False for files that are carried over by reference, or have no rows here
     tasks               int64 (sources,): the materialize task; 0, without meaning, for files that are not written
-    places              int64 (sources,): place, in its task's output, of the source's first row in this bucket
+    output_offsets      int64 (sources,): in its task's output, of the source's first row in this bucket
     first_file_numbers  int64 (sources,): of the task
     """
 
     are_written: npt.NDArray[np.bool_]
     tasks: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
+    output_offsets: npt.NDArray[np.int64]
     first_file_numbers: npt.NDArray[np.int64]
 
 
@@ -72,20 +72,24 @@ class BucketCells:
 
     ordinals  int32 (cells,): the source files, ascending
     tasks     int32 (cells,): the materialize task that writes these rows
-    places    int64 (cells,): place, in its task's output, of the first of them
+    output_offsets    int64 (cells,): in its task's output, of the first of them
     """
 
     ordinals: npt.NDArray[np.int32]
     tasks: npt.NDArray[np.int32]
-    places: npt.NDArray[np.int64]
+    output_offsets: npt.NDArray[np.int64]
 
     def by_source(self, sources: int, first_file_numbers: npt.NDArray[np.int64]) -> PlacesInBucket:
         """`sources`: how many there are in all; `first_file_numbers`: of each materialize task."""
         are_written = np.zeros(sources, np.bool_)
-        tasks, places, first_numbers = (np.zeros(sources, np.int64) for _ in range(3))
-        are_written[self.ordinals], tasks[self.ordinals], places[self.ordinals] = True, self.tasks, self.places
+        tasks, output_offsets, first_numbers = (np.zeros(sources, np.int64) for _ in range(3))
+        are_written[self.ordinals], tasks[self.ordinals], output_offsets[self.ordinals] = (
+            True,
+            self.tasks,
+            self.output_offsets,
+        )
         first_numbers[self.ordinals] = first_file_numbers[self.tasks]
-        return PlacesInBucket(are_written, tasks, places, first_numbers)
+        return PlacesInBucket(are_written, tasks, output_offsets, first_numbers)
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,11 @@ class Cells:
     starts: npt.NDArray[np.int64]
     ordinals: npt.NDArray[np.int32]
     tasks: npt.NDArray[np.int32]
-    places: npt.NDArray[np.int64]
+    output_offsets: npt.NDArray[np.int64]
 
     def of_bucket(self, hash_bucket: int) -> BucketCells:
         cells = slice(self.starts[hash_bucket], self.starts[hash_bucket + 1])
-        return BucketCells(self.ordinals[cells], self.tasks[cells], self.places[cells])
+        return BucketCells(self.ordinals[cells], self.tasks[cells], self.output_offsets[cells])
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
     bytes_per_row = np.array([file.size_bytes / max(file.rows, 1) for file in plan.sources])
     bytes_of_tasks = np.bincount(tasks, weights=rows * bytes_per_row[sources], minlength=task_count).astype(np.int64)
     # Tasks take consecutive cells, so the position is the running sum over them minus the task's start.
-    places = np.cumsum(rows) - rows - (np.cumsum(rows_of_tasks) - rows_of_tasks)[tasks]
+    output_offsets = np.cumsum(rows) - rows - (np.cumsum(rows_of_tasks) - rows_of_tasks)[tasks]
     files_of_tasks = -(-rows_of_tasks // plan.output.rows_per_compacted_file)
     by_bucket = np.argsort(buckets, kind="stable")
     return MaterializeLayout(
@@ -164,7 +168,7 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
             np.searchsorted(buckets[by_bucket], np.arange(plan.hash_bucket_count + 1)),
             sources[by_bucket].astype(np.int32),
             tasks[by_bucket].astype(np.int32),
-            places[by_bucket],
+            output_offsets[by_bucket],
         ),
         first_file_numbers=plan.output.next_file_number + np.cumsum(files_of_tasks) - files_of_tasks,
         rows_of_tasks=rows_of_tasks,
@@ -232,7 +236,9 @@ def writer_tasks(plan: RoundPlan, layout: MaterializeLayout, writers: Writers) -
     return [
         WriterTask(
             materialize=tuple(tasks[number] for number in np.flatnonzero(writers.of_tasks == writer)),
-            marked=tuple(plan.compacted[layout.marked[place]] for place in np.flatnonzero(writers.of_marked == writer)),
+            marked=tuple(
+                plan.compacted[layout.marked[number]] for number in np.flatnonzero(writers.of_marked == writer)
+            ),
         )
         for writer in range(writers.count)
     ]

@@ -129,10 +129,10 @@ def each_begun(
     """Yields the files in order. While a remote file is read, the next `ahead` files are prefetched: their ends, and of
     the columns (None: all) as much as there is room for."""
     begun: list[Future[None] | None] = []
-    for place, file in enumerate(files):
-        while len(files) > 1 and len(begun) < min(place + 1 + ahead, len(files)):
+    for number, file in enumerate(files):
+        while len(files) > 1 and len(begun) < min(number + 1 + ahead, len(files)):
             begun.append(_begin_soon(_source(location, files[len(begun)]), columns, room_bytes))
-        under_way = begun[place] if begun else None
+        under_way = begun[number] if begun else None
         if under_way is not None:
             under_way.exception()  # the read will raise the error, if there was one
         yield file

@@ -75,10 +75,10 @@ class Parquet:
         arrow_schema = arrow_schema_of(parquet)
         wanted = wanted_columns(source, arrow_schema, columns)
         # One row group at a time: of several at once the reader keeps all bytes until the end.
-        for place, row_group in enumerate(row_groups):
+        for number, row_group in enumerate(row_groups):
             rows = 0
             file.hold([row_group], wanted)
-            file.begin(row_groups[place + 1 : place + 2], wanted)
+            file.begin(row_groups[number + 1 : number + 2], wanted)
             for batch in self._batches(parquet, file.opened, row_group, wanted):
                 rows += batch.num_rows
                 yield from _as_written(pa.Table.from_batches([batch]).select(wanted), arrow_schema).to_batches()

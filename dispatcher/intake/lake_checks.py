@@ -23,7 +23,7 @@ from compactor.planning.spec import JobRunSpec
 from compactor.schemas.unify import unify_schemas
 from compactor.tabular import TabularFile, read_schema
 
-STREAMS_LOOKED_AT_MAX = 32
+STREAMS_CHECKED_MAX = 32
 """A table's partitions nearly always have the same columns; if one has others, its own session reports it."""
 
 
@@ -42,7 +42,7 @@ def check_against_lake(
     reasons: list[str] = []
     streams = []
     if job_run.partitions is None:
-        first = islice(streams_to_compact(job_run, table), STREAMS_LOOKED_AT_MAX) if listed is None else listed
+        first = islice(streams_to_compact(job_run, table), STREAMS_CHECKED_MAX) if listed is None else listed
         streams += [table.stream(partition) for partition in first]
     else:
         known = {frozenset(partition.items()) for partition in table.partitions()}
@@ -56,7 +56,7 @@ def check_against_lake(
                 streams.append(stream)
             else:
                 reasons.append(f"there is no partition stream {stream}: nothing was ever appended to it")
-    streams = streams[:STREAMS_LOOKED_AT_MAX]
+    streams = streams[:STREAMS_CHECKED_MAX]
     reasons.extend(_check_columns(job_run, _schemas(table, streams, may_read)))
     return tuple(reasons)
 

@@ -65,16 +65,16 @@ class ClaimedJobRun:
         self._clock = clock
         self._sessions_taken = len(state.sessions)
         self._told_entry_number = 0
-        self._looked_at_seconds: float | None = None
+        self._checked_at_seconds: float | None = None
 
     def look(self, every_seconds: float) -> JobRunState:
         """The fold of its log, read again after `every_seconds`; own writes need no read. Raises `Fenced` if the claim
         in it is not ours."""
         now_seconds = self._clock.monotonic_seconds()
-        is_due = self._looked_at_seconds is None or now_seconds - self._looked_at_seconds >= every_seconds
+        is_due = self._checked_at_seconds is None or now_seconds - self._checked_at_seconds >= every_seconds
         if is_due:
             self.claim.log.load()
-            self._looked_at_seconds = now_seconds
+            self._checked_at_seconds = now_seconds
         newest = self.claim.log.newest
         if newest.entry_number > self._told_entry_number:
             self._told_entry_number = newest.entry_number

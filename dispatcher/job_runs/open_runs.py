@@ -51,7 +51,7 @@ class OpenJobRun:
     is_due                    whether its log is to be read at the next look
     not_before_seconds        by the monotonic clock: it is skipped until then
     waits_until_seconds       by the monotonic clock: it could not start before that
-    cancel_looked_at_seconds  when its log was last read for a cancel
+    cancel_checked_at_seconds  when its log was last read for a cancel
     was_tried                 it could not be claimed; tried again after the next sweep
     orphaned_at_seconds       when its owner was first seen to be gone
     empty_since_seconds       when its log was first seen to be empty
@@ -68,7 +68,7 @@ class OpenJobRun:
     is_due: bool = False
     not_before_seconds: float = 0.0
     waits_until_seconds: float = 0.0
-    cancel_looked_at_seconds: float | None = None
+    cancel_checked_at_seconds: float | None = None
     was_tried: bool = False
     orphaned_at_seconds: float | None = None
     empty_since_seconds: float | None = None
@@ -215,10 +215,10 @@ class OpenJobRuns:
     def is_cancelled(self, found: OpenJobRun, every_seconds: float) -> bool:
         """Whether its log has a cancel. Reads the log at most once in `every_seconds`. Raises the store's errors."""
         now_seconds = self._clock.monotonic_seconds()
-        if found.cancel_looked_at_seconds is None:  # known from its acceptance, or from when it was found
-            found.cancel_looked_at_seconds = now_seconds
-        elif now_seconds - found.cancel_looked_at_seconds >= every_seconds:
-            found.cancel_looked_at_seconds = now_seconds
+        if found.cancel_checked_at_seconds is None:  # known from its acceptance, or from when it was found
+            found.cancel_checked_at_seconds = now_seconds
+        elif now_seconds - found.cancel_checked_at_seconds >= every_seconds:
+            found.cancel_checked_at_seconds = now_seconds
             found.log.load()
         return found.log.newest.state.cancel is not None
 

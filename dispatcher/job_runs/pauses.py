@@ -85,14 +85,14 @@ class Pauses:
         self._look_seconds = look_seconds
         self._clock = clock
         self._known: tuple[Pause, ...] = ()
-        self._looked_at_seconds: float | None = None
+        self._checked_at_seconds: float | None = None
 
     def now(self) -> tuple[Pause, ...]:
         """The pauses. Raises the store's errors: nothing is started until the pauses can be read."""
         now_seconds = self._clock.monotonic_seconds()
-        if self._looked_at_seconds is None or now_seconds - self._looked_at_seconds >= self._look_seconds:
+        if self._checked_at_seconds is None or now_seconds - self._checked_at_seconds >= self._look_seconds:
             self._known = self._store.all()
-            self._looked_at_seconds = now_seconds
+            self._checked_at_seconds = now_seconds
         return self._known
 
     def forget(self, job_run_id: str) -> None:

@@ -87,7 +87,7 @@ class TurnAnswer:
 @dataclass
 class _SeenJobRun:
     log: JobRunLog
-    looked_at_seconds: float | None = None
+    checked_at_seconds: float | None = None
 
 
 def vcpus_of(cluster: ClusterPlan) -> int:
@@ -114,7 +114,7 @@ class Turns:
         self._clock = clock
         self._log: DurableLog[TurnState, TurnAction] = DurableLog(records.store, TURNS_LOG, TURN_LOG, clock)
         self._seen: dict[str, _SeenJobRun] = {}
-        self._looked_at_seconds: float | None = None
+        self._checked_at_seconds: float | None = None
         self._lock = threading.Lock()
         self._to_end: dict[str, Turn] = {}
 
@@ -130,9 +130,9 @@ class Turns:
     def refresh(self) -> None:
         """Reads the log of turns if it is due. Raises the store's errors."""
         now_seconds = self._clock.monotonic_seconds()
-        if self._looked_at_seconds is None or now_seconds - self._looked_at_seconds >= self._look_seconds:
+        if self._checked_at_seconds is None or now_seconds - self._checked_at_seconds >= self._look_seconds:
             self._log.load()
-            self._looked_at_seconds = now_seconds
+            self._checked_at_seconds = now_seconds
 
     # -- order
 
@@ -187,12 +187,12 @@ class Turns:
             return state
         seen = self._seen.setdefault(job_run_id, _SeenJobRun(self._records.log(job_run_id)))
         now_seconds = self._clock.monotonic_seconds()
-        is_due = seen.looked_at_seconds is None or now_seconds - seen.looked_at_seconds >= self._look_seconds
+        is_due = seen.checked_at_seconds is None or now_seconds - seen.checked_at_seconds >= self._look_seconds
         is_empty = seen.log.newest.state.status is JobRunStatus.ABSENT  # its marker comes before its acceptance
         try:
             if is_due or is_empty:
                 seen.log.load()
-                seen.looked_at_seconds = now_seconds
+                seen.checked_at_seconds = now_seconds
         except LithifyError as error:
             if isinstance(error, Unavailable | Conflict) and not isinstance(error, Outdated):
                 raise

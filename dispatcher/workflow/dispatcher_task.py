@@ -106,7 +106,7 @@ class DispatcherTask:
         self._clock = clock
         self._began_at_seconds = clock.monotonic_seconds()
         self._beat_at_seconds: float | None = None
-        self._looked_at_seconds: float | None = None
+        self._checked_at_seconds: float | None = None
         self.is_gone = False
         """Whether the workflow has stopped waiting."""
         self.is_long = False
@@ -166,9 +166,9 @@ class DispatcherTask:
 
     def _measure_when_due(self) -> None:
         settings, now_seconds = self._settings, self._clock.monotonic_seconds()
-        if self._looked_at_seconds is not None and now_seconds - self._looked_at_seconds < settings.length_seconds:
+        if self._checked_at_seconds is not None and now_seconds - self._checked_at_seconds < settings.length_seconds:
             return
-        self._looked_at_seconds = now_seconds
+        self._checked_at_seconds = now_seconds
         age_seconds = now_seconds - self._began_at_seconds
         if self._execution_arn is not None:
             try:

@@ -60,7 +60,7 @@ class Supervisor:
         self._unattended_ticks = float(str(arguments["unattended_seconds"])) / TICK_SECONDS
         self._driver: subprocess.Popen[bytes] | None = None
         self._stopped: str | None = None
-        self._looked_at_ns = 0
+        self._recorded_ns = 0
         self._ticks_alone = 0
 
     def run(self) -> int:
@@ -112,9 +112,9 @@ class Supervisor:
         if self._stopped is not None:
             self._signal(signal.SIGKILL)
             return
-        looked_at_ns = self._record.stat().st_mtime_ns if self._record.exists() else 0
-        self._ticks_alone = self._ticks_alone + 1 if looked_at_ns == self._looked_at_ns else 0
-        self._looked_at_ns = looked_at_ns
+        recorded_ns = self._record.stat().st_mtime_ns if self._record.exists() else 0
+        self._ticks_alone = self._ticks_alone + 1 if recorded_ns == self._recorded_ns else 0
+        self._recorded_ns = recorded_ns
         if self._ticks_alone > self._unattended_ticks:
             self._stop(UNATTENDED)
 

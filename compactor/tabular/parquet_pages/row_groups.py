@@ -176,8 +176,8 @@ class ParquetRows:
         if ahead:
             yield from remote.read_groups(spans)
             return
-        for place, of_column in enumerate(spans):
-            for following in spans[place + 1 : place + 2]:
+        for number, of_column in enumerate(spans):
+            for following in spans[number + 1 : number + 2]:
                 remote.begin(following)
             yield from remote.read_groups([of_column])
 

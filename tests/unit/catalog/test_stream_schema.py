@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.catalog.stream_schema import FILES_LOOKED_AT_MAX
+from compactor.catalog.stream_schema import FILES_READ_MAX
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState
@@ -105,7 +105,7 @@ def test_the_same_append_again_is_a_no_op_whatever_came_after(lake: DeltaCatalog
 
 
 def test_a_writer_opens_a_bounded_number_of_files(lake: DeltaCatalog, orders: Table) -> None:
-    for number in range(FILES_LOOKED_AT_MAX + 5):
+    for number in range(FILES_READ_MAX + 5):
         orders.append(MONDAY, pa.table({"id": [number]}))
     stream = orders.stream(MONDAY)
     deltas = stream.load().state.sources[1].deltas
@@ -113,7 +113,7 @@ def test_a_writer_opens_a_bounded_number_of_files(lake: DeltaCatalog, orders: Ta
         Path(stream.uri_of(delta.files[0].path).removeprefix("file://")).write_bytes(b"not looked at")
     fresh = again(orders, lake)
     fresh.append(MONDAY, WHOLE)
-    assert len(fresh._schemas._kept) == FILES_LOOKED_AT_MAX + 1
+    assert len(fresh._schemas._kept) == FILES_READ_MAX + 1
 
 
 def test_the_known_schema_is_declared_compacted_and_pending_together(lake: DeltaCatalog) -> None:

@@ -17,7 +17,7 @@ from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_buck
 from compactor.index.layout import DIGEST_BYTES, IndexRows
 from compactor.index.paged_file import PAGE_BYTES, KeptFiles, PagedFile
 from compactor.index.range_lookup import expected_ranges, find_pointer
-from compactor.index.remote_search import RemoteSearch, RunPlace, expected_rows
+from compactor.index.remote_search import RemoteSearch, RowsInRun, expected_rows
 from compactor.kernels.search import find_digests
 from compactor.kernels.sha1 import Digests
 from compactor.model.errors import Corrupt
@@ -61,8 +61,8 @@ def test_a_remote_search_finds_what_a_search_of_everything_finds_however_the_dig
         for low, high in rows:
             at_hand[low:high], there[low:high] = raw[low:high], True
 
-    place = RunPlace(before, before + len(digests) + after)
-    found = RemoteSearch(at_hand, wanted, place, need).positions()
+    rows_in_run = RowsInRun(before, before + len(digests) + after)
+    found = RemoteSearch(at_hand, wanted, rows_in_run, need).positions()
 
     assert found.tolist() == find_digests(raw, wanted).tolist()
     assert there[found].all()
@@ -75,7 +75,7 @@ def test_a_remote_search_reads_the_rows_around_its_digests_and_no_others(count: 
     asked: list[tuple[int, int]] = []
     wanted = digests[np.sort(np.random.default_rng(count).choice(len(digests), count, replace=False))]
 
-    found = RemoteSearch(raw, wanted, RunPlace(0, len(digests)), asked.extend).positions()
+    found = RemoteSearch(raw, wanted, RowsInRun(0, len(digests)), asked.extend).positions()
 
     assert len(found) == count
     read = sum(high - low for low, high in asked)
@@ -85,7 +85,7 @@ def test_a_remote_search_reads_the_rows_around_its_digests_and_no_others(count: 
 
 def test_a_search_for_most_pages_asks_for_all_rows_at_once() -> None:
     digests = sorted_digests(100_000, seed=2)
-    assert expected_rows(digests[::100], RunPlace(0, len(digests)), len(digests)) == [(0, len(digests))]
+    assert expected_rows(digests[::100], RowsInRun(0, len(digests)), len(digests)) == [(0, len(digests))]
 
 
 class Written:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compactor.kernels.digest_sort import digest_order, sort_by_digest
 from compactor.kernels.sha1 import Digests
 
-# Real digests are uniform. Words from so few values tie, and share their leading bits, at every place.
+# Real digests are uniform. Words from so few values tie, and share their leading bits, in every word.
 _WORD = st.sampled_from([0, 1, 2**24, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
 _PIECES = st.lists(st.lists(st.tuples(_WORD, _WORD, _WORD, _WORD, _WORD), max_size=40), max_size=4)
 
@@ -32,7 +32,7 @@ def check_sorted(pieces: list[Digests], width: int) -> None:
     given_digests = list(pieces)
     found = sort_by_digest(given_digests, indices_of_pieces, values_of_pieces, width)
     order = plain_order(digests)
-    assert (found.places == order).all()
+    assert (found.row_numbers == order).all()
     assert (found.digests == digests[order]).all()
     assert (found.row_indices == order * 3).all()
     assert (found.sort_values == values[order]).all()

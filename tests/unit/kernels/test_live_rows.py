@@ -37,8 +37,8 @@ def test_live_pointers_are_counted_and_selected_as_a_plain_loop_does(
     counts = np.zeros(3, np.int64)
     count_live(live, numbers, rows, counts)
     assert counts.tolist() == [plain.count(ordinal) for ordinal in range(3)]
-    places = live_pointers(live, numbers, rows, np.array(wanted)).tolist()
-    assert places == [place for place, ordinal in enumerate(plain) if ordinal is not None and wanted[ordinal]]
+    selected = live_pointers(live, numbers, rows, np.array(wanted)).tolist()
+    assert selected == [pointer for pointer, ordinal in enumerate(plain) if ordinal is not None and wanted[ordinal]]
 
 
 @pytest.mark.parametrize("row", [-1, ROWS, 2**40])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_places, ranks_within_files
+from compactor.kernels.pointers import RanksWithinFiles, compacted_pointers, files_of_rows, ranks_within_files
 from compactor.model.errors import Corrupt
 
 
@@ -24,14 +24,14 @@ def test_a_surviving_row_s_rank_counts_the_survivors_before_it_in_its_file(
         for row, survives in enumerate(file)
     ]
     chance.shuffle(plain)
-    places = np.array([place for place, _, _, _ in plain], np.int32)
-    numbers = files_of_places(places, bounds)
+    row_numbers = np.array([row_number for row_number, _, _, _ in plain], np.int32)
+    numbers = files_of_rows(row_numbers, bounds)
     assert numbers.tolist() == [number for _, number, _, _ in plain]
     rows = np.arange(len(plain))
     chance.shuffle(rows)  # type: ignore[arg-type]
     survives = np.array([plain[row][3] for row in rows], np.bool_)
     rows[~survives] = chance.choice([-1, 2**62])
-    ranks = RanksWithinFiles(places, numbers, bounds)
+    ranks = RanksWithinFiles(row_numbers, numbers, bounds)
     for piece, counted in zip(np.array_split(rows, 3), np.array_split(survives, 3), strict=True):
         ranks.add(piece, counted)
     expected = [plain[row][2] if counted else 0 for row, counted in zip(rows, survives, strict=True)]
@@ -60,24 +60,24 @@ def test_pointers_are_where_tasks_that_write_one_after_the_other_put_their_rows(
     rows_of_tasks: list[int], rows_per_file: int
 ) -> None:
     plain = []
-    files, ranks, first_places, first_numbers = [], [], [], []
+    files, ranks, first_offsets, first_numbers = [], [], [], []
     file_number = 1
     for rows in rows_of_tasks:
         # Each task writes what survives of two source files, of the first two thirds of its rows.
         of_first = rows * 2 // 3
-        first_places += [0, of_first]
+        first_offsets += [0, of_first]
         first_numbers += [file_number, file_number]
-        for place in range(rows):
-            if place and place % rows_per_file == 0:
+        for row_number in range(rows):
+            if row_number and row_number % rows_per_file == 0:
                 file_number += 1
-            plain.append((file_number, place % rows_per_file))
-            files.append(len(first_places) - (2 if place < of_first else 1))
-            ranks.append(place if place < of_first else place - of_first)
+            plain.append((file_number, row_number % rows_per_file))
+            files.append(len(first_offsets) - (2 if row_number < of_first else 1))
+            ranks.append(row_number if row_number < of_first else row_number - of_first)
         file_number += 1
     numbers, indices = compacted_pointers(
         np.array(files, np.int32),
         np.array(ranks, np.int32),
-        np.array(first_places),
+        np.array(first_offsets),
         np.array(first_numbers),
         rows_per_file,
     )

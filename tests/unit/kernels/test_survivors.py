@@ -48,7 +48,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Found:
-    """What is left of each key: (holder, outcome), the holder "index" or the place of an arriving row."""
+    """What is left of each key: (holder, outcome), the holder "index" or the number of an arriving row."""
 
     keys: dict[int, tuple[str | int, int]]
     rows_deduplicated: int
@@ -67,14 +67,14 @@ def plain_fold(index: dict[int, Remembered], rows: list[Arriving], by_position: 
             holder, sort, deleted_at = "index", index[key].sort, index[key].deleted_at
             operation = UPSERT if deleted_at is None else DELETE
             met += deleted_at is None
-        for place, row in enumerate(rows):
+        for number, row in enumerate(rows):
             if row.key != key:
                 continue
             met += 1
             expired = deleted_at is not None and retention >= 0 and row.position - deleted_at > retention
             clears = DELETE_WITHOUT_SORT_VALUES in (operation, row.operation)
             if holder is None or by_position or expired or clears or row.sort >= sort:
-                holder, sort, operation = place, row.sort, row.operation
+                holder, sort, operation = number, row.sort, row.operation
                 deleted_at = row.position if operation == DELETE and not by_position else None
         remembered = deleted_at is not None and not (retention >= 0 and HORIZON - deleted_at > retention)
         assert holder is not None
@@ -115,8 +115,8 @@ def fold(
         if holder < len(known):
             keys[known[holder]] = ("index", outcome)
         else:
-            place = int(order[holder - len(known)])
-            keys[rows[place].key] = (place, outcome)
+            number = int(order[holder - len(known)])
+            keys[rows[number].key] = (number, outcome)
     in_digest_order = [digest_of(key) for key in keys]
     assert in_digest_order == sorted(in_digest_order)
     return Found(dict(sorted(keys.items())), found.rows_deduplicated, found.rows_deleted)

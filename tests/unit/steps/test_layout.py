@@ -185,7 +185,7 @@ def test_pointers_are_where_the_tasks_write_their_rows(
             pointer = compacted_pointers(
                 np.array([source], np.int32),
                 np.array([rank[cell]], np.int32),
-                here.places,
+                here.output_offsets,
                 here.first_file_numbers,
                 rows_per_file,
             )
@@ -395,7 +395,9 @@ def test_a_writer_takes_as_many_rows_and_bytes_as_it_may_and_not_one_more(beyond
 def test_the_lookups_of_a_finish_task_by_source_are_flags_and_integers() -> None:
     sources = [Survivors((1, 0, 0))]
     here = places_in(laid_out(plan_of([], sources, 1), sources), 1)
-    assert [each.dtype.name for each in (here.are_written, here.tasks, here.places, here.first_file_numbers)] == [
+    assert [
+        each.dtype.name for each in (here.are_written, here.tasks, here.output_offsets, here.first_file_numbers)
+    ] == [
         "bool",
         "int64",
         "int64",
