@@ -22,7 +22,7 @@ from tests.fakes.dispatch_desk import FOLLOWS_SPEED, STALL_SECONDS, Desk, instru
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_sink import MemorySink
-from tests.fakes.small_cluster import Crashes, Hangs, Succeeds
+from tests.fakes.small_cluster import Crashes, Hangs, Stalls, Succeeds
 from tests.waiting import wait_until
 
 OTHER_TOPIC = "arn:aws:sns:us-east-1:123456789012:other"
@@ -207,13 +207,16 @@ def test_events_of_the_sessions_of_a_broken_job_run_are_published(tmp_path: Path
     desk = Desk(tmp_path)
     store = FaultyStore(desk.state)
     desk = replace(desk, state=store)
-    desk.cluster.behaves = lambda job: Hangs()
+    time_passes = threading.Event()
+    desk.cluster.behaves = lambda job: Stalls()
+    # Again and again: time that passes before the dispatcher has seen the session's start is not time of a stall.
+    desk.cluster.let_time_pass = lambda: desk.move_on(STALL_SECONDS) if time_passes.is_set() else None
     desk.append([{"id": 1}])
     job_run_id = desk.accept()
     wait_until(lambda: is_running(desk, job_run_id))
     # A bug meets the session's thread when it says that the session stalled.
     store.fail("put_if_absent", f"job_runs/{job_run_id}/log", error=ZeroDivisionError)
-    desk.move_on(STALL_SECONDS)
+    time_passes.set()
     desk.run()
     assert desk.job_run(job_run_id).status is JobRunStatus.FAILED
     assert desk.sink.names.count("session.started") == 1
