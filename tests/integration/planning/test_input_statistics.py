@@ -123,6 +123,18 @@ def test_where_dead_rows_are_kept_nothing_is_expected_to_be_rewritten(lake: Delt
     assert measured(lake, max_dead_row_share=0.01).touched_rows == pytest.approx(1_000, rel=0.01)
 
 
+def test_rows_that_are_dead_already_count_towards_the_share_that_may_be(lake: DeltaCatalog) -> None:
+    table = lake.create_table(TABLE)
+    table.append({}, rows(0, 1_000))
+    compacted(lake)
+    table.append({}, rows(500, 50))
+    compact(TABLE, {"id"}, delta_catalog_client=lake, max_dead_row_share=0.3, engine=InProcessEngine())
+    table.append({}, rows(0, 60))
+    # 60 rows of deltas and 50 dead ones, of 1,050
+    assert measured(lake, max_dead_row_share=0.104).touched_rows > 0
+    assert measured(lake, max_dead_row_share=0.105).touched_rows == 0
+
+
 def test_a_session_that_only_cleans_is_expected_to_rewrite_the_files_with_dead_rows(lake: DeltaCatalog) -> None:
     table = lake.create_table(TABLE)
     for first in (0, 1_000):
@@ -231,7 +243,7 @@ def test_text_that_is_refused_as_a_whole_is_refused(lake: DeltaCatalog, tmp_path
         measured(lake, sort_keys=(SortKey(column="note"),))
 
 
-def test_places_are_spread_over_all_of_a_sequence() -> None:
+def test_positions_are_spread_over_all_of_a_sequence() -> None:
     assert spread(4, 10) == {0, 1, 2, 3}
     assert spread(100, 4) == {0, 25, 50, 75}
     assert spread(0, 4) == frozenset()

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from compactor.kernels.digest_sort import digest_order, sort_by_digest
 from compactor.kernels.sha1 import Digests
 
-# Real digests are uniform. Words from so few values tie, and share their leading bits, in every word.
-_WORD = st.sampled_from([0, 1, 2**24, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
-_PIECES = st.lists(st.lists(st.tuples(_WORD, _WORD, _WORD, _WORD, _WORD), max_size=40), max_size=4)
+# Real digests are uniform. Half of these words are of few values: they tie, and share their leading bits.
+_FEW = np.array([0, 1, 2**24, 2**31, 2**32 - 1], np.uint32)
+_WORDS = np.concatenate([np.resize(_FEW, 128), np.random.default_rng(1).integers(0, 2**32, 128, np.uint32)])
+_PIECES = st.lists(st.binary(max_size=200), max_size=4)
+"""A byte a word, by its number in `_WORDS`."""
 
 
 def plain_order(digests: Digests) -> npt.NDArray[np.intp]:
@@ -41,11 +43,12 @@ def check_sorted(pieces: list[Digests], width: int) -> None:
 
 
 @given(_PIECES, st.sampled_from([0, 1, 9]))
-def test_any_digests_come_in_digest_order_with_their_values(pieces: list[list[tuple[int, ...]]], width: int) -> None:
-    check_sorted([np.array(piece, np.uint32).reshape(-1, 5) for piece in pieces], width)
+def test_any_digests_come_in_digest_order_with_their_values(pieces: list[bytes], width: int) -> None:
+    words = [_WORDS[np.frombuffer(piece, np.uint8)] for piece in pieces]
+    check_sorted([piece[: len(piece) // 5 * 5].reshape(-1, 5) for piece in words], width)
 
 
-@pytest.mark.parametrize("rows", [8_191, 8_192, 50_000, 3_000_000])
+@pytest.mark.parametrize("rows", [8_191, 8_192, 50_000, 2_200_000])
 def test_many_uniform_digests_with_repeats_come_in_stable_order(rows: int) -> None:
     digests = np.random.default_rng(rows).integers(0, 2**32, (rows, 5), dtype=np.uint32)
     digests[rows // 2 :] = digests[: rows - rows // 2]
