@@ -5,13 +5,7 @@ An entry is one object, `<folder>/<number, 20 digits>.json`, from 1 without gaps
 fold of entries 1 .. n-1: there is no other concurrency control. An entry never changes and is never deleted (a stalled
 writer could create a deleted entry a second time).
 
-Outcomes of a put, and how each is settled:
-
-| the put of entry n ends as | meaning | then |
-|---|---|---|
-| created | ours | done |
-| taken | another's, or our own: a store may repeat a put whose first answer was lost | read it, compare the entry id |
-| unavailable | unknown | read it, compare the entry id; absent: put the same entry again, which is safe |
+A put whose outcome is unknown is settled by the entry's id (`storage/create_once.py`).
 
 A `checkpoint` is the stored fold at one entry, so that a reader need not start from entry 1 (`log/checkpoints.py`).
 
@@ -33,9 +27,10 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
-from compactor.model.clock import Clock, chance
+from compactor.model.clock import Clock
 from compactor.model.document import Document, not_understood, written_by_newer
-from compactor.model.errors import Conflict, Corrupt, Invalid, Outdated, Unavailable
+from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
+from compactor.storage.create_once import create_once, pause
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 from compactor.storage.paths import LogObject
 from compactor.storage.side_by_side import side_by_side
@@ -59,15 +54,6 @@ ENTRIES_KEPT = 32
 
 APPEND_ATTEMPTS_MAX = 1_000
 """Races that one append may lose before it gives up. Each is another writer's success, so this means starvation."""
-
-UNKNOWN_ATTEMPTS_MAX = 5
-"""Attempts to settle one put whose answer was lost. After them (3 seconds at most) the outcome is reported as
-unknown."""
-
-PAUSE_SECONDS_MIN = 0.005
-PAUSE_SECONDS_MAX = 1.0
-UNKNOWN_DOUBLINGS = 5
-"""A service that did not answer needs more time than another writer: the first pause is up to 0.005 * 2**5 = 0.16 s."""
 
 StateT = TypeVar("StateT")
 ActionT = TypeVar("ActionT")
@@ -314,7 +300,7 @@ class DurableLog(Generic[StateT, ActionT]):
                 self._remember(after)
                 self._checkpoint_when_due(after)
                 return Appended(entry, after)
-            self._pause(losses)
+            pause(losses, self._clock)
             before = self.load()
         raise Conflict(
             f"{APPEND_ATTEMPTS_MAX} other writers were faster than this append to log {self.folder}: try again"
@@ -332,26 +318,12 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def _create(self, entry: Entry[ActionT]) -> bool:
         """Whether the entry was created; False: its number is another writer's. Raises `Unavailable` if unknown."""
-        key, body = self._entry_key(entry.number), self._render(entry)
-        failure: Unavailable | None = None
-        for tries in range(UNKNOWN_ATTEMPTS_MAX):
-            try:
-                if self._store.put_if_absent(key, body):
-                    return True
-            except Unavailable as error:
-                failure = error
-            try:
-                existing = self._read(entry.number)
-            except Outdated:
-                return False  # ours can be read
-            except Unavailable as error:
-                failure, existing = error, None
-            if existing is not None:
-                return existing.entry_id == entry.entry_id
-            self._pause(UNKNOWN_DOUBLINGS + tries)
-        raise Unavailable(
-            f"it is not known whether entry {entry.number} of log {self.folder} was written: {failure}"
-        ) from failure
+        key = self._entry_key(entry.number)
+
+        def is_ours(body: bytes) -> bool:
+            return self._keep(self._parse(entry.number, key, body)).entry_id == entry.entry_id
+
+        return create_once(self._store, key, self._render(entry), is_ours, self._clock)
 
     def _read(self, number: int) -> Entry[ActionT] | None:
         kept = self._kept.get(number)
@@ -424,12 +396,7 @@ class DurableLog(Generic[StateT, ActionT]):
             # The entry is durable, so the append has succeeded; the next reader replays more entries.
             _log.warning("checkpoint_not_written", log=self.folder, reason=str(error))
 
-    # -- names and pauses
+    # -- names
 
     def _entry_key(self, number: int) -> str:
         return LogObject(self.folder, "entry", number).key
-
-    def _pause(self, doublings: int) -> None:
-        """Sleeps a random part of a growing pause, so that writers which lost one race do not collide again."""
-        pause_seconds = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(doublings, 10))
-        self._clock.sleep(pause_seconds * chance(self._clock))

@@ -1,7 +1,6 @@
 """The transaction log of a Delta Lake table: commits by put-if-absent, checkpoints, and the fold of both.
 
-An outcome of a put is settled as in `log/durable_log.py`: taken or unknown, the commit is read back and compared by its
-id; absent, the same bytes are put again.
+A put whose outcome is unknown is settled by the commit's id (`storage/create_once.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from collections.abc import Sequence
 import structlog
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Outdated, Unavailable
+from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.delta_actions import CommitInfo, DeltaAction, DeltaState, parse_commit, render_commit
 from compactor.publishing.delta_checkpoint import read_checkpoint, write_checkpoint
+from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import DeltaLogObject, TableFolder, parse
 
@@ -26,9 +26,6 @@ CHECKPOINT_VERSIONS = 10
 
 TOMBSTONES_KEPT_MS = 30 * 24 * 3_600_000
 """A checkpoint leaves out files that were removed longer ago: the grace period of garbage collection has passed."""
-
-UNKNOWN_ATTEMPTS_MAX = 5
-PAUSE_SECONDS = 0.1
 
 
 class DeltaLog:
@@ -77,23 +74,12 @@ class DeltaLog:
 
     def _create(self, version: int, body: bytes, commit_id: str) -> bool:
         key = DeltaLogObject(self._table_id, "commit", version).key
-        failure: Unavailable | None = None
-        for _ in range(UNKNOWN_ATTEMPTS_MAX):
-            try:
-                if self._store.put_if_absent(key, body):
-                    return True
-            except Unavailable as error:
-                failure = error
-            try:
-                existing = self._read(version)
-            except Outdated:
-                return False  # ours can be read
-            except Unavailable as error:
-                failure, existing = error, None
-            if existing is not None:
-                return any(isinstance(each, CommitInfo) and each.lithify_commit_id == commit_id for each in existing)
-            self._clock.sleep(PAUSE_SECONDS)
-        raise Unavailable(f"it is not known whether {key} was written: {failure}") from failure
+
+        def is_ours(existing: bytes) -> bool:
+            found = parse_commit(existing, key)
+            return any(isinstance(each, CommitInfo) and each.lithify_commit_id == commit_id for each in found)
+
+        return create_once(self._store, key, body, is_ours, self._clock)
 
     def _read(self, version: int) -> list[DeltaAction] | None:
         key = DeltaLogObject(self._table_id, "commit", version).key

@@ -4,8 +4,8 @@
     2. v<version>.metadata.json                             the commit: put-if-absent
     3. version-hint.text                                    a hint, overwritten; readers of the folder begin there
 
-A crash between 2 and 3 leaves the hint one version behind: each publish repairs it. An outcome of 2 is settled as in
-`log/durable_log.py`: taken or unknown, the version is read back and compared; absent, the same bytes are put again.
+A crash between 2 and 3 leaves the hint one version behind: each publish repairs it. An outcome of 2 that is unknown is
+settled by reading the version back (`storage/create_once.py`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
+from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import IcebergMetadata, TableFolder, parse
 from compactor.storage.side_by_side import side_by_side
 
 _log = structlog.get_logger(__name__)
-
-ATTEMPTS_MAX = 5
-"""Of a write whose outcome is unknown."""
-
-PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -162,43 +158,18 @@ class IcebergLog:
 
     def write(self, key: str, body: bytes) -> None:
         """Creates an object under a name that no other attempt uses, so that a taken name is our own write."""
-        failure: Unavailable | None = None
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                self._store.put_if_absent(key, body)
-                return
-            except Unavailable as error:
-                failure = error
-                self._clock.sleep(PAUSE_SECONDS)
-        raise Unavailable(f"{key} could not be written: {failure}") from failure
+        create_once(self._store, key, body, lambda _: True, self._clock)
 
     def commit(self, before: IcebergState, after: IcebergState, body: bytes) -> bool:
         """Writes the next version. False: another publisher wrote that version first, and nothing was written.
 
         Raises `Unavailable` if the outcome is unknown.
         """
-        if not self._create(before.version + 1, body):
+        key = self._key(before.version + 1)
+        if not create_once(self._store, key, body, lambda existing: existing == body, self._clock):
             return False
         self._remember(after)
         return True
-
-    def _create(self, version: int, body: bytes) -> bool:
-        key = self._key(version)
-        failure: Unavailable | None = None
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                if self._store.put_if_absent(key, body):
-                    return True
-            except Unavailable as error:
-                failure = error
-            try:
-                existing = self._store.read(key)
-            except Unavailable as error:
-                failure, existing = error, None
-            if existing is not None:
-                return existing == body
-            self._clock.sleep(PAUSE_SECONDS)
-        raise Unavailable(f"it is not known whether {key} was written: {failure}") from failure
 
     def repair_hint(self, version: int) -> None:
         """Moves the hint to this version, if it is behind. A failure only lets readers of the folder see an earlier

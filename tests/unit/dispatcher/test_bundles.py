@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from compactor.events.types import SessionPlanned, SessionStalled, SessionSucceeded
-from compactor.log.durable_log import UNKNOWN_ATTEMPTS_MAX
 from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from compactor.storage.aws import s3
+from compactor.storage.create_once import ATTEMPTS_MAX
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
@@ -168,7 +168,7 @@ class UnknownEnds(FaultyStore):
         return super().put_if_absent(key, body)
 
     def read(self, key: str) -> bytes | None:
-        if key == self.key and self.reads_failed < UNKNOWN_ATTEMPTS_MAX:
+        if key == self.key and self.reads_failed < ATTEMPTS_MAX:
             self.reads_failed += threading.get_ident() == self.writer
             raise Unavailable("the entry cannot be read")
         return super().read(key)
@@ -185,7 +185,7 @@ def test_the_ends_of_a_bundle_are_published_though_the_answer_to_their_entry_was
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     desk.close()
-    assert state.reads_failed == UNKNOWN_ATTEMPTS_MAX
+    assert state.reads_failed == ATTEMPTS_MAX
     succeeded(desk, job_run_id, 2)
     assert launches(desk)[0] == "bundle"
     assert launches(desk).count("bundle") == 1
@@ -203,7 +203,7 @@ def test_a_session_is_not_run_again_though_the_answer_to_the_entry_of_its_end_wa
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     desk.close()
-    assert state.reads_failed == UNKNOWN_ATTEMPTS_MAX
+    assert state.reads_failed == ATTEMPTS_MAX
     succeeded(desk, job_run_id, 2)
     assert sorted(launches(desk)) == ["1", "2"]
     assert desk.sink.names.count("session.round_completed") == 2

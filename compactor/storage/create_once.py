@@ -1,0 +1,57 @@
+"""Creates an object by put-if-absent, and settles an outcome that is unknown.
+
+| the put ends as | meaning | then |
+|---|---|---|
+| created | ours | done |
+| taken | another's, or our own: a store may repeat a put whose first answer was lost | read it, compare |
+| unavailable | unknown | read it, compare; absent: put the same bytes again, which is safe |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compactor.model.clock import Clock, chance
+from compactor.model.errors import Outdated, Unavailable
+from compactor.storage.object_store import ObjectStore
+
+ATTEMPTS_MAX = 5
+"""Attempts to settle one put whose answer was lost. After them (3 seconds at most) the outcome is reported as
+unknown."""
+
+PAUSE_SECONDS_MIN = 0.005
+PAUSE_SECONDS_MAX = 1.0
+UNKNOWN_DOUBLINGS = 5
+"""A service that did not answer needs more time than another writer: the first pause is up to 0.005 * 2**5 = 0.16 s."""
+
+
+def create_once(store: ObjectStore, key: str, body: bytes, is_ours: Callable[[bytes], bool], clock: Clock) -> bool:
+    """Whether this call created the object; False: it is another writer's, and nothing was written.
+
+    Raises `Unavailable` if the outcome is unknown: the object may exist, or appear later.
+
+    is_ours  compares an existing object with `body`; it may raise `Outdated` for the object of a newer release
+    """
+    failure: Unavailable | None = None
+    for tries in range(ATTEMPTS_MAX):
+        try:
+            if store.put_if_absent(key, body):
+                return True
+        except Unavailable as error:
+            failure = error
+        try:
+            existing = store.read(key)
+            if existing is not None:
+                return is_ours(existing)
+        except Outdated:
+            return False  # ours can be read
+        except Unavailable as error:
+            failure = error
+        pause(UNKNOWN_DOUBLINGS + tries, clock)
+    raise Unavailable(f"it is not known whether {key} was written: {failure}") from failure
+
+
+def pause(doublings: int, clock: Clock) -> None:
+    """Sleeps a random part of a growing pause, so that writers which lost one race do not collide again."""
+    pause_seconds = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(doublings, 10))
+    clock.sleep(pause_seconds * chance(clock))
