@@ -421,6 +421,7 @@ class JobRunController:
             self.turns.end_all_of(found.job_run_id)
             self._publisher.follow(found.job_run_id, log, before, is_ending=True)
             self._listeners.tables.follow(found.job_run_id, before)
+            self._listeners.tables.leave(found.job_run_id)
             self._answers.seen(found.job_run_id, before, is_ending=True)
             self._open.taken(found.job_run_id)
             return
@@ -543,6 +544,7 @@ class JobRunController:
             state = self._continue_open(held, state)
         if state.ended is not None:
             self._publisher.ending(held.job_run_id)
+            self._listeners.tables.leave(held.job_run_id)
             self._answers.seen(held.job_run_id, state, is_ending=True)
             self._launchers.finding.forget(held.job_run_id)
             del self._held[held.job_run_id]

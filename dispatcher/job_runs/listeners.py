@@ -30,4 +30,5 @@ class Listeners:
     def leave(self, job_run_id: str) -> None:
         """Another dispatcher continues it."""
         self.publisher.leave(job_run_id)
+        self.tables.leave(job_run_id)
         self.answers.leave(job_run_id)  # of a shard nobody waits: its holder leaves the job run's waiters

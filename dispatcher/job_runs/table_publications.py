@@ -32,9 +32,6 @@ from dispatcher.job_runs.job_run_log import JobRunState, SessionPin
 
 _log = structlog.get_logger(__name__)
 
-JOB_RUNS_KEPT = 10_000
-"""Job runs whose sessions' streams are remembered. Of older ones a stream is published when it moves again."""
-
 
 @dataclass(frozen=True)
 class TablePublicationSettings:
@@ -109,11 +106,21 @@ class TablePublications:
         partitions = {session_id: dict(each.pin.partition) for session_id, each in state.sessions.items()}
         with self._lock:
             job_run = self._job_runs[job_run_id] = _JobRun(state.accepted.spec, partitions)
-            while len(self._job_runs) > JOB_RUNS_KEPT:
-                del self._job_runs[next(iter(self._job_runs))]
             for session_id in partitions:
                 if state.sessions[session_id].attempt:
                     self._mark(job_run, session_id)
+
+    def leave(self, job_run_id: str) -> None:
+        """It has ended, or another dispatcher continues it. What its sessions have committed is published all the
+        same."""
+        with self._lock:
+            self._job_runs.pop(job_run_id, None)
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """Job runs whose sessions may commit further rounds."""
+        with self._lock:
+            return frozenset(self._job_runs)
 
     def found(self, job_run_id: str, pins: Iterable[SessionPin]) -> None:
         """It has further sessions."""

@@ -115,6 +115,7 @@ def test_the_events_and_the_history_of_a_job_run_with_shards_are_those_of_one_jo
         "succeeded",
     )
     assert desk.records.open_names() == []
+    assert desk.tables.followed == desk.publisher.followed == frozenset()
     desk.close()
 
 

@@ -16,6 +16,7 @@ from dispatcher.job_runs.job_run_log import JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
+from tests.fakes.small_cluster import Hangs
 
 
 @pytest.fixture
@@ -55,6 +56,22 @@ def test_what_a_session_commits_is_published_and_told(desk: Desk) -> None:
     assert (whole.jobrunid, whole.table, whole.severity) == (job_run_id, TABLE, "info")
     desk.tables.publish_round()
     assert len(told(desk, "published")) == 1
+
+
+def test_a_job_run_that_has_ended_or_was_lost_is_not_remembered_and_what_it_committed_is_published(desk: Desk) -> None:
+    published_table(desk)
+    desk.accept()
+    desk.run()
+    assert desk.tables.followed == frozenset()
+    desk.tables.publish_round()
+    assert entries(desk) == {"_": desk.lake.table(TABLE).stream({}).load().entry_number}
+    desk.cluster.behaves = lambda _: Hangs()
+    desk.append([{"id": 3}])
+    left = desk.accept()
+    desk.tick_until(lambda: desk.cluster.running == 1)
+    assert desk.tables.followed == {left}
+    desk.controller.drain(0, stops_jobs=lambda: True)
+    assert desk.tables.followed == frozenset()
 
 
 def test_a_table_that_is_not_published_is_asked_for_once_a_minute_and_writes_nothing(
