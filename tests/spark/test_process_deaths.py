@@ -69,6 +69,7 @@ def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_ri
     assert len(commits(lake)) == 1
 
 
+@pytest.mark.kills
 def test_an_executor_that_is_killed_while_it_writes_is_replaced_and_the_rows_are_right(tmp_path: Path) -> None:
     """With it go the survivors that it kept and the records that it shuffled: Spark has them made again elsewhere."""
     lake = Lake(tmp_path / "lake", [])
