@@ -99,7 +99,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
 
     def plan(spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
         spec = _with_region(spec)
-        lake = open_lake(spec.job_run.lake)
+        lake = open_lake(spec.job_run.lake).for_one_run()
         planned = plan_for_cluster(spec, lake, outside.cluster.resources(), lack)
         refuse_beside_another(spec, lake, outside.clock)  # before a cluster is launched in vain
         return planned

@@ -3,7 +3,7 @@
 **The order of durable writes** around a launch. A dispatcher may die between any two of them:
 
     1  the attempt's plan, beside the session log
-    2  `SessionLaunching` with number, name and place, in the job-run log
+    2  `SessionPlanned` and `SessionLaunching` with number, name and place, in one entry of the job-run log
     3  the launch itself
     4  `SessionLaunched` with the reference, in the job-run log
     5  what the job writes: session log, heartbeat, commits
@@ -37,13 +37,14 @@ from typing import Protocol, assert_never
 
 import structlog
 
-from compactor.log.durable_log import DurableLog
+from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, ErrorKind, Fenced, Invalid, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionResult
-from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionSucceeded
+from compactor.sessions.bundle import has_ended
+from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionLog, SessionState, SessionSucceeded
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import with_region
 from compactor.storage.paths import SessionFolder
@@ -88,13 +89,14 @@ class LaunchJournal(Protocol):
     """Records the course of a session. Every method raises `Fenced` once another dispatcher has the session."""
 
     def planned(self, attempt: int, plan: SessionPlan) -> None:
-        """The plan of this attempt."""
+        """The plan of this attempt, which waits for its launch."""
 
     def wait_seconds(self, plan: SessionPlan) -> float | None:
         """After which it may be asked again whether a planned attempt may be launched; None: it may be now."""
 
-    def launching(self, attempt: int, name: str, place: str) -> None:
-        """Before the launch: an attempt's number is used once, even if its dispatcher dies during the launch."""
+    def launching(self, attempt: int, plan: SessionPlan, name: str, place: str) -> None:
+        """Before the launch: an attempt's number is used once, even if its dispatcher dies during the launch. With its
+        plan, in the same entry."""
 
     def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None: ...
 
@@ -109,8 +111,8 @@ class LaunchJournal(Protocol):
     def retried(self, attempt: int, failed: AttemptFailed, at_ms: int) -> None:
         """`attempt` is the next one, `failed` the one before, which ended at `at_ms`."""
 
-    def progressed(self, heartbeat: Heartbeat | None) -> None:
-        """There is progress in the session log, or in the given heartbeat."""
+    def progressed(self, heartbeat: Heartbeat | None, log: SessionLog | None = None) -> None:
+        """There is progress in the session log, as far as `log` was read, or in the given heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class Attempt:
     def launch(self, cluster: Cluster) -> RunningSparkJob | AttemptFailed:
         """Writes 2 to 4 of the order above. Raises `Unavailable` if it is unknown whether it was launched."""
         job = self._spark_job()
-        self._journal.launching(self._number, job.name, cluster.place)
+        self._journal.launching(self._number, self._plan, job.name, cluster.place)
         self._launched_at_seconds = self._clock.monotonic_seconds()
         launched = launch_once(cluster, job, self._plan.cluster)
         if isinstance(launched, AttemptFailed):
@@ -209,7 +211,7 @@ class Attempt:
             return outcome is not None
 
         try:
-            watcher.watch(look)
+            watcher.watch(look, is_new=self._launched_at_seconds is not None)
         except (Fenced, Unavailable, Conflict):
             raise
         except Exception:
@@ -251,8 +253,9 @@ class Attempt:
             return None
         now_seconds = self._clock.monotonic_seconds()
         try:
-            seen = self._session_log.load()
-            self._note_news(seen.entry_number, self._heartbeat(), progress)
+            seen = self._read_log()
+            heartbeat = None if has_ended(seen.state, self._number) else self._heartbeat()
+            self._note_news(seen.entry_number, heartbeat, progress)
         except Unavailable as error:
             # The job may be well: no verdict without an observation, until the stall time has passed.
             if now_seconds - progress.news_at_seconds > timers.stall_seconds:
@@ -262,6 +265,12 @@ class Attempt:
         quiet_seconds = now_seconds - progress.news_at_seconds
         verdict = judge(Observation(self._number, status, seen.state, quiet_seconds), timers)
         return None if isinstance(verdict, Wait) else self._conclude(verdict, status, job, timers)
+
+    def _read_log(self) -> LogState[SessionState]:
+        """Few entries at a time, if it was launched here: no request to learn that there are no more."""
+        if self._launched_at_seconds is None:
+            return self._session_log.load()
+        return self._session_log.load_until(lambda state: has_ended(state, self._number))
 
     def _status(self, job: RunningSparkJob) -> JobStatus:
         try:
@@ -273,13 +282,13 @@ class Attempt:
     def _note_news(self, entry_number: int, heartbeat: Heartbeat | None, progress: _Progress) -> None:
         """An earlier attempt may still run and write; that is not progress of this one."""
         changed = heartbeat if heartbeat is not None and heartbeat != progress.heartbeat else None
-        entries = self._session_log.entries(after=progress.entry_number) if entry_number > progress.entry_number else ()
+        entries = map(self._session_log.entry, range(progress.entry_number + 1, entry_number + 1))
         writers = {action.attempt for entry in entries for action in entry.actions}
         if changed is not None or self._number in writers:
             progress.news_at_seconds = self._clock.monotonic_seconds()
         if changed is not None or entry_number > progress.entry_number:
             progress.entry_number, progress.heartbeat = entry_number, heartbeat or progress.heartbeat
-            self._journal.progressed(changed)
+            self._journal.progressed(changed, self._session_log)
 
     def _heartbeat(self) -> Heartbeat | None:
         """The attempt's own heartbeat; None while there is no readable one."""

@@ -241,7 +241,7 @@ class BundleRun:
             return found is not None
 
         try:
-            self._dependencies.watcher.watch(look)
+            self._dependencies.watcher.watch(look, is_new=self._launched_at_seconds is not None)
         except (Fenced, Unavailable, Conflict):
             raise
         except Exception:

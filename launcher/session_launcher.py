@@ -101,7 +101,8 @@ class SessionLauncher:
         Raises `Fenced` if another dispatcher has the session, and `Unavailable` if the state's store does not answer.
         """
         folder = SessionFolder(task.spec.job_run.job_run_id, task.spec.session_id)
-        log_state = DurableLog(self._store, folder.log, SESSION_LOG, self._clock).load().state
+        log = DurableLog(self._store, folder.log, SESSION_LOG, self._clock)
+        log_state = log.load().state if task.attempt else log.newest.state  # the number is written before the launch
         task = replace(task, attempt=max(task.attempt, log_state.attempt))
         last = self._last_attempt(task, folder, log_state, journal, orders)
         if last is not None:
@@ -140,9 +141,9 @@ class SessionLauncher:
         self, plan: SessionPlan, task: SessionTask, folder: SessionFolder, journal: LaunchJournal, orders: Orders
     ) -> SessionOutcome:
         number = self._write_plan(plan, folder, task.attempt + 1)
-        journal.planned(number, plan)
         wait_seconds = journal.wait_seconds(plan)
         if wait_seconds is not None:
+            journal.planned(number, plan)
             return Postponed(wait_seconds)
         attempt = Attempt(number, plan, self._store, journal, orders, self._clock)
         job = attempt.launch(self._cluster)

@@ -34,8 +34,8 @@ class WatcherSettings:
 @dataclass
 class _Watched:
     look: Look
+    look_due_seconds: float
     end: Future[None] = field(default_factory=Future)
-    look_due_seconds: float = float("-inf")
 
 
 class Watcher:
@@ -48,10 +48,12 @@ class Watcher:
         self._watched: list[_Watched] = []
         self._thread: threading.Thread | None = None
 
-    def watch(self, look: Look) -> None:
-        """Calls `look` until it returns True; raises its errors."""
+    def watch(self, look: Look, *, is_new: bool = False) -> None:
+        """Calls `look` until it returns True; raises its errors. `is_new`: its job was just launched, so there is no
+        log to read for `look_seconds`, unless the job ends before."""
         context = contextvars.copy_context()  # log lines of a look name their attempt
-        watched = _Watched(lambda log_is_due: context.run(look, log_is_due))
+        due_seconds = self._clock.monotonic_seconds() + self._settings.look_seconds if is_new else float("-inf")
+        watched = _Watched(lambda log_is_due: context.run(look, log_is_due), due_seconds)
         with self._lock:
             self._watched.append(watched)
             if self._thread is None:

@@ -163,6 +163,8 @@ class DeltaCatalog:
     def for_one_run(self) -> Self:
         """The same lake for one job run: definitions of tables are read once, not for each session. What was read of
         its streams is shared with this one."""
+        if self._definitions is not None:
+            return self
         return type(self)(self.store, self._clock, of_one_run=True, opened=self._opened)
 
     @property

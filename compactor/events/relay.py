@@ -342,7 +342,7 @@ class Relay(Generic[StateT, ActionT]):
         """
         published_until  asked if there is no cursor: the number of the last entry that is published all the same
         is_unpublished  none of this log's events can be published yet: there is no cursor to read
-        is_complete  what was read of the log here is all there will be
+        is_complete  only what was read of the log object is published: another reads further
         """
         self._published_until = published_until
         self._is_unpublished = is_unpublished

@@ -65,7 +65,7 @@ class ClaimedJobRun:
         self._clock = clock
         self._sessions_taken = len(state.sessions)
         self._told_entry_number = 0
-        self._checked_at_seconds: float | None = None
+        self._checked_at_seconds: float | None = clock.monotonic_seconds()  # the claim's entry follows the newest
 
     def look(self, every_seconds: float) -> JobRunState:
         """The fold of its log, read again after `every_seconds`; own writes need no read. Raises `Fenced` if the claim

@@ -53,7 +53,7 @@ from dispatcher.job_runs.turns import Turns
 from launcher.attempt import SessionCommand
 from launcher.bundle_run import LeftOpen, RunAgain
 from launcher.bundles import BundleLauncher
-from launcher.outcomes import Cancelled, Failed, Interrupted, Postponed
+from launcher.outcomes import Cancelled, Failed, Interrupted, Postponed, SessionOutcome, Succeeded
 from launcher.session_launcher import SessionLauncher, SessionTask
 
 _log = structlog.get_logger(__name__)
@@ -63,6 +63,9 @@ CANCEL_LOOK_SECONDS = 300.0
 
 PAUSED_SECONDS = 300.0
 """Interval after which a paused job run is read again: it may have been cancelled meanwhile."""
+
+ACCEPTANCE_ENTRY_NUMBER, CLAIM_ENTRY_NUMBER = 1, 2
+"""Of a job run of which nothing is recorded between the two: nobody can have published anything of it."""
 
 TICK_SECONDS_MIN = 0.2
 """Between two ticks, also if sessions end one after the other: each tick may list the markers."""
@@ -347,7 +350,7 @@ class JobRunController:
         while not self._offered.empty():
             job_run_id, log = self._offered.get_nowait()
             self._answers.look_again(job_run_id)
-            if not self._publisher.news(job_run_id):  # a followed job run is claimed already, or has ended
+            if not self._publisher.sent_again(job_run_id):  # a followed job run is claimed already, or has ended
                 self._open.offer(job_run_id, log)
         self._open.look(self._marks, self._publisher.followed)
         for found in self._open.left_behind()[:TAKEN_OVER_MAX]:
@@ -414,7 +417,8 @@ class JobRunController:
 
     def _claim(self, found: OpenJobRun) -> None:
         log = found.log
-        at = log.load()
+        # Of what was just accepted here only the acceptance is known: if there is more, the claim's entry is taken.
+        at = log.newest if log.newest.entry_number == ACCEPTANCE_ENTRY_NUMBER else log.load()
         before = at.state
         if before.ended is not None or before.rejected is not None:
             # The dispatcher that ended it died before all events were published.
@@ -451,7 +455,8 @@ class JobRunController:
             in_flight = [each.pin.session_id for each in state.open_sessions() if each.in_flight is not None]
             self.turns.inherit(held.mark, in_flight)
         waiting = [self._waiting(held, session) for session in state.open_sessions()]
-        self._publisher.follow(held.job_run_id, claim.log, state)
+        is_new = claim.log.newest.entry_number == CLAIM_ENTRY_NUMBER
+        self._publisher.follow(held.job_run_id, claim.log, state, is_new=is_new)
         self._listeners.tables.follow(held.job_run_id, state)
         self._answers.seen(held.job_run_id, state)
         self._follow_waiters(held)
@@ -784,10 +789,11 @@ class JobRunController:
             spec = session_spec(held.accepted.spec, session.pin)
             task = SessionTask(spec, session.attempt, session.setbacks, session.in_flight)
             self._meter.session_progressed(waiting.job_run_id, waiting.session_id)
+            outcome: SessionOutcome | None = None
             try:
                 outcome = self._launchers.sessions.run(task, journal, lambda: held.order(self._order))
             finally:
-                self._publisher.attempt_ended(waiting.job_run_id, waiting.session_id)  # whatever its end
+                journal.attempt_ended(was_read=isinstance(outcome, Succeeded))
                 self._meter.session_left(waiting.job_run_id, waiting.session_id)
             match outcome:
                 case Interrupted(left_running):

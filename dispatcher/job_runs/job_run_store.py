@@ -288,9 +288,19 @@ class JobRunStore:
         return ended is not None and self.history.is_cleaned(ended)
 
     def relay(
-        self, job_run_id: str, log: JobRunLog, state: JobRunState, sink: EventSink, is_cleaned: Callable[[], bool]
+        self,
+        job_run_id: str,
+        log: JobRunLog,
+        state: JobRunState,
+        sink: EventSink,
+        is_cleaned: Callable[[], bool],
+        *,
+        is_unpublished: bool = False,
     ) -> JobRunRelay:
-        """The relay of a job run's own log; `state` is any fold after its first entry."""
+        """The relay of a job run's own log, as far as it was read; `state` is any fold after its first entry.
+
+        is_unpublished  nobody can have published any of it: there is no cursor to read
+        """
         at_ms = log.entry(1).at_ms
         accepted_at_ms = at_ms if state.accepted is None else state.accepted.accepted_at_ms(at_ms)
         build = job_run_events(subject_of(job_run_id, state), log.folder, state, accepted_at_ms)
@@ -299,7 +309,16 @@ class JobRunStore:
         def published_until() -> int:
             return _end_of(log) if is_cleaned() else 0
 
-        return Relay(log, self.store, key, build, sink, published_until=published_until)
+        return Relay(
+            log,
+            self.store,
+            key,
+            build,
+            sink,
+            is_unpublished=is_unpublished,
+            is_complete=True,
+            published_until=published_until,
+        )
 
     def session_log(self, job_run_id: str, session_id: str) -> SessionLog:
         return DurableLog(self.store, SessionFolder(job_run_id, session_id).log, SESSION_LOG, self._clock)
@@ -315,7 +334,7 @@ class JobRunStore:
     ) -> SessionRelay:
         """The relay of one session's log.
 
-        log        the complete log, if it was just read to its end
+        log        the log, if another reads it: what it has read is published
         is_unpublished  none of its events can be published yet
         """
         folder = SessionFolder(about.of.job_run_id, about.session_id)

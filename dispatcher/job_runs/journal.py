@@ -9,7 +9,7 @@ import structlog
 from compactor.events.relay import SessionSubject, heartbeat_event
 from compactor.model.clock import Clock
 from compactor.planning.spec import SessionPlan
-from compactor.sessions.session_log import Heartbeat
+from compactor.sessions.session_log import Heartbeat, SessionLog
 from compactor.storage.paths import SessionFolder
 from dispatcher.job_runs.claims import Claim
 from dispatcher.job_runs.costs import with_cost
@@ -55,8 +55,16 @@ class ClaimJournal:
         self._clock = clock
         self._heartbeat_event_seconds = heartbeat_event_seconds
         self._beat_at_seconds: float | None = None
+        self._session_log: SessionLog | None = None
 
     def planned(self, attempt: int, plan: SessionPlan) -> None:
+        self._claim.write(lambda state: self._plan_of(attempt, plan, state))
+        self._tell_progress()
+
+    def wait_seconds(self, plan: SessionPlan) -> float | None:
+        return self._gate.wait_seconds(plan.cluster)
+
+    def launching(self, attempt: int, plan: SessionPlan, name: str, place: str) -> None:
         _log.info(
             "session_planned",
             attempt=attempt,
@@ -65,45 +73,16 @@ class ClaimJournal:
             tasks=plan.tasks,
             expected_sla=round(plan.expected_sla, 1),
         )
-        planned = SessionPlanned(
+        launching = SessionLaunching(
             epoch=self._claim.epoch,
             session_id=self._about.session_id,
             attempt=attempt,
-            hash_bucket_count=plan.hash_bucket_count,
-            max_rows_per_round=plan.max_rows_per_round,
-            task_memory_bytes=plan.task_memory_bytes,
-            tasks=plan.tasks,
-            expected_sla=plan.expected_sla,
-            arithmetic=plan.arithmetic,
-            cluster=plan.cluster,
+            at_ms=self._clock.now_ms(),
+            name=name,
+            place=place,
         )
-
-        def decide(state: JobRunState) -> Sequence[HolderAction]:
-            before = state.sessions[self._about.session_id].plan
-            if before is None:
-                return [planned]
-            changes = plan_changes(before, planned)
-            if before.bundle is not None:
-                changes = (*changes, "in a Spark job of its own")
-            return [planned.model_copy(update={"changes": changes})] if changes else []
-
-        self._claim.write(decide)
+        self._claim.write(lambda state: [*self._plan_of(attempt, plan, state), launching])
         self._tell_progress()
-
-    def wait_seconds(self, plan: SessionPlan) -> float | None:
-        return self._gate.wait_seconds(plan.cluster)
-
-    def launching(self, attempt: int, name: str, place: str) -> None:
-        self._write(
-            SessionLaunching(
-                epoch=self._claim.epoch,
-                session_id=self._about.session_id,
-                attempt=attempt,
-                at_ms=self._clock.now_ms(),
-                name=name,
-                place=place,
-            )
-        )
 
     def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None:
         _log.info("session_launched", attempt=attempt, cluster=cluster)
@@ -178,12 +157,40 @@ class ClaimJournal:
         self._tell_progress()
         return priced[0]
 
-    def progressed(self, heartbeat: Heartbeat | None) -> None:
+    def progressed(self, heartbeat: Heartbeat | None, log: SessionLog | None = None) -> None:
         job_run_id = self._held_as
-        self._listeners.publisher.news(job_run_id, self._about.session_id)
+        self._session_log = log
+        self._listeners.publisher.news(job_run_id, self._about.session_id, log)
         self._tell_progress()
         if heartbeat is not None and self._beat_is_due():
             self._listeners.publisher.beat(job_run_id, heartbeat_event(self._about, self._log_id, heartbeat))
+
+    def attempt_ended(self, *, was_read: bool) -> None:
+        """No attempt runs any more. `was_read`: the session log, to its end."""
+        has_news = self._session_log is None or not was_read
+        self._listeners.publisher.attempt_ended(self._held_as, self._about.session_id, has_news=has_news)
+
+    def _plan_of(self, attempt: int, plan: SessionPlan, state: JobRunState) -> list[HolderAction]:
+        """The plan, if it differs from the previous one."""
+        planned = SessionPlanned(
+            epoch=self._claim.epoch,
+            session_id=self._about.session_id,
+            attempt=attempt,
+            hash_bucket_count=plan.hash_bucket_count,
+            max_rows_per_round=plan.max_rows_per_round,
+            task_memory_bytes=plan.task_memory_bytes,
+            tasks=plan.tasks,
+            expected_sla=plan.expected_sla,
+            arithmetic=plan.arithmetic,
+            cluster=plan.cluster,
+        )
+        before = state.sessions[self._about.session_id].plan
+        if before is None:
+            return [planned]
+        changes = plan_changes(before, planned)
+        if before.bundle is not None:
+            changes = (*changes, "in a Spark job of its own")
+        return [planned.model_copy(update={"changes": changes})] if changes else []
 
     def _tell_progress(self) -> None:
         self._listeners.session_progressed(self._held_as, self._about.session_id)

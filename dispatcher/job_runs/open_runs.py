@@ -66,6 +66,7 @@ class OpenJobRun:
     marker: OpenMarker | None = None
     state: JobRunState | None = None
     is_due: bool = False
+    was_read: bool = False
     not_before_seconds: float = 0.0
     waits_until_seconds: float = 0.0
     cancel_checked_at_seconds: float | None = None
@@ -165,7 +166,9 @@ class OpenJobRuns:
         """Adds a job run that was just accepted here. `log`: its log with the cached fold, if available."""
         if job_run_id not in self._open:
             self._open[job_run_id] = self._new(job_run_id, log)
-        self._open[job_run_id].is_due = True
+        each = self._open[job_run_id]
+        each.is_due = True
+        each.was_read = log is not None and each.log is log and log.newest.state.accepted is not None
 
     def look(self, held: Mapping[str, MarkedJobRun], publishing: Iterable[str]) -> None:
         """Lists the markers when a sweep is due, and reads logs that are due. Skips `held`, our job runs with the
@@ -353,7 +356,8 @@ class OpenJobRuns:
         """Runs in a thread of its own; keeps its error for `_judge`."""
         each.failure = None
         try:
-            each.state = each.log.load().state
+            each.state = (each.log.newest if each.was_read else each.log.load()).state
+            each.was_read = False
             if not each.accepted_at_ms and not each.is_empty:
                 at_ms, accepted = each.log.entry(1).at_ms, each.state.accepted
                 each.accepted_at_ms = at_ms if accepted is None else accepted.accepted_at_ms(at_ms)

@@ -97,13 +97,15 @@ class _Watched:
 class JobRunPublication:
     """Publishes the log of one job run and the logs of its sessions."""
 
-    def __init__(self, job_run_id: str, log: JobRunLog, state: JobRunState) -> None:
+    def __init__(self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_new: bool = False) -> None:
+        """`is_new`: nobody can have published any of it."""
         self.job_run_id = job_run_id
+        self._is_new = is_new
         self.topic_arn = state.accepted.spec.sns_event_topic_arn if state.accepted is not None else None
         self._log = log
         self._state = state
         self._run_relay: JobRunRelay | None = None
-        self._session_relays: dict[str, SessionRelay] = {}
+        self._session_relays: dict[str, tuple[SessionLog | None, SessionRelay]] = {}
         self._new_sessions = {session_id for session_id, session in state.sessions.items() if not session.attempt}
 
     @property
@@ -137,7 +139,9 @@ class JobRunPublication:
             self._publish_sessions(records, sink, ids[start : start + SESSIONS_AT_ONCE], sessions)
         if self._run_relay is None:
             is_cleaned = self._is_cleaned(records)
-            self._run_relay = records.relay(self.job_run_id, self._log, self.newest, sink, is_cleaned)
+            self._run_relay = records.relay(
+                self.job_run_id, self._log, self.newest, sink, is_cleaned, is_unpublished=self._is_new
+            )
         self._run_relay.publish()
 
     def _publish_sessions(
@@ -174,17 +178,19 @@ class JobRunPublication:
     def _session_relay(
         self, records: JobRunStore, sink: EventSink, session_id: str, log: SessionLog | None
     ) -> SessionRelay:
-        """`log`: the complete log. It is not kept, since another attempt would extend it."""
-        if log is None and session_id in self._session_relays:
-            return self._session_relays[session_id]
+        """`log`: that of the attempt's watcher, as far as it was read; None: it is read here."""
+        known = self._session_relays.pop(session_id, None)
+        has_ended = log is not None and log.newest.state.end is not None
+        if known is not None and known[0] is log:
+            if not has_ended:
+                self._session_relays[session_id] = known
+            return known[1]
         session = self.newest.sessions[session_id]
         about = SessionSubject(subject_of(self.job_run_id, self._state), session_id, session.pin.partition)
         is_new, is_cleaned = session_id in self._new_sessions, self._is_cleaned(records)
         relay = records.session_relay(about, sink, is_cleaned, log=log, is_unpublished=is_new)
-        if log is None:
-            self._session_relays[session_id] = relay
-        else:
-            self._session_relays.pop(session_id, None)
+        if not has_ended:
+            self._session_relays[session_id] = (log, relay)
         return relay
 
 
@@ -196,10 +202,11 @@ def _launched(state: JobRunState) -> dict[str, SessionLog | None]:
 @dataclass
 class _Followed:
     """
-    sessions    sessions whose logs may have pending events; with the log, if it was read to its end
+    sessions    sessions whose logs may have pending events; with the log, as far as it was read, if that has them
     quiet       launched sessions of which no attempt runs; all of their events are published or in `sessions`
     beats       the newest unpublished heartbeat of each session
     has_updates  whether the job run's own log may have pending events
+    must_load    whether it has entries that nobody here has read
     is_ending   it has ended: once all is published, its marker is removed
     is_leaving  another dispatcher continues it: it is dropped after one more try
     is_refused  its topic refuses it, and its marker says so
@@ -211,6 +218,7 @@ class _Followed:
     quiet: set[str] = field(default_factory=set)
     beats: dict[str, Event] = field(default_factory=dict)
     has_updates: bool = True
+    must_load: bool = False
     is_ending: bool = False
     is_leaving: bool = False
     is_refused: bool = False
@@ -281,36 +289,59 @@ class Publisher:
         with self._lock:
             return not self._due_topics()
 
-    def follow(self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_ending: bool = False) -> None:
-        """Publishes this job run from its cursors on: the dispatcher that published it before may have crashed."""
+    def follow(
+        self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_ending: bool = False, is_new: bool = False
+    ) -> None:
+        """Publishes this job run from its cursors on: the dispatcher that published it before may have crashed.
+        `is_new`: no dispatcher has held it before."""
         quiet = {session_id for session_id in _launched(state) if state.sessions[session_id].end is not None}
         with self._lock:
-            publication = JobRunPublication(job_run_id, log, state)
-            self._followed[job_run_id] = _Followed(publication, _launched(state), quiet, is_ending=is_ending)
+            publication = JobRunPublication(job_run_id, log, state, is_new=is_new)
+            must_load = log.newest.entry_number == 0
+            self._followed[job_run_id] = _Followed(
+                publication, _launched(state), quiet, must_load=must_load, is_ending=is_ending
+            )
 
-    def news(self, job_run_id: str, session_id: str | None = None) -> bool:
-        """A log may have pending events: a session's, or the job run's own. False: the job run is not followed."""
+    def news(self, job_run_id: str, session_id: str | None = None, log: SessionLog | None = None) -> bool:
+        """A log may have pending events: a session's, or the job run's own, as it was last read or written here. False:
+        the job run is not followed.
+
+        log  the session's log, as read until now; None: it must be read
+        """
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is None or followed.is_leaving:
                 return False
             if session_id is not None:
-                followed.sessions[session_id] = None
+                followed.sessions[session_id] = log
                 followed.quiet.discard(session_id)
             else:
                 followed.has_updates = True
             return True
 
-    def attempt_ended(self, job_run_id: str, session_id: str, log: SessionLog | None = None) -> None:
+    def sent_again(self, job_run_id: str) -> bool:
+        """Its document was sent again, which is an entry of its log. False: the job run is not followed."""
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is None or followed.is_leaving:
+                return False
+            followed.has_updates = followed.must_load = True
+            return True
+
+    def attempt_ended(
+        self, job_run_id: str, session_id: str, log: SessionLog | None = None, *, has_news: bool = True
+    ) -> None:
         """No attempt at a session runs any more, and nothing is added to its log unless another attempt is made.
 
-        log  the session's log, if it was read to its end
+        log       the session's log, if it was read to its end
+        has_news  whether the log may have more than `news` was told of
         """
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is not None and not followed.is_leaving:
-                followed.sessions[session_id] = log
                 followed.quiet.add(session_id)
+                if has_news:
+                    followed.sessions[session_id] = log
 
     def beat(self, job_run_id: str, event: Event) -> None:
         """Progress: published in the next round, or not at all if a newer one replaces it."""
@@ -396,10 +427,12 @@ class Publisher:
     def _publish_followed(self, followed: _Followed, sink: EventSink) -> bool:
         """Whether the job run has ended and all events are published. Raises `TopicTroubleError`."""
         with self._lock:
-            sessions, beats = followed.sessions, list(followed.beats.values())
-            followed.sessions, followed.beats, followed.has_updates = {}, {}, False
+            sessions, beats, must_load = followed.sessions, list(followed.beats.values()), followed.must_load
+            followed.sessions, followed.beats, followed.has_updates, followed.must_load = {}, {}, False, False
 
         def publish_pending() -> bool:
+            if must_load:
+                followed.publication.load()
             followed.publication.publish_pending(self._records, sink, sessions)
             if beats and not followed.is_ending:
                 sink.publish(beats)
@@ -460,11 +493,11 @@ class Publisher:
     def _publish_late(self, followed: _Followed, sink: EventSink) -> None:
         """Publishes a repeat that was logged just before the marker was removed, and that relies on the marker."""
         try:
+            followed.publication.load()
             followed.publication.publish_pending(self._records, sink, {})
         except (LithifyError, TopicTroubleError):
             self._records.mark_over(followed.publication.job_run_id)
             raise
-        followed.publication.load()
         if self._awaits_answers(followed):  # the repeat may have brought a task token
             self._records.mark_over(followed.publication.job_run_id)
             return
@@ -484,7 +517,7 @@ class Publisher:
     def _give_back(self, followed: _Followed, sessions: dict[str, SessionLog | None]) -> None:
         with self._lock:
             followed.sessions = {**sessions, **followed.sessions}
-            followed.has_updates = True
+            followed.has_updates = followed.must_load = True
 
     def _forget(self, followed: _Followed) -> None:
         with self._lock:

@@ -232,7 +232,9 @@ class Turns:
             return actions
 
         try:
-            self._log.append(decide)
+            # The last entry read is the log's end, or the entry's number is taken. Only a refusal must be of the end.
+            if self._log.append(decide, self._log.newest).entry is None:
+                self._log.append(decide)
         except Unavailable:
             if answers and answers[0].turn is not None:  # it may have been written
                 self._remember_to_end(answers[0].turn)
@@ -313,8 +315,10 @@ class Turns:
 
     def end(self, turn: Turn) -> None:
         """Ends a turn. If the entry cannot be written now, `catch_up` writes it later."""
+        newest = self._log.newest
         try:
-            self._log.append(lambda before: self._end_once(before.state, turn))
+            before = newest if turn.turn_id in newest.state.turns else None
+            self._log.append(lambda at: self._end_once(at.state, turn), before)
         except LithifyError as error:
             _log.warning("turn_not_ended", job_run_id=turn.job_run_id, reason=str(error))
             self._remember_to_end(turn)

@@ -15,7 +15,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import ErrorKind, Unavailable
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
-from compactor.sessions.session_log import Heartbeat
+from compactor.sessions.session_log import Heartbeat, SessionLog
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
@@ -278,13 +278,14 @@ class Written:
         if moment == self.dies:
             raise Died(moment)
 
-    def planned(self, attempt: int, plan: SessionPlan) -> None:
-        self.at("after 1, the plan")
+    def planned(self, attempt: int, plan: SessionPlan) -> None: ...
 
     def wait_seconds(self, plan: SessionPlan) -> float | None:
         """It may be launched now."""
+        self.at("after 1, the plan")
+        return None
 
-    def launching(self, attempt: int, name: str, place: str) -> None:
+    def launching(self, attempt: int, plan: SessionPlan, name: str, place: str) -> None:
         self.attempt, self.in_flight = attempt, InFlight(attempt, name, place)
         self.at("after 2, launching")
 
@@ -307,7 +308,7 @@ class Written:
         self.in_flight = None
         self.done.append(f"retried: {failed.reasons}")
 
-    def progressed(self, heartbeat: Heartbeat | None) -> None:
+    def progressed(self, heartbeat: Heartbeat | None, log: SessionLog | None = None) -> None:
         if "watching" in self.dies and heartbeat is not None:
             raise Died
 

@@ -313,8 +313,8 @@ class TurnTakingWatcher(Watcher):
         super().__init__(settings, clock)
         self._every, self._time = settings, clock
 
-    def watch(self, look: Look) -> None:
-        due_seconds = float("-inf")
+    def watch(self, look: Look, *, is_new: bool = False) -> None:
+        due_seconds = self._time.monotonic_seconds() + self._every.look_seconds if is_new else float("-inf")
         while True:
             now_seconds = self._time.monotonic_seconds()
             is_due = now_seconds >= due_seconds

@@ -526,7 +526,9 @@ def test_a_bug_while_a_job_run_is_taken_on_ends_it_as_failed_and_no_other(
     second = desk.second()
     follow, failures = second.publisher.follow, [ZeroDivisionError("the first time")]
 
-    def break_once(job_run_id: str, log: JobRunLog, state: JobRunState, *, is_ending: bool = False) -> None:
+    def break_once(
+        job_run_id: str, log: JobRunLog, state: JobRunState, *, is_ending: bool = False, is_new: bool = False
+    ) -> None:
         if job_run_id == bad and failures:  # by then the job run is claimed, and not yet taken on
             raise failures.pop()
         follow(job_run_id, log, state, is_ending=is_ending)

@@ -15,7 +15,14 @@ from compactor.planning.read_progress import READ_FOOTERS
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionResult, SessionSpec
 from compactor.sessions.session_journal import SessionJournal
-from compactor.sessions.session_log import SESSION_LOG, Heartbeat, RoundDone, SessionStarted, SessionSucceeded
+from compactor.sessions.session_log import (
+    SESSION_LOG,
+    Heartbeat,
+    RoundDone,
+    SessionLog,
+    SessionStarted,
+    SessionSucceeded,
+)
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
 from launcher.attempt import (
@@ -83,7 +90,7 @@ class Journal:
     def wait_seconds(self, plan: SessionPlan) -> float | None:
         """It may be launched now."""
 
-    def launching(self, attempt: int, name: str, place: str) -> None:
+    def launching(self, attempt: int, plan: SessionPlan, name: str, place: str) -> None:
         self.written.append(f"launching {attempt} at {place}")
 
     def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None:
@@ -99,7 +106,7 @@ class Journal:
 
     def retried(self, attempt: int, failed: AttemptFailed, at_ms: int) -> None: ...
 
-    def progressed(self, heartbeat: Heartbeat | None) -> None:
+    def progressed(self, heartbeat: Heartbeat | None, log: SessionLog | None = None) -> None:
         self.beats.append(heartbeat)
 
 
