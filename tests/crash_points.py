@@ -26,10 +26,10 @@ from compactor.sessions.in_flight import LASTS_SECONDS_MIN
 from compactor.storage.paths import CheckpointObject, LogObject
 from tests.builders import TABLE_ID
 from tests.crashes import (
-    Asked,
     Delta,
     Lake,
     LaterClock,
+    Options,
     SlowingClock,
     attempt,
     check_books,
@@ -45,7 +45,7 @@ from tests.fakes.faulty_store import Stopped
 from tests.oracle import Row
 
 ROUNDS = 3
-ASKED = Asked(hash_bucket_count=3, max_rows_per_round=12, max_dead_row_share=0.3)
+OPTIONS = Options(hash_bucket_count=3, max_rows_per_round=12, max_dead_row_share=0.3)
 
 WhoGoesOn = Literal["attempt 2", "another job run"]
 
@@ -102,7 +102,7 @@ def build_lake(folder: Path, engine: Engine, *, session_plans: bool = False) -> 
     ]
     missing = _stream_at(lake) - _entries(lake) - (2 if session_plans else 1) - len(pending)
     lake.append([Delta(Operation.UPSERT, [_row(0, 0, "older than all")])] * missing)
-    attempt(lake.plan(Asked(hash_bucket_count=2), "base"), lake, engine, 1)
+    attempt(lake.plan(Options(hash_bucket_count=2), "base"), lake, engine, 1)
     lake.append(pending)
     assert _entries(lake) == _stream_at(lake)
     return lake
@@ -149,7 +149,7 @@ def key_of(plan: SessionPlan, lake: Lake, point: str) -> str:
 def writes_of_a_sound_run(lake: Lake, engine: Engine) -> list[str]:
     """The keys that the session writes if nothing happens to it, without heartbeats and the pieces of checkpoints,
     whose names are fresh."""
-    plan = lake.plan(ASKED)
+    plan = lake.plan(OPTIONS)
     store = DoomedStore(lake.store())
     attempt(plan, lake, engine, 1, store)
     check_rows(lake)
@@ -166,7 +166,7 @@ def writes_of_a_sound_run(lake: Lake, engine: Engine) -> list[str]:
 def crash_where_another_sla_is_told(lake: Lake, when: When, fate: Fate, engine: Engine) -> None:
     """A session on a slow machine, cut off where it says for the first time that it expects to take longer. How often
     it says so follows from its clock, so the write is known by what it says, not by its number."""
-    plan, before = lake.plan(ASKED), len(commits(lake))
+    plan, before = lake.plan(OPTIONS), len(commits(lake))
     doom = Doom("", when, fate, content=b'"expected_sla_changed"')
     store = DoomedStore(lake.store(), doom)
     with suppress(Unavailable, Stopped):
@@ -185,7 +185,7 @@ def crash_where_another_sla_is_told(lake: Lake, when: When, fate: Fate, engine: 
 
 def crash_and_go_on(lake: Lake, crash: Crash, engine: Engine) -> None:
     """The whole story of one crash, held against everything that must be true after it."""
-    plan = lake.plan(ASKED)
+    plan = lake.plan(OPTIONS)
     store = DoomedStore(lake.store(), Doom(key_of(plan, lake, crash.point), crash.when, crash.fate))
     before = len(commits(lake))
     with suppress(Unavailable, Stopped):
@@ -233,5 +233,5 @@ def _leaves_its_plan(crash: Crash, lake: Lake) -> bool:
 
 def _compact(lake: Lake, engine: Engine) -> None:
     """Another job run over the same stream, as `compact()` runs it, by the lake's clock."""
-    another = lake.plan(ASKED, "run 2").spec.job_run
+    another = lake.plan(OPTIONS, "run 2").spec.job_run
     run_here(another, lake.catalog(), lake.clock, engine)

@@ -99,8 +99,8 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the session is asked to do; it must come to the same rows whatever that is."""
+class Options:
+    """Options of the session. The resulting rows are the same with any of them."""
 
     hash_bucket_count: int = 2
     max_rows_per_round: int | None = None
@@ -139,7 +139,7 @@ class Lake:
             table.append({}, rows, delta.operation, position=len(self.deltas), rows_per_file=delta.rows_per_file)
             self.deltas.append(delta)
 
-    def plan(self, asked: Asked, job_run_id: str = JOB_RUN_ID) -> SessionPlan:
+    def plan(self, options: Options, job_run_id: str = JOB_RUN_ID) -> SessionPlan:
         """The plan of a session over everything that is pending."""
         run = JobRunSpec(
             job_run_id=job_run_id,
@@ -148,11 +148,11 @@ class Lake:
             sort_keys=tuple(SortKey(column=column, order=SortOrder(order)) for column, order in SORT_KEYS),
             lake=self.location,
             destination_compacted_table_id=TABLE_ID,
-            rows_per_compacted_file=asked.rows_per_compacted_file,
-            rows_per_primary_key_index_file=asked.rows_per_index_file,
-            hash_bucket_count=asked.hash_bucket_count,
-            max_rows_per_round=asked.max_rows_per_round,
-            max_dead_row_share=asked.max_dead_row_share,
+            rows_per_compacted_file=options.rows_per_compacted_file,
+            rows_per_primary_key_index_file=options.rows_per_index_file,
+            hash_bucket_count=options.hash_bucket_count,
+            max_rows_per_round=options.max_rows_per_round,
+            max_dead_row_share=options.max_dead_row_share,
         )
         (pinned,) = pin_sessions(run, self.catalog())
         return plan_session(pinned.spec, self.catalog(), RESOURCES)

@@ -36,7 +36,7 @@ from compactor.publishing.delta_actions import (
 from compactor.publishing.delta_log import DeltaLog
 from compactor.publishing.delta_schema import delta_schema, has_zoneless_timestamp, stats_json
 from compactor.publishing.delta_vectors import reference, referred_commit, referred_id, vector_file, vector_id
-from compactor.publishing.due_streams import Due, DueStreams, fitting_schema, outcome_of
+from compactor.publishing.due_streams import DueStream, DueStreams, fitting_schema, outcome_of
 from compactor.publishing.protocol import (
     NothingToDo,
     Outcome,
@@ -110,7 +110,9 @@ class DeltaPublisher:
 
     # -- changes to publish
 
-    def _actions(self, state: DeltaState, schema: pa.Schema, due: Sequence[Due], commit_id: str) -> list[DeltaAction]:
+    def _actions(
+        self, state: DeltaState, schema: pa.Schema, due: Sequence[DueStream], commit_id: str
+    ) -> list[DeltaAction]:
         marked = [file.vector for each in due for file in each.after if file.vector is not None]
 
         def write(vector: DeletionVector) -> VectorReference:
@@ -154,7 +156,7 @@ class DeltaPublisher:
             created_time=self._clock.now_ms() if before is None else before.created_time,
         )
 
-    def _remove(self, file: LiveFile, due: Due, state: DeltaState, now_ms: int) -> RemoveFile:
+    def _remove(self, file: LiveFile, due: DueStream, state: DeltaState, now_ms: int) -> RemoveFile:
         """The action that removes a file. It repeats the file's published vector."""
         path = file.file.path.removeprefix(self._root)
         existing = state.adds.get(path)
@@ -172,7 +174,9 @@ class DeltaPublisher:
             deletion_vector=existing.deletion_vector,
         )
 
-    def _add(self, file: LiveFile, due: Due, schema: pa.Schema, vectors: Mapping[str, VectorReference]) -> AddFile:
+    def _add(
+        self, file: LiveFile, due: DueStream, schema: pa.Schema, vectors: Mapping[str, VectorReference]
+    ) -> AddFile:
         return AddFile(
             path=file.file.path.removeprefix(self._root),
             partition_values=dict(due.stream.partition),

@@ -20,7 +20,7 @@ from compactor.storage.paths import encode_partition, is_open_file
 
 
 @dataclass(frozen=True)
-class Due:
+class DueStream:
     """A stream with something to publish. `name`: its encoded partition, which names it in published metadata."""
 
     name: str
@@ -50,11 +50,11 @@ class DueStreams:
         folds: Iterable[tuple[PartitionStream, LogState[StreamSnapshot]]],
         positions: Mapping[str, int],
         refused: list[Refused],
-    ) -> list[Due]:
+    ) -> list[DueStream]:
         """The due ones of these streams. `positions`: published entries by encoded partition."""
         return [each for stream, now in folds if (each := self._due(stream, now, positions, refused)) is not None]
 
-    def published(self, due: Iterable[Due]) -> None:
+    def published(self, due: Iterable[DueStream]) -> None:
         """These are published."""
         for each in due:
             self._published[each.name] = (each.now.entry_number, live_files(each.now.state.compacted))
@@ -65,7 +65,7 @@ class DueStreams:
         now: LogState[StreamSnapshot],
         positions: Mapping[str, int],
         refused: list[Refused],
-    ) -> Due | None:
+    ) -> DueStream | None:
         """None: nothing has changed, or it cannot be published."""
         name = encode_partition(stream.partition)
         position = positions.get(name, 0)
@@ -79,7 +79,7 @@ class DueStreams:
         if reasons:
             refused.append(Refused(stream.partition, reasons))
             return None
-        return Due(name, stream, now, found)
+        return DueStream(name, stream, now, found)
 
     def _files_at(self, stream: PartitionStream, name: str, position: int) -> Mapping[str, LiveFile]:
         number, files = self._published.get(name, (0, {}))
@@ -100,10 +100,10 @@ def _cannot_be_read(stream: PartitionStream, files: Mapping[str, LiveFile]) -> t
 
 def fitting_schema(
     known: str | None,
-    due: Sequence[Due],
+    due: Sequence[DueStream],
     refused: list[Refused],
     not_read_as: Callable[[pa.Schema, pa.Schema], tuple[str, ...]] | None = None,
-) -> tuple[pa.Schema, list[Due]]:
+) -> tuple[pa.Schema, list[DueStream]]:
     """The schema of all published rows (`known`, as text) and of the due streams that fit it. Others are refused.
 
     not_read_as  why readers of the format cannot read files of the first schema by the second, which is wider
@@ -123,14 +123,14 @@ def fitting_schema(
     return schema, fitting
 
 
-def schema_of(due: Due) -> pa.Schema:
+def schema_of(due: DueStream) -> pa.Schema:
     """Of the stream's compacted rows."""
     compacted: CompactedStream | None = due.now.state.compacted
     return pa.schema([]) if compacted is None else parse_schema(compacted.last_round.compacted_schema)
 
 
 def outcome_of(
-    format_: OpenFormat, version: int, at_ms: int, due: Sequence[Due], refused: Sequence[Refused]
+    format_: OpenFormat, version: int, at_ms: int, due: Sequence[DueStream], refused: Sequence[Refused]
 ) -> Published:
     """What the commit `version` has published."""
     return Published(

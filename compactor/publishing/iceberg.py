@@ -28,7 +28,7 @@ from compactor.model.files import DeletionVector
 from compactor.model.names import OpenFormat
 from compactor.publishing.changes import LiveFile
 from compactor.publishing.delta_vectors import vector_id
-from compactor.publishing.due_streams import Due, DueStreams, fitting_schema, outcome_of
+from compactor.publishing.due_streams import DueStream, DueStreams, fitting_schema, outcome_of
 from compactor.publishing.iceberg_files import (
     Commit,
     Group,
@@ -179,7 +179,7 @@ class IcebergPublisher:
     # -- a commit
 
     def _commit(
-        self, state: IcebergState, schema: pa.Schema, due: Sequence[Due], written: dict[str, WrittenDeletes]
+        self, state: IcebergState, schema: pa.Schema, due: Sequence[DueStream], written: dict[str, WrittenDeletes]
     ) -> IcebergState | None:
         """The next version; None: another publisher was faster."""
         commit_id = self._clock.new_id()
@@ -212,7 +212,7 @@ class IcebergPublisher:
         self,
         state: IcebergState,
         schema: pa.Schema,
-        due: Sequence[Due],
+        due: Sequence[DueStream],
         commit: Commit,
         manifest_list: str,
         groups: Mapping[int, Group],
@@ -230,7 +230,7 @@ class IcebergPublisher:
         after = IcebergState(state.version + 1, metadata, groups)
         return after if self._log.commit(state, after, body) else None
 
-    def _write_deletes(self, due: Sequence[Due], commit_id: str, written: dict[str, WrittenDeletes]) -> None:
+    def _write_deletes(self, due: Sequence[DueStream], commit_id: str, written: dict[str, WrittenDeletes]) -> None:
         """Position delete files of all vectors to publish, unless this publish has written them.
 
         Their names have the commit's id: garbage collection may delete what an earlier, failed commit has left.
@@ -252,7 +252,9 @@ class IcebergPublisher:
         for (_, vector), found in zip(marked, side_by_side(self._store.location, write, marked)):
             written[vector.path] = found
 
-    def _rewrite(self, rewrite: _Rewrite, due: Due, written: Mapping[str, WrittenDeletes], state: IcebergState) -> None:
+    def _rewrite(
+        self, rewrite: _Rewrite, due: DueStream, written: Mapping[str, WrittenDeletes], state: IcebergState
+    ) -> None:
         partition = Record(*(due.stream.partition[key] for key in self._partition_keys))
         for file in due.before:
             self._check(rewrite, file, due, state)
@@ -271,7 +273,7 @@ class IcebergPublisher:
                 )
         rewrite.entries[due.name] = due.now.entry_number
 
-    def _check(self, rewrite: _Rewrite, file: LiveFile, due: Due, state: IcebergState) -> None:
+    def _check(self, rewrite: _Rewrite, file: LiveFile, due: DueStream, state: IcebergState) -> None:
         """The published metadata must have the file, with the dead rows that the log says."""
         uri = self._log.uri(file.file.path)
         deletes = rewrite.deletes.get(uri)

@@ -15,7 +15,7 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from compactor.publishing.due_streams import Due
+from compactor.publishing.due_streams import DueStream
 from compactor.publishing.iceberg_files import Commit
 from compactor.publishing.iceberg_schema import iceberg_schema
 from compactor.schemas.text import render_schema
@@ -49,7 +49,7 @@ class NextMetadata:
     table_uuid: UUID
 
     def after(
-        self, before: TableMetadataV2 | None, due: Sequence[Due], manifests: Sequence[ManifestFile]
+        self, before: TableMetadataV2 | None, due: Sequence[DueStream], manifests: Sequence[ManifestFile]
     ) -> tuple[TableMetadataV2, bytes]:
         """The metadata, and its bytes. Lists as many snapshots as fit into them."""
         schema = self.commit.schema
@@ -122,7 +122,7 @@ def _properties(schema: Schema, rows_schema: pa.Schema) -> dict[str, str]:
     }
 
 
-def _summary(due: Sequence[Due], manifests: Sequence[ManifestFile], before: Snapshot | None) -> Summary:
+def _summary(due: Sequence[DueStream], manifests: Sequence[ManifestFile], before: Snapshot | None) -> Summary:
     """What the snapshot has changed, and its totals."""
     added = [file.file for each in due for file in each.changes.added]
     removed = [file.file for each in due for file in each.changes.removed]

@@ -23,7 +23,7 @@ from dispatcher.job_runs.job_run_log import JobRunState
 from dispatcher.job_runs.launch_gate import seconds_of
 from dispatcher.job_runs.session_pool import Moment, SessionPool, Unit, WaitingSession
 from dispatcher.job_runs.shards import shown
-from dispatcher.job_runs.turn_log import Lack, Turn, Whose
+from dispatcher.job_runs.turn_log import Lack, LimitScope, Turn
 from dispatcher.job_runs.turns import TurnAnswer, TurnRequest, Turns
 
 _log = structlog.get_logger(__name__)
@@ -130,7 +130,7 @@ class SessionStarts:
             until_seconds = self._clock.monotonic_seconds() + seconds_of(lack, job_run.claim.log)
             return self._pool.hold_back((each.key for each in unit), until_seconds)
         self._lacking.add(job_run.job_run_id)
-        alike = {each.key for each in (*unit, *self._pool.waiting) if _shares(each, unit[0], lack.whose)}
+        alike = {each.key for each in (*unit, *self._pool.waiting) if _shares(each, unit[0], lack.scope)}
         return self._pool.hold_back(alike, until_seconds)
 
 
@@ -139,11 +139,11 @@ def ends_turn(error: BaseException | None, *, left_running: bool) -> bool:
     return not left_running and not isinstance(error, Fenced | Unavailable | Conflict)
 
 
-def _shares(each: WaitingSession, refused: WaitingSession, whose: Whose) -> bool:
-    match whose:
-        case Whose.RUN:
+def _shares(each: WaitingSession, refused: WaitingSession, scope: LimitScope) -> bool:
+    match scope:
+        case LimitScope.RUN:
             return each.job_run_id == refused.job_run_id
-        case Whose.TABLE:
+        case LimitScope.TABLE:
             return each.table == refused.table
         case _:
             return each.rank >= refused.rank

@@ -198,8 +198,8 @@ def _ended(state: TurnState, action: TurnEnded) -> TurnState:
     spent = {day: dict(amounts) for day, amounts in state.spent.items()}
     if action.usd:
         of_day = spent.setdefault(action.day, {})
-        for whose in (IN_ALL, of_table(turn.table), of_owner(turn.owner)):
-            of_day[whose] = of_day.get(whose, 0.0) + action.usd
+        for scope in (IN_ALL, of_table(turn.table), of_owner(turn.owner)):
+            of_day[scope] = of_day.get(scope, 0.0) + action.usd
     kept = {day: MappingProxyType(spent[day]) for day in sorted(spent)[-DAYS_KEPT:]}
     return replace(state, turns=MappingProxyType(turns), spent=MappingProxyType(kept))
 
@@ -248,7 +248,7 @@ class Demand:
     usd: float = 0.0
 
 
-class Whose(StrEnum):
+class LimitScope(StrEnum):
     """The share whose limit is reached."""
 
     RUN = "job run"
@@ -262,7 +262,7 @@ class Lack:
     """Why there is no place now. `is_money`: a limit on money is reached, and the wait may be long."""
 
     reason: str
-    whose: Whose
+    scope: LimitScope
     is_money: bool = False
 
 
@@ -271,12 +271,12 @@ def lack_of_sessions(state: TurnState, demand: Demand, limits: FlowLimits, wante
     first = list(wanted)
     of_table_first = sum(want.table == demand.table for want in first)
     bounds = (
-        (limits.max_sessions_in_all, len(state.turns) + len(first), Whose.ALL),
-        (limits.max_sessions_per_table, state.running_of(demand.table) + of_table_first, Whose.TABLE),
+        (limits.max_sessions_in_all, len(state.turns) + len(first), LimitScope.ALL),
+        (limits.max_sessions_per_table, state.running_of(demand.table) + of_table_first, LimitScope.TABLE),
     )
-    for most, running, whose in bounds:
+    for most, running, scope in bounds:
         if most is not None and running >= most:
-            return Lack(f"{running} sessions of {whose} run, or go first, and {most} may", whose)
+            return Lack(f"{running} sessions of {scope} run, or go first, and {most} may", scope)
     return None
 
 
@@ -287,15 +287,15 @@ def lack_of_clusters(state: TurnState, demand: Demand, limits: FlowLimits, turn_
     shares = _shares(state, demand, turn_id)
     clusters = (limits.max_clusters_per_dispatcher, limits.max_clusters_per_table, limits.max_clusters_in_all)
     vcpus = (limits.max_vcpus_per_dispatcher, limits.max_vcpus_per_table, limits.max_vcpus_in_all)
-    for (whose, turns), clusters_max, vcpus_max in zip(shares.items(), clusters, vcpus, strict=True):
+    for (scope, turns), clusters_max, vcpus_max in zip(shares.items(), clusters, vcpus, strict=True):
         running = sum(each.vcpus > 0 for each in turns)
         if clusters_max is not None and running >= clusters_max:
-            return Lack(f"{running} clusters of {whose} run, and {clusters_max} may", whose)
+            return Lack(f"{running} clusters of {scope} run, and {clusters_max} may", scope)
         used = sum(each.vcpus for each in turns)
         if vcpus_max is not None and used + demand.vcpus > vcpus_max:
             return Lack(
-                f"{used} vCPUs of {whose} are in use, it takes {demand.vcpus} more, and {vcpus_max} may be in use",
-                whose,
+                f"{used} vCPUs of {scope} are in use, it takes {demand.vcpus} more, and {vcpus_max} may be in use",
+                scope,
             )
     return None
 
@@ -312,13 +312,13 @@ def lack_of_money(
         limits.max_usd_per_day_per_table,
         limits.max_usd_per_day_in_all,
     )
-    for (whose, turns), name, most in zip(shares.items(), names, bounds, strict=True):
+    for (scope, turns), name, most in zip(shares.items(), names, bounds, strict=True):
         used = spent.get(name, 0.0) + sum(each.usd for each in turns)
         if most is not None and demand.usd and used + demand.usd > most:
             return Lack(
-                f"it is expected to cost ${demand.usd:,.2f}; of the ${most:,.2f} that {whose} may spend on {day}, "
+                f"it is expected to cost ${demand.usd:,.2f}; of the ${most:,.2f} that {scope} may spend on {day}, "
                 f"${used:,.2f} are spent or planned",
-                whose,
+                scope,
                 is_money=True,
             )
     return None
@@ -355,15 +355,15 @@ def lack_of_run_money(used: float, usd: float, limits: FlowLimits) -> Lack | Non
     return Lack(
         f"it is expected to cost ${usd:,.2f} more; of the ${most:,.2f} that a job run may spend, ${used:,.2f} are "
         "spent or planned",
-        Whose.RUN,
+        LimitScope.RUN,
         is_money=True,
     )
 
 
-def _shares(state: TurnState, demand: Demand, turn_id: str | None) -> dict[Whose, list[Turn]]:
+def _shares(state: TurnState, demand: Demand, turn_id: str | None) -> dict[LimitScope, list[Turn]]:
     others = [each for each in state.turns.values() if each.turn_id != turn_id]
     return {
-        Whose.DISPATCHER: [each for each in others if each.owner == demand.owner],
-        Whose.TABLE: [each for each in others if each.table == demand.table],
-        Whose.ALL: others,
+        LimitScope.DISPATCHER: [each for each in others if each.owner == demand.owner],
+        LimitScope.TABLE: [each for each in others if each.table == demand.table],
+        LimitScope.ALL: others,
     }

@@ -36,6 +36,7 @@ from dispatcher.job_runs.turn_log import (
     Demand,
     FlowLimits,
     Lack,
+    LimitScope,
     PlaceNotWanted,
     PlaceWanted,
     RunCost,
@@ -47,7 +48,6 @@ from dispatcher.job_runs.turn_log import (
     TurnState,
     TurnTaken,
     Want,
-    Whose,
     lack_of_clusters,
     lack_of_money,
     lack_of_run_money,
@@ -173,7 +173,7 @@ class Turns:
         if cluster is None:
             return False
         lack = self._lack(self.newest, mark.table or "", cluster, None)
-        return lack is not None and lack.whose is Whose.DISPATCHER
+        return lack is not None and lack.scope is LimitScope.DISPATCHER
 
     def forget_all_but(self, job_run_ids: Collection[str]) -> None:
         """Drops cached states of job runs that are no longer open."""

@@ -17,7 +17,7 @@ from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.memory_store import MemoryStore
 
 ORDERS = "ACME.ORDERS.V1"
-Asked = list[tuple[dict[str, str], pa.Table, str]]
+Appends = list[tuple[dict[str, str], pa.Table, str]]
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def ids(table: Table, partition: dict[str, str] | None = None) -> list[str]:
 
 def test_each_stream_gets_one_entry_and_the_answers_are_in_the_order_asked(lake: DeltaCatalog) -> None:
     days = lake.create_table(ORDERS, ["day"])
-    asked: Asked = [
+    appends: Appends = [
         ({"day": f"{number % 2}"}, rows(number), "delete" if number == 3 else "upsert") for number in range(6)
     ]
-    added = days.append_many(asked, [f"delta {number}" for number in range(6)])
+    added = days.append_many(appends, [f"delta {number}" for number in range(6)])
     assert [delta.delta_id for delta in added] == [f"delta {number}" for number in range(6)]
     assert [delta.partition["day"] for delta in added] == ["0", "1", "0", "1", "0", "1"]
     assert [delta.operation for delta in added] == ["upsert"] * 3 + ["delete"] + ["upsert"] * 2
@@ -64,12 +64,12 @@ def test_each_stream_gets_one_entry_and_the_answers_are_in_the_order_asked(lake:
 
 
 def test_those_that_were_appended_before_are_no_ops_with_the_same_answer(orders: Table) -> None:
-    asked: Asked = [({}, rows(number), "upsert") for number in range(4)]
+    appends: Appends = [({}, rows(number), "upsert") for number in range(4)]
     names = [f"delta {number}" for number in range(4)]
-    first = orders.append_many(asked[:2], names[:2])
-    both = orders.append_many(asked, names)
+    first = orders.append_many(appends[:2], names[:2])
+    both = orders.append_many(appends, names)
     assert both[:2] == first
-    assert orders.append_many(asked, names) == both
+    assert orders.append_many(appends, names) == both
     assert orders.append({}, rows(3), delta_id="delta 3") == both[3]
     assert ids(orders) == names
     assert orders.stream({}).load().entry_number == 2
@@ -104,14 +104,14 @@ def test_columns_of_deltas_that_are_appended_together_must_agree(orders: Table) 
 def test_after_a_lost_answer_the_same_deltas_are_appended_again_and_stand_once(
     orders: Table, memory: FaultyStore
 ) -> None:
-    asked: Asked = [({}, rows(number), "upsert") for number in range(3)]
+    appends: Appends = [({}, rows(number), "upsert") for number in range(3)]
     names = ["a", "b", "c"]
     memory.fail("put_if_absent", when="after", times=None)
     memory.fail("read", times=None)
     with pytest.raises(Unavailable):
-        orders.append_many(asked, names)
+        orders.append_many(appends, names)
     memory.heal()
-    orders.append_many(asked, names)
+    orders.append_many(appends, names)
     assert ids(orders) == names
 
 

@@ -25,10 +25,10 @@ from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.crashes import (
     COLUMNS,
     SORT_KEYS,
-    Asked,
     Delta,
     Lake,
     LaterClock,
+    Options,
     attempt,
     check_books,
     check_rows,
@@ -143,14 +143,14 @@ class _Schedule:
             attempt(plan, self._lake, self._engine, 1, store)
 
     def _plan(self) -> SessionPlan:
-        asked = Asked(
+        options = Options(
             hash_bucket_count=self._chance.choice([1, 2, 3, 5]),
             max_rows_per_round=self._chance.choice([None, 4, 8, 20]),
             max_dead_row_share=self._chance.choice([0.0, 0.0, 0.3, 0.9]),
             rows_per_compacted_file=self._chance.choice([3, 10, 1_000]),
             rows_per_index_file=self._chance.choice([4, 1_000]),
         )
-        return self._lake.plan(asked, f"run {next(self._job_runs)}")
+        return self._lake.plan(options, f"run {next(self._job_runs)}")
 
     def _doom(self, plan: SessionPlan) -> Doom:
         """Somewhere in the session: one of its next entries in either log."""

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS
 from compactor.engine.spark import SparkEngine
 from compactor.model.names import Operation
-from tests.crashes import Asked, Delta, Lake, attempt
+from tests.crashes import Delta, Lake, Options, attempt
 
 IN_ONE_PROCESS = "local[2,4]"
 EXECUTORS_APART = "local-cluster[2,1,1024]"
@@ -43,7 +43,7 @@ def main(folder: str, master: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     lake = Lake(Path(folder), [])
     attempt(
-        lake.plan(Asked(rows_per_compacted_file=20_000, rows_per_index_file=1_000_000)),
+        lake.plan(Options(rows_per_compacted_file=20_000, rows_per_index_file=1_000_000)),
         lake,
         SparkEngine(spark.sparkContext),
         1,

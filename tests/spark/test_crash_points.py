@@ -10,8 +10,8 @@ import pytest
 
 from compactor.engine.protocol import Engine
 from tests.crash_points import (
-    ASKED,
     HEARTBEAT,
+    OPTIONS,
     POINTS,
     Crash,
     crash_and_go_on,
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 def test_the_named_points_are_all_the_durable_writes_of_a_session(pending_lake: Lake, engine: Engine) -> None:
-    plan = pending_lake.plan(ASKED)
+    plan = pending_lake.plan(OPTIONS)
     points = [key_of(plan, pending_lake, point) for point in POINTS]
     assert writes_of_a_sound_run(pending_lake, engine) == points
 

@@ -15,7 +15,7 @@ import pytest
 from compactor.engine.java_home import find_java_home
 from compactor.engine.protocol import Engine
 from tests.builders import TABLE_ID
-from tests.crash_points import ASKED, ROUNDS
+from tests.crash_points import OPTIONS, ROUNDS
 from tests.crashes import Lake, attempt, check_books, check_rows, commits, uncommitted
 from tests.spark import compact_program, retrying_program
 from tests.waiting import wait_until
@@ -125,8 +125,8 @@ def test_a_driver_that_is_killed_leaves_its_committed_rounds_and_the_next_run_do
         TABLE_ID,
         ["id"],
         sort_keys=[["time", "ascending"]],
-        hash_bucket_count=ASKED.hash_bucket_count,
-        max_rows_per_round=ASKED.max_rows_per_round,
+        hash_bucket_count=OPTIONS.hash_bucket_count,
+        max_rows_per_round=OPTIONS.max_rows_per_round,
         rows_per_compacted_file=10,
     )
     with running(command, tmp_path) as process:
@@ -141,7 +141,7 @@ def test_a_driver_that_is_killed_leaves_its_committed_rounds_and_the_next_run_do
     check_books(lake)
     in_vain = uncommitted(lake)
     assert len(in_vain) <= 1, "at most one round, or one rehash, is lost"
-    attempt(lake.plan(ASKED, "run 2"), lake, engine, 1)
+    attempt(lake.plan(OPTIONS, "run 2"), lake, engine, 1)
     check_rows(lake)
     assert uncommitted(lake) == in_vain
     assert len(commits(lake)) - before == 1 + ROUNDS

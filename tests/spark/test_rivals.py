@@ -16,7 +16,7 @@ from compactor.model.names import Operation
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.session_log import SessionFailed, SessionSucceeded
 from tests.builders import TABLE_ID, multiset
-from tests.crash_points import ASKED, COMMITS, ROUNDS, key_of
+from tests.crash_points import COMMITS, OPTIONS, ROUNDS, key_of
 from tests.crashes import (
     COLUMNS,
     Delta,
@@ -45,12 +45,12 @@ def test_of_two_job_runs_the_one_that_commits_second_is_fenced_and_writes_nothin
     point: str, pending_lake: Lake, engine: Engine
 ) -> None:
     lake, before = pending_lake, len(commits(pending_lake))
-    first = lake.plan(ASKED)
+    first = lake.plan(OPTIONS)
     store = DoomedStore(lake.store())
     plans = []
 
     def second_runs() -> None:
-        plans.append(lake.plan(ASKED, "run 2"))
+        plans.append(lake.plan(OPTIONS, "run 2"))
         attempt(plans[0], lake, engine, 1)
 
     store.just_before(key_of(first, lake, point), second_runs)
@@ -69,7 +69,7 @@ def test_an_attempt_that_another_has_superseded_stops_and_tells_nothing_more(
     point: str, pending_lake: Lake, engine: Engine
 ) -> None:
     lake, before = pending_lake, len(commits(pending_lake))
-    plan = lake.plan(ASKED)
+    plan = lake.plan(OPTIONS)
     store = DoomedStore(lake.store())
     store.just_before(key_of(plan, lake, point), lambda: attempt(plan, lake, engine, 2))
     with pytest.raises(Fenced):
@@ -83,7 +83,7 @@ def test_an_append_during_a_round_never_conflicts_and_is_compacted_by_the_next_s
     pending_lake: Lake, engine: Engine
 ) -> None:
     lake, expected = pending_lake, pending_lake.expected()
-    plan = lake.plan(ASKED)
+    plan = lake.plan(OPTIONS)
     store = DoomedStore(lake.store())
     late = [
         Delta(Operation.UPSERT, [{"id": 1, "time": 20, "value": "late"}]),
@@ -95,13 +95,13 @@ def test_an_append_during_a_round_never_conflicts_and_is_compacted_by_the_next_s
     table = lake.catalog().table(TABLE_ID)
     assert multiset(table.scan({}).to_table(), COLUMNS) == multiset(expected, COLUMNS)
     assert multiset(table.scan({}, view="merged").to_table(), COLUMNS) == multiset(lake.expected(), COLUMNS)
-    attempt(lake.plan(ASKED, "run 2"), lake, engine, 1)
+    attempt(lake.plan(OPTIONS, "run 2"), lake, engine, 1)
     check_rows(lake)
 
 
 def test_of_compactors_that_start_at_the_same_time_one_does_it_all(pending_lake: Lake, engine: Engine) -> None:
     lake, before = pending_lake, len(commits(pending_lake))
-    plans = [lake.plan(ASKED, f"run {number}") for number in (1, 2)]
+    plans = [lake.plan(OPTIONS, f"run {number}") for number in (1, 2)]
     at_once = Barrier(len(plans))
 
     def run(plan: SessionPlan) -> bool:

@@ -15,13 +15,13 @@ from compactor.model.errors import Corrupt
 from compactor.model.names import Operation
 from compactor.sessions.session_log import SessionFailed
 from tests.builders import TABLE_ID, CompactedSide
-from tests.crash_points import ASKED
-from tests.crashes import Asked, Delta, Lake, attempt, session_log
+from tests.crash_points import OPTIONS
+from tests.crashes import Delta, Lake, Options, attempt, session_log
 
 pytestmark = pytest.mark.spark
 
 Tamper = Callable[[Path], None]
-NO_REHASH = Asked(hash_bucket_count=2)
+NO_REHASH = Options(hash_bucket_count=2)
 
 
 def without_its_last_row(path: Path) -> None:
@@ -58,11 +58,11 @@ def vector_without_its_last_row(path: Path) -> None:
     feather.write_feather(rows.slice(0, rows.num_rows - 1), path)
 
 
-def fails_without_a_trace(lake: Lake, asked: Asked, engine: Engine) -> str:
+def fails_without_a_trace(lake: Lake, options: Options, engine: Engine) -> str:
     """Why the session fails, as the log says it too; nothing is committed, and the rows can be read as before."""
     stream = lake.catalog().table(TABLE_ID).stream({})
     before = stream.load()
-    plan = lake.plan(asked)
+    plan = lake.plan(options)
     with pytest.raises(Corrupt) as failure:
         attempt(plan, lake, engine, 1)
     assert lake.catalog().table(TABLE_ID).stream({}).load() == before
@@ -82,24 +82,24 @@ def test_a_compacted_file_that_was_tampered_with_fails_the_round_and_is_named(
     assert f"file://{touched}" in fails_without_a_trace(pending_lake, NO_REHASH, engine)
 
 
-@pytest.mark.parametrize("asked", [NO_REHASH, ASKED], ids=["in a round", "in a rehash"])
+@pytest.mark.parametrize("options", [NO_REHASH, OPTIONS], ids=["in a round", "in a rehash"])
 @pytest.mark.parametrize("tamper", [index_without_its_last_row, cut_off, emptied, gone])
 def test_an_index_file_that_was_tampered_with_fails_the_session_and_is_named(
-    tamper: Tamper, asked: Asked, pending_lake: Lake, engine: Engine
+    tamper: Tamper, options: Options, pending_lake: Lake, engine: Engine
 ) -> None:
     side = CompactedSide.of(pending_lake.catalog())
     touched = side.path_of(side.stream.index_files[0])
     tamper(touched)
-    assert f"file://{touched}" in fails_without_a_trace(pending_lake, asked, engine)
+    assert f"file://{touched}" in fails_without_a_trace(pending_lake, options, engine)
 
 
-@pytest.mark.parametrize("asked", [NO_REHASH, ASKED], ids=["in a round", "in a rehash"])
-def test_an_index_file_in_another_one_s_place_is_noticed(asked: Asked, pending_lake: Lake, engine: Engine) -> None:
+@pytest.mark.parametrize("options", [NO_REHASH, OPTIONS], ids=["in a round", "in a rehash"])
+def test_an_index_file_in_another_one_s_place_is_noticed(options: Options, pending_lake: Lake, engine: Engine) -> None:
     side = CompactedSide.of(pending_lake.catalog())
     first, *others = side.stream.index_files
     other = next(file for file in others if file.hash_bucket != first.hash_bucket)
     side.path_of(first).write_bytes(side.path_of(other).read_bytes())
-    said = fails_without_a_trace(pending_lake, asked, engine)
+    said = fails_without_a_trace(pending_lake, options, engine)
     assert said == f"file://{side.path_of(first)} holds digests of other hash buckets than {first.hash_bucket}"
 
 
@@ -115,7 +115,7 @@ def test_a_delta_file_that_was_tampered_with_fails_the_round_and_is_named(pendin
 def test_a_deletion_vector_that_was_tampered_with_fails_the_round_and_is_named(
     tamper: Tamper, pending_lake: Lake, engine: Engine
 ) -> None:
-    leaves_vectors = Asked(hash_bucket_count=2, max_dead_row_share=0.9)
+    leaves_vectors = Options(hash_bucket_count=2, max_dead_row_share=0.9)
     attempt(pending_lake.plan(leaves_vectors, "before"), pending_lake, engine, 1)
     dead_too = [{"id": n, "time": 30} for n in range(30, 40)]
     pending_lake.append([Delta(Operation.DELETE, dead_too)])

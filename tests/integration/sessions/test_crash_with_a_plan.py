@@ -9,7 +9,7 @@ import pytest
 
 from compactor.engine.in_process import InProcessEngine
 from tests.crash_points import (
-    ASKED,
+    OPTIONS,
     PLAN,
     POINTS_WITH_PLAN,
     Crash,
@@ -32,7 +32,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 def test_the_plan_is_one_of_the_durable_writes_of_a_session(prepared: Lake, tmp_path: Path) -> None:
     lake = copy_of(prepared, tmp_path / "lake")
-    plan = lake.plan(ASKED)
+    plan = lake.plan(OPTIONS)
     points = [key_of(plan, lake, point) for point in POINTS_WITH_PLAN]
     assert writes_of_a_sound_run(lake, InProcessEngine()) == points
 

@@ -24,12 +24,12 @@ from compactor.sessions.progress import SessionProgress
 from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID
 from tests.conftest import Command
-from tests.crashes import Asked, Delta, Lake, LaterClock, attempt, check_rows
+from tests.crashes import Delta, Lake, LaterClock, Options, attempt, check_rows
 from tests.fakes.doomed_store import Doom, DoomedStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
 
-TWO_ROUNDS = Asked(max_rows_per_round=2)
+TWO_ROUNDS = Options(max_rows_per_round=2)
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ def test_a_session_that_moves_to_another_bucket_count_first_keeps_its_plan_throu
     lake.append([Delta(Operation.UPSERT, [row(3), row(4)])])
     seen: list[StreamSnapshot] = []
     engine = HeldEngine(lambda: seen.append(stream(lake)))
-    attempt(lake.plan(Asked(hash_bucket_count=5), "second"), lake, engine, 1)
+    attempt(lake.plan(Options(hash_bucket_count=5), "second"), lake, engine, 1)
     assert [each.in_flight is not None for each in seen] == [True, True]
     assert stream(lake).in_flight is None
     check_rows(lake)
