@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 
+from compactor.storage.hedged_ranges import HedgedRanges
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.ranges import RangeReader
@@ -43,4 +44,4 @@ def _range_reader(_process_id: int, endpoint_url: str | None, region: str | None
     """The process id is part of the cache key, because connections do not survive a fork."""
     from compactor.storage.aws.ranges import S3Ranges
 
-    return RangeReader(S3Ranges.open(endpoint_url, region))
+    return RangeReader(HedgedRanges(S3Ranges.open(endpoint_url, region)))

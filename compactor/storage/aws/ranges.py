@@ -19,18 +19,11 @@ from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.aws.failures import kind_of
 from compactor.storage.aws.s3 import S3Clients, shared_clients
-from compactor.storage.ranges import Span, Tail
+from compactor.storage.ranges import REQUEST_BYTES_MAX, Span, Tail
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult
     from obstore.store import S3Config
-
-REPEATS_MAX = 6
-"""Of one request, after 500, 503, a lost connection or an answer that ends early."""
-
-REPEAT_SECONDS_MAX = 40.0
-CONNECT_SECONDS_MAX = 5.0
-REQUEST_SECONDS_MAX = 60.0
 
 CREDENTIALS_SECONDS = 120.0
 """So long a process uses the keys that it was given; boto3 has newer ones by then, where they expire."""
@@ -98,7 +91,7 @@ class S3Ranges:
             return store
 
     def _open(self, bucket: str) -> S3Store:
-        keys = self._clients.credentials()
+        keys, limits = self._clients.credentials(), self._clients.limits
         config: S3Config = {
             "region": self._clients.region,
             "access_key_id": keys.access_key or "",
@@ -114,17 +107,17 @@ class S3Ranges:
             config=config,
             client_options={
                 "allow_http": self._endpoint_url is not None,
-                "connect_timeout": timedelta(seconds=CONNECT_SECONDS_MAX),
-                "timeout": timedelta(seconds=REQUEST_SECONDS_MAX),
+                "connect_timeout": timedelta(seconds=limits.connect_seconds),
+                "timeout": timedelta(seconds=limits.seconds_for(REQUEST_BYTES_MAX)),
             },
             retry_config={
-                "max_retries": REPEATS_MAX,
+                "max_retries": limits.tries_max - 1,
                 "backoff": {
                     "init_backoff": timedelta(seconds=0.1),
                     "max_backoff": timedelta(seconds=10),
                     "base": 2,
                 },
-                "retry_timeout": timedelta(seconds=REPEAT_SECONDS_MAX),
+                "retry_timeout": timedelta(seconds=limits.repeat_seconds_max),
             },
         )
 

@@ -22,7 +22,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -32,10 +33,12 @@ from urllib3.exceptions import HTTPError
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.storage.aws.failures import translated
+from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
 
 if TYPE_CHECKING:
+    from botocore.awsrequest import AWSPreparedRequest, AWSResponse
     from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef, ListObjectsV2RequestTypeDef
@@ -44,19 +47,11 @@ AnswerT = TypeVar("AnswerT")
 
 KEY_BYTES_MAX = 1_024
 
-CONNECT_TIMEOUT_SECONDS = 5
-READ_TIMEOUT_SECONDS = 30
 CONNECTIONS_MAX = 32
 """Connections that one client keeps open; all threads of a process share the client."""
 
-REPEATS_MAX = 6
-"""Tries of a request that may be repeated, by botocore's standard mode: about 10 seconds in all."""
-
 RENEW_SECONDS_MIN = 30.0
 """Least time between two renewals of clients whose credentials are refused."""
-
-BODY_TRIES_MAX = 5
-"""Of a read whose answer breaks off."""
 
 _BROKEN_OFF = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError, HTTPError)
 
@@ -78,7 +73,8 @@ class S3Clients:
     again, so that a corrected file needs no restart of this process.
     """
 
-    def __init__(self, endpoint_url: str | None, region: str | None) -> None:
+    def __init__(self, endpoint_url: str | None, region: str | None, limits: RequestLimits) -> None:
+        self.limits = limits
         self._endpoint_url = endpoint_url
         self._region = region
         self._lock = threading.Lock()
@@ -86,9 +82,9 @@ class S3Clients:
         self._both = self._open()
 
     @classmethod
-    def open(cls, endpoint_url: str | None, region: str | None) -> S3Clients:
+    def open(cls, endpoint_url: str | None, region: str | None, limits: RequestLimits = LIMITS) -> S3Clients:
         """boto3 finds the credentials in its usual places."""
-        return cls(endpoint_url, region)
+        return cls(endpoint_url, region, limits)
 
     @property
     def repeating(self) -> S3Client:
@@ -121,8 +117,8 @@ class S3Clients:
     def _open(self) -> tuple[S3Client, S3Client]:
         # One boto session for both: opening a client mostly reads the service's description, which a session caches.
         session = self._session = boto3.session.Session()
-        where = (session, self._endpoint_url, self._region)
-        return _open_client(*where, REPEATS_MAX), _open_client(*where, 1)
+        where = (session, self._endpoint_url, self._region, self.limits)
+        return _open_client(*where, self.limits.tries_max), _open_client(*where, 1)
 
 
 def shared_clients(endpoint_url: str | None, region: str | None) -> S3Clients:
@@ -204,9 +200,13 @@ class S3Store:
         return self._unbroken(partial(self._get_once, self._full_key(key), wanted))
 
     def _get_once(self, full_key: str, wanted: str | None) -> bytes:
+        client, limits = self._clients.repeating, self._clients.limits
         if wanted is None:
-            return self._clients.repeating.get_object(Bucket=self._bucket, Key=full_key)["Body"].read()
-        return self._clients.repeating.get_object(Bucket=self._bucket, Key=full_key, Range=wanted)["Body"].read()
+            found = client.get_object(Bucket=self._bucket, Key=full_key)
+        else:
+            found = client.get_object(Bucket=self._bucket, Key=full_key, Range=wanted)
+        seconds = limits.seconds_for(found["ContentLength"])
+        return within(seconds, f"s3://{self._bucket}/{full_key}", found["Body"].read)
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
         request: ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root + prefix}
@@ -237,17 +237,24 @@ class S3Store:
 
     def _unbroken(self, ask: Callable[[], AnswerT]) -> AnswerT:
         """Repeats requests whose answer was cut off. Botocore repeats only requests without an answer."""
-        for tries in range(BODY_TRIES_MAX - 1):
+        began_seconds = self._clock.monotonic_seconds()
+        for tries in count():
             try:
                 return ask()
-            except _BROKEN_OFF:
-                self._pause(tries)
-            except ClientError as error:
-                # A "not found" answer that was cut off before it named the object or its bucket.
-                if _code(error) != "404":
+            except (*_BROKEN_OFF, ClientError) as error:
+                # "404" is a "not found" answer that was cut off before it named the object or its bucket.
+                if isinstance(error, ClientError) and _code(error) != "404":
                     raise
-                self._pause(tries)
-        return ask()
+                elapsed_seconds = self._clock.monotonic_seconds() - began_seconds
+                limits = self._clients.limits
+                if tries + 1 >= limits.tries_max or elapsed_seconds > limits.repeat_seconds_max:
+                    if isinstance(error, ClientError):
+                        raise ReadTimeoutError(
+                            endpoint_url="S3", error="each answer was cut off before its code"
+                        ) from error
+                    raise
+            self._pause(tries)
+        raise AssertionError("the loop ends by an answer or an error")
 
     def delete(self, key: str) -> None:
         full_key = self._full_key(key)
@@ -309,22 +316,43 @@ class S3Store:
 
 
 def _open_client(
-    session: boto3.session.Session, endpoint_url: str | None, region: str | None, tries_max: int
+    session: boto3.session.Session,
+    endpoint_url: str | None,
+    region: str | None,
+    limits: RequestLimits,
+    tries_max: int,
 ) -> S3Client:
     is_stand_in = endpoint_url is not None
-    return session.client(
+    client = session.client(
         "s3",
         endpoint_url=endpoint_url,
         region_name=region or (_REGION_OF_STAND_INS if is_stand_in else None),
         config=Config(
-            connect_timeout=CONNECT_TIMEOUT_SECONDS,
-            read_timeout=READ_TIMEOUT_SECONDS,
+            connect_timeout=limits.connect_seconds,
+            read_timeout=limits.answer_seconds,
             max_pool_connections=CONNECTIONS_MAX,
+            # Pauses double, and a client's repeats share a budget. The mode "adaptive" also lets new requests wait,
+            # down to one in two seconds of all threads together, which no limit of ours ends.
             retries={"mode": "standard", "total_max_attempts": tries_max},
             # Another endpoint gets the bucket in the path: `http://bucket.127.0.0.1` cannot be resolved.
             s3={"addressing_style": "path"} if is_stand_in else {},
+            # Both are botocore's defaults; said here because a table's bytes depend on them, see `tests/integration`.
+            request_checksum_calculation="when_supported",
+            response_checksum_validation="when_supported",
         ),
     )
+    # botocore has no limit of a whole try. This event may answer in its place, and is told of every try.
+    send = client._endpoint.http_session.send  # type: ignore[attr-defined]  # noqa: SLF001
+    answer: Callable[..., Any] = partial(_send_within, limits, send)
+    client.meta.events.register("before-send.s3", answer)
+    return client
+
+
+def _send_within(
+    limits: RequestLimits, send: Callable[[AWSPreparedRequest], AWSResponse], request: AWSPreparedRequest, **_: object
+) -> AWSResponse:
+    seconds = limits.seconds_for(int(request.headers.get("Content-Length") or 0))
+    return within(seconds, request.url, partial(send, request))
 
 
 def _code(error: ClientError) -> str:
