@@ -23,6 +23,7 @@ from tests.benchmarks.report import Section
 from tests.benchmarks.startup import measure_startup
 from tests.benchmarks.streams import measure_streams
 from tests.benchmarks.wide import measure_wide
+from tests.benchmarks.years import measure_years
 
 SECTIONS = (
     "whole",
@@ -37,6 +38,7 @@ SECTIONS = (
     "streams",
     "wide",
     "object-store",
+    "years",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLOT = "time_by_table_size.png"
@@ -107,29 +109,41 @@ def _run_other(arena: Arena, section: str, plot_path: Path, found: _Found) -> No
     elif section == "rounds":
         entries = contests.rounds(arena)
         found.add(report.rounds_section(entries), [], entries)
-    elif section == "bounded":
-        measured = measure_bounded(arena.folder, arena.scale)
-        found.add(report.bounded_section(measured), goals.goals_of_bounded(measured), [])
-    elif section == "pages":
-        trust = measure_page_trust(arena.folder, arena.scale)
-        found.add(report.page_trust_section(trust), goals.goals_of_page_trust(trust), [])
     elif section == "cores":
         entries = contests.cores_and_buckets(arena)
         found.add(report.cores_section(entries), goals.goals_of_buckets(entries), entries)
     elif section == "startup":
         found.add(report.startup_section(measure_startup(arena.folder, arena.repeats)), [], [])
-    elif section == "streams":
-        streams = measure_streams(arena.folder / "streams", arena.scale)
-        found.add(report.streams_section(streams), goals.goals_of_streams(streams), [])
-    elif section == "wide":
-        wide = measure_wide(arena.folder / "wide", arena.scale)
-        found.add(report.wide_section(wide), goals.goals_of_wide(wide), [])
-    elif section == "object-store":
-        far = measure_object_store(arena.folder / "far", arena.scale)
-        found.add(report.object_store_section(far), goals.goals_of_object_store(far), [])
     else:
-        accepted = measure_acceptance(arena.folder / "acceptance", arena.scale)
-        found.add(report.acceptance_section(accepted), goals.goals_of_acceptance(accepted), [])
+        written, reached = _measured(section, arena.folder / section, arena.scale)
+        found.add(written, reached, [])
+
+
+def _measured(section: str, folder: Path, scale: float) -> tuple[Section, Sequence[Goal]]:
+    """A section without contestants."""
+    folder.mkdir()
+    match section:
+        case "bounded":
+            bounded = measure_bounded(folder, scale)
+            return report.bounded_section(bounded), goals.goals_of_bounded(bounded)
+        case "pages":
+            trust = measure_page_trust(folder, scale)
+            return report.page_trust_section(trust), goals.goals_of_page_trust(trust)
+        case "acceptance":
+            accepted = measure_acceptance(folder, scale)
+            return report.acceptance_section(accepted), goals.goals_of_acceptance(accepted)
+        case "streams":
+            streams = measure_streams(folder, scale)
+            return report.streams_section(streams), goals.goals_of_streams(streams)
+        case "wide":
+            wide = measure_wide(folder, scale)
+            return report.wide_section(wide), goals.goals_of_wide(wide)
+        case "object-store":
+            far = measure_object_store(folder, scale)
+            return report.object_store_section(far), goals.goals_of_object_store(far)
+        case _:
+            years = measure_years(folder, scale)
+            return report.years_section(years), goals.goals_of_years(years)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

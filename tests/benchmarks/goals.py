@@ -15,6 +15,7 @@ from tests.benchmarks.spark_events import HASH_BUCKET
 from tests.benchmarks.streams import FOLDER, S3, STREAMS, Streams
 from tests.benchmarks.wide import STREAMS as WIDE_STREAMS
 from tests.benchmarks.wide import Wide
+from tests.benchmarks.years import ACCEPTED_STREAMS, APPENDS, DELTAS, FILES, Years
 
 TIMES_SPARK = {"narrow": 6.0, "wide": 8.0}
 TIMES_SPARK_OF_THE_PAPER = 13.0
@@ -27,6 +28,9 @@ OF_THE_NEAR = {(WHOLE, 30): 1.15, (WHOLE, 100): 1.5, (INCREMENTAL, 30): 1.3, (IN
 OF_NEEDED_BYTES = 1.1
 SECONDS_FAR = {(STREAMS_OF, 30): 0.15, (SCAN, 30): 0.35, (LOOKUP, 30): 0.15}
 ACCEPTED_PER_SECOND, MEMORY_GROWTH = 10.0, 1.1
+SESSION_REQUESTS, IN_SEQUENCE = 30.0, 12.0
+PLAN_SECONDS, WIDE_SECONDS, WIDE_REQUESTS = 2.0, 60.0, 200.0
+LOAD_SECONDS, LOAD_BYTES, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50e6, 1.2, 5.0
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
 
 
@@ -162,6 +166,30 @@ def goals_of_wide(found: Sequence[Wide]) -> list[Goal]:
         return []
     what = f"memory of a dispatcher over {many.streams:,} streams / over {few.streams:,}"
     return [Goal(what, MEMORY_GROWTH, many.memory_mib / few.memory_mib)]
+
+
+def goals_of_years(found: Years) -> list[Goal]:
+    """What years may cost: goals of the full sizes only, but for requests, which follow from the input."""
+    session, plan, wide, load, appends = found.session, found.plan, found.wide, found.load, found.appends
+    goals = [
+        Goal("requests of a small compact()", SESSION_REQUESTS, session.compact),
+        Goal("the same, in sequence", IN_SEQUENCE, session.compact_in_sequence),
+        Goal("requests of a small instruction, queue to end", SESSION_REQUESTS, sum(session.dispatched.values())),
+    ]
+    if plan.files == FILES:
+        goals.append(Goal(f"planning {plan.files:,} files at 30 ms a request, s", PLAN_SECONDS, plan.seconds))
+    if wide.streams == ACCEPTED_STREAMS:
+        goals.append(Goal(f"acceptance over {wide.streams:,} streams, s", WIDE_SECONDS, wide.seconds))
+        goals.append(Goal("the same, requests", WIDE_REQUESTS, wide.requests))
+    if load.deltas == DELTAS:
+        goals.append(Goal(f"load of a stream after {load.deltas:,} deltas, s", LOAD_SECONDS, load.seconds))
+        goals.append(Goal("the same, bytes of memory", LOAD_BYTES, load.grown_bytes))
+    if appends.at == APPENDS:
+        ratio = appends.last_seconds / appends.first_seconds
+        goals.append(Goal(f"append at the {appends.at:,}th delta / at the 1,000th", OF_THE_FIRST_APPEND, ratio))
+    times = found.writers.together / found.writers.one_by_one
+    what = f"append_many / one by one, {found.writers.writers} writers"
+    return [*goals, Goal(what, TIMES_ONE_BY_ONE, times, at_least=True)]
 
 
 def goals_of_object_store(found: FarLake) -> list[Goal]:

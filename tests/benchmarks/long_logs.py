@@ -1,22 +1,18 @@
 """The cost of a stream's log after years: appends at any length, the load of a stream whose deltas are retired, and
 many small deltas one by one and together.
 
-    python -m tests.benchmarks.long_logs [--deltas 1000000] [--appends 100000] [--writers 1 8 32]
-                                         [--only load appends writers]
-
 S3 is seaweedfs, on the same cores; its figures are of this machine. Appends are measured without data files, in memory.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,7 +32,7 @@ from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from tests.fakes.memory_store import MemoryStore
-from tests.servers import BUCKET, REGION, aws_environment, seaweedfs_server
+from tests.servers import BUCKET, REGION
 
 LIVE = 1_000
 RETIRED_TOGETHER = 50_000
@@ -47,7 +43,36 @@ BATCH = 64
 CLOCK = SystemClock()
 
 
-def measure_load(deltas: int, url: str) -> Iterator[str]:
+@dataclass(frozen=True)
+class Load:
+    """By a process that has read nothing of the log. `grown_bytes`: of its memory."""
+
+    deltas: int
+    live: int
+    seconds: float
+    grown_bytes: int
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True)
+class Appends:
+    """Seconds of processor of an append at the 1,000th unretired delta, and at this one."""
+
+    at: int
+    first_seconds: float
+    last_seconds: float
+
+
+@dataclass(frozen=True)
+class Writers:
+    """Deltas a second that so many writers append to one stream: one by one, and by `append_many`."""
+
+    writers: int
+    one_by_one: float
+    together: float
+
+
+def measure_load(deltas: int, url: str) -> Load:
     """A stream of which all deltas but the last ones are retired, as a fresh process loads it."""
     store = _s3(url, "load")
     log = _log(store)
@@ -58,15 +83,10 @@ def measure_load(deltas: int, url: str) -> Iterator[str]:
     _retire(log)
     for _ in range(LIVE):
         _append(log, 1)
-    answer = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.long_logs", "--load-from", url], check=True, capture_output=True
-    )
+    answer = subprocess.run([sys.executable, "-m", "tests.benchmarks.long_logs", url], check=True, capture_output=True)
     found = json.loads(answer.stdout)
     kept = sum(entry.size_bytes for entry in store.list("log/checkpoints/"))
-    yield (
-        f"load after {deltas:,} deltas, {found['live']:,} live: {found['seconds']:.2f} s, "
-        f"{found['bytes'] / 1e6:.0f} MB of memory; {found['retired']:,} retired; checkpoints {kept / 1e6:.1f} MB"
-    )
+    return Load(deltas, found["live"], found["seconds"], found["bytes"], kept)
 
 
 def _retire(log: StreamLog) -> None:
@@ -104,7 +124,7 @@ def _peak_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-def measure_appends(until: int) -> Iterator[str]:
+def measure_appends(until: int) -> Appends:
     log = _log(MemoryStore(CLOCK))
     found: dict[int, float] = {}
     for mark in (1_000, until):
@@ -114,19 +134,13 @@ def measure_appends(until: int) -> Iterator[str]:
         for _ in range(WINDOW):
             _append(log, 1)
         found[mark] = (time.process_time() - begun) / WINDOW
-    first, last = found.values()
-    yield (
-        f"append at the {until:,}th unretired delta {last * 1e3:.3f} ms, at the 1,000th {first * 1e3:.3f} ms: "
-        f"ratio {last / first:.2f}"
-    )
+    first_seconds, last_seconds = found.values()
+    return Appends(until, first_seconds, last_seconds)
 
 
-def measure_writers(writers: Sequence[int], url: str) -> Iterator[str]:
-    for count in writers:
-        one = _rate(count, f"one-{count}", url, _one_by_one)
-        many = _rate(count, f"many-{count}", url, _together)
-        times = f"{many / one:.1f} times"
-        yield f"{count:>2} writers: one by one {one:,.0f} deltas/s, append_many of {BATCH} {many:,.0f}: {times}"
+def measure_writers(count: int, url: str) -> Writers:
+    one = _rate(count, f"one-{count}", url, _one_by_one)
+    return Writers(count, one, _rate(count, f"many-{count}", url, _together))
 
 
 def _rate(writers: int, prefix: str, url: str, write: Callable[[DeltaCatalog, float], int]) -> float:
@@ -204,31 +218,5 @@ def _lake(url: str, prefix: str) -> DeltaCatalog:
     return DeltaCatalog.open(f"s3://{BUCKET}/{prefix}", endpoint_url=url, region=REGION)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--deltas", type=int, default=1_000_000)
-    parser.add_argument("--appends", type=int, default=100_000)
-    parser.add_argument("--writers", type=int, nargs="*", default=[1, 8, 32])
-    parser.add_argument(
-        "--only", nargs="*", choices=("load", "appends", "writers"), default=("load", "appends", "writers")
-    )
-    parser.add_argument("--load-from", help="what the measured process of `load` gets")
-    options = parser.parse_args()
-    if options.load_from:
-        load_and_print(options.load_from)
-        return 0
-    with aws_environment(), tempfile.TemporaryDirectory() as folder, seaweedfs_server(Path(folder) / "s3") as url:
-        sections = {
-            "appends": lambda: measure_appends(options.appends),
-            "writers": lambda: measure_writers(options.writers, url),
-            "load": lambda: measure_load(options.deltas, url),
-        }
-        for name in options.only:
-            for line in sections[name]():
-                sys.stdout.write(f"{line}\n")
-                sys.stdout.flush()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    load_and_print(sys.argv[1])

@@ -28,6 +28,7 @@ from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.spark_events import STEPS, Step
 from tests.benchmarks.streams import ROWS, Streams
 from tests.benchmarks.wide import Wide
+from tests.benchmarks.years import WITH_NEWS, Years
 
 _TITLE = """\
 # What Lithify takes, beside what else one would pick
@@ -280,6 +281,45 @@ def wide_section(found: Sequence[Wide]) -> Section:
     rows = [(f"{each.streams:,}", f"{each.shards}", f"{each.seconds:.0f}", f"{each.memory_mib:.0f}") for each in found]
     columns = ["streams", "shards", "in all, s", "the dispatcher's memory at most, MiB"]
     return "Wide job runs", text + markdown_table(columns, rows)
+
+
+def years_section(found: Years) -> Section:
+    """What a table costs after years, and a small session on S3."""
+    text = (
+        "S3 is seaweedfs behind a proxy, on the same cores. Requests follow from the input, times from the machine as "
+    )
+    text += f"well; load average, these processes included, {os.getloadavg()[1]:.1f}.\n\n"
+    session, plan, wide, load = found.session, found.plan, found.wide, found.load
+    by_operation = ", ".join(f"{count:.1f} {name}" for name, count in session.dispatched.items())
+    rows = [
+        ("a small `compact()`: requests, of them in sequence", f"{session.compact}, {session.compact_in_sequence}"),
+        (
+            "a small instruction through the dispatcher, from the queue to its end, the Spark job's included: requests",
+            f"{sum(session.dispatched.values()):.1f} ({by_operation})",
+        ),
+        (
+            f"planning {plan.files:,} pending files of one schema, 30 ms a request: seconds, requests",
+            f"{plan.seconds:.2f}, {plan.requests}",
+        ),
+        (
+            f"accepting a job run over {wide.streams:,} streams, {WITH_NEWS} with news: seconds, requests",
+            f"{wide.seconds:.2f}, {wide.requests}",
+        ),
+        (
+            f"loading a stream after {load.deltas:,} deltas, {load.live:,} of them live: seconds, MB of memory",
+            f"{load.seconds:.2f}, {load.grown_bytes / 1e6:.0f}",
+        ),
+        ("all checkpoints of that stream, MB", f"{load.checkpoint_bytes / 1e6:.1f}"),
+        (
+            f"an append, of processor: at the 1,000th unretired delta, at the {found.appends.at:,}th, ms",
+            f"{found.appends.first_seconds * 1e3:.2f}, {found.appends.last_seconds * 1e3:.2f}",
+        ),
+        (
+            f"{found.writers.writers} writers on one stream: deltas/s one by one, by `append_many`",
+            f"{found.writers.one_by_one:.0f}, {found.writers.together:.0f}",
+        ),
+    ]
+    return "A log for years", text + markdown_table(["what", "measured"], rows)
 
 
 def object_store_section(found: FarLake) -> Section:

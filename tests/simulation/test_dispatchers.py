@@ -22,16 +22,16 @@ def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_see
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "seed", "said"),
     [
-        (Ask.LOSE_AN_EVENT, "was never told to be started"),
-        (Ask.COMMIT_TWICE, "with 2 commits"),
-        (Ask.LOSE_A_RECORD, "0 times"),
-        (Ask.PASS_OTHERS, "which goes first on its stream"),
-        (Ask.TAKE_ANY_TURN, "a session of one destination at work at once"),
+        (Ask.LOSE_AN_EVENT, 2, "was never told to be started"),
+        (Ask.COMMIT_TWICE, 2, "with 2 commits"),
+        (Ask.LOSE_A_RECORD, 2, "0 times"),
+        (Ask.PASS_OTHERS, 3, "which goes first on its stream"),
+        (Ask.TAKE_ANY_TURN, 2, "a session of one destination at work at once"),
     ],
 )
-def test_the_simulation_sees_what_is_broken_on_purpose(broken: Ask, said: str) -> None:
-    (result,) = run_seeds(2, 2, asks=[broken])
+def test_the_simulation_sees_what_is_broken_on_purpose(broken: Ask, seed: int, said: str) -> None:
+    (result,) = run_seeds(seed, seed, asks=[broken])
     assert result.wrong is not None
     assert said in result.wrong
