@@ -75,8 +75,8 @@ TWO_PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) $(MINISTACK)/.installed  ## the tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
 	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "not kills" $(ARGS)
 
-test-kills: $(INSTALLED)  ## sessions on clusters of processes, of which executors, workers and dispatchers are killed
-	@$(BIN)/python -m pytest tests/spark -m kills $(ARGS)
+test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## sessions on clusters of processes, of which executors, workers and dispatchers are killed
+	@$(BIN)/python -m pytest tests/spark tests/chaos -m kills $(ARGS)
 
 # Kernels that are compiled with checks have a cache of their own: numba does not tell the two apart.
 test-bounds: $(INSTALLED)  ## the tests of the kernels and of Parquet pages, with numba's checks of array bounds
