@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from isal import isal_zlib
 
 from compactor.index.layout import (
     DIGEST_BYTES,
@@ -63,7 +64,7 @@ def write_bucket(
     for part, start in enumerate(range(0, len(rows), target.rows_per_file)):
         piece = rows.slice(start, min(start + target.rows_per_file, len(rows)))
         path = IndexFilePath(target.stream, target.index_version, target.commit_id, hash_bucket, part, task_attempt).key
-        size_bytes = _write_file(location, f"{location.root_uri}/{path}", to_record_batch(piece, sort_columns))
+        size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", to_record_batch(piece, sort_columns))
         written.append(
             IndexFile(
                 hash_bucket=hash_bucket,
@@ -72,6 +73,7 @@ def write_bucket(
                 path=path,
                 rows=len(piece),
                 size_bytes=size_bytes,
+                crc32=crc32,
             )
         )
     return tuple(written)
@@ -90,8 +92,8 @@ def write_pointers(
         target.stream, target.index_version, target.commit_id, file.hash_bucket, file.run, file.part, task_attempt
     ).key
     pointers = pa.record_batch([pa.array(file_numbers), pa.array(row_indices)], schema=POINTER_SCHEMA)
-    size_bytes = _write_file(location, f"{location.root_uri}/{path}", pointers)
-    return file.model_copy(update={"pointers": IndexPointers(path=path, size_bytes=size_bytes)})
+    size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", pointers)
+    return file.model_copy(update={"pointers": IndexPointers(path=path, size_bytes=size_bytes, crc32=crc32)})
 
 
 @dataclass(frozen=True)
@@ -189,13 +191,14 @@ def read_bucket(
     return rows.take(np.flatnonzero(rows.file_numbers != VOID_FILE_NUMBER))
 
 
-def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch) -> int:
+def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch) -> tuple[int, int]:
+    """The size in bytes and the CRC-32 of the file."""
     with writing(uri, "primary key index"):
         output = OutputFile.open(location, uri)
         try:
             with pa.ipc.new_file(output.stream, batch.schema) as writer:
                 writer.write_batch(batch)
-            return output.finish()
+            return output.finish(), output.crc32
         except BaseException:  # also for an interrupt: no upload and no temporary file may remain
             output.discard()
             raise
@@ -211,6 +214,7 @@ class _Opened:
     rows_in_run: RowsInRun
     pages: tuple[PagedFile, PagedFile] | None
     first: tuple[list[Span], list[Span]]
+    is_whole: bool
 
     @classmethod
     def of(
@@ -219,7 +223,7 @@ class _Opened:
         uri = f"{root_uri}/{file.path}"
         pointers_uri = None if file.pointers is None else f"{root_uri}/{file.pointers.path}"
         if reader is None:
-            return cls(file, uri, pointers_uri, rows_in_run, None, ([], []))
+            return cls(file, uri, pointers_uri, rows_in_run, None, ([], []), prefetch.everything)
         own = _KEPT.open(reader, uri, file.size_bytes, prefetch.kept_bytes)
         placed = own
         if file.pointers is not None and pointers_uri is not None:
@@ -228,7 +232,7 @@ class _Opened:
         own.begin(first[0])
         if placed is not own:
             placed.begin(first[1])
-        return cls(file, uri, pointers_uri, rows_in_run, (own, placed), first)
+        return cls(file, uri, pointers_uri, rows_in_run, (own, placed), first, prefetch.everything)
 
     def segment(self) -> IndexSegment:
         own, placed = self.pages or (None, None)
@@ -236,9 +240,10 @@ class _Opened:
             own.need(self.first[0])
             placed.need(self.first[1])
         pointers = None
-        if self.pointers_uri is not None:
-            pointers = _read_batch(self.pointers_uri, self.file.rows, placed)
-        batch = _read_batch(self.uri, self.file.rows, own)
+        if self.pointers_uri is not None and self.file.pointers is not None:
+            expected = self.file.pointers.crc32 if self.is_whole else None
+            pointers = _read_batch(self.pointers_uri, self.file.rows, placed, expected)
+        batch = _read_batch(self.uri, self.file.rows, own, self.file.crc32 if self.is_whole else None)
         return IndexSegment(self.file, self.uri, batch, pointers, self.pages, self.rows_in_run)
 
 
@@ -280,7 +285,8 @@ def _around(start: int, end: int, size_bytes: int) -> Span:
 _HEAD_BYTES_MAX = 2 * 1024
 
 
-def _read_batch(uri: str, rows: int, pages: PagedFile | None) -> pa.RecordBatch:
+def _read_batch(uri: str, rows: int, pages: PagedFile | None, crc32: int | None) -> pa.RecordBatch:
+    """`crc32`: of a file of which all bytes are there; None: some are not, or the log does not record it."""
     with reading(uri, "primary key index"):
         source = pa.memory_map(local_path(uri)) if pages is None else pa.BufferReader(pages.buffer)
         try:
@@ -291,6 +297,11 @@ def _read_batch(uri: str, rows: int, pages: PagedFile | None) -> pa.RecordBatch:
             raise Corrupt(f"{uri} cannot be read as primary key index: {error}") from error
     if batch.num_rows != rows:
         raise Corrupt(f"{uri} holds {counted(batch.num_rows, 'row')}, but the log says {rows}")
+    if crc32 is not None:
+        source.seek(0)
+        found = isal_zlib.crc32(source.read_buffer())
+        if found != crc32:
+            raise Corrupt(f"{uri} is damaged: its CRC-32 is {found:08x}, but the log says {crc32:08x}")
     return batch
 
 

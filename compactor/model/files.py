@@ -56,10 +56,14 @@ class DataFile(Document):
 
 
 class IndexPointers(Document):
-    """Pointers that replace those in an index file: the rows have moved, the digests are unchanged."""
+    """Pointers that replace those in an index file: the rows have moved, the digests are unchanged.
+
+    crc32  of the object's bytes; None: not recorded
+    """
 
     path: str
     size_bytes: int = Field(ge=0)
+    crc32: int | None = Field(default=None, ge=0)
 
 
 class IndexFile(Document):
@@ -68,6 +72,7 @@ class IndexFile(Document):
     run       the index version that wrote it; a key's entry in a newer run hides its entry in an older one
     part      the file's number among its bucket's files of the run; all digests of part k are below those of part k + 1
     pointers  the current locations of its rows, if they have moved since the file was written
+    crc32     of the file's bytes, without those of `pointers`; None: not recorded
     """
 
     hash_bucket: int = Field(ge=0)
@@ -77,6 +82,7 @@ class IndexFile(Document):
     rows: int = Field(ge=0)
     size_bytes: int = Field(ge=0)
     pointers: IndexPointers | None = None
+    crc32: int | None = Field(default=None, ge=0)
 
     @property
     def paths(self) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+from isal import isal_zlib
 
 from compactor.storage.location import StoreLocation
 from compactor.tabular.filesystems import local_path
@@ -50,14 +51,45 @@ class _Bytes(Protocol):
         """Removes what was written, by best effort; later writes are ignored."""
 
 
+class _Checksummed:
+    """The file object of a target, with the CRC-32 of the bytes that were written."""
+
+    def __init__(self, target: _Bytes) -> None:
+        self.crc32 = 0
+        self._target = target
+
+    @property
+    def closed(self) -> bool:
+        return self._target.closed
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.crc32 = isal_zlib.crc32(data, self.crc32)
+        return self._target.write(data)
+
+    def tell(self) -> int:
+        return self._target.tell()
+
+    def flush(self) -> None:
+        self._target.flush()
+
+    def close(self) -> None:
+        self._target.close()
+
+
 class OutputFile:
     """The format's writer writes to `stream`. After a failure, also of `finish`, call `discard`."""
 
     def __init__(self, target: _Bytes, *, gzipped: bool) -> None:
-        self.stream: pa.NativeFile = pa.PythonFile(target, "w")
+        self._target = target
+        self._written = _Checksummed(target)
+        self.stream: pa.NativeFile = pa.PythonFile(self._written, "w")
         if gzipped:
             self.stream = pa.CompressedOutputStream(self.stream, "gzip")
-        self._target = target
+
+    @property
+    def crc32(self) -> int:
+        """Of all bytes of a finished file."""
+        return self._written.crc32
 
     @classmethod
     def open(cls, location: StoreLocation, uri: str) -> OutputFile:

@@ -123,7 +123,10 @@ class S3Upload:
         """Hands the full part to a thread; waits for the oldest if too many are being sent."""
         if self._upload_id is None:
             with self._writing():
-                answer = self._clients.repeating.create_multipart_upload(Bucket=self._bucket, Key=self._key)
+                # The service then asks for each part's checksum when the upload is completed.
+                answer = self._clients.repeating.create_multipart_upload(
+                    Bucket=self._bucket, Key=self._key, ChecksumAlgorithm="CRC32"
+                )
             self._upload_id = answer["UploadId"]
         if self._threads is None:
             self._threads = ThreadPoolExecutor(CONCURRENT_PARTS_MAX, thread_name_prefix="upload")
@@ -138,7 +141,10 @@ class S3Upload:
             answer = self._clients.repeating.upload_part(
                 Bucket=self._bucket, Key=self._key, UploadId=upload_id, PartNumber=number, Body=cast("bytes", body)
             )
-        return {"PartNumber": number, "ETag": answer["ETag"]}
+        part: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
+        if "ChecksumCRC32" in answer:
+            part["ChecksumCRC32"] = answer["ChecksumCRC32"]
+        return part
 
     def _await_part(self) -> None:
         self._parts.append(self._on_the_way.popleft().result())
