@@ -73,6 +73,15 @@ def pytest_unconfigure() -> None:
     faulthandler.dump_traceback_later(EXIT_SECONDS_MAX, exit=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_fsync() -> Iterator[None]:
+    """Files of this process are not forced to disk: a power failure ends the test as well, and many small files wait
+    for the disk longer than for anything else. `fstat` still refuses what is no open file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """What a command answered."""
