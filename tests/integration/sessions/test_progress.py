@@ -16,7 +16,7 @@ from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Unavailable
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunResult, JobRunSpec
+from compactor.planning.spec import JobRunResult, JobRunSpec, SessionPlan
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.progress import SessionProgress
@@ -97,10 +97,8 @@ def test_the_screen_has_a_line_for_each_round_that_is_committed() -> None:
     assert out.getvalue() == "   3.0 s  day=[/] (2 of 3): round 1 of 2 committed, 7 delta rows done\n"
 
 
-def test_the_refined_expected_sla_includes_the_time_before_the_session(lake: DeltaCatalog) -> None:
-    """Two rounds of equal size: after the first, 10 s of start and 3 s of work, 3 s of work and 10 % are to come."""
-    clock = ManualClock()
-    engine = UnrulyEngine()
+def two_rounds(lake: DeltaCatalog) -> SessionPlan:
+    """A session of one day, with a delta a round."""
     run = JobRunSpec(
         job_run_id="run",
         source_table_id=TABLE,
@@ -112,7 +110,14 @@ def test_the_refined_expected_sla_includes_the_time_before_the_session(lake: Del
         partitions=({"day": "1"},),
     )
     (pinned,) = pin_sessions(run, lake)
-    plan = plan_session(pinned.spec, lake, Resources(2**30, 1))
+    return plan_session(pinned.spec, lake, Resources(2**30, 1))
+
+
+def test_the_refined_expected_sla_includes_the_time_before_the_session(lake: DeltaCatalog) -> None:
+    """Two rounds of equal size: after the first, 10 s of start and 3 s of work, 3 s of work and 10 % are to come."""
+    clock = ManualClock()
+    engine = UnrulyEngine()
+    plan = two_rounds(lake)
 
     def work(beat: Heartbeat) -> None:
         if beat.step == "dedupe":
@@ -142,18 +147,7 @@ def test_an_attempt_expects_of_the_rounds_that_are_left_what_earlier_attempts_to
     lake: DeltaCatalog,
 ) -> None:
     clock = ManualClock()
-    run = JobRunSpec(
-        job_run_id="run",
-        source_table_id=TABLE,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=TABLE,
-        hash_bucket_count=1,
-        max_rows_per_round=2,
-        partitions=({"day": "1"},),
-    )
-    (pinned,) = pin_sessions(run, lake)
-    plan = plan_session(pinned.spec, lake, Resources(2**30, 1))
+    plan = two_rounds(lake)
     first = DiesOnDemand()
 
     def work(beat: Heartbeat) -> None:
