@@ -71,7 +71,7 @@ class ExternalServices:
     open_glue  the Glue Data Catalog of a lake's region
     sink_for   where the events of a job run go that named a topic, or none
     callbacks  the service in which workflows wait
-    listing    the cluster, if it can tell what runs on it, whoever launched it: then it is swept
+    listing    the cluster, if it can list its jobs, those of other launchers too: then it is swept
     task       where a workflow waits for this dispatcher itself
     owner      how this dispatcher is called in claims: unique among all that share the state
     """

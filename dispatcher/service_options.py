@@ -192,7 +192,7 @@ class ServiceOptions:
         float, Option("Silence of a dispatcher after which others take over its job runs.", minimum=0.5)
     ] = JobRunControllerSettings.claim_seconds
     sweep_seconds: Annotated[
-        float, Option("Pause between two searches for job runs that nobody works on.", minimum=0)
+        float, Option("Pause between two searches for job runs without a dispatcher.", minimum=0)
     ] = JobRunControllerSettings.sweep_seconds
     drain_jobs: Annotated[
         DrainJobs,

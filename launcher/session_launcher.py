@@ -2,7 +2,7 @@
 
     spec --stats, sizing--> plan of attempt n --> attempt n --> outcome
               ^                                     ^  |
-              +--- after a pause, by whoever holds it  | failed
+              +--- after a pause, by its holder        | failed
                                                     |
     an attempt that another dispatcher launched ----+ attached
 

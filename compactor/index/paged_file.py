@@ -22,8 +22,8 @@ KEPT_BYTES_MAX = 64 * 1024 * 1024
 
 
 class PagedFile:
-    """Room for a whole file, which takes memory only where a page was fetched. What was not asked for reads as zeros,
-    so whoever reads asks before. Used by one thread at a time."""
+    """Room for a whole file, which takes memory only where a page was fetched. Other pages read as zeros, so readers
+    fetch pages first. Used by one thread at a time."""
 
     def __init__(self, reader: RangeReader, uri: str, size_bytes: int) -> None:
         self.uri = uri

@@ -95,7 +95,7 @@ def in_flight(stream: PartitionStream, plan: SessionPlanned, clock: Clock) -> It
     stream.log.append(decide, stream.log.newest)
     try:
         yield
-    except BaseException:  # also an interrupt: whoever runs it again need not wait for the time-out
+    except BaseException:  # also an interrupt: the next run need not wait for the time-out
         with suppress(LithifyError):
             stream.log.append(lambda at: _end(at.state, plan))
         raise

@@ -40,7 +40,7 @@ AHEAD_BYTES_MAX = 64 * 1024 * 1024
 
 
 _OPENERS = 8
-"""Footers that are read and taken apart at the same time."""
+"""Footers that are read and decoded at the same time."""
 
 
 @dataclass(frozen=True, order=True)

@@ -32,7 +32,7 @@ JobRunLog = DurableLog[JobRunState, JobRunAction]
 
 UNSEEN_CLAIM_SECONDS = 86_400.0
 """How long a claim lasts for an earlier release, which knows no other sign of life than entries, and no entry renews
-this claim: so it leaves the claim alone, and after a day without an entry it goes on where nobody else does."""
+this claim: so it leaves the claim alone, and after a day without an entry takes over what no other dispatcher has."""
 
 
 @dataclass(frozen=True)

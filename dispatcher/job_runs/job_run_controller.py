@@ -65,7 +65,7 @@ PAUSED_SECONDS = 300.0
 """Interval after which a paused job run is read again: it may have been cancelled meanwhile."""
 
 ACCEPTANCE_ENTRY_NUMBER, CLAIM_ENTRY_NUMBER = 1, 2
-"""Of a job run of which nothing is recorded between the two: nobody can have published anything of it."""
+"""Of a job run of which nothing is recorded between the two: no dispatcher can have published anything of it."""
 
 TICK_SECONDS_MIN = 0.2
 """Between two ticks, also if sessions end one after the other: each tick may list the markers."""
@@ -701,8 +701,8 @@ class JobRunController:
         return None
 
     def _leave(self, held: ClaimedJobRun, seconds: float) -> None:
-        """The marker goes first: it is repaired while the claim is held, and nobody looks at a job run that is marked
-        as held by a dispatcher that lives."""
+        """The marker goes first: it is repaired while the claim is held, and a job run that is marked as held by a live
+        dispatcher is not read."""
         try:
             self.turns.end_all_of(held.job_run_id)
             self._starts.leave(held.job_run_id)

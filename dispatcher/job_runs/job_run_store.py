@@ -299,7 +299,7 @@ class JobRunStore:
     ) -> JobRunRelay:
         """The relay of a job run's own log, as far as it was read; `state` is any fold after its first entry.
 
-        is_unpublished  nobody can have published any of it: there is no cursor to read
+        is_unpublished  no dispatcher can have published any of it: there is no cursor to read
         """
         at_ms = log.entry(1).at_ms
         accepted_at_ms = at_ms if state.accepted is None else state.accepted.accepted_at_ms(at_ms)

@@ -31,4 +31,4 @@ class Listeners:
         """Another dispatcher continues it."""
         self.publisher.leave(job_run_id)
         self.tables.leave(job_run_id)
-        self.answers.leave(job_run_id)  # of a shard nobody waits: its holder leaves the job run's waiters
+        self.answers.leave(job_run_id)  # a shard has no waiters: its holder leaves those of the job run

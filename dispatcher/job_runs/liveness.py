@@ -29,8 +29,8 @@ BEATS_IN_SILENCE = 10
 """So many beats may fail in a row before others consider a dispatcher dead."""
 
 FORGOTTEN_AFTER_SILENCES = 288
-"""The object of a dispatcher that went without a word is deleted after so many of its silences, a day by default. Until
-then it says of claims that nobody has found yet that their owner is gone."""
+"""The object of a dispatcher that died is deleted after so many of its silences, a day by default. Until then it shows
+that the owner of claims which were not found yet is gone."""
 
 
 class SignOfLife(Document):

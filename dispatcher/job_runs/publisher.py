@@ -98,7 +98,7 @@ class JobRunPublication:
     """Publishes the log of one job run and the logs of its sessions."""
 
     def __init__(self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_new: bool = False) -> None:
-        """`is_new`: nobody can have published any of it."""
+        """`is_new`: no dispatcher can have published any of it."""
         self.job_run_id = job_run_id
         self._is_new = is_new
         self.topic_arn = state.accepted.spec.sns_event_topic_arn if state.accepted is not None else None
@@ -206,7 +206,7 @@ class _Followed:
     quiet       launched sessions of which no attempt runs; all of their events are published or in `sessions`
     beats       the newest unpublished heartbeat of each session
     has_updates  whether the job run's own log may have pending events
-    must_load    whether it has entries that nobody here has read
+    must_load    whether it has entries that this dispatcher has not read
     is_ending   it has ended: once all is published, its marker is removed
     is_leaving  another dispatcher continues it: it is dropped after one more try
     is_refused  its topic refuses it, and its marker says so
@@ -359,7 +359,7 @@ class Publisher:
 
     def ending(self, job_run_id: str) -> None:
         """The job run has ended: publish all of its events, then remove its marker. Sessions whose watcher failed, or
-        was told to stop, are read once more: nobody else would."""
+        was stopped, are read once more: no other thread would."""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is not None:

@@ -172,7 +172,7 @@ class ParquetRows:
             yield joined, list(zip(chunks, starts, strict=False))
 
     def _fetched(self, remote: RemoteFile, spans: Sequence[Sequence[Span]], ahead: bool) -> Iterator[list[memoryview]]:
-        """All columns asked for at once, or one while the one before it is taken."""
+        """Requests all columns at once, or each while the one before it is decoded."""
         if ahead:
             yield from remote.read_groups(spans)
             return
