@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import engine
 
@@ -82,6 +83,13 @@ def no_fsync() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_logging_of_an_earlier_test() -> Iterator[None]:
+    """A test that runs a process's main sets up logging, at its level: the next one would capture fewer lines."""
+    yield
+    structlog.reset_defaults()
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """What a command answered."""
@@ -97,8 +105,6 @@ Command = Callable[..., CommandResult]
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """`lithify` with these arguments, in this process, with nothing from the environment."""
-    import structlog
-
     from dispatcher.main import run
 
     def run_command(*arguments: str) -> CommandResult:
@@ -106,7 +112,6 @@ def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
         return CommandResult(exit_code, *capsys.readouterr())
 
     yield run_command
-    structlog.reset_defaults()  # it was set up to write where nobody reads any more
     logging.getLogger().handlers.clear()
 
 
