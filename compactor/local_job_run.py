@@ -44,7 +44,7 @@ from compactor.planning.sizing import Resources, without_start
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
 from compactor.planning.where_to_run import Place, ThisProcess, choose_places
 from compactor.publishing.publication import PublishFailed, publish, publishers_of
-from compactor.sessions.attempt import run_attempt
+from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.progress import Listener, SessionProgress
 from compactor.sessions.session import SessionDependencies, run_rehash
@@ -175,15 +175,13 @@ class _Work:
         with _set_aside(session, self.failed):
             try:
                 before_seconds = self._clock.monotonic_seconds() - launched_at_seconds
-                self.results[_id(session)] = run_attempt(
-                    plan,
-                    self._lake,
-                    self._lake.store,
-                    chosen,
-                    attempt,
-                    self._clock,
-                    on_heartbeat=on_heartbeat,
-                    before_seconds=before_seconds,
+                folder = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
+                is_brief = isinstance(chosen, InProcessEngine)
+                journal = SessionJournal(
+                    self._lake.store, folder, attempt, self._clock, on_heartbeat=on_heartbeat, is_brief=is_brief
+                )
+                self.results[_id(session)] = run_attempt_with_journal(
+                    journal, plan, self._lake, chosen, self._clock, before_seconds
                 )
             finally:
                 _publish(session.spec, self._lake, self._sink, self._clock)

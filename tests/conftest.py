@@ -48,15 +48,15 @@ EXIT_SECONDS_MAX = 60.0
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In one process, the quickest answer first: unit tests, then the other rooms in their own order, Spark last.
 
-    In two processes, as `make test` starts them, one process runs all tests of a file. Files with tests that start a
-    Spark begin first, because they take longest.
+    In two processes, as `make test` starts them, one process runs all tests of a file. The files that take longest
+    begin first, so that neither process waits for the other at the end.
     """
     items.sort(key=_expected_wait)
     for item in items:
         if item.get_closest_marker("spark") is not None:
             item.add_marker(PYSPARK_SOCKETS)
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
-        items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+        items.sort(key=_expected_wait, reverse=True)
 
 
 def _expected_wait(item: pytest.Item) -> int:

@@ -181,7 +181,7 @@ class _BundleHeartbeat:
 
 
 def _journal(member: BundleMember, state: ObjectStore, clock: Clock, on_heartbeat: HeartbeatListener) -> SessionJournal:
-    return SessionJournal(state, _folder(member), member.attempt, clock, on_heartbeat=on_heartbeat)
+    return SessionJournal(state, _folder(member), member.attempt, clock, on_heartbeat=on_heartbeat, is_brief=True)
 
 
 def _write_end(member: BundleMember, error: LithifyError, state: ObjectStore, clock: Clock) -> UnloggedEnd | None:

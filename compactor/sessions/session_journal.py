@@ -50,8 +50,9 @@ class SessionJournal:
     """The `SessionReport` of an attempt that is watched by other processes. A context manager that writes heartbeats.
 
     A heartbeat is written only after progress, so that a job that hangs is detected; and at most every `WRITE_SECONDS`,
-    except for the last one; none by an attempt that ends well before the first one is due, since its log says that. A
-    fenced attempt writes none any more: it would overwrite that of its successor.
+    except for the last one. A fenced attempt writes none any more: it would overwrite that of its successor.
+
+    is_brief  the attempt is a small one: if it ends before the first heartbeat is due, none is written
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class SessionJournal:
         poll_seconds: float = POLL_SECONDS,
         *,
         on_heartbeat: HeartbeatListener = lambda _: None,
+        is_brief: bool = False,
     ) -> None:
         self.attempt = attempt
+        self._is_brief = is_brief
         self._store = store
         self._folder = folder
         self._clock = clock
@@ -113,8 +116,8 @@ class SessionJournal:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        is_told_by_log = error is None and self._written is None
-        if not is_told_by_log and not isinstance(error, Fenced):
+        unseen = self._is_brief and self._written is None
+        if not unseen and not isinstance(error, Fenced):
             self._write_heartbeat()
 
     def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None:

@@ -39,7 +39,6 @@ def test_an_attempt_that_is_superseded_leaves_the_heartbeat_to_its_successor() -
             with second:
                 second.started(1, 2, 5, 5.0)
                 second.step_started(2, 2, "dedupe", 3)
-                second.beat()
             first.expected_sla_changed(5.0, 7.0)
 
     with pytest.raises(Fenced, match="attempt 1 was superseded by attempt 2 and stops"):
@@ -68,15 +67,13 @@ def test_a_heartbeat_that_is_lost_fails_nothing() -> None:
     store.fail("overwrite", "heartbeat.json")
     with SessionJournal(store, FOLDER, 1, clock) as journal:
         journal.started(0, 1, 10, 5.0)
-        journal.beat()
-    assert f"before overwrite {FOLDER.heartbeat.key}" in store.points
     assert store.read(FOLDER.heartbeat.key) is None
 
 
-def test_an_attempt_that_ends_well_before_a_heartbeat_is_due_writes_none() -> None:
+def test_a_brief_attempt_that_ends_before_a_heartbeat_is_due_writes_none() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
-    with SessionJournal(store, FOLDER, 1, clock) as journal:
+    with SessionJournal(store, FOLDER, 1, clock, is_brief=True) as journal:
         journal.started(0, 1, 10, 5.0)
     assert store.read(FOLDER.heartbeat.key) is None
 
@@ -84,8 +81,8 @@ def test_an_attempt_that_ends_well_before_a_heartbeat_is_due_writes_none() -> No
 def test_the_first_heartbeat_says_when_it_was() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
-    with SessionJournal(store, FOLDER, 1, clock) as journal:
-        journal.beat()
+    with SessionJournal(store, FOLDER, 1, clock):
+        pass
     assert (heartbeat(store).step, heartbeat(store).at_ms) == ("starting", clock.now_ms())
 
 
