@@ -64,10 +64,16 @@ class SessionStarts:
         self._turns.leave_all_but(self._lacking)
 
     def has_no_turn(self, mark: MarkedJobRun, markers: Iterable[MarkedJobRun], held: Held) -> bool:
-        """Whether no dispatcher could start a session of this unclaimed job run now. Raises the store's errors."""
+        """Whether no dispatcher could start a session of this unclaimed job run now. Raises the store's errors.
+
+        One that has a turn was claimed before, and is claimed again: its sessions may run, and who is ahead of it waits
+        for their end.
+        """
         if mark.table is None or not mark.streams:
             return False
         self._turns.refresh()
+        if self._turns.has_turn(mark.job_run_id):
+            return False
         blocked = self._turns.blocked(mark, mark.streams, markers, _state_in(held))
         return blocked.keys() >= set(mark.streams) or self._turns.lacks_place(mark)
 

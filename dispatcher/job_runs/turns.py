@@ -163,6 +163,10 @@ class Turns:
                 found |= dict.fromkeys(waits_for, f"job run {run_of(ahead.job_run_id)} is ahead on its stream")
         return found
 
+    def has_turn(self, job_run_id: str) -> bool:
+        """Whether a turn of this job run has not ended, by the last read."""
+        return any(turn.job_run_id == job_run_id for turn in self.newest.turns.values())
+
     def lacks_place(self, mark: MarkedJobRun) -> bool:
         """Whether a limit on sessions stops this job run from starting one, by the last read."""
         demand = Demand(self._owner, mark.table or "")

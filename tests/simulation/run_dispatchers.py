@@ -47,7 +47,7 @@ def main() -> int:
         wide = DeltaCatalog(lake.store, ManualClock()).create_table(WIDE, ["day"])
         for day in range(options.wide or STREAMS_PINNED_MAX + 2):
             wide.append({"day": str(day)}, pa.table({"id": [day]}))
-        for seed in range(options.first, options.last + 1, options.step):
+        for seed in range(options.first, options.last + 1):
             many = MANY if seed % MANY_EVERY == 0 else None
             wide_table = WIDE if options.wide or seed % WIDE_EVERY == WIDE_EVERY - 1 else None
             world = World(seed, lake, TABLES, many, wide=wide_table, asks=frozenset(options.ask), trace=trace)
@@ -69,7 +69,6 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.run_dispatchers")
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
-    parser.add_argument("--step", type=int, default=1, help="each so many of them (%(default)s)")
     parser.add_argument("--ask", type=Ask, action="append", default=[], help=", ".join(Ask))
     parser.add_argument("--trace", action="store_true", help="each line of the log that the hash is of, too")
     parser.add_argument("--wide", type=int, help="job runs over so many streams, too; counts who shares one")

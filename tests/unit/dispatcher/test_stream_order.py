@@ -84,6 +84,24 @@ def test_two_dispatchers_never_run_two_sessions_of_a_stream_side_by_side(desk: D
     assert "session.retried" not in desk.sink.names
 
 
+def test_a_job_run_that_was_left_running_is_watched_though_one_with_a_higher_priority_waits_for_it(desk: Desk) -> None:
+    """Each waited for the other: the later one for the turn, the one left running for the higher priority."""
+    hold = threading.Event()
+    desk.cluster.behaves = lambda _: Succeeds(hold)
+    desk.accept(job_run_id="first")
+    desk.tick_until(lambda: desk.cluster.running == 1)
+    desk.controller.drain(0)
+    desk.append([{"id": 1, "v": "b"}])
+    successor = desk.second()
+    accept(successor, "urgent", priority=1)
+    hold.set()
+    run_all(successor, until=["first", "urgent"])
+    assert launched(successor) == ["urgent"]
+    assert {desk.job_run(each).status for each in ("first", "urgent")} == {JobRunStatus.SUCCEEDED}
+    assert desk.rows() == [{"id": 1, "v": "b"}]
+    successor.close()
+
+
 def test_a_dispatcher_that_does_not_know_an_earlier_job_run_yet_still_lets_it_go_first(tmp_path: Path) -> None:
     slow = Desk(tmp_path)
     slow.settings = replace(slow.settings, sweep_seconds=3_600.0, turn_look_seconds=0.01)
