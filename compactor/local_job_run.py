@@ -42,7 +42,7 @@ from compactor.planning.session_planner import (
 )
 from compactor.planning.sizing import Resources, without_start
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
-from compactor.planning.where_to_run import Place, ThisProcess, choose_places
+from compactor.planning.where_to_run import SessionPlacement, ThisProcess, choose_placements
 from compactor.publishing.publication import PublishFailed, publish, publishers_of
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
@@ -272,23 +272,27 @@ def _plan_all(
     """The plan of every session that has something to do, by its id."""
     measured = _measure_all(sessions, lake, clock, failed, as_pinned=as_pinned)
     at_hand = InProcessEngine().resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
-    places: tuple[Place | None, ...] = (None,) * len(measured)
+    placements: tuple[SessionPlacement | None, ...] = (None,) * len(measured)
     if engine is None:
         process = ThisProcess(at_hand.task_memory_bytes, usable_cores(), lake.location.is_remote)
-        places = choose_places([each.size for each in measured.values()], run.max_rows_per_round, process)
-    on_spark = _spark_resources() if any(place is not None and place.on_spark for place in places) else at_hand
+        placements = choose_placements([each.size for each in measured.values()], run.max_rows_per_round, process)
+    on_spark = (
+        _spark_resources() if any(placement is not None and placement.on_spark for placement in placements) else at_hand
+    )
     part_bytes = at_hand.task_memory_bytes // AT_ONCE
-    small = [place is not None and lake.location.is_remote and place.fits(part_bytes) for place in places]
+    small = [
+        placement is not None and lake.location.is_remote and placement.fits(part_bytes) for placement in placements
+    ]
     plans: dict[str, _Planned] = {}
     pinned = {_id(session): session for session in sessions}
-    for (session_id, each), place, is_small in zip(measured.items(), places, small):
+    for (session_id, each), placement, is_small in zip(measured.items(), placements, small):
         with _set_aside(pinned[session_id], failed):
-            runs_on_spark = place is not None and place.on_spark
+            runs_on_spark = placement is not None and placement.on_spark
             runs_beside_others = is_small and sum(small) > 1
             here = replace(at_hand, task_memory_bytes=part_bytes) if runs_beside_others else at_hand
             plan = plan_measured(each, on_spark if runs_on_spark else here)
-            if place is not None:
-                plan = plan.model_copy(update={"arithmetic": (*plan.arithmetic, place.why)})
+            if placement is not None:
+                plan = plan.model_copy(update={"arithmetic": (*plan.arithmetic, placement.why)})
             plans[session_id] = _Planned(plan, runs_on_spark, runs_beside_others)
             if not runs_on_spark:
                 at_hand = replace(at_hand, start_seconds=0.0)  # what a process loads, it loads once

@@ -96,7 +96,7 @@ class CommandDependencies:
     owner         how this process is called in claims
     program       how a person calls this command, in a shell
     variables     the environment's LITHIFY_* variables, by the option's name
-    stops_when_asked  from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
+    stops_on_signal  from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
     stand_in_for_aws  from its call on, the variables given are all that this process and its children know of AWS
     """
 
@@ -107,7 +107,7 @@ class CommandDependencies:
     owner: str
     program: str
     variables: Mapping[str, str]
-    stops_when_asked: Callable[[], Stops]
+    stops_on_signal: Callable[[], Stops]
     stand_in_for_aws: Callable[[Mapping[str, str]], None]
 
     def store(self, uri: str, endpoint_url: str | None, region: str | None) -> ObjectStore:

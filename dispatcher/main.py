@@ -239,7 +239,7 @@ def _dependencies(environment: Mapping[str, str]) -> CommandDependencies:
         owner=f"{socket.gethostname()}/{os.getpid()}/{clock.new_id()[:8]}",
         program=_program(environment),
         variables=_variables(environment),
-        stops_when_asked=_stops_when_asked,
+        stops_on_signal=_stops_on_signal,
         stand_in_for_aws=_stand_in_for_aws,
     )
 
@@ -264,7 +264,7 @@ def _stand_in_for_aws(variables: Mapping[str, str]) -> None:
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
 
 
-def _stops_when_asked() -> Stops:
+def _stops_on_signal() -> Stops:
     stops = Stops()
 
     def stop(number: int, _: object) -> None:

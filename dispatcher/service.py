@@ -191,13 +191,13 @@ class Dispatcher:
     def troubles(self) -> dict[str, Exception]:
         """What it does not reach, by name."""
         own = {
-            "queue": self._receiver.trouble,
-            "state": self._controller.trouble,
-            "workflows": self._answers.trouble,
-            "workflow of this dispatcher": self._task.trouble if self._task is not None else None,
+            "queue": self._receiver.last_error,
+            "state": self._controller.last_error,
+            "workflows": self._answers.last_error,
+            "workflow of this dispatcher": self._task.last_error if self._task is not None else None,
         }
         return {
-            **{place: trouble for place, trouble in own.items() if trouble is not None},
+            **{place: error for place, error in own.items() if error is not None},
             **self._publisher.troubles,
         }
 

@@ -74,11 +74,11 @@ class Watcher:
         due = [each for each in watched if each.look_due_seconds <= now_seconds]
         for each in due:
             each.look_due_seconds = now_seconds + self._settings.look_seconds
-        looked = threads.map(lambda each: self._look(each, log_is_due=True), due)
+        observed = threads.map(lambda each: self._look(each, log_is_due=True), due)
         for each in watched:
             if each not in due:
                 self._look(each, log_is_due=False)
-        list(looked)
+        list(observed)
         with self._lock:
             self._watched = [each for each in self._watched if not each.end.done()]
             if not self._watched:

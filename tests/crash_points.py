@@ -163,7 +163,7 @@ def writes_of_a_sound_run(lake: Lake, engine: Engine) -> list[str]:
     ]
 
 
-def crash_where_another_sla_is_told(lake: Lake, when: When, fate: Fate, engine: Engine) -> None:
+def crash_where_another_sla_is_logged(lake: Lake, when: When, fate: Fate, engine: Engine) -> None:
     """A session on a slow machine, cut off where it says for the first time that it expects to take longer. How often
     it says so follows from its clock, so the write is known by what it says, not by its number."""
     plan, before = lake.plan(OPTIONS), len(commits(lake))

@@ -238,35 +238,35 @@ def check_session_log(lake: Lake, plan: SessionPlan, attempts: Sequence[int]) ->
     assert [action.round_number for action in rounds] == list(range(1, len(rounds) + 1))
     assert {action.rounds for action in rounds} <= {len(rounds)}
 
-    said = [action for entry in session_log(plan, lake.store()).entries() for action in entry.actions]
-    started = [action.attempt for action in said if isinstance(action, SessionStarted)]
+    actions = [action for entry in session_log(plan, lake.store()).entries() for action in entry.actions]
+    started = [action.attempt for action in actions if isinstance(action, SessionStarted)]
     assert started == list(attempts)
-    _check_done(said, dict(mine))
-    for place, action in enumerate(said):
+    _check_done(actions, dict(mine))
+    for place, action in enumerate(actions):
         if isinstance(action, SessionSucceeded):
-            told = {each.round_number for each in said[:place] if isinstance(each, RoundDone)}
-            assert {each.round_number for each in action.result.completions} == set(range(1, len(rounds) + 1)) >= told
+            logged = {each.round_number for each in actions[:place] if isinstance(each, RoundDone)}
+            assert {each.round_number for each in action.result.completions} == set(range(1, len(rounds) + 1)) >= logged
         assert not isinstance(action, SessionFailed) or action.attempt != started[-1]
-    assert isinstance(said[-1], SessionSucceeded)
-    assert said[-1].attempt == started[-1]
-    result = said[-1].result
+    assert isinstance(actions[-1], SessionSucceeded)
+    assert actions[-1].attempt == started[-1]
+    result = actions[-1].result
     assert result.completions == tuple(rounds)
     assert (result.rounds, result.rows_out) == (len(rounds), len(lake.expected()))
     assert result.rows_in == result.rows_out + result.rows_deduplicated + result.rows_deleted
 
 
-def _check_done(said: Sequence[SessionAction], entries: dict[int, RoundCommitted | IndexRehashed]) -> None:
+def _check_done(actions: Sequence[SessionAction], entries: dict[int, RoundCommitted | IndexRehashed]) -> None:
     """What is said to be done is done, by that entry; and whatever was committed is told, once, whoever tells it."""
-    told: Counter[int] = Counter()
-    for action in said:
+    logged: Counter[int] = Counter()
+    for action in actions:
         if isinstance(action, RoundDone):
             completion = entries[action.entry_number]
             assert isinstance(completion, RoundCommitted)
             assert (completion.round_number, completion.counts) == (action.round_number, action.counts)
-            told[action.entry_number] += 1
+            logged[action.entry_number] += 1
         elif isinstance(action, IndexMoved):
             moved = entries[action.entry_number]
             assert isinstance(moved, IndexRehashed)
             assert moved.hash_bucket_count == action.hash_bucket_count
-            told[action.entry_number] += 1
-    assert told == Counter(entries.keys())
+            logged[action.entry_number] += 1
+    assert logged == Counter(entries.keys())

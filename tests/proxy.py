@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 Harm = Literal["none", "request cut", "answer cut", "body cut", "reset", "silence", "error"]
 
 _AFTER_THE_SERVER = ("answer cut", "body cut", "reset")
-"""Harms to the answer of a server that has done what it was asked."""
+"""Harms to the answer of a server that has done what was requested."""
 
 ANY_SERVICE = "*"
 _PIECE_BYTES = 64 * 1024
@@ -87,11 +87,11 @@ class Traffic:
 class Seen:
     """One request that was passed on: from its arrival to the end of its answer, in seconds of one clock.
 
-    asked  of a GET of some bytes, which; else ""
+    requested_range  the range of a GET with one; else ""
     """
 
     request: Request
-    asked: str
+    requested_range: str
     began_seconds: float
     ended_seconds: float = 0.0
     bytes_down: int = 0

@@ -75,21 +75,21 @@ class StandaloneSpark:
                     found.append(process)
         return found
 
-    def said(self) -> dict[str, list[dict[str, object]]]:
+    def master_state(self) -> dict[str, list[dict[str, object]]]:
         """What the master says of workers and applications."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=10) as answer:
-            told: dict[str, list[dict[str, object]]] = json.load(answer)
-        return told
+            state: dict[str, list[dict[str, object]]] = json.load(answer)
+        return state
 
     def applications(self) -> list[str]:
         """The names of all applications that there ever were, and that are."""
-        told = self.said()
-        return [str(each["name"]) for each in (*told["activeapps"], *told["completedapps"])]
+        state = self.master_state()
+        return [str(each["name"]) for each in (*state["activeapps"], *state["completedapps"])]
 
     def await_workers(self, count: int) -> None:
         def are_there() -> bool:
             with suppress(OSError, ValueError):
-                return sum(each["state"] == "ALIVE" for each in self.said()["workers"]) >= count
+                return sum(each["state"] == "ALIVE" for each in self.master_state()["workers"]) >= count
             return False
 
         wait_until(are_there, START_SECONDS_MAX, every_seconds=0.1)

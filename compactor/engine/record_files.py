@@ -1,8 +1,8 @@
 """Files that hold large records between tasks on one machine: written by one task, mapped into memory by others.
 
     with record_files(scratch) as files:         of one round; deleted at the end of the block
-        place = files.append(parts)              in a task: into a file of its own
-        mapped(place)                            in the task that receives the record
+        location = files.append(parts)           in a task: into a file of its own
+        mapped(location)                         in the task that receives the record
 
 The next round overwrites the files of a round, they are not deleted. Writing to existing pages of a file takes half of
 the time of new ones, which a virtual machine may have to get from its host first.
@@ -29,7 +29,7 @@ SPARE_BYTES_MAX = 2**30
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordLocation:
     """The location of a record. start, size: bytes; `start` is the start of a page."""
 
     path: Path
@@ -50,7 +50,7 @@ class RecordFiles:
         self._path: Path | None = None
         self._end = 0
 
-    def append(self, parts: Sequence[bytes | memoryview]) -> Place:
+    def append(self, parts: Sequence[bytes | memoryview]) -> RecordLocation:
         """Writes a record. Raises `Unavailable` if it cannot; then its location has not been published."""
         with _translate_disk_errors(self._folder):
             if self._path is None:
@@ -60,7 +60,7 @@ class RecordFiles:
                 file.seek(start)
                 file.writelines(parts)
                 self._end = file.tell()
-        return Place(self._path, start, self._end - start)
+        return RecordLocation(self._path, start, self._end - start)
 
     def _take(self) -> Path:
         """A new file, or a spare one, which is taken by renaming it, so that only one task gets it."""
@@ -72,10 +72,10 @@ class RecordFiles:
         return Path(path)
 
 
-def mapped(place: Place) -> npt.NDArray[np.uint8]:
+def mapped(location: RecordLocation) -> npt.NDArray[np.uint8]:
     """The record's bytes, copied on write. Raises `Unavailable` if they do not exist any more."""
-    with _translate_disk_errors(place.path.parent), place.path.open("rb") as file:
-        pages = mmap.mmap(file.fileno(), place.size, access=mmap.ACCESS_COPY, offset=place.start)
+    with _translate_disk_errors(location.path.parent), location.path.open("rb") as file:
+        pages = mmap.mmap(file.fileno(), location.size, access=mmap.ACCESS_COPY, offset=location.start)
     return np.frombuffer(pages, np.uint8)
 
 

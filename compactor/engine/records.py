@@ -28,12 +28,12 @@ import numpy.typing as npt
 from pyspark import RDD, SparkContext
 from pyspark.serializers import FramedSerializer, SpecialLengths, pack_long, read_int
 
-from compactor.engine.record_files import Place, RecordFiles, mapped, record_files
+from compactor.engine.record_files import RecordFiles, RecordLocation, mapped, record_files
 
 RecordT = TypeVar("RecordT")
 
 _ALIGNMENT_BYTES = 8
-_PLACE_BYTES = 3 * _ALIGNMENT_BYTES
+_LOCATION_BYTES = 3 * _ALIGNMENT_BYTES
 _PROTOCOL = 5
 _ONE_MACHINE = re.compile(r"local(\[[^,]*\])?")
 """Masters of a Spark whose tasks run on the driver's machine, once each: `local[2,4]` retries tasks, and
@@ -103,8 +103,8 @@ def _numbers(*numbers: int) -> bytes:
 def _unpickle(frame: npt.NDArray[np.uint8]) -> object:
     count = _part_count(frame)
     if not count:
-        _, start, size = frame[:_PLACE_BYTES].view(np.uint64).tolist()
-        frame = mapped(Place(Path(os.fsdecode(frame[_PLACE_BYTES:].tobytes())), start, size))
+        _, start, size = frame[:_LOCATION_BYTES].view(np.uint64).tolist()
+        frame = mapped(RecordLocation(Path(os.fsdecode(frame[_LOCATION_BYTES:].tobytes())), start, size))
         count = _part_count(frame)
     start = _ALIGNMENT_BYTES * (1 + count)
     parts = []

@@ -56,7 +56,7 @@ class ThisProcess:
 
 
 @dataclass(frozen=True)
-class Place:
+class SessionPlacement:
     """Where one session runs. `why` is a sentence with the figures.
 
     in_process_bytes  that it may hold in this process
@@ -98,10 +98,10 @@ class _Cost:
         return max(self.in_process_seconds - self.on_spark_seconds, 0.0)
 
 
-def choose_places(
+def choose_placements(
     sizes: Sequence[SessionSize], max_rows_per_round: int | None, process: ThisProcess
-) -> tuple[Place, ...]:
-    """The place of each session.
+) -> tuple[SessionPlacement, ...]:
+    """Where each session runs.
 
     Worked: 1 million delta rows in one file and no index: 0.05 + 0.002 + 1,000,000 / 1,310,000 = 0.8 s, less than the
     5 s of a start. Ten such sessions on 2 cores: Spark takes 0.38 + 0.38 = 0.8 s for each as well, and gains
@@ -111,7 +111,7 @@ def choose_places(
     reasons = [cost.reasons_for_spark(process) for cost in costs]
     gained_seconds = sum(cost.gain_seconds for cost in costs)
     starts = any(reasons) or gained_seconds > SESSION_SECONDS
-    return tuple(_place(cost, why, starts) for cost, why in zip(costs, reasons))
+    return tuple(_placement(cost, why, starts) for cost, why in zip(costs, reasons))
 
 
 @dataclass(frozen=True)
@@ -142,16 +142,22 @@ def in_one_task(
     return InOneTask(cost.in_process_seconds, tuple(cost.reasons_for_spark(process, start_seconds)), why)
 
 
-def _place(cost: _Cost, reasons: list[str], starts: bool) -> Place:
+def _placement(cost: _Cost, reasons: list[str], starts: bool) -> SessionPlacement:
     held = cost.in_process_bytes
     if reasons:
-        return Place(True, f"on Spark: {'; '.join(reasons)}", held)
+        return SessionPlacement(True, f"on Spark: {'; '.join(reasons)}", held)
     seconds = f"{cost.in_process_seconds:.1f} s and {held:,} bytes at most"
     if not starts:
-        return Place(False, f"in this process: {seconds}, and a Spark takes {SESSION_SECONDS:.1f} s to start", held)
+        return SessionPlacement(
+            False, f"in this process: {seconds}, and a Spark takes {SESSION_SECONDS:.1f} s to start", held
+        )
     if cost.gain_seconds > 0:
-        return Place(True, f"on Spark, which is started anyway: it gains {cost.gain_seconds:.1f} s of {seconds}", held)
-    return Place(False, f"in this process: {seconds}, and a Spark that runs takes {cost.on_spark_seconds:.1f} s", held)
+        return SessionPlacement(
+            True, f"on Spark, which is started anyway: it gains {cost.gain_seconds:.1f} s of {seconds}", held
+        )
+    return SessionPlacement(
+        False, f"in this process: {seconds}, and a Spark that runs takes {cost.on_spark_seconds:.1f} s", held
+    )
 
 
 def _cost_of(size: SessionSize, max_rows_per_round: int | None, process: ThisProcess) -> _Cost:

@@ -53,7 +53,7 @@ def demo(
     """
     dependencies = dependencies_of(context)
     demo_folder = make_folder(folder)
-    stops = dependencies.stops_when_asked()
+    stops = dependencies.stops_on_signal()
     out = _console(to_stderr=output is not Output.TEXT)
     with demo_folder.log.open("w", encoding="utf-8") as log:
         configure_logging(as_json=False, stream=log)
@@ -84,7 +84,7 @@ def demo(
 
 def _serve(dependencies: CommandDependencies, follow_up: FollowUp, out: Console) -> None:
     """Serves until Ctrl-C or SIGTERM. The scenario's own stop event is set already."""
-    stops = dependencies.stops_when_asked()
+    stops = dependencies.stops_on_signal()
     out.print("\nThe queue and the topic stay up. In another terminal, from this folder:\n")
     for command in follow_up.commands:
         out.print(f"  {command}", soft_wrap=True)

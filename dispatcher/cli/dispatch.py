@@ -61,7 +61,7 @@ def dispatch(context: typer.Context, output: Output, **given: str | Sequence[str
     with ending(task, dependencies.owner) as noted:
         state, clusters = _checked_places(dependencies, options, sns_regions, errors)
         settings = dispatcher_settings(options, sns_regions)
-        stops = dependencies.stops_when_asked()
+        stops = dependencies.stops_on_signal()
 
         def connect(queue: Queue) -> ExternalServices:
             return replace(connections(dependencies, options, queue, state, clusters), task=task)

@@ -47,7 +47,7 @@ def watch(
     """
     dependencies = dependencies_of(context)
     records = WatchedJobRuns(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
-    stops = dependencies.stops_when_asked()
+    stops = dependencies.stops_on_signal()
     look = Look(records, job_run_id, dependencies.clock, message_id)
     view = _follow(look, output, look.until_it_ends(stops, timeout, poll_seconds))
     if stops.is_set():

@@ -332,7 +332,7 @@ def bounded_reasons(reasons: Sequence[str], further: int = 0) -> tuple[str, ...]
     return kept if left_out == 0 else (*kept, f"and {left_out:,} more")
 
 
-_NOT_ASKED_FOR = {"job_run_id", "task_token", "task_heartbeat_seconds"}
+_NOT_PART_OF_THE_REQUEST = {"job_run_id", "task_token", "task_heartbeat_seconds"}
 
 
 def content_digest(document: InstructionDocument) -> str:
@@ -350,7 +350,7 @@ def content_digest(document: InstructionDocument) -> str:
             "partitions": partitions and tuple(map(dict, sorted(sorted(each.items()) for each in partitions))),
         }
     )
-    text = normalized.model_dump_json(exclude=_NOT_ASKED_FOR, exclude_defaults=True)
+    text = normalized.model_dump_json(exclude=_NOT_PART_OF_THE_REQUEST, exclude_defaults=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -435,7 +435,7 @@ def _sentence(detail: ErrorDetails, document: dict[str, JsonValue]) -> str:
         case "extra_forbidden":
             return f"{where}: there is no such field{_nearest(str(location[-1]))}"
         case "missing":
-            return f"{where} is missing: {_asked_for(where)}"
+            return f"{where} is missing: {_description_of(where)}"
         case "value_error":
             return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
         case "too_short" | "string_too_short":
@@ -475,7 +475,7 @@ def _sort_key_sentence(location: Sequence[int | str], document: dict[str, JsonVa
     return f'sort_keys[{number}] must be [column, "ascending"] or [column, "descending"], not {_shown(given)}'
 
 
-def _asked_for(field: str) -> str:
+def _description_of(field: str) -> str:
     known = InstructionDocument.model_fields.get(field)
     return known.description if known is not None and known.description else "it is required"
 

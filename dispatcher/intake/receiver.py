@@ -56,7 +56,7 @@ class Receiver:
         self._seen_empty_at_ms = clock.now_ms()
         self._answered_at_seconds: float | None = None
         self._found_nothing = False
-        self.trouble: Exception | None = None
+        self.last_error: Exception | None = None
         """The error of the last long poll."""
 
     def run(self, stops: threading.Event) -> None:
@@ -73,20 +73,20 @@ class Receiver:
                     self.receive_once(stops)
                 else:
                     self.look_at_queue()
-                self.trouble = None
+                self.last_error = None
             except Denied as error:
-                self.trouble = error
+                self.last_error = error
                 # Credentials and rights may be renewed while this runs, without a restart.
                 _log.error("queue_denied", reason=str(error))
                 stops.wait(self._settings.unavailable_seconds)
             except Unavailable as error:
-                self.trouble = error
+                self.last_error = error
                 _log.warning("queue_unavailable", reason=str(error))
                 stops.wait(self._settings.unavailable_seconds)
             except Invalid:
                 raise
             except Exception as error:  # noqa: BLE001 (whatever a queue answers, this is the only thread that asks it)
-                self.trouble = error
+                self.last_error = error
                 _log.error("queue_not_received_from", error_kind=type(error).__name__, exc_info=error)
                 stops.wait(self._settings.unavailable_seconds)
             else:

@@ -64,7 +64,7 @@ class ClaimedJobRun:
         self._turn_of: dict[str, Turn] = {}
         self._clock = clock
         self._sessions_taken = len(state.sessions)
-        self._told_entry_number = 0
+        self._notified_entry_number = 0
         self._checked_at_seconds: float | None = clock.monotonic_seconds()  # the claim's entry follows the newest
 
     def look(self, every_seconds: float) -> JobRunState:
@@ -76,8 +76,8 @@ class ClaimedJobRun:
             self.claim.log.load()
             self._checked_at_seconds = now_seconds
         newest = self.claim.log.newest
-        if newest.entry_number > self._told_entry_number:
-            self._told_entry_number = newest.entry_number
+        if newest.entry_number > self._notified_entry_number:
+            self._notified_entry_number = newest.entry_number
             self._listeners.publisher.news(self.job_run_id)
             self._listeners.answers.seen(self.job_run_id, newest.state)
         if newest.state.ended is None:

@@ -168,7 +168,7 @@ class JobRunController:
         self.spark_jobs_left = 0
         """Spark jobs that may still run, of job runs that this dispatcher released."""
         self._ticked_at_seconds: float | None = None
-        self.trouble: Exception | None = None
+        self.last_error: Exception | None = None
         """The error of the state's store in the last tick, if any."""
 
     def offer(self, job_run_id: str, log: JobRunLog | None = None) -> None:
@@ -239,13 +239,13 @@ class JobRunController:
         """Processes everything once. Quick: long work is in the pool's threads."""
         self._ticked_at_seconds = self._clock.monotonic_seconds()
         self._has_news.clear()
-        self.trouble = None
+        self.last_error = None
         self._beat()
         self._settle_finished()
         if not self._is_draining and self._heart.has_beaten:
             self._wake_resumed()
             self._take_on_next()
-            self.trouble = self._open.trouble or self.trouble
+            self.last_error = self._open.last_error or self.last_error
         for held in list(self._held.values()):
             with bound(job_run_id=shown(held.job_run_id)):
                 self._look_after(held)
@@ -292,7 +292,7 @@ class JobRunController:
         try:
             self._heart.beat_when_due()
         except LithifyError as error:
-            self.trouble = error
+            self.last_error = error
             _log.warning("sign_of_life_not_written", reason=str(error))
 
     def _let_go(self, held: ClaimedJobRun) -> None:
@@ -362,7 +362,7 @@ class JobRunController:
                 with bound(job_run_id=shown(next_found.job_run_id)):
                     self._take_on_or_wait(next_found)
         except LithifyError as error:
-            self.trouble = error
+            self.last_error = error
             _log.warning("open_job_runs_not_listed", reason=str(error))
 
     def _take_on_or_wait(self, found: OpenJobRun) -> None:
@@ -529,7 +529,7 @@ class JobRunController:
             return self._lose(held, str(error))
         except Exception as error:  # noqa: BLE001  (its log; see above)
             if isinstance(error, Unavailable | Conflict) and not isinstance(error, Outdated):
-                self.trouble = error
+                self.last_error = error
                 _log.warning("job_run_not_looked_after", reason=str(error))
                 return None
             self._set_aside(held.job_run_id, held.claim.log, error)
@@ -641,7 +641,7 @@ class JobRunController:
                 if (pause is None) != (held.newest.paused is None) and note_pause(held.claim.log, pause):
                     _log.info("job_run_paused" if pause is not None else "job_run_resumed", job_run_id=job_run_id)
         except LithifyError as error:
-            self.trouble = error
+            self.last_error = error
             _log.warning("pauses_not_read", reason=str(error))
             self._pool.withhold(each.key for each in waiting)  # nothing is started until the pauses can be read
 
@@ -661,7 +661,7 @@ class JobRunController:
         try:
             self._starts.start(self._held, self._open.markers, self._run_unit)
         except LithifyError as error:
-            self.trouble = error
+            self.last_error = error
             _log.warning("turns_not_taken", reason=str(error))
 
     # -- what others could start

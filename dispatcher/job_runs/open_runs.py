@@ -137,7 +137,7 @@ class OpenJobRuns:
         self._open: dict[str, OpenJobRun] = {}
         self._markers: list[MarkedJobRun] = []
         self._swept_at_seconds: float | None = None
-        self.trouble: Exception | None = None
+        self.last_error: Exception | None = None
         """What kept the last look from listing the markers."""
 
     @property
@@ -176,10 +176,10 @@ class OpenJobRuns:
         try:
             self._sweep_when_due(held, frozenset(publishing))
         except LithifyError as error:
-            self.trouble = error
+            self.last_error = error
             _log.warning("open_job_runs_not_listed", reason=str(error))
         else:
-            self.trouble = None
+            self.last_error = None
         now_seconds = self._clock.monotonic_seconds()
         due = [each for each in self._open.values() if each.is_due and each.not_before_seconds <= now_seconds]
         if len(due) == 1:

@@ -69,7 +69,7 @@ class PublisherSettings:
     flush_seconds: float = 10.0
 
 
-class TopicTroubleError(Exception):
+class TopicError(Exception):
     """Wraps an error of a sink, to distinguish it from an error of a log."""
 
     def __init__(self, cause: Exception) -> None:
@@ -78,7 +78,7 @@ class TopicTroubleError(Exception):
 
 
 class _Watched:
-    """A sink whose every error is `TopicTroubleError`."""
+    """A sink whose every error is `TopicError`."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -91,7 +91,7 @@ class _Watched:
         try:
             self._sink.publish(events)
         except Exception as error:  # wrapped, to distinguish it from an error of a log
-            raise TopicTroubleError(error) from error
+            raise TopicError(error) from error
 
 
 class JobRunPublication:
@@ -233,7 +233,7 @@ class _Followed:
 @dataclass
 class _Topic:
     failures: int = 0
-    trouble: Exception | None = None
+    last_error: Exception | None = None
     not_before_seconds: float = 0.0
     announced: list[Event] = field(default_factory=list)
 
@@ -280,8 +280,8 @@ class Publisher:
     def troubles(self) -> dict[str, Exception]:
         """The last errors of paused topics, by "topic" and the topic's name, if it has one."""
         with self._lock:
-            named = {f"topic {arn}" if arn else "topic": topic.trouble for arn, topic in self._topics.items()}
-        return {place: trouble for place, trouble in named.items() if trouble is not None}
+            named = {f"topic {arn}" if arn else "topic": topic.last_error for arn, topic in self._topics.items()}
+        return {place: error for place, error in named.items() if error is not None}
 
     @property
     def is_idle(self) -> bool:
@@ -399,8 +399,8 @@ class Publisher:
         for topic_arn in due:
             try:
                 self._publish_to(topic_arn)
-            except TopicTroubleError as trouble:
-                self._give_up(topic_arn, trouble.cause)
+            except TopicError as error:
+                self._give_up(topic_arn, error.cause)
             except Exception as error:  # noqa: BLE001  (an error of one topic must not delay the others)
                 self._give_up(topic_arn, error)
 
@@ -422,10 +422,10 @@ class Publisher:
             self._close(published, sink)
         if topic.failures and (announced or due):
             _log.info("topic_takes_events_again", topic=topic_arn)
-        topic.failures, topic.trouble = 0, None
+        topic.failures, topic.last_error = 0, None
 
     def _publish_followed(self, followed: _Followed, sink: EventSink) -> bool:
-        """Whether the job run has ended and all events are published. Raises `TopicTroubleError`."""
+        """Whether the job run has ended and all events are published. Raises `TopicError`."""
         with self._lock:
             sessions, beats, must_load = followed.sessions, list(followed.beats.values()), followed.must_load
             followed.sessions, followed.beats, followed.has_updates, followed.must_load = {}, {}, False, False
@@ -452,7 +452,7 @@ class Publisher:
         except (Unavailable, Conflict) as error:  # the state's store: the next round tries again
             _log.warning("events_not_read", job_run_id=followed.publication.job_run_id, reason=str(error))
             self._give_back(followed, sessions or {})
-        except TopicTroubleError:
+        except TopicError:
             self._give_back(followed, sessions or {})
             raise
         except Exception as error:  # noqa: BLE001  (an unreadable log does not block the others)
@@ -462,7 +462,7 @@ class Publisher:
 
     def _close(self, published: Sequence[_Followed], sink: EventSink) -> None:
         """Records ended and published job runs in the history, then removes their markers. Raises
-        `TopicTroubleError`."""
+        `TopicError`."""
         if not published:
             return
         try:
@@ -495,7 +495,7 @@ class Publisher:
         try:
             followed.publication.load()
             followed.publication.publish_pending(self._records, sink, {})
-        except (LithifyError, TopicTroubleError):
+        except (LithifyError, TopicError):
             self._records.mark_over(followed.publication.job_run_id)
             raise
         if self._awaits_answers(followed):  # the repeat may have brought a task token
@@ -538,7 +538,7 @@ class Publisher:
 
     def _give_up(self, topic_arn: str | None, error: Exception) -> None:
         settings, topic = self._settings, self._topic(topic_arn)
-        topic.failures, topic.trouble = topic.failures + 1, error
+        topic.failures, topic.last_error = topic.failures + 1, error
         if isinstance(error, Unavailable):
             seconds = min(settings.away_seconds * 2.0 ** min(topic.failures - 1, 16), settings.away_seconds_max)
         else:

@@ -100,7 +100,7 @@ class WorkflowAnswers:
         self._awaited: dict[str, _Awaited] = {}
         self._failures = 0
         self._not_before_seconds = 0.0
-        self.trouble: Exception | None = None
+        self.last_error: Exception | None = None
         """What the service answered last, where that was no answer."""
 
     # -- news, from any thread
@@ -254,7 +254,7 @@ class WorkflowAnswers:
         try:
             taken = call()
         except Unavailable as error:  # also `Denied`: no restart is needed after the rights are fixed
-            self._failures, self.trouble = self._failures + 1, error
+            self._failures, self.last_error = self._failures + 1, error
             seconds = min(settings.away_seconds * 2.0 ** min(self._failures - 1, 16), settings.away_seconds_max)
             self._not_before_seconds = self._clock.monotonic_seconds() + seconds
             emit = _log.error if isinstance(error, Denied) else _log.warning
@@ -264,7 +264,7 @@ class WorkflowAnswers:
             _log.error("workflow_answer_refused", job_run_id=awaited.job_run_id, reason=str(error))
             self._settle(awaited, message_id, "refused")
             return None
-        self._failures, self.trouble = 0, None
+        self._failures, self.last_error = 0, None
         return taken
 
     def _settle(self, awaited: _Awaited, message_id: str, how: AnswerStatus) -> None:

@@ -111,7 +111,7 @@ class DispatcherTask:
         """Whether the workflow has stopped waiting."""
         self.is_long = False
         """Whether a new execution must follow this one."""
-        self.trouble: Exception | None = None
+        self.last_error: Exception | None = None
 
     def run(self, ends: threading.Event, stops: threading.Event, stuck: Callable[[], Sequence[str]]) -> None:
         """Runs until `ends` is set; sets `stops` to end the dispatcher. Never raises.
@@ -127,11 +127,11 @@ class DispatcherTask:
             self._beat_when_due(stuck)
             self._measure_when_due()
         except Unavailable as error:
-            self.trouble = error
+            self.last_error = error
             emit = _log.error if isinstance(error, Denied) else _log.warning
             emit("dispatcher_task_not_reported", error_kind=kind_of(error), reason=str(error))
         except Exception as error:  # noqa: BLE001  (without a stack: its frames hold the token)
-            self.trouble = error
+            self.last_error = error
             _log.error("dispatcher_task_not_reported", error_kind=kind_of(error), reason=type(error).__name__)
         if (self.is_gone or self.is_long) and not stops.is_set():
             _log.info("dispatcher_ends_as_task", workflow_waits=not self.is_gone, execution_is_long=self.is_long)
@@ -162,7 +162,7 @@ class DispatcherTask:
             return
         if self._callbacks.beat(self._task_token) is Reception.GONE:
             self.is_gone = True
-        self._beat_at_seconds, self.trouble = now_seconds, None
+        self._beat_at_seconds, self.last_error = now_seconds, None
 
     def _measure_when_due(self) -> None:
         settings, now_seconds = self._settings, self._clock.monotonic_seconds()

@@ -198,8 +198,8 @@ class _Process:
         pipe = self._process.stdout
         line = pipe.readline() if pipe is not None else b""
         if not line:
-            said = self._complaints.read_text(errors="replace")[-4_000:]
-            raise RuntimeError(f"the contestant ended with exit code {self._process.wait()}:\n{said}")
+            error_text = self._complaints.read_text(errors="replace")[-4_000:]
+            raise RuntimeError(f"the contestant ended with exit code {self._process.wait()}:\n{error_text}")
         return Answer.parse_durable(line, "the contestant's output")
 
 

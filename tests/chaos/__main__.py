@@ -27,26 +27,26 @@ MINUTES, PROOF_MINUTES = 3.0, 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parse(arguments)
+    given = _parse(arguments)
     options = Options(
-        asked.seed,
-        asked.minutes * 60,
-        asked.s3 or asked.proof,
-        asked.spark,
-        asked.settle_seconds,
-        asked.instructions if asked.proof else None,
-        asked.older,
+        given.seed,
+        given.minutes * 60,
+        given.s3 or given.proof,
+        given.spark,
+        given.settle_seconds,
+        given.instructions if given.proof else None,
+        given.older,
     )
     steps = options.steps()
-    if asked.list:
+    if given.list:
         for step in steps:
             _say(str(step))
         return 0
-    folder = Path(tempfile.mkdtemp(prefix="lithify-chaos-", dir=asked.folder))
-    _say(f"seed {asked.seed}: {len(steps)} steps in {asked.minutes:g} minutes (--list shows them); all files: {folder}")
+    folder = Path(tempfile.mkdtemp(prefix="lithify-chaos-", dir=given.folder))
+    _say(f"seed {given.seed}: {len(steps)} steps in {given.minutes:g} minutes (--list shows them); all files: {folder}")
     verdict = run(options, folder, _say)
     _show(verdict)
-    if verdict.is_right and not asked.keep:
+    if verdict.is_right and not given.keep:
         shutil.rmtree(folder)
     else:
         _say(f"logs, state and lake are in {folder}")

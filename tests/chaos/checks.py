@@ -285,7 +285,7 @@ def closed(found: Found) -> Iterator[str]:
 
 # ---------------------------------------------------------------------------------------------------------- events
 
-TOLD = {
+EVENT_OF_ACTION = {
     "job_run_accepted": "job_run.accepted",
     "job_run_rejected": "job_run.rejected",
     "job_run_repeated": "job_run.repeated",
@@ -301,14 +301,14 @@ TOLD = {
     "expected_sla_changed": "session.expected_sla_changed",
     "index_moved": "rehash.completed",
 }
-"""Which event an action is told by, where nothing but its name decides."""
+"""The event that publishes an action, if its name alone decides."""
 
 
-def events(found: Found, told: Sequence[Event], *, may_set_aside: bool = False) -> Iterator[str]:
-    """Every entry that has something to tell was told, and what was told twice was the same event. `may_set_aside`: a
+def events(found: Found, published: Sequence[Event], *, may_set_aside: bool = False) -> Iterator[str]:
+    """Every entry with an event was published, and repeats were the same event. `may_set_aside`: a
     dispatcher of an earlier release says so of what it cannot read."""
     by_id: dict[str, list[Event]] = defaultdict(list)
-    for event in told:
+    for event in published:
         if not (may_set_aside and event.type == SET_ASIDE):
             by_id[event.id].append(event)
     known: dict[str, str] = {}
@@ -316,12 +316,12 @@ def events(found: Found, told: Sequence[Event], *, may_set_aside: bool = False) 
         known |= _events_due(run)
     for event_id, name in known.items():
         if event_id not in by_id:
-            yield f"{name} was never told: {event_id}"
+            yield f"{name} was never published: {event_id}"
         elif (kind := by_id[event_id][0].type) != f"lithify.{name}.v1":
-            yield f"{event_id} was told as {kind}, not as {name}"
+            yield f"{event_id} was published as {kind}, not as {name}"
     for event_id, repeats in by_id.items():
         if len({event.render() for event in repeats}) > 1:
-            yield f"{event_id} was told in {len(repeats)} different ways"
+            yield f"{event_id} was published in {len(repeats)} different ways"
         if event_id not in known and repeats[0].type != HEARTBEAT:
             yield f"{repeats[0].type} {event_id} tells of nothing that is in a log"
 
@@ -335,10 +335,10 @@ def _events_due(run: JobRun) -> dict[str, str]:
                 due[f"{JobRunFolder(run.job_run_id).log}#{entry.number}.{ordinal}"] = name
     for session_id, entries in run.sessions.items():
         log_id = SessionFolder(run.job_run_id, session_id).log
-        for said in entries:
-            for ordinal, what in enumerate(said.actions):
-                if what.action in TOLD:
-                    due[f"{log_id}#{said.number}.{ordinal}"] = TOLD[what.action]
+        for logged in entries:
+            for ordinal, what in enumerate(logged.actions):
+                if what.action in EVENT_OF_ACTION:
+                    due[f"{log_id}#{logged.number}.{ordinal}"] = EVENT_OF_ACTION[what.action]
     return due
 
 
@@ -352,7 +352,7 @@ def _event_of(action: JobRunAction) -> str | None:
             ended = {"succeeded": "succeeded", "nothing_to_do": "succeeded", "failed": "failed"}.get(action.end.end)
             return f"session.{ended}" if ended else None
         case name:
-            return TOLD.get(name)
+            return EVENT_OF_ACTION.get(name)
 
 
 # --------------------------------------------------------------------------------------------------------- figures
@@ -377,7 +377,7 @@ def ended_before(found: Found, at_ms: int) -> int:
     )
 
 
-def figures(found: Found, told: Sequence[Event]) -> Figures:
+def figures(found: Found, published: Sequence[Event]) -> Figures:
     takeovers: list[float] = []
     attempts, unclaimed = 0, [0.0]
     for run in found.job_runs.values():
@@ -388,7 +388,7 @@ def figures(found: Found, told: Sequence[Event]) -> Figures:
                     (takeovers if action.epoch > 1 else unclaimed).append((entry.at_ms - last_ms) / 1000)
                 attempts += isinstance(action, SessionLaunching)
             last_ms = entry.at_ms
-    repeats = Counter(event.id for event in told)
+    repeats = Counter(event.id for event in published)
     return Figures(
         takeovers=len(takeovers),
         takeover_seconds_max=max(takeovers, default=0.0),

@@ -35,7 +35,7 @@ class Dispatcher:
     log_begins: int
     is_wanted: bool = True
     is_paused: bool = False
-    asked_to_end_at: float | None = None
+    end_requested_at: float | None = None
 
 
 @dataclass
@@ -95,10 +95,10 @@ class Fleet:
 
     def terminate(self, number: int, *, twice: bool = False) -> bool:
         found = self._dispatchers.get(number)
-        if found is None or found.asked_to_end_at is not None:
+        if found is None or found.end_requested_at is not None:
             return False
         found.is_wanted = False
-        found.asked_to_end_at = time.monotonic()
+        found.end_requested_at = time.monotonic()
         found.process.send_signal(signal.SIGTERM)
         self.done["SIGTERM"] += 1
         if twice:
@@ -159,18 +159,20 @@ class Fleet:
         return True
 
     def _judge_end(self, each: Dispatcher, code: int) -> None:
-        said = self.log_of(each.number).read_bytes()[each.log_begins :].decode(errors="replace")
-        has_begun = "dispatcher_started" in said
+        output = self.log_of(each.number).read_bytes()[each.log_begins :].decode(errors="replace")
+        has_begun = "dispatcher_started" in output
         if each.is_wanted:
             if has_begun or code != EXIT_FAILED:
-                self._find(f"dispatcher {each.number} ended by itself with exit code {code}: ... {said[-400:].strip()}")
+                self._find(
+                    f"dispatcher {each.number} ended by itself with exit code {code}: ... {output[-400:].strip()}"
+                )
             self.done["starts refused"] += not has_begun
             self.start(each.number)
         elif code not in (0, -signal.SIGKILL) and (has_begun or code != -signal.SIGTERM):
             self._find(f"dispatcher {each.number} was asked to end and did so with exit code {code}")
 
     def _look_at_late(self, each: Dispatcher) -> None:
-        if each.asked_to_end_at is not None and time.monotonic() - each.asked_to_end_at > EXIT_SECONDS_MAX:
+        if each.end_requested_at is not None and time.monotonic() - each.end_requested_at > EXIT_SECONDS_MAX:
             self._find(f"dispatcher {each.number} did not end within {EXIT_SECONDS_MAX:.0f} s of SIGTERM")
             each.process.kill()
             each.process.wait()

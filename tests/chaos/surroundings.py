@@ -54,7 +54,7 @@ class LinkedFolder:
 
 
 @dataclass(frozen=True)
-class Place:
+class Locations:
     """Where state and lake lie.
 
     state, lake       as the dispatchers are told
@@ -133,7 +133,7 @@ class Mail:
 class Surroundings:
     folder: Path
     mail: Mail
-    place: Place
+    place: Locations
     links: dict[str, LinkedFolder]
     s3_proxy: Proxy | None
 
@@ -174,15 +174,15 @@ def surroundings(folder: Path, *, on_s3: bool, on_ministack: bool = False) -> It
             yield Surroundings(folder, mail, _place_in(folder), links, None)
 
 
-def _place_on_s3(prefix: str, endpoint_url: str, proxy_url: str) -> Place:
+def _place_on_s3(prefix: str, endpoint_url: str, proxy_url: str) -> Locations:
     state, lake = (f"s3://{BUCKET}/{prefix}/{name}" for name in ("state", "lake"))
     own = [parse_location(uri, endpoint_url=endpoint_url, region=REGION) for uri in (state, lake)]
-    return Place(state, lake, proxy_url, *own)
+    return Locations(state, lake, proxy_url, *own)
 
 
-def _place_in(folder: Path) -> Place:
+def _place_in(folder: Path) -> Locations:
     own = [parse_location(str(folder / name)) for name in ("state.real", "lake.real")]
-    return Place(str(folder / "state"), str(folder / "lake"), None, *own)
+    return Locations(str(folder / "state"), str(folder / "lake"), None, *own)
 
 
 def _open_mail(url: str, up: ExitStack) -> Mail:

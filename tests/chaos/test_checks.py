@@ -146,8 +146,8 @@ def test_a_write_of_an_attempt_that_was_superseded_is_seen(past: Past) -> None:
     ((session_id, entries),) = run.sessions.items()
     first = entries[0]
     later = replace(first, actions=(first.actions[0].model_copy(update={"attempt": 2}),))
-    told = list(checks.fenced(_found(replace(run, sessions={session_id: (later, *entries)}))))
-    assert told[0] == f"attempt 1 wrote session_started after attempt 2 of {session_id}"
+    found = list(checks.fenced(_found(replace(run, sessions={session_id: (later, *entries)}))))
+    assert found[0] == f"attempt 1 wrote session_started after attempt 2 of {session_id}"
 
 
 def _found(run: JobRun) -> Found:
@@ -155,22 +155,22 @@ def _found(run: JobRun) -> Found:
 
 
 def test_an_event_that_is_missing_changed_or_invented_is_seen(past: Past) -> None:
-    told = past.sink.events
-    assert "was never told" in only(checks.events(past.found, told[1:]))
-    changed = told[0].model_copy(update={"time": "1970-01-01T00:00:00.000Z"})
-    assert "in 2 different ways" in only(checks.events(past.found, [*told, changed]))
-    invented: Event = told[0].model_copy(update={"id": "job_runs/run-0/log#77.0"})
-    assert "tells of nothing that is in a log" in only(checks.events(past.found, [*told, invented]))
-    assert list(checks.events(past.found, [*told, *told])) == []
+    published = past.sink.events
+    assert "was never published" in only(checks.events(past.found, published[1:]))
+    changed = published[0].model_copy(update={"time": "1970-01-01T00:00:00.000Z"})
+    assert "in 2 different ways" in only(checks.events(past.found, [*published, changed]))
+    invented: Event = published[0].model_copy(update={"id": "job_runs/run-0/log#77.0"})
+    assert "tells of nothing that is in a log" in only(checks.events(past.found, [*published, invented]))
+    assert list(checks.events(past.found, [*published, *published])) == []
 
 
 def test_dead_letters_that_are_missing_too_many_or_dumb_are_seen() -> None:
     sent = Sent({}, ["rubbish"])
     assert "0 lie on the dead-letter queue" in only(checks.dead_letters([], sent, 0))
     assert "without a reason" in only(checks.dead_letters([("rubbish", [])], sent, 0))
-    told = list(checks.dead_letters([("rubbish", ["why"]), ("good", ["why"])], sent, 2))
-    assert told[0] == "2 messages are still on the queue"
-    assert told[1].startswith("a good message lies on the dead-letter queue: good")
+    found = list(checks.dead_letters([("rubbish", ["why"]), ("good", ["why"])], sent, 2))
+    assert found[0] == "2 messages are still on the queue"
+    assert found[1].startswith("a good message lies on the dead-letter queue: good")
 
 
 def test_of_two_bodies_with_one_job_run_id_either_may_be_refused_but_one_of_them_is() -> None:

@@ -28,8 +28,8 @@ def test_instructions_that_are_sent_several_times_while_dispatchers_are_killed_e
 
 def _right(options: Options, folder: Path, again: str) -> dict[str, str]:
     """The figures of a run in which everything is right. `again`: the command that does the same."""
-    said: list[str] = []
-    verdict = run(options, folder, said.append)
+    lines: list[str] = []
+    verdict = run(options, folder, lines.append)
     wrong = [f"{name}: {finding}" for name, findings in verdict.found.items() for finding in findings]
-    assert wrong == [], "\n".join([*said, *wrong, f"{again} does the same again"])
+    assert wrong == [], "\n".join([*lines, *wrong, f"{again} does the same again"])
     return verdict.figures

@@ -70,7 +70,7 @@ class Does(Enum):
     FINDS_NO_ROOM = "finds no machines, or cannot be launched for want of them"
 
 
-class Place(Protocol):
+class ClusterUnderTest(Protocol):
     """One implementation, with the actions of a test on it from outside."""
 
     @property
@@ -198,12 +198,12 @@ class LocalPlace:
 
     def make_vanish(self, reference: ClusterReference) -> None:
         record = self._folder / "work" / "jobs" / f"{reference.ids['name']}.json"
-        wait_until(lambda: (said := read_record(record)) is not None and said.group is not None)
-        said = read_record(record)
-        assert said is not None
-        assert said.group is not None
-        os.kill(said.pid, signal.SIGKILL)
-        os.killpg(said.group, signal.SIGKILL)
+        wait_until(lambda: (process := read_record(record)) is not None and process.group is not None)
+        process = read_record(record)
+        assert process is not None
+        assert process.group is not None
+        os.kill(process.pid, signal.SIGKILL)
+        os.killpg(process.group, signal.SIGKILL)
 
     def launches(self) -> int:
         return len(self._started.read_text().splitlines())

@@ -172,8 +172,8 @@ def test_partition_values_must_be_exactly_the_tables_keys(
     with pytest.raises(Invalid) as refused:
         table.append(partition, ROWS)
     assert len(refused.value.reasons) == len(reasons)
-    for said, expected in zip(refused.value.reasons, reasons):
-        assert expected in said
+    for reason, expected in zip(refused.value.reasons, reasons):
+        assert expected in reason
 
 
 # -- contents of a delta

@@ -40,11 +40,11 @@ from launcher.watcher import WatcherSettings
 from tests.contract.cluster_places import (
     RESOURCES,
     AwsService,
+    ClusterUnderTest,
     Does,
     EmrPlace,
     EmrServerlessPlace,
     LocalPlace,
-    Place,
     SmallPlace,
     StandalonePlace,
 )
@@ -72,7 +72,7 @@ class Tried:
     """A place, and a session that may run there: a lake with one delta, and a state, in folders."""
 
     folder: Path
-    place: Place
+    place: ClusterUnderTest
     state: LocalStore
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ def emr_service() -> Iterator[AwsService]:
 @pytest.fixture(params=PLACES)
 def tried(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tried]:
     state = LocalStore(StoreLocation(f"file://{tmp_path / 'state'}"))
-    place: Place
+    place: ClusterUnderTest
     match request.param:
         case "small":
             place = SmallPlace(state)

@@ -364,8 +364,8 @@ def test_an_entry_of_a_newer_release_is_told_as_such_and_lost_races_to_it_too(
         store.put_if_absent("some/log/00000000000000000001.json", body)
         return [WordsAdded(word="late")]
 
-    told = rf"0001\.json was written by a newer release of Lithify, upgrade this one to read it \(.*{reason}.*\)"
-    with pytest.raises(Outdated, match=told):
+    message = rf"0001\.json was written by a newer release of Lithify, upgrade this one to read it \(.*{reason}.*\)"
+    with pytest.raises(Outdated, match=message):
         log_over(store).append(overtaken)
-    with pytest.raises(Outdated, match=told):
+    with pytest.raises(Outdated, match=message):
         log_over(store).load()

@@ -100,7 +100,7 @@ def test_kept_records_are_computed_once_keep_their_order_and_have_a_note_a_parti
             assert {note.name: note.read_bytes() for note in folder.iterdir()} == computed
 
 
-def _told(task: Array, records: Iterable[int]) -> tuple[int, int]:
+def _sums(task: Array, records: Iterable[int]) -> tuple[int, int]:
     return int(task.sum()), sum(records)
 
 
@@ -109,10 +109,10 @@ def test_a_task_gets_its_own_value_of_any_size(engine: Engine, numbers: int) -> 
     tasks = [np.full(numbers, partition) for partition in range(3)]
     with engine.exchange() as exchange:
         records = exchange.map([range(9)], partial(_by_remainder, 3)).shuffle(3)
-        assert records.collect("test", tasks, _told) == [(0, 9), (numbers, 12), (2 * numbers, 15)]
+        assert records.collect("test", tasks, _sums) == [(0, 9), (numbers, 12), (2 * numbers, 15)]
         with records.keep("test", tasks, _kept_with_sum, 1000) as kept:
             assert kept.notes == (0, numbers, 2 * numbers)
-            assert kept.records.map(tasks, _plus_first).collect("test", tasks, _told) == [
+            assert kept.records.map(tasks, _plus_first).collect("test", tasks, _sums) == [
                 (0, 9),
                 (numbers, 15),
                 (2 * numbers, 21),

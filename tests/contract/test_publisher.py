@@ -200,7 +200,7 @@ def test_random_rounds_of_three_publishers_and_their_crashes_are_exact(
     for _ in range(turns):
         for name in chance.sample(names, chance.randint(1, 3)):
             lake.random_round(name, chance)
-        asked = [lake.stream(name) for name in chance.sample(names, chance.randint(1, 3))]
+        requested = [lake.stream(name) for name in chance.sample(names, chance.randint(1, 3))]
         if chance.random() < 0.5:
             store = FaultyStore(lake.store)
             if chance.random() < 0.7:
@@ -208,9 +208,9 @@ def test_random_rounds_of_three_publishers_and_their_crashes_are_exact(
             else:
                 store.fail("put_if_absent", when=chance.choice(["before", "after"]), times=chance.choice([1, 2, None]))
             with suppress(Stopped, Unavailable):
-                make(store).publish([lake.stream(name, store) for name in (s.partition["region"] for s in asked)])
+                make(store).publish([lake.stream(name, store) for name in (s.partition["region"] for s in requested)])
         else:
-            chance.choice(publishers).publish(asked)
+            chance.choice(publishers).publish(requested)
         state = make(lake.store).state()
         check(state, [lake.stream(name) for name in names])
         for name in names:

@@ -43,9 +43,9 @@ def refusal(command: Command) -> Refusal:
     """What a command says that was asked for something wrong: nothing on stdout, exit code 2."""
 
     def refuse(*arguments: str) -> str:
-        said = command(*arguments)
-        assert (said.exit_code, said.out) == (2, ""), said.err
-        return said.err
+        result = command(*arguments)
+        assert (result.exit_code, result.out) == (2, ""), result.err
+        return result.err
 
     return refuse
 
@@ -115,17 +115,17 @@ def test_submit_says_what_will_come_of_an_id_that_was_used_before(
 def test_settings_that_no_document_can_work_with_end_the_service_at_its_start(
     refusal: Refusal, tmp_path: Path, options: tuple[str, ...], sentence: str
 ) -> None:
-    said = refusal("dispatch", "--queue-url", "http://127.0.0.1:9/1/q", "--state", str(tmp_path), *options)
-    assert sentence in said
-    assert len(said.splitlines()) == 1
+    message = refusal("dispatch", "--queue-url", "http://127.0.0.1:9/1/q", "--state", str(tmp_path), *options)
+    assert sentence in message
+    assert len(message.splitlines()) == 1
 
 
 def test_all_that_is_wrong_with_the_services_options_is_said_at_once(refusal: Refusal, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    said = refusal(
+    message = refusal(
         "dispatch", "--max-sessions", "0", "--work-folder", str(tmp_path / "file"), "--allow-topic", "events"
     )
-    assert [line.partition("lithify: ")[2] for line in said.splitlines()] == [
+    assert [line.partition("lithify: ")[2] for line in message.splitlines()] == [
         "--queue-url is missing: give it, or set LITHIFY_QUEUE_URL",
         "--state is missing: give it, or set LITHIFY_STATE",
         "--max-sessions: '0' is not a whole number, at least 1",
@@ -155,8 +155,10 @@ def test_a_wrong_document_is_refused_before_it_is_sent_with_every_reason(
 
 def test_a_plan_shows_its_arithmetic_and_writes_nothing(house: House, document: Path) -> None:
     house.append([{"id": 1, "v": "a"}])
-    asked = json.loads(document.read_text())
-    document.write_text(json.dumps({**asked, "destination_compacted_table_id": "ACME.ELSEWHERE.V1", "desired_sla": 1}))
+    requested = json.loads(document.read_text())
+    document.write_text(
+        json.dumps({**requested, "destination_compacted_table_id": "ACME.ELSEWHERE.V1", "desired_sla": 1})
+    )
     before = sorted(entry.key for entry in house.lake.store.list(""))
 
     planned = answer(house, "plan", str(document), "--lake", house.lake.location.root_uri)
@@ -183,8 +185,8 @@ def test_a_damaged_page_is_one_sentence_and_sparks_stack_only_when_it_is_asked_f
 
 
 def test_a_damaged_page_is_the_same_sentence_in_a_session_without_spark(house: House) -> None:
-    sentence, said = compact_what_is_damaged(house, rows=1_000)
-    for each in said:
+    sentence, outputs = compact_what_is_damaged(house, rows=1_000)
+    for each in outputs:
         assert sentence in each.splitlines()
         assert "org.apache.spark" not in each
 

@@ -93,9 +93,9 @@ def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
     wait_until(lambda: len(_sessions(of_demo)) > 0)
     sessions = _sessions(of_demo)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert said.rstrip().endswith("Stopped before its end. What was done until then is in here.")
+    assert output.rstrip().endswith("Stopped before its end. What was done until then is in here.")
     assert not any(session.is_running() for session in sessions)
 
 
@@ -119,11 +119,11 @@ def test_the_queue_is_left_up_to_play_with_and_the_printed_commands_use_it(tmp_p
         timeout=120,
     )  # fmt: skip
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert played.returncode == 0, played.stderr
     assert "next  succeeded" in played.stdout
     assert process.returncode == 0
-    assert said.rstrip().endswith("Ctrl-C here ends them.")
+    assert errors.rstrip().endswith("Ctrl-C here ends them.")
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-TOLD_BY_SESSIONS = ("session.started", "session.round_completed", "session.succeeded")
+EVENTS_OF_SESSIONS = ("session.started", "session.round_completed", "session.succeeded")
 ALL_EVENTS = [
     "job_run.accepted",
     "job_run.started",
@@ -41,8 +41,8 @@ ALL_EVENTS = [
 
 def by_log(event_types: list[str]) -> tuple[list[str], list[str]]:
     """What job runs' own logs told, and what sessions' logs told: `sequence` promises no order between the two."""
-    of_sessions = [name for name in event_types if name in TOLD_BY_SESSIONS]
-    return [name for name in event_types if name not in TOLD_BY_SESSIONS], of_sessions
+    of_sessions = [name for name in event_types if name in EVENTS_OF_SESSIONS]
+    return [name for name in event_types if name not in EVENTS_OF_SESSIONS], of_sessions
 
 
 def test_a_good_document_becomes_a_compacted_table(house: House, mailroom: Mailroom) -> None:
@@ -274,9 +274,9 @@ def test_events_that_a_deleted_topic_refused_are_published_by_events_publish_onc
     capsys.readouterr()  # the dispatcher's own log
     refused = command(*publish)
     assert refused.exit_code == 1, refused.err
-    (untold,) = json.loads(refused.out)["job_runs"]
-    assert (untold["job_run_id"], untold["told"]) == ("nightly", False)
-    assert "takes no events" in untold["reason"]
+    (pending,) = json.loads(refused.out)["job_runs"]
+    assert (pending["job_run_id"], pending["told"]) == ("nightly", False)
+    assert "takes no events" in pending["reason"]
 
     sns.create_topic(Name=name)
     queue_arn = Mailroom.arn_of(mailroom.events_queue_url, mailroom.endpoint_url)
@@ -322,30 +322,30 @@ def test_a_queue_and_a_topic_that_deny_access_for_a_while_cost_nothing(house: Ho
 def test_a_dispatcher_that_starts_while_its_queue_denies_access_or_does_not_answer_begins_once_it_does(
     house: House, mailroom: Mailroom
 ) -> None:
-    troubles = (Weather(harm="error", status=403, code="AccessDenied"), Weather(harm="error", status=503))
+    faults = (Weather(harm="error", status=403, code="AccessDenied"), Weather(harm="error", status=503))
     kinds = ("Denied", "Unavailable")
     with proxy_before(mailroom.endpoint_url) as proxy, ThreadPoolExecutor(1) as threads:
         options = dict(zip(house.options()[::2], house.options()[1::2], strict=True))
         given = [word for pair in {**options, "--endpoint-url": proxy.url}.items() for word in pair]
-        proxy.set_weather(troubles[0], "sqs")
+        proxy.set_weather(faults[0], "sqs")
         queue = ("--queue-url", mailroom.queue_url)
         dispatching = threads.submit(house.lithify, "dispatch", *queue, "--until-idle", *given)
-        for trouble, kind in zip(troubles, kinds, strict=True):
-            proxy.set_weather(trouble, "sqs")
-            wait_until(lambda kind=kind: kind in _troubles_with_the_queue(house))  # type: ignore[misc]
+        for fault, kind in zip(faults, kinds, strict=True):
+            proxy.set_weather(fault, "sqs")
+            wait_until(lambda kind=kind: kind in _queue_errors(house))  # type: ignore[misc]
         assert not dispatching.done()
         proxy.set_weather(FAIR, "sqs")
         ended = dispatching.result()
     assert ended.returncode == 0, ended.stderr
     assert '"queue_not_reached"' in ended.stderr
-    assert _troubles_with_the_queue(house) == []
+    assert _queue_errors(house) == []
 
 
-def _troubles_with_the_queue(house: House) -> list[str]:
+def _queue_errors(house: House) -> list[str]:
     report = house.folder / "work" / HEALTH_FILE
     if not report.exists():
         return []
-    return [trouble.error_kind for trouble in read_health(report).troubles if trouble.place == "queue"]
+    return [found.error_kind for found in read_health(report).troubles if found.place == "queue"]
 
 
 def test_a_dispatcher_whose_queue_does_not_exist_ends(house: House, mailroom: Mailroom) -> None:
@@ -385,7 +385,7 @@ def test_places_that_cannot_be_used_are_refused_at_the_start(
 ) -> None:
     (house.folder / "file").write_text("no folder")
     options = dict(zip(house.options()[::2], house.options()[1::2], strict=True))
-    for option, place, said in (
+    for option, place, reason in (
         ("--work-folder", str(house.folder / "file" / "work"), "--work-folder"),
         ("--state", str(house.folder / "file"), "file"),
         ("--topic-arn", f"{mailroom.topic_arn}-gone", "cannot be used"),
@@ -395,5 +395,5 @@ def test_places_that_cannot_be_used_are_refused_at_the_start(
         refused = command("dispatch", "--queue-url", mailroom.queue_url, "--until-idle", *given)
         assert refused.exit_code in {1, 2}, refused.err
         sentences = refused.err.splitlines()  # a work folder that cannot be written to has no place for a Java either
-        assert said in sentences[0]
+        assert reason in sentences[0]
         assert all(sentence.startswith("lithify: ") for sentence in sentences)

@@ -89,7 +89,7 @@ def test_a_document_becomes_a_compacted_table_on_a_cluster_of_its_own(
 
     assert house.rows() == [{"id": 1, "v": "c"}, {"id": 2, "v": "b"}]
     assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
-    (request,) = place.server.asked("RunJobFlow")
+    (request,) = place.server.requests_of("RunJobFlow")
     (session,) = house.job_run(job_run_id).sessions.values()
     assert session.plan is not None
     assert session.plan.cluster is not None
@@ -112,7 +112,7 @@ def test_a_document_becomes_a_compacted_table_on_serverless(
 
     assert house.rows() == [{"id": 1, "v": "a"}]
     assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
-    assert len(place.server.asked("StartJobRun")) == 1
+    assert len(place.server.requests_of("StartJobRun")) == 1
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_temporary_failure_is_reported_by_an_event_and_retried(
     (reason,) = session_events(mailroom, "retried")
     assert says in reason
     assert mishap.message in reason
-    assert len(place.server.asked("RunJobFlow")) == 2
+    assert len(place.server.requests_of("RunJobFlow")) == 2
 
 
 def test_a_cluster_that_vanishes_is_reported_by_an_event_and_followed_by_another(
@@ -168,7 +168,7 @@ def test_a_cluster_that_vanishes_is_reported_by_an_event_and_followed_by_another
     (reason,) = session_events(mailroom, "retried")
     assert "attempt 1 vanished" in reason
     assert launched.reference.ids["cluster_id"] in reason
-    assert len(place.server.asked("RunJobFlow")) == 2
+    assert len(place.server.requests_of("RunJobFlow")) == 2
 
 
 def test_a_permanent_failure_is_reported_by_an_event_and_not_retried(
@@ -184,7 +184,7 @@ def test_a_permanent_failure_is_reported_by_an_event_and_not_retried(
     (reason,) = session_events(mailroom, "failed")
     assert "fix the settings of the cluster" in reason
     assert session_events(mailroom, "retried") == []
-    assert len(place.server.asked("RunJobFlow")) == 1
+    assert len(place.server.requests_of("RunJobFlow")) == 1
 
 
 def test_a_job_run_that_is_cancelled_leaves_no_cluster(
@@ -236,7 +236,7 @@ def test_small_sessions_share_a_cluster_and_its_cost(
     job_run = house.job_run(job_run_id)
     assert job_run.status is JobRunStatus.SUCCEEDED
     assert [rows_of_day(house.lake, day) for day in range(5)] == [{(1, "c"), (2, "b")}] * 5
-    assert len(place.server.asked("RunJobFlow")) + len(place.server.asked("StartJobRun")) == 1
+    assert len(place.server.requests_of("RunJobFlow")) + len(place.server.asked("StartJobRun")) == 1
     (bundle,) = {session.bundle for session in job_run.sessions.values()}
     data = [event.data for event in mailroom.events()]
     planned = [each for each in data if isinstance(each, SessionPlanned)]
@@ -288,7 +288,7 @@ def test_jobs_and_plans_have_the_regions_of_state_and_lake(
         dispatch(house, place)
 
         assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
-        (request,) = place.server.asked("RunJobFlow")
+        (request,) = place.server.requests_of("RunJobFlow")
         arguments = request["Steps"][0]["HadoopJarStep"]["Args"]
         given = dict(pairwise(arguments))
         assert given["--state-region"] == REGION
@@ -338,7 +338,7 @@ def test_a_dispatcher_ends_what_nobody_owns(
         finally:
             stops.set()
         running.result(60)
-    assert len(place.server.asked("TerminateJobFlows")) >= 1
+    assert len(place.server.requests_of("TerminateJobFlows")) >= 1
 
 
 def settings_file(house: House, place: EmrPlace, **changes: object) -> str:
@@ -349,11 +349,11 @@ def settings_file(house: House, place: EmrPlace, **changes: object) -> str:
 
 def clusters_of(house: House, place: EmrPlace, *more: str) -> tuple[int, dict[str, str]]:
     """What each cluster is said to be, by its name."""
-    said = house.lithify(
+    result = house.lithify(
         *("clusters", "--state", str(house.folder / "state"), "--cluster-settings", settings_file(house, place)),
         *("--output", "json", *more),
     )
-    return said.returncode, {each["name"]: each["standing"] for each in json.loads(said.stdout)["clusters"]}
+    return result.returncode, {each["name"]: each["standing"] for each in json.loads(result.stdout)["clusters"]}
 
 
 def test_the_verb_shows_what_runs_and_ends_what_nobody_owns_only_when_it_is_told_to(
@@ -419,9 +419,9 @@ def test_the_cluster_of_a_bundle_is_owned_while_one_of_its_sessions_is_open(
 
 
 def refused(command: Command, house: House, *options: str) -> Sequence[str]:
-    said = command("dispatch", "--queue-url", "http://127.0.0.1:9/1/q", *house.options(), *options)
-    assert said.exit_code == 2, said
-    return said.err.splitlines()
+    result = command("dispatch", "--queue-url", "http://127.0.0.1:9/1/q", *house.options(), *options)
+    assert result.exit_code == 2, result
+    return result.err.splitlines()
 
 
 def test_everything_that_is_wrong_with_a_cluster_is_refused_together_before_anything_is_asked(

@@ -135,11 +135,11 @@ def interrupt(lake: Path, moment: Callable[[psutil.Popen], bool], verb: Sequence
         process.send_signal(signal.SIGINT)
         process.wait(60)
         wait_until(lambda: not of_group(process.pid), 30)
-        said = process.stderr.read().strip()
+        message = process.stderr.read().strip()
         assert (process.returncode, process.stdout.read()) == (130, "")
-    assert said.splitlines()[-1] in (f"lithify: {INTERRUPTED}", "lithify: interrupted")
-    assert "Traceback" not in said
-    assert len(sentences_of(said)) == 1
+    assert message.splitlines()[-1] in (f"lithify: {INTERRUPTED}", "lithify: interrupted")
+    assert "Traceback" not in message
+    assert len(sentences_of(message)) == 1
 
 
 def test_a_java_process_that_is_killed_in_a_round_is_told_as_such_and_leaves_no_process(lake: Path) -> None:
@@ -149,18 +149,18 @@ def test_a_java_process_that_is_killed_in_a_round_is_told_as_such_and_leaves_no_
         java.kill()
         process.wait(60)
         wait_until(lambda: not of_group(process.pid), 30)
-        said = process.stderr.read().strip()
+        message = process.stderr.read().strip()
         assert (process.returncode, process.stdout.read()) == (1, "")
-    sentences = sentences_of(said)
-    assert len(sentences) == 1, said
+    sentences = sentences_of(message)
+    assert len(sentences) == 1, message
     (sentence,) = sentences
     assert sentence.startswith("lithify: Spark's Java process died during ")
     assert sentence.endswith(": if nobody killed it, this machine ran out of memory")
     assert 0 < rounds_committed(lake) < DELTAS
 
 
-def sentences_of(said: str) -> list[str]:
-    return [line for line in said.splitlines() if not line.startswith(JAVAS_OWN) and not PROGRESS.match(line)]
+def sentences_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith(JAVAS_OWN) and not PROGRESS.match(line)]
 
 
 def rounds_committed(lake: Path) -> int:

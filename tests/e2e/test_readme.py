@@ -106,17 +106,17 @@ def test_its_code_and_its_commands_do_what_they_say(tmp_path: Path, mailroom: Ma
     """One after the other in one folder, as a reader would."""
     run(tmp_path, sys.executable, "-c", BLOCKS["python"])
 
-    said = run(tmp_path, "sh", "-e", "-c", BLOCKS["terminal"])
-    assert "RETURNED" in said
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["terminal"])
+    assert "RETURNED" in output
 
-    said = run(tmp_path, "sh", "-e", "-c", BLOCKS["readers"], LITHIFY_LAKE=str(tmp_path / "lake"))
-    assert said.count("RETURNED") == 2
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["readers"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    assert output.count("RETURNED") == 2
 
-    said = run(tmp_path, "sh", "-e", "-c", BLOCKS["published"], LITHIFY_LAKE=str(tmp_path / "lake"))
-    assert said.count("RETURNED") == 2, "as Delta Lake and as Apache Iceberg"
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["published"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    assert output.count("RETURNED") == 2, "as Delta Lake and as Apache Iceberg"
 
     (tmp_path / "instruction.json").write_text(BLOCKS["instruction"])
-    said = run(
+    output = run(
         tmp_path,
         *("sh", "-e", "-c", BLOCKS["queue"]),
         LITHIFY_LAKE=str(tmp_path / "lake"),
@@ -126,8 +126,8 @@ def test_its_code_and_its_commands_do_what_they_say(tmp_path: Path, mailroom: Ma
         LITHIFY_ENDPOINT_URL=mailroom.endpoint_url,
         LITHIFY_REGION=REGION,
     )
-    assert "orders-1995-04-04" in said
-    assert "succeeded" in said
+    assert "orders-1995-04-04" in output
+    assert "succeeded" in output
     # The dispatcher publishes beside its job runs, so `table.published` comes before or after the end of one.
     assert [each for each in mailroom.event_types() if each.startswith("job_run.")][-1] == "job_run.succeeded"
 

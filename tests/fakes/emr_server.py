@@ -80,7 +80,7 @@ class EmrServer:
             self.faults.clear()
             self.requests.clear()
 
-    def asked(self, operation: str) -> list[Mapping[str, Any]]:
+    def requests_of(self, operation: str) -> list[Mapping[str, Any]]:
         return [request for name, request in self.requests if name == operation]
 
     def take_fault(self, operation: str) -> Fault | None:

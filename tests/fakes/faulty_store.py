@@ -64,7 +64,7 @@ class FaultyStore:
     def count(self, verb: Verb, key_part: str = "") -> int:
         """Requests of this kind until now."""
         with self._lock:
-            return sum(asked == verb and key_part in key for asked, key in self.requests)
+            return sum(requested == verb and key_part in key for requested, key in self.requests)
 
     def stop_at(self, point_number: int) -> None:
         """Stop at `points[point_number]` of the run that begins now."""

@@ -28,10 +28,10 @@ class Failure:
 
 @dataclass
 class MemoryCallbacks:
-    """`begin` starts a task that waits; `give_up` is its time-out. `trouble`: raised by every call while it is set;
+    """`begin` starts a task that waits; `give_up` is its time-out. `error`: raised by every call while it is set;
     `loses_answers`: calls that are carried out but whose answer is lost."""
 
-    trouble: Exception | None = None
+    error: Exception | None = None
     loses_answers: int = 0
     waiting: set[str] = field(default_factory=set)
     beats: Counter[str] = field(default_factory=Counter)
@@ -49,23 +49,23 @@ class MemoryCallbacks:
             self.waiting.discard(task_token)
 
     def beat(self, task_token: str) -> Reception:
-        return self._told(task_token, None)
+        return self._answer(task_token, None)
 
     def succeed(self, task_token: str, output: str) -> Reception:
         if len(output.encode()) > OUTPUT_BYTES_MAX:
             raise Invalid("the output is too large")
-        return self._told(task_token, Success(output))
+        return self._answer(task_token, Success(output))
 
     def fail(self, task_token: str, error: str, cause: str) -> Reception:
         if len(error) > ERROR_CHARACTERS_MAX or len(cause) > CAUSE_CHARACTERS_MAX:
             raise Invalid("the error or its cause is too long")
-        return self._told(task_token, Failure(error, cause))
+        return self._answer(task_token, Failure(error, cause))
 
-    def _told(self, task_token: str, answer: Success | Failure | None) -> Reception:
+    def _answer(self, task_token: str, answer: Success | Failure | None) -> Reception:
         with self._lock:
             self.calls += 1
-            if self.trouble is not None:
-                raise self.trouble
+            if self.error is not None:
+                raise self.error
             if task_token not in self.waiting:
                 return Reception.GONE
             if answer is None:

@@ -11,11 +11,11 @@ from compactor.storage.ranges import Span, Tail
 
 
 class MemoryRanges:
-    """Objects by URI. `asked` has the requests in order; `fail` is called before each answer."""
+    """Objects by URI. `requests` has the requests in order; `fail` is called before each answer."""
 
     def __init__(self, objects: Mapping[str, bytes] | None = None) -> None:
         self.objects = dict(objects or {})
-        self.asked: list[tuple[str, Span]] = []
+        self.requests: list[tuple[str, Span]] = []
         self.fail: Callable[[str], None] = lambda uri: None
         self._lock = threading.Lock()
 
@@ -34,8 +34,8 @@ class MemoryRanges:
         self._ask(uri, Span(start, len(body)))
         return Tail(len(body), _version(body), 0, memoryview(body)[start:])
 
-    def bytes_asked(self, uri: str = "") -> int:
-        return sum(span.length for asked, span in self.asked if uri in asked)
+    def bytes_requested(self, uri: str = "") -> int:
+        return sum(span.length for requested, span in self.requests if uri in requested)
 
     def _object(self, uri: str) -> bytes:
         self.fail(uri)
@@ -45,7 +45,7 @@ class MemoryRanges:
 
     def _ask(self, uri: str, span: Span) -> None:
         with self._lock:
-            self.asked.append((uri, span))
+            self.requests.append((uri, span))
 
 
 def _version(body: bytes) -> str:

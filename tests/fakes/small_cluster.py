@@ -90,10 +90,10 @@ class Dies:
 
 @dataclass(frozen=True)
 class CrashesAfterwards:
-    """A member of a bundle that compacts, and then the whole Spark job crashes. `untold`: before the session log has
+    """A member of a bundle that compacts, and then the whole Spark job crashes. `loses_log`: before the session log has
     more than the member's start."""
 
-    untold: bool
+    loses_log: bool
 
 
 Runs = Succeeds | Crashes | Fails | Hangs | Stalls | FindsNoRoom | Vanishes
@@ -286,7 +286,7 @@ class SmallJob:
             return run(task, is_again)
         if isinstance(behaviour, CrashesAfterwards):
             run(task, is_again)
-            self._forget(task, 2 if behaviour.untold else None)
+            self._forget(task, 2 if behaviour.loses_log else None)
             raise _Crashed(1)
         journal = self._journal(task.member.plan, task.member.attempt)
         journal.started(0, 1, 0, task.member.plan.expected_sla)

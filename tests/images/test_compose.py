@@ -77,14 +77,14 @@ class Compose:
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.txt"
 
-    def asked_of_master(self) -> dict[str, Any]:
+    def master_state(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['SPARK_MASTER_WEBUI_PORT']}/json/") as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def has_worker(self) -> bool:
         with suppress(OSError, ValueError):
-            return [each["state"] for each in self.asked_of_master()["workers"]] == ["ALIVE"]
+            return [each["state"] for each in self.master_state()["workers"]] == ["ALIVE"]
         return False
 
     def is_healthy(self) -> bool:
@@ -182,8 +182,10 @@ def test_an_instruction_goes_through_the_services_and_its_session_runs_on_the_wo
         ends = (JobRunStatus.SUCCEEDED, JobRunStatus.FAILED)
         wait_until(lambda: records.state("run").status in ends, END_SECONDS_MAX, every_seconds=0.5)
         assert records.state("run").status is JobRunStatus.SUCCEEDED, compose.log("dispatcher").read_text()
-        told = compose.asked_of_master()
-    assert [each["name"].startswith("lithify-run") for each in (*told["activeapps"], *told["completedapps"])] == [True]
+        master = compose.master_state()
+    assert [each["name"].startswith("lithify-run") for each in (*master["activeapps"], *master["completedapps"])] == [
+        True
+    ]
     rows = table.scan().to_table().select(["id", "value"]).to_pylist()
     found = sorted((row["id"], row["value"]) for row in rows)
     assert found == [(1, "old"), (2, "new"), (3, "old"), (4, "new")]

@@ -147,9 +147,9 @@ def test_its_health_check_turns_green_once_the_dispatcher_works(
     assert dispatcher.run(*check, variables=variables).returncode != 0, "nothing answers yet"
 
     log = tmp_path / "log.txt"
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         command = dispatcher.command(*dispatcher.config["Cmd"], variables=variables, enters=True)
-        process = subprocess.Popen(command, stdout=said, stderr=said)
+        process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
 
         def is_green_or_over() -> bool:

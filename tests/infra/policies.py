@@ -106,10 +106,10 @@ class Account:
             "s3:TlsVersion": "1.3",
             **request.context,
         }
-        asked = Request(request.action, request.resource, context)
-        if any(_applies(each, asked) for each in self._denials()):
+        in_context = Request(request.action, request.resource, context)
+        if any(_applies(each, in_context) for each in self._denials()):
             return False
-        return any(each["Effect"] == "Allow" and _applies(each, asked) for each in self.statements(role))
+        return any(each["Effect"] == "Allow" and _applies(each, in_context) for each in self.statements(role))
 
     def _denials(self) -> Iterator[dict[str, Any]]:
         for each in self._template["Resources"].values():

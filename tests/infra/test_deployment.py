@@ -78,12 +78,12 @@ def s3_endpoint_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @dataclass
 class Account:
-    """The stack of stage dev, with sessions in the dispatcher's own task, and what is told of it."""
+    """The stack of stage dev, with sessions in the dispatcher's own task, and the lines that are printed about it."""
 
     endpoint_url: str
     s3_endpoint_url: str
     http_port: int = field(default_factory=lambda: free_ports(1)[0])
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     @property
     def given(self) -> list[str]:
@@ -106,9 +106,9 @@ class Account:
         return StackInAccount(name, clients(REGION, self.endpoint_url), SystemClock(), poll_seconds=0.2)
 
     def run(self, verb: str, *more: str) -> list[str]:
-        self.said.clear()
-        run(verb, [*self.given, *more], lambda stage: self.stack(stack_name(stage)), self.said.append)
-        return list(self.said)
+        self.lines.clear()
+        run(verb, [*self.given, *more], lambda stage: self.stack(stack_name(stage)), self.lines.append)
+        return list(self.lines)
 
     def task(self) -> dict[str, Any]:
         definition = self.client("ecs").describe_task_definition(taskDefinition="lithify-dev-dispatcher")
@@ -147,7 +147,7 @@ def test_a_stack_is_created_changed_used_and_deleted(account: Account, tmp_path:
     assert all(line.startswith("Add ") for line in changes)
     assert any("AWS::StepFunctions::StateMachine" in line for line in changes)
     outputs = variables_of(account.run("up"))
-    assert account.run("env") == account.said
+    assert account.run("env") == account.lines
 
     assert visibility(account, outputs["LITHIFY_QUEUE_URL"]) == 120
     (change,) = (
@@ -242,8 +242,8 @@ def watch(account: Account, outputs: dict[str, str], folder: Path) -> None:
     """README's commands of "Watch it"."""
     block = re.search(r"^### Watch it\n.*?```sh\n(.*?)^```", README, re.S | re.M)
     assert block is not None
-    told, *reports = block[1].replace("\\\n", " ").splitlines()
-    words = [Template(word).substitute(outputs) for word in shlex.split(told)]
+    subscription, *reports = block[1].replace("\\\n", " ").splitlines()
+    words = [Template(word).substitute(outputs) for word in shlex.split(subscription)]
     assert words[:3] == ["aws", "sns", "subscribe"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
     made = account.client("sns").subscribe(

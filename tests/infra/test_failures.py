@@ -63,8 +63,8 @@ def failure(cloudformation: tuple[Any, Stubber], pages: Sequence[Sequence[tuple[
 
 def test_the_first_resource_that_failed_is_named_with_its_reason(cloudformation: tuple[Any, Stubber]) -> None:
     """On the last page, below the newer failures that followed from it."""
-    said = failure(cloudformation, [[SUMMED_UP, CANCELLED], [CAUSE, BEGUN]])
-    assert said == f"stack {NAME} is ROLLBACK_COMPLETE: Queue (AWS::SQS::Queue): {CAUSE[-1]}"
+    reason = failure(cloudformation, [[SUMMED_UP, CANCELLED], [CAUSE, BEGUN]])
+    assert reason == f"stack {NAME} is ROLLBACK_COMPLETE: Queue (AWS::SQS::Queue): {CAUSE[-1]}"
 
 
 def test_of_two_causes_the_older_one_is_named(cloudformation: tuple[Any, Stubber]) -> None:
@@ -76,13 +76,13 @@ def test_a_failure_of_an_earlier_operation_is_not_named(cloudformation: tuple[An
     """CloudFormation answers the events of all operations of the last 90 days."""
     earlier = ("Topic", "AWS::SNS::Topic", "CREATE_FAILED", "limit exceeded")
     updating = (NAME, "AWS::CloudFormation::Stack", "UPDATE_IN_PROGRESS", "User Initiated")
-    said = failure(cloudformation, [[SUMMED_UP, CAUSE, updating, earlier, BEGUN]])
-    assert said.endswith(f"Queue (AWS::SQS::Queue): {CAUSE[-1]}")
+    reason = failure(cloudformation, [[SUMMED_UP, CAUSE, updating, earlier, BEGUN]])
+    assert reason.endswith(f"Queue (AWS::SQS::Queue): {CAUSE[-1]}")
 
 
 def test_without_a_cause_among_the_events_that_is_said(cloudformation: tuple[Any, Stubber]) -> None:
-    said = failure(cloudformation, [[SUMMED_UP, BEGUN]])
-    assert said == f"stack {NAME} is ROLLBACK_COMPLETE: no event says why"
+    reason = failure(cloudformation, [[SUMMED_UP, BEGUN]])
+    assert reason == f"stack {NAME} is ROLLBACK_COMPLETE: no event says why"
 
 
 def test_events_that_cannot_be_read_do_not_hide_the_failure(cloudformation: tuple[Any, Stubber]) -> None:

@@ -270,8 +270,8 @@ def test_every_role_is_tried_both_ways(account: Account) -> None:
 def test_without_encryption_on_the_way_nothing_is_served(account: Account) -> None:
     plain = {"aws:SecureTransport": "false"}
     for text in ("s3:GetObject STATE/state/job_runs/run/result.json", "sqs:ReceiveMessage QUEUE", "sns:Publish TOPIC"):
-        asked = request_of(account, text)
-        assert not account.allows(role(account, "DispatcherRole"), Request(asked.action, asked.resource, plain))
+        request = request_of(account, text)
+        assert not account.allows(role(account, "DispatcherRole"), Request(request.action, request.resource, plain))
 
 
 def test_on_serverless_a_dispatcher_ends_job_runs_of_its_deployment_only(serverless: Account) -> None:
@@ -284,8 +284,8 @@ def test_on_serverless_a_dispatcher_ends_job_runs_of_its_deployment_only(serverl
     passed = {"iam:PassedToService": "emr-serverless.amazonaws.com"}
     assert serverless.allows(dispatcher, Request("iam:PassRole", serverless.arn(job), passed))
     assert not serverless.allows(dispatcher, Request("iam:PassRole", serverless.arn(dispatcher), passed))
-    asked = Request("emr-serverless:StartJobRun", application, {f"aws:RequestTag/{DEPLOYMENT_TAG}": "other"})
-    assert not serverless.allows(dispatcher, asked)
+    request = Request("emr-serverless:StartJobRun", application, {f"aws:RequestTag/{DEPLOYMENT_TAG}": "other"})
+    assert not serverless.allows(dispatcher, request)
 
 
 def test_a_key_of_the_account_s_choice_may_be_used_by_dispatcher_and_job(serverless: Account) -> None:

@@ -26,8 +26,8 @@ def section(title: str) -> str:
 
 def test_the_table_of_permissions_is_the_template_s() -> None:
     lines = list(permission_table(parts_of("dev"), synthesised("dev")))
-    told = [line for line in section("Permissions").splitlines() if line.startswith("|")]
-    assert told == lines, "\n".join(["README's table should be:", *lines])
+    rows = [line for line in section("Permissions").splitlines() if line.startswith("|")]
+    assert rows == lines, "\n".join(["README's table should be:", *lines])
 
 
 def test_readme_says_what_a_deletion_keeps_and_destroys() -> None:
@@ -79,8 +79,8 @@ def test_every_block_of_commands_is_run_or_says_why_it_needs_an_account() -> Non
 def test_the_idle_cost_adds_up() -> None:
     table = README.partition("| what | arithmetic | USD a month |")[2].partition("\n\n")[0]
     lines = [float(line.split("|")[3]) for line in table.splitlines()[2:] if line.startswith("|")]
-    told = re.search(r"costs about (\d+) US dollars a month", README)
-    assert told is not None
-    assert round(sum(lines)) == int(told[1])
+    stated = re.search(r"costs about (\d+) US dollars a month", README)
+    assert stated is not None
+    assert round(sum(lines)) == int(stated[1])
     assert lines[0] == round(2 * (0.5 * 0.04048 + 2 * 0.004445) * 730, 2)
     assert lines[1] == round(2 * 0.005 * 730, 2)

@@ -76,9 +76,9 @@ def test_a_listener_hears_of_sessions_in_this_process(lake: DeltaCatalog) -> Non
 
 
 def test_the_command_has_a_line_for_each_round_in_this_process(lake: DeltaCatalog, command: Command) -> None:
-    said = command("compact", TABLE, "-k", "id", "--lake", lake.location.root_uri)
-    assert said.exit_code == 0
-    lines = [line.split("s  ", 1)[1] for line in said.err.splitlines() if "committed" in line]
+    result = command("compact", TABLE, "-k", "id", "--lake", lake.location.root_uri)
+    assert result.exit_code == 0
+    lines = [line.split("s  ", 1)[1] for line in result.err.splitlines() if "committed" in line]
     assert lines == [f"day={day} ({day} of 2): round 1 of 1 committed, 4 delta rows done" for day in ("1", "2")]
 
 
@@ -98,7 +98,7 @@ def test_the_last_round_is_told_in_one_entry_with_the_success_and_earlier_ones_w
     )
     (session,) = result.sessions
     log = DurableLog(lake.store, SessionFolder(result.job_run_id, session.session_id).log, SESSION_LOG, SystemClock())
-    told = [[action.action for action in entry.actions] for entry in log.entries()]
-    of_rounds = [entry for entry in told if entry != ["expected_sla_changed"]]
+    actions = [[action.action for action in entry.actions] for entry in log.entries()]
+    of_rounds = [entry for entry in actions if entry != ["expected_sla_changed"]]
     assert session.rounds == 2
     assert of_rounds == [["session_started"], ["round_done"], ["round_done", "session_succeeded"]]

@@ -62,7 +62,7 @@ def compact(proxy: Proxy, prefix: str) -> None:
     compactor.compact(TABLE, {"id"}, delta_catalog_client=catalog(proxy, prefix), rows_per_compacted_file=10_000)
 
 
-TROUBLE = {
+FAULTS = {
     "bodies cut short": Weather("body cut", every=6),
     "resets": Weather("reset", every=6),
     "answers lost": Weather("answer cut", every=9),
@@ -72,15 +72,15 @@ TROUBLE = {
 
 
 @pytest.mark.usefixtures("fair_afterwards")
-@pytest.mark.parametrize("trouble", TROUBLE)
-def test_a_compaction_and_a_scan_end_right_in_spite_of(proxy: Proxy, trouble: str) -> None:
-    prefix = trouble.replace(" ", "-")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_compaction_and_a_scan_end_right_in_spite_of(proxy: Proxy, fault: str) -> None:
+    prefix = fault.replace(" ", "-")
     written(proxy, prefix)
     proxy.count_anew()
-    proxy.set_weather(TROUBLE[trouble], "s3")
+    proxy.set_weather(FAULTS[fault], "s3")
 
     compact(proxy, prefix)
     assert_right(proxy, prefix)
 
-    if TROUBLE[trouble].harm != "none":
+    if FAULTS[fault].harm != "none":
         assert sum(proxy.harmed.values()) >= 3

@@ -54,7 +54,7 @@ def compact(lake: DeltaCatalog) -> None:
     compactor.compact(TABLE, {"id"}, delta_catalog_client=lake, rows_per_compacted_file=ROWS // COMPACTED_FILES)
 
 
-def asked(proxy: Proxy, of: str = "") -> dict[str, int]:
+def requests_by_operation(proxy: Proxy, of: str = "") -> dict[str, int]:
     counted: dict[str, int] = {}
     for seen in proxy.seen():
         if of in seen.request.target:
@@ -75,7 +75,7 @@ def compacted(proxy: Proxy) -> str:
         table.append({}, rows_of(ids, "old"))
     proxy.count_anew()
     compact(lake)
-    assert "HEAD" not in asked(proxy)
+    assert "HEAD" not in requests_by_operation(proxy)
     return "compacted"
 
 
@@ -91,7 +91,7 @@ def test_an_incremental_run_reads_its_delta_the_rewritten_file_and_each_byte_of_
 
     compact(catalog(proxy, compacted))
 
-    counted = asked(proxy)
+    counted = requests_by_operation(proxy)
     assert "HEAD" not in counted
     after = catalog(proxy, compacted).table(TABLE).stream({}).load().state.compacted
     assert after is not None
@@ -112,7 +112,7 @@ def test_a_scan_reads_each_file_s_end_and_its_columns_and_nothing_of_row_groups_
     table = catalog(proxy, compacted).table(TABLE)
     proxy.count_anew()
     assert table.scan().to_table().num_rows == ROWS
-    every = asked(proxy, ".parquet")
+    every = requests_by_operation(proxy, ".parquet")
     assert set(every) == {"GET range"}
     assert every["GET range"] <= 2 * COMPACTED_FILES
     whole = bytes_down(proxy, ".parquet")
@@ -222,7 +222,7 @@ def test_small_sessions_wait_for_the_store_side_by_side_and_each_is_told_of_in_i
     try:
         lake = catalog(proxy, "streams")
         result = compactor.compact(
-            TABLE, {"id"}, delta_catalog_client=lake, progress=lambda told: heard.append(told.number)
+            TABLE, {"id"}, delta_catalog_client=lake, progress=lambda progress: heard.append(progress.number)
         )
     finally:
         proxy.set_weather(Weather())
@@ -254,7 +254,7 @@ def test_a_first_session_asks_once_for_its_log_s_end_and_lists_no_streams_of_a_t
 
     compact(catalog(proxy, "ends"))
 
-    assert asked(proxy)["LIST"] == 1
+    assert requests_by_operation(proxy)["LIST"] == 1
     read = [seen for seen in proxy.seen() if seen.request.verb == "GET" and "streams/_/log/" in seen.request.target]
     ends = [seen for seen in read if seen.request.target.endswith("0002.json")]
     assert len(ends) == 1

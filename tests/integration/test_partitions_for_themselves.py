@@ -82,10 +82,10 @@ def test_the_command_shows_what_was_done_and_says_what_was_not(
     lake: DeltaCatalog, orders: Table, command: Command
 ) -> None:
     orders.append(BAD, pa.table({"v": ["no key"]}))
-    said = command("compact", TABLE_ID, "-k", "id", "--lake", lake.location.root_uri, "--output", "json")
-    assert said.exit_code == 2
-    assert "day=2: there is no primary key column 'id'" in said.err
-    answer = json.loads(said.out)
+    result = command("compact", TABLE_ID, "-k", "id", "--lake", lake.location.root_uri, "--output", "json")
+    assert result.exit_code == 2
+    assert "day=2: there is no primary key column 'id'" in result.err
+    answer = json.loads(result.out)
     assert [each["partition"] for each in answer["sessions"]] == [GOOD, ALSO_GOOD]
     assert [each["partition"] for each in answer["failures"]] == [BAD]
     assert rows_of(orders) == [("1", 1, "b"), ("3", 1, "b")]

@@ -142,7 +142,9 @@ def test_a_proxy_in_a_process_of_its_own_counts_and_delays_alike(server_url: str
         assert time.monotonic() - begun >= 0.05
         (traffic,) = proxy.counted().values()
         assert (traffic.requests, traffic.bytes_down) == (1, 10)
-        assert [(seen.request.operation, seen.asked) for seen in proxy.seen()] == [("GET range", "bytes=10-19")]
+        assert [(seen.request.operation, seen.requested_range) for seen in proxy.seen()] == [
+            ("GET range", "bytes=10-19")
+        ]
 
 
 def test_of_a_harm_to_every_third_request_two_thirds_pass(proxy: Proxy) -> None:

@@ -59,7 +59,7 @@ def run_together(lake: DeltaCatalog, shape: Shape, max_rows_per_round: int | Non
     sort_keys = tuple(SortKey(column=column, order=SortOrder(order)) for column, order in shape.sort_keys)
     small = []
     for destination in (TABLE_ID, ELSEWHERE):
-        asked = JobRunSpec(
+        spec = JobRunSpec(
             job_run_id=f"{name}-{destination}",
             source_table_id=TABLE_ID,
             primary_keys=tuple(shape.primary_keys),
@@ -68,7 +68,7 @@ def run_together(lake: DeltaCatalog, shape: Shape, max_rows_per_round: int | Non
             destination_compacted_table_id=destination,
             max_rows_per_round=max_rows_per_round,
         )
-        for pinned in pin_sessions(asked, lake):
+        for pinned in pin_sessions(spec, lake):
             planned = plan_in_one_task(pinned.spec, lake, RESOURCES)
             small += [planned] if isinstance(planned, SmallSession) else []
     if not small:

@@ -25,20 +25,20 @@ deliveries = st.lists(
 @given(deliveries, st.randoms(use_true_random=False))
 @settings(max_examples=6, deadline=None)
 def test_one_to_five_deliveries_to_three_dispatchers_commit_exactly_one_run(
-    asked: list[tuple[list[int], bool]], chance: object
+    requested: list[tuple[list[int], bool]], chance: object
 ) -> None:
     """`asked`: of each instruction, which dispatchers get it, and whether as one message or as one each."""
     with tempfile.TemporaryDirectory() as folder:
         desks = [Desk(Path(folder))]
         desks += [desks[0].second(owner=owner) for owner in OWNERS[1:]]
-        for number in range(len(asked)):
+        for number in range(len(requested)):
             desks[0].append([{"id": number}], table=f"ACME.T{number}.V1")
-        todo = [(number, to) for number, (takers, _) in enumerate(asked) for to in takers]
+        todo = [(number, to) for number, (takers, _) in enumerate(requested) for to in takers]
         chance.shuffle(todo)  # type: ignore[attr-defined]
         sent: dict[int, str] = {}
         for number, to in todo:
             body = json.dumps(instruction(job_run_id=f"run-{number}", source_table_id=f"ACME.T{number}.V1"))
-            is_one_message = asked[number][1]
+            is_one_message = requested[number][1]
             if is_one_message and number in sent:  # the queue delivers it again
                 origin = Origin(message_id=sent[number], sent_at_ms=0).render().decode()
                 desks[0].queue.send(body, {ORIGIN_ATTRIBUTE: MessageAttribute("String", origin)})
@@ -47,7 +47,7 @@ def test_one_to_five_deliveries_to_three_dispatchers_commit_exactly_one_run(
             _deliver(desks[to])
             desks[to].tick()
         wait_until(lambda: _is_done(desks), every_seconds=0.001)
-        for number in range(len(asked)):
+        for number in range(len(requested)):
             _check(desks[0], number)
         assert desks[0].records.open_job_run_ids() == []
         for desk in desks:

@@ -242,7 +242,7 @@ class NodeQueue:
         self.deliveries_max = queue.deliveries_max
 
     def receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
-        self._world.trouble("the queue does not answer")
+        self._world.may_fail("the queue does not answer")
         messages = self._queue.receive(self._world.chance.randint(1, messages_max), 0, visibility_seconds)
         if self._world.happens(0.01):
             raise Unavailable("the answer of the queue was lost")
@@ -274,7 +274,7 @@ class NodeQueue:
 
     def _act(self, what: str, name: str, act: Callable[[], None]) -> None:
         world = self._world
-        world.trouble("the queue does not answer")
+        world.may_fail("the queue does not answer")
         world.meet(self._process, what, after=False)
         act()
         world.note(self._process.name, what, name)
@@ -293,13 +293,13 @@ class NodeTopic:
     def publish(self, events: Sequence[Event]) -> None:
         world = self._world
         world.scheduler.check()
-        world.trouble("the topic does not answer")
+        world.may_fail("the topic does not answer")
         if world.topic_hangs:
             world.scheduler.sleep(30.0)
             raise Unavailable("the topic hangs")
         world.meet(self._process, "topic", after=False)
         for event in events:
-            world.told(event)
+            world.published(event)
         world.note(self._process.name, "topic", ",".join(event.id for event in events))
         world.meet(self._process, "topic", after=True)
         if world.happens(0.01):
@@ -659,7 +659,7 @@ class World:
             return False
         return self.chance.random() < probability * self._fault_factor
 
-    def trouble(self, reason: str) -> None:
+    def may_fail(self, reason: str) -> None:
         if self.scheduler.now < self._denied_until:
             raise Denied("the credentials have expired")
         if self.happens(0.01):
@@ -702,7 +702,7 @@ class World:
     def loses(self, key: str) -> bool:
         return Ask.LOSE_A_RECORD in self._asks and key.endswith("/log/00000000000000000002.json") and "history" in key
 
-    def told(self, event: Event) -> None:
+    def published(self, event: Event) -> None:
         if Ask.LOSE_AN_EVENT in self._asks and event.type == "lithify.job_run.started.v1":
             return
         body = event.render()
@@ -722,7 +722,7 @@ class World:
             self.note("commit", *done)
 
     def plan(self, spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
-        self.trouble("the lake does not answer")
+        self.may_fail("the lake does not answer")
         table_id = spec.job_run.source_table_id
         if table_id not in self._plans:
             planned = plan_for_cluster(spec, self.lake, RESOURCES, None)
@@ -871,8 +871,8 @@ class World:
     def _has_event(self, job_run_id: str, name: str) -> bool:
         if not self._names:
             for body in self.events.values():
-                told = json.loads(body)
-                self._names[told["jobrunid"]].add(told["type"])
+                event = json.loads(body)
+                self._names[event["jobrunid"]].add(event["type"])
         return f"lithify.job_run.{name}.v1" in self._names[job_run_id]
 
     @property

@@ -25,11 +25,11 @@ class SeedResult:
 def run_seeds(first: int, last: int, processes: int = 1, asks: Sequence[str] = ()) -> Iterator[SeedResult]:
     """As they end; each process takes an equal part, in one piece: heavy seeds have numbers that end alike."""
     bounds = [first + (last + 1 - first) * number // processes for number in range(processes + 1)]
-    asked = [argument for ask in asks for argument in ("--ask", ask)]
+    options = [argument for ask in asks for argument in ("--ask", ask)]
     command = [sys.executable, "-m", "tests.simulation.run_dispatchers"]
     running = [
         subprocess.Popen(
-            [*command, str(begin), str(end - 1), *asked],
+            [*command, str(begin), str(end - 1), *options],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdout=subprocess.PIPE,
@@ -54,5 +54,5 @@ def run_seeds(first: int, last: int, processes: int = 1, asks: Sequence[str] = (
 
 
 def _parse(line: str) -> SeedResult:
-    seed, digest, said = line.rstrip("\n").split(" ", 2)
-    return SeedResult(int(seed), digest, None if said == "right" else said.removeprefix("WRONG: "))
+    seed, digest, verdict = line.rstrip("\n").split(" ", 2)
+    return SeedResult(int(seed), digest, None if verdict == "right" else verdict.removeprefix("WRONG: "))

@@ -22,7 +22,7 @@ def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_see
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("broken", "seed", "said"),
+    ("broken", "seed", "violation"),
     [
         (Ask.LOSE_AN_EVENT, 2, "was never told to be started"),
         (Ask.COMMIT_TWICE, 2, "with 2 commits"),
@@ -31,7 +31,7 @@ def test_every_instruction_of_simulated_dispatchers_is_run_once_and_the_same_see
         (Ask.TAKE_ANY_TURN, 2, "a session of one destination at work at once"),
     ],
 )
-def test_the_simulation_sees_what_is_broken_on_purpose(broken: Ask, seed: int, said: str) -> None:
+def test_the_simulation_sees_what_is_broken_on_purpose(broken: Ask, seed: int, violation: str) -> None:
     (result,) = run_seeds(seed, seed, asks=[broken])
     assert result.wrong is not None
-    assert said in result.wrong
+    assert violation in result.wrong

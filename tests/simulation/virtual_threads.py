@@ -117,15 +117,15 @@ class Scheduler:
 
     def run(self, until: float, is_done: Callable[[], bool], every: float) -> None:
         """Runs until `is_done`, which is checked at each interval `every`, or until the time is over."""
-        asked_at = self.now
+        checked_at = self.now
         while self._due and self._due[0][0] <= until:
             self.now, _, due = heapq.heappop(self._due)
             if isinstance(due, Task):
                 self._resume(due)
             else:
                 due()
-            if self.now - asked_at >= every:
-                asked_at = self.now
+            if self.now - checked_at >= every:
+                checked_at = self.now
                 if is_done():
                     return
 

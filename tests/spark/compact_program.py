@@ -23,11 +23,11 @@ def command_to_compact(lake: StoreLocation, table_id: str, primary_keys: list[st
 
 
 def main(document: str) -> None:
-    asked = json.loads(document)
-    place = StoreLocation(**asked["lake"])
+    request = json.loads(document)
+    place = StoreLocation(**request["lake"])
     lake = DeltaCatalog.open(place.root_uri, endpoint_url=place.endpoint_url, region=place.region)
     with local_spark("lithify tests") as spark:
-        result = compact(delta_catalog_client=lake, engine=SparkEngine(spark), **asked["compact"])
+        result = compact(delta_catalog_client=lake, engine=SparkEngine(spark), **request["compact"])
     sys.stdout.write(result.model_dump_json(exclude={"sessions": {"__all__": {"completions"}}}) + "\n")
 
 

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     wrong = 0
     with ExitStack() as stack:
         stack.enter_context(aws_environment())
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         server = stack.enter_context(seaweedfs_server(folder / "seaweedfs"))
         proxy = stack.enter_context(proxy_before(server))
         spark = stack.enter_context(_local_cluster())
-        for number in range(asked.seed, asked.seed + asked.rounds):
+        for number in range(options.seed, options.seed + options.rounds):
             found = _round(spark, server, proxy, random.Random(number))
             wrong += not found["right"]
             sys.stdout.write(json.dumps({"round": number, **found}) + "\n")
@@ -236,7 +236,7 @@ def _found(
         ["id"],
         [("time", "ascending")],
     )
-    said = [f"{type(error).__name__}: {error}"[:500] for error in failures]
+    reasons = [f"{type(error).__name__}: {error}"[:500] for error in failures]
     problems: list[str] = []
     rows_right = False
     if not failures:
@@ -247,7 +247,7 @@ def _found(
         "right": rows_right and not problems and not failures,
         "rows": len(expected),
         "problems": problems[:5],
-        "failures": said,
+        "failures": reasons,
     }
 
 

@@ -42,8 +42,8 @@ def test_a_topic_is_told_of_rounds_and_of_the_end(
         messages = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", [])
     events = sorted((json.loads(message["Body"]) for message in messages), key=lambda event: str(event["sequence"]))
     # A prediction that the pace has proved wrong is told too; whether it was is the machine's affair.
-    told = [event["type"] for event in events if "expected_sla_changed" not in event["type"]]
-    assert told == [
+    types = [event["type"] for event in events if "expected_sla_changed" not in event["type"]]
+    assert types == [
         "lithify.session.started.v1",
         "lithify.session.round_completed.v1",
         "lithify.session.round_completed.v1",

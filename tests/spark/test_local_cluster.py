@@ -43,9 +43,9 @@ def test_a_table_compacts_on_executors_in_processes_of_their_own(tmp_path: Path)
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4_000:]
-    said = json.loads(ended.stdout.splitlines()[-1])
-    assert len({process for process, _ in said["places"]}) == 2, "there are two executors"
-    assert str(elsewhere) not in {folder for _, folder in said["places"]}
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    assert len({process for process, _ in answer["places"]}) == 2, "there are two executors"
+    assert str(elsewhere) not in {folder for _, folder in answer["places"]}
 
     deltas = [delta for deltas in cluster_program.RUNS for delta in deltas]
     expected = surviving_rows(

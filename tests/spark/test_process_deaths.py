@@ -35,8 +35,8 @@ def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    with (folder / "said").open("wb") as said:
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+    with (folder / "said").open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         tree: list[psutil.Process] = []
         try:
             yield process

@@ -52,15 +52,15 @@ def test_a_missing_key_column_is_named_with_the_nearest_there_is(
     run = partial(
         compact, TABLE_ID, {"idd", "valu"}, delta_catalog_client=lake, destination_compacted_table_id="ACME.OTHER.V1"
     )
-    said = refused(lake, run)
-    assert "there is no primary key column 'idd' in the data: did you mean 'id'?" in said
-    assert "there is no primary key column 'valu' in the data: did you mean 'value'?" in said
+    reason = refused(lake, run)
+    assert "there is no primary key column 'idd' in the data: did you mean 'id'?" in reason
+    assert "there is no primary key column 'valu' in the data: did you mean 'value'?" in reason
 
 
 def test_a_file_without_the_key_column_is_named(lake: DeltaCatalog, compacted: Table, compact_orders: Compact) -> None:
     delta = compacted.append({}, pa.table({"value": ["x"]}))
-    said = refused(lake, compact_orders)
-    assert said == f"{lake.location.root_uri}/{delta.files[0].path} lacks primary key column 'id': it has value"
+    reason = refused(lake, compact_orders)
+    assert reason == f"{lake.location.root_uri}/{delta.files[0].path} lacks primary key column 'id': it has value"
 
 
 def test_a_delete_without_the_key_column_is_named(
@@ -71,7 +71,7 @@ def test_a_delete_without_the_key_column_is_named(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         (
             {"sort_keys": [("time", "ascending"), ("time", "descending")]},
@@ -92,9 +92,9 @@ def test_a_delete_without_the_key_column_is_named(
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_an_argument_that_can_never_work_is_refused(
-    options: dict[str, object], said: str, lake: DeltaCatalog, compacted: Table, compact_orders: Compact
+    options: dict[str, object], reason: str, lake: DeltaCatalog, compacted: Table, compact_orders: Compact
 ) -> None:
-    assert said in refused(lake, partial(compact_orders, **options))
+    assert reason in refused(lake, partial(compact_orders, **options))
 
 
 def test_every_reason_is_given_at_once(lake: DeltaCatalog, compacted: Table, compact_orders: Compact) -> None:
@@ -127,9 +127,9 @@ def test_columns_that_cannot_be_reconciled_are_named_with_file_and_both_types(
 ) -> None:
     delta = compacted.append({}, pa.table({"id": [4], "value": ["d"]}))
     write_again(lake, delta, pa.table({"id": [4], "value": ["d"], "time": ["noon"]}))
-    said = refused(lake, compact_orders)
-    assert said.startswith("column 'time' is int64 in ")
-    assert f"but string in {lake.location.root_uri}/{delta.files[0].path}: no type holds both exactly" in said
+    reason = refused(lake, compact_orders)
+    assert reason.startswith("column 'time' is int64 in ")
+    assert f"but string in {lake.location.root_uri}/{delta.files[0].path}: no type holds both exactly" in reason
 
 
 def test_columns_that_cannot_be_reconciled_do_not_matter_in_a_delete_unless_they_are_keys(
@@ -143,7 +143,7 @@ def test_columns_that_cannot_be_reconciled_do_not_matter_in_a_delete_unless_they
 
 
 @pytest.mark.parametrize(
-    ("types", "said"),
+    ("types", "reason"),
     [
         ({"a": pa.binary(30), "b": pa.binary(3)}, "the sort keys take 33 bytes (a 30, b 3): at most 32 are allowed"),
         (
@@ -156,11 +156,11 @@ def test_columns_that_cannot_be_reconciled_do_not_matter_in_a_delete_unless_they
     ids=["33 bytes", "decimals", "text", "nested"],
 )
 def test_sort_keys_that_the_index_cannot_hold_are_refused_with_their_width(
-    types: dict[str, pa.DataType], said: str, lake: DeltaCatalog, orders: Table, compact_orders: Compact
+    types: dict[str, pa.DataType], reason: str, lake: DeltaCatalog, orders: Table, compact_orders: Compact
 ) -> None:
     columns = {name: pa.nulls(1, kind) for name, kind in types.items()}
     orders.append({}, pa.table({"id": [1], **columns}))
-    assert said in refused(lake, partial(compact_orders, sort_keys=[(name, "ascending") for name in types]))
+    assert reason in refused(lake, partial(compact_orders, sort_keys=[(name, "ascending") for name in types]))
 
 
 def test_sort_keys_of_exactly_32_bytes_are_taken(lake: DeltaCatalog, orders: Table, compact_orders: Compact) -> None:
@@ -173,10 +173,10 @@ def test_a_column_that_the_output_s_format_cannot_hold_is_refused_before_anythin
     lake: DeltaCatalog, orders: Table, compact_orders: Compact
 ) -> None:
     orders.append({}, pa.table({"id": [1], "at": pa.array([1], pa.time64("us")), "bytes": pa.array([b"x"])}))
-    said = refused(lake, partial(compact_orders, compacted_file_content_type="orc"))
-    assert said == "a orc file cannot hold column 'at' of type time64[us]: choose parquet or feather"
-    said = refused(lake, partial(compact_orders, compacted_file_content_type="csv"))
-    assert said == "a csv file cannot hold column 'bytes' of type binary: choose parquet or feather"
+    reason = refused(lake, partial(compact_orders, compacted_file_content_type="orc"))
+    assert reason == "a orc file cannot hold column 'at' of type time64[us]: choose parquet or feather"
+    reason = refused(lake, partial(compact_orders, compacted_file_content_type="csv"))
+    assert reason == "a csv file cannot hold column 'bytes' of type binary: choose parquet or feather"
 
 
 def test_a_nested_key_column_is_refused_with_its_type(
@@ -189,12 +189,12 @@ def test_a_nested_key_column_is_refused_with_its_type(
 def test_other_keys_than_the_index_was_built_for_are_refused(
     lake: DeltaCatalog, compacted: Table, compact_orders: Compact
 ) -> None:
-    said = refused(lake, partial(compact_orders, sort_keys=[("time", "ascending")]))
-    assert said == (
+    reason = refused(lake, partial(compact_orders, sort_keys=[("time", "ascending")]))
+    assert reason == (
         "the index was built for sort keys [], not ['time ascending']: compact into another destination table"
     )
-    said = refused(lake, partial(compact, TABLE_ID, {"id", "value"}, delta_catalog_client=lake))
-    assert said == (
+    reason = refused(lake, partial(compact, TABLE_ID, {"id", "value"}, delta_catalog_client=lake))
+    assert reason == (
         "the index was built for primary keys ['id'], not ['id', 'value']: compact into another destination table"
     )
 
@@ -258,11 +258,12 @@ def test_workers_that_cannot_import_lithify_are_one_sentence_that_names_their_py
 ) -> None:
     with pytest.raises(Invalid) as refusal:
         compact_orders()
-    said = str(refusal.value)
-    assert "\n" not in said
-    assert said.startswith(f"Spark's workers run the Python '{without_lithify}', which cannot run Lithify: No module")
+    reason = str(refusal.value)
+    assert "\n" not in reason
+    assert reason.startswith(f"Spark's workers run the Python '{without_lithify}', which cannot run Lithify: No module")
     assert (
-        f"set PYSPARK_PYTHON to a Python {sys.version_info.major}.{sys.version_info.minor} in which Lithify is" in said
+        f"set PYSPARK_PYTHON to a Python {sys.version_info.major}.{sys.version_info.minor} in which Lithify is"
+        in reason
     )
 
 

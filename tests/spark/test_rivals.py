@@ -34,10 +34,10 @@ from tests.fakes.doomed_store import DoomedStore
 pytestmark = pytest.mark.spark
 
 
-def ends_told(plan: SessionPlan, lake: Lake) -> list[object]:
+def logged_ends(plan: SessionPlan, lake: Lake) -> list[object]:
     """How often, and how, the session log says that the session has ended."""
-    said = [action for entry in session_log(plan, lake.store()).entries() for action in entry.actions]
-    return [action for action in said if isinstance(action, SessionSucceeded | SessionFailed)]
+    actions = [action for entry in session_log(plan, lake.store()).entries() for action in entry.actions]
+    return [action for action in actions if isinstance(action, SessionSucceeded | SessionFailed)]
 
 
 @pytest.mark.parametrize("point", ["the rehash is committed", "round 1 is committed", "round 3 is committed"])
@@ -60,7 +60,7 @@ def test_of_two_job_runs_the_one_that_commits_second_is_fenced_and_writes_nothin
     check_session_log(lake, plans[0], [1])
     done = [action.session_id for _, action in commits(lake)][before:]
     assert done == ["run 1.1"] * (COMMITS[point] - 1) + ["run 2.1"] * (1 + ROUNDS - COMMITS[point] + 1)
-    assert ends_told(first, lake) == []
+    assert logged_ends(first, lake) == []
     assert len(uncommitted(lake)) == 1, "only what the first had written when it was overtaken is left"
 
 

@@ -88,9 +88,9 @@ def test_the_manifest_says_what_is_in_the_archive_and_where_it_can_run(around: S
 
 
 def test_the_readme_on_standalone_spark_has_the_commands_that_were_run(around: Surroundings) -> None:
-    said = README.partition("<!-- tested: standalone -->\n```sh\n")[2].partition("```")[0].splitlines()
-    assert said[0] == "lithify archive lithify.tar.gz"
-    assert said[1].startswith("lithify dispatch --master-url spark://")
+    commands = README.partition("<!-- tested: standalone -->\n```sh\n")[2].partition("```")[0].splitlines()
+    assert commands[0] == "lithify archive lithify.tar.gz"
+    assert commands[1].startswith("lithify dispatch --master-url spark://")
     run = Run(around, 99)
     process = run.dispatcher()
     try:
@@ -99,4 +99,4 @@ def test_the_readme_on_standalone_spark_has_the_commands_that_were_run(around: S
     finally:
         process.kill()
         process.wait()
-    assert set(re.findall(r"--[a-z-]+", said[1])) <= set(command)
+    assert set(re.findall(r"--[a-z-]+", commands[1])) <= set(command)

@@ -20,8 +20,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def test_a_stopped_executor_that_goes_on_harms_nothing_of_its_replacement() -> None:
     """One round; `python -m tests.spark.stopped_executors --rounds 20` runs more, of other seeds."""
     command = [sys.executable, "-m", stopped_executors.__name__, "--seed", str(STOPPED_WHILE_IT_WRITES)]
-    said = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
-    (found,) = [json.loads(line) for line in said.stdout.splitlines()]
-    assert found["right"], (found, said.stderr[-2_000:])
-    assert said.returncode == 0
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    (found,) = [json.loads(line) for line in result.stdout.splitlines()]
+    assert found["right"], (found, result.stderr[-2_000:])
+    assert result.returncode == 0
     assert found["stopped"] != "nothing"

@@ -100,9 +100,9 @@ def test_an_index_file_in_another_one_s_place_is_noticed(options: Options, pendi
     first, *others = side.stream.index_files
     other = next(file for file in others if file.hash_bucket != first.hash_bucket)
     side.path_of(first).write_bytes(side.path_of(other).read_bytes())
-    said = fails_without_a_trace(pending_lake, options, engine)
+    reason = fails_without_a_trace(pending_lake, options, engine)
     found = zlib.crc32(side.path_of(other).read_bytes())
-    assert said == (
+    assert reason == (
         f"file://{side.path_of(first)} is damaged: its CRC-32 is {found:08x}, but the log says {first.crc32:08x}"
     )
 

@@ -208,10 +208,10 @@ def test_it_is_remembered_by_checkpoints_and_those_of_before_are_read(
 
 def test_the_command_takes_a_delta_back(lake: DeltaCatalog, orders: Table, command: Command) -> None:
     place = ("--lake", lake.location.root_uri)
-    said = command("table", "retract", ORDERS, "--delta", "bad", *place, "--output", "json")
-    assert (said.exit_code, json.loads(said.out)["retracted"]) == (0, True)
+    result = command("table", "retract", ORDERS, "--delta", "bad", *place, "--output", "json")
+    assert (result.exit_code, json.loads(result.out)["retracted"]) == (0, True)
     assert delta_ids(lake.table(ORDERS)) == ["good"]
     run(lake)
-    said = command("table", "retract", ORDERS, "--delta", "good", *place)
-    assert (said.exit_code, said.out) == (2, "")
-    assert "cannot be taken back" in said.err
+    result = command("table", "retract", ORDERS, "--delta", "good", *place)
+    assert (result.exit_code, result.out) == (2, "")
+    assert "cannot be taken back" in result.err

@@ -46,7 +46,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said(command: Command, lake: Path, verb: tuple[str, ...], form: str) -> str:
+def output_of(command: Command, lake: Path, verb: tuple[str, ...], form: str) -> str:
     if verb[0] == "status":
         arguments: tuple[str, ...] = ("status", "--state", str(lake / "state"))
         (lake / "state").mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def said(command: Command, lake: Path, verb: tuple[str, ...], form: str) -> str:
 def test_an_answer_ends_in_a_line_end_and_its_keys_are_words(
     command: Command, lake: Path, verb: tuple[str, ...], form: str
 ) -> None:
-    out = said(command, lake, verb, form)
+    out = output_of(command, lake, verb, form)
     assert out.endswith("\n") or (form == "jsonl" and not out)
     if form == "csv":
         keys = next(csv.reader(io.StringIO(out)))
@@ -76,9 +76,11 @@ def test_an_answer_ends_in_a_line_end_and_its_keys_are_words(
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_a_partition_has_one_spelling(command: Command, lake: Path, verb: tuple[str, ...]) -> None:
-    in_json = [value for key, value in pairs(json.loads(said(command, lake, verb, "json"))) if key == "partition"]
+    in_json = [value for key, value in pairs(json.loads(output_of(command, lake, verb, "json"))) if key == "partition"]
     in_csv = [
-        row["partition"] for row in csv.DictReader(io.StringIO(said(command, lake, verb, "csv"))) if "partition" in row
+        row["partition"]
+        for row in csv.DictReader(io.StringIO(output_of(command, lake, verb, "csv")))
+        if "partition" in row
     ]
     assert all(partition == DAY for partition in in_json)
     assert all(partition == f"day={DAY['day']}" for partition in in_csv)
@@ -87,8 +89,8 @@ def test_a_partition_has_one_spelling(command: Command, lake: Path, verb: tuple[
 def test_rows_come_out_of_csv_and_json_lines_as_they_went_in(command: Command, lake: Path) -> None:
     rows = [{"id": 1, "v": "[/]", **DAY}, {"id": 2, "v": '"\n', **DAY}]
     scan = ("table", "scan", TABLE)
-    lines = [json.loads(line) for line in said(command, lake, scan, "jsonl").splitlines()]
-    table = list(csv.DictReader(io.StringIO(said(command, lake, scan, "csv"))))
+    lines = [json.loads(line) for line in output_of(command, lake, scan, "jsonl").splitlines()]
+    table = list(csv.DictReader(io.StringIO(output_of(command, lake, scan, "csv"))))
     assert sorted(lines, key=lambda row: row["id"]) == rows
     assert sorted(table, key=lambda row: row["id"]) == [{**row, "id": str(row["id"])} for row in rows]
 

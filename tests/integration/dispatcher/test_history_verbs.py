@@ -50,9 +50,9 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def answer(command: Command, *arguments: str) -> dict[str, list[dict[str, object]]]:
-    said = command(*arguments, "-o", "json")
-    assert said.exit_code == 0, said.err
-    found: dict[str, list[dict[str, object]]] = json.loads(said.out)
+    result = command(*arguments, "-o", "json")
+    assert result.exit_code == 0, result.err
+    found: dict[str, list[dict[str, object]]] = json.loads(result.out)
     return found
 
 
@@ -78,7 +78,7 @@ def test_the_history_has_every_job_run_that_has_ended_the_latest_first(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--since", "yesterday"), "--since 'yesterday' is no day"),
         (("--since", "2026-11-02", "--until", "2026-11-01"), "is after"),
@@ -86,11 +86,11 @@ def test_the_history_has_every_job_run_that_has_ended_the_latest_first(
     ],
 )
 def test_meaningless_options_are_refused(
-    desk: Desk, tmp_path: Path, command: Command, arguments: tuple[str, ...], said: str
+    desk: Desk, tmp_path: Path, command: Command, arguments: tuple[str, ...], message: str
 ) -> None:
     refused = command("history", "--state", str(tmp_path / "state"), *arguments)
     assert refused.exit_code == 2
-    assert said in refused.err
+    assert message in refused.err
 
 
 def test_status_shows_the_latest_that_have_ended_and_says_where_the_others_are(
@@ -98,9 +98,9 @@ def test_status_shows_the_latest_that_have_ended_and_says_where_the_others_are(
 ) -> None:
     state = ("--state", str(tmp_path / "state"))
     assert len(answer(command, "status", *state)["job_runs"]) == 3
-    said = command("status", *state, "--last", "1")
-    assert "second" in said.out
-    assert "`lithify history` shows all" in said.out
+    result = command("status", *state, "--last", "1")
+    assert "second" in result.out
+    assert "`lithify history` shows all" in result.out
 
 
 def test_clean_tells_first_and_deletes_when_it_is_told_to(desk: Desk, tmp_path: Path, command: Command) -> None:

@@ -50,14 +50,14 @@ def test_a_loop_that_is_stuck_is_not_live_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "kind"),
+    ("error", "kind"),
     [(Unavailable("the bucket does not answer"), "Unavailable"), (Denied("ExpiredToken"), "Denied")],
 )
-def test_an_unreachable_service_is_not_ready_but_live(trouble: Exception, kind: str) -> None:
-    seen = observed(troubles={"state": trouble})
+def test_an_unreachable_service_is_not_ready_but_live(error: Exception, kind: str) -> None:
+    seen = observed(troubles={"state": error})
     answer = answer_to("/ready", seen)
     assert answer.status == 503
-    assert json.loads(answer.body)["troubles"] == {"state": {"error_kind": kind, "reason": str(trouble)}}
+    assert json.loads(answer.body)["troubles"] == {"state": {"error_kind": kind, "reason": str(error)}}
     assert answer_to("/live", seen).status == 200
 
 
@@ -125,10 +125,10 @@ def test_a_state_that_is_not_reached_is_a_trouble_until_it_is(tmp_path: Path) ->
     desk = Desk(tmp_path, clock=clock, state=store)
     store.fail("list", OPEN_JOB_RUNS, times=None, error=Denied)
     desk.controller.tick()
-    assert isinstance(desk.controller.trouble, Denied)
+    assert isinstance(desk.controller.last_error, Denied)
     store.heal()
     desk.controller.tick()
-    assert desk.controller.trouble is None
+    assert desk.controller.last_error is None
     desk.close()
 
 

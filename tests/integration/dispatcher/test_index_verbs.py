@@ -29,9 +29,9 @@ def lithify(tmp_path: Path, command: Command) -> Command:
 
 
 def looked_up(lithify: Command, *arguments: str) -> Any:  # noqa: ANN401 (it is JSON)
-    said = lithify("table", "lookup", ORDERS, "--partition", "day=tuesday", "--output", "json", *arguments)
-    assert said.exit_code == 0, said.err
-    return json.loads(said.out)["row"]
+    result = lithify("table", "lookup", ORDERS, "--partition", "day=tuesday", "--output", "json", *arguments)
+    assert result.exit_code == 0, result.err
+    return json.loads(result.out)["row"]
 
 
 def test_a_row_is_found_by_its_key(lithify: Command) -> None:
@@ -43,8 +43,8 @@ def test_a_row_is_found_by_its_key(lithify: Command) -> None:
 
 def test_a_key_that_is_not_there_is_no_error(lithify: Command) -> None:
     assert looked_up(lithify, "--key", "id=1", "--key", "line=b") is None
-    said = lithify("table", "lookup", ORDERS, "--partition", "day=monday", "-k", "id=9", "-k", "line=a")
-    assert (said.exit_code, said.out) == (0, "There is no such row.\n")
+    result = lithify("table", "lookup", ORDERS, "--partition", "day=monday", "-k", "id=9", "-k", "line=a")
+    assert (result.exit_code, result.out) == (0, "There is no such row.\n")
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_a_key_that_is_not_there_is_no_error(lithify: Command) -> None:
 )
 def test_a_key_that_can_not_be_is_one_sentence_and_exit_code_2(lithify: Command, pairs: list[str], reason: str) -> None:
     keys = [word for pair in pairs for word in ("--key", pair)]
-    said = lithify("table", "lookup", ORDERS, "--partition", "day=monday", *keys)
-    assert (said.exit_code, said.out) == (2, "")
-    assert reason in " ".join(said.err.split())
+    result = lithify("table", "lookup", ORDERS, "--partition", "day=monday", *keys)
+    assert (result.exit_code, result.out) == (2, "")
+    assert reason in " ".join(result.err.split())
 
 
 def test_every_stream_of_a_table_is_audited(lithify: Command) -> None:
-    said = lithify("table", "verify", ORDERS, "--output", "json")
-    assert said.exit_code == 0, said.err
-    streams = json.loads(said.out)["streams"]
+    result = lithify("table", "verify", ORDERS, "--output", "json")
+    assert result.exit_code == 0, result.err
+    streams = json.loads(result.out)["streams"]
     assert [(each["rows"], each["problems"]) for each in streams] == [(2, []), (2, [])]
 
 
@@ -78,6 +78,6 @@ def test_an_audit_that_finds_something_exits_with_1(lithify: Command, tmp_path: 
     file = next(path for path in sorted(tmp_path.rglob("*.parquet")) if "compacted" in str(path))
     rows = pq.read_table(file)
     pq.write_table(rows.set_column(0, "id", pa.array([7] * len(rows), pa.int64())), file)
-    said = lithify("table", "verify", ORDERS)
-    assert said.exit_code == 1
-    assert "day=monday" in said.out
+    result = lithify("table", "verify", ORDERS)
+    assert result.exit_code == 1
+    assert "day=monday" in result.out

@@ -22,24 +22,24 @@ QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/instructions"
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_it_says_which_release_it_is(command: Command, option: str) -> None:
-    said = command(option)
-    assert (said.exit_code, said.out, said.err) == (0, f"lithify {metadata.version('lithify')}\n", "")
+    result = command(option)
+    assert (result.exit_code, result.out, result.err) == (0, f"lithify {metadata.version('lithify')}\n", "")
 
 
 @pytest.mark.parametrize(
     "arguments", [("-h",), ("--help",), ("status", "-h"), ("table", "-h"), ("table", "scan", "-h")]
 )
 def test_every_verb_has_help_by_either_name(command: Command, arguments: tuple[str, ...]) -> None:
-    said = command(*arguments)
-    assert said.exit_code == 0
-    assert " ".join(["Usage: lithify", *arguments[:-1], ""]) in said.out
+    result = command(*arguments)
+    assert result.exit_code == 0
+    assert " ".join(["Usage: lithify", *arguments[:-1], ""]) in result.out
 
 
 @pytest.mark.parametrize("arguments", [(), ("table",)])
 def test_without_a_verb_there_is_help_and_exit_code_2(command: Command, arguments: tuple[str, ...]) -> None:
-    said = command(*arguments)
-    assert said.exit_code == 2
-    assert "Usage: lithify" in said.out
+    result = command(*arguments)
+    assert result.exit_code == 2
+    assert "Usage: lithify" in result.out
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_without_a_verb_there_is_help_and_exit_code_2(command: Command, argument
     ],
 )
 def test_a_mistake_in_options_is_one_sentence(command: Command, arguments: tuple[str, ...], sentence: str) -> None:
-    said = command(*arguments)
-    assert (said.exit_code, said.out) == (2, "")
-    assert said.err.startswith(f"lithify: {sentence}")
-    assert len(said.err.splitlines()) == 1
+    result = command(*arguments)
+    assert (result.exit_code, result.out) == (2, "")
+    assert result.err.startswith(f"lithify: {sentence}")
+    assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("name", "value"), [("LITHIFY_LOG_LEVEL", "loud"), ("LITHIFY_LOG_FORMAT", "xml")])
@@ -79,13 +79,13 @@ def test_a_wrong_variable_is_one_sentence(capsys: pytest.CaptureFixture[str], na
 def test_the_command_refuses_limits_that_are_no_numbers_and_those_that_contradict_each_other_together(
     tmp_path: Path, command: Command
 ) -> None:
-    said = command(
+    result = command(
         "dispatch", "--queue-url", "https://sqs.us-east-1.amazonaws.com/123456789012/q", "--state", str(tmp_path),
         "--work-folder", str(tmp_path / "work"), "--max-sessions", "many", "--max-usd-per-run", "0",
         "--max-sessions-per-table", "6", "--max-sessions-in-all", "4", "--max-clusters-in-all", "2",
     )  # fmt: skip
-    assert (said.exit_code, said.out) == (2, "")
-    assert [reason for reason in REFUSED if reason not in said.err] == []
+    assert (result.exit_code, result.out) == (2, "")
+    assert [reason for reason in REFUSED if reason not in result.err] == []
     assert list(tmp_path.glob("**/*.json")) == []
 
 
@@ -98,10 +98,10 @@ REFUSED = (
 
 
 def test_an_error_orders_nothing_from_the_terminal(command: Command) -> None:
-    said = command("table", "show", "\x1b[2J\nX", "--lake", "lake")
-    assert said.exit_code == 2
-    assert "\x1b" not in said.err
-    assert len(said.err.splitlines()) == 1
+    result = command("table", "show", "\x1b[2J\nX", "--lake", "lake")
+    assert result.exit_code == 2
+    assert "\x1b" not in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -151,10 +151,10 @@ def test_ctrl_c_is_one_sentence_even_while_everything_is_still_being_imported() 
         from dispatcher.start import main
         main()
     """
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    assert (said.returncode, said.stdout, said.stderr) == (130, "", "lithify: interrupted\n")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "lithify: interrupted\n")
 
 
 def test_ctrl_c_during_a_verb_is_one_sentence_and_exit_code_130(tmp_path: Path, command: Command) -> None:
@@ -172,9 +172,9 @@ def test_ctrl_c_during_a_verb_is_one_sentence_and_exit_code_130(tmp_path: Path, 
     interrupt = threading.Thread(target=interrupt_who_reads)
     interrupt.start()
     try:
-        said = command("submit", str(pipe), "--queue-url", QUEUE)
+        result = command("submit", str(pipe), "--queue-url", QUEUE)
     finally:
         interrupt.join()
         signal.signal(signal.SIGINT, before)
-    assert (said.exit_code, said.out) == (130, "")
-    assert said.err.strip() == f"lithify: {INTERRUPTED}"
+    assert (result.exit_code, result.out) == (130, "")
+    assert result.err.strip() == f"lithify: {INTERRUPTED}"

@@ -32,8 +32,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def test_a_table_is_paused_and_resumed_and_status_shows_it(desk: Desk, state: State, command: Command) -> None:
-    said = command("pause", "--table", TABLE, "--reason", "the lake moves", *state)
-    assert (said.exit_code, said.out) == (0, f"table {TABLE} is paused.\n")
+    result = command("pause", "--table", TABLE, "--reason", "the lake moves", *state)
+    assert (result.exit_code, result.out) == (0, f"table {TABLE} is paused.\n")
     assert command("pause", "--table", TABLE, *state).out == f"table {TABLE} is paused already.\n"
     desk.tick()
     assert f"table {TABLE} (the lake moves)" in command("status", *state).out
@@ -52,21 +52,21 @@ def test_a_pause_names_exactly_one_existing_scope(desk: Desk, state: State, comm
         (("nobody",), "job run nobody cannot be paused: it is absent"),
         (("--table", "orders"), "orders"),
     ):
-        said = command("pause", *wrong, *state)
-        assert (said.exit_code, reason in said.err) == (2, True), said.err
+        result = command("pause", *wrong, *state)
+        assert (result.exit_code, reason in result.err) == (2, True), result.err
 
 
 def test_only_paused_scopes_can_be_resumed_and_the_answer_lists_them(
     desk: Desk, state: State, command: Command
 ) -> None:
     command("pause", "--everything", *state)
-    said = command("resume", "run", *state)
-    assert said.exit_code == 2
-    assert "job run run is not paused: everything is" in said.err
+    result = command("resume", "run", *state)
+    assert result.exit_code == 2
+    assert "job run run is not paused: everything is" in result.err
 
 
 def test_status_shows_that_a_workflow_waits_and_not_its_token(desk: Desk, state: State, command: Command) -> None:
     for form in ("text", "json"):
-        said = command("status", "run", *state, "-o", form)
-        assert "secret" not in said.out
-        assert ("waited for by 1 workflow" if form == "text" else '"waiters": 1') in said.out
+        result = command("status", "run", *state, "-o", form)
+        assert "secret" not in result.out
+        assert ("waited for by 1 workflow" if form == "text" else '"waiters": 1') in result.out

@@ -38,9 +38,9 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def records(command: Command, key: str, *arguments: str) -> list[dict[str, object]]:
-    said = command("report", *arguments, "-o", "json")
-    assert said.exit_code == 0, said.err
-    found: list[dict[str, object]] = json.loads(said.out)[key]
+    result = command("report", *arguments, "-o", "json")
+    assert result.exit_code == 0, result.err
+    found: list[dict[str, object]] = json.loads(result.out)[key]
     return found
 
 

@@ -46,9 +46,9 @@ def test_a_job_run_whose_id_is_markup_is_listed_and_shown_as_it_is(
 ) -> None:
     state = ("--state", str(tmp_path / "state"))
     for arguments in ((), (LIKE_MARKUP,)):
-        said = command("status", *arguments, *state)
-        assert said.exit_code == 0, said.err
-        assert LIKE_MARKUP in said.out
+        result = command("status", *arguments, *state)
+        assert result.exit_code == 0, result.err
+        assert LIKE_MARKUP in result.out
     assert command("watch", LIKE_MARKUP, *state).exit_code == 0
 
 
@@ -95,24 +95,24 @@ def on_a_terminal(columns: int, *arguments: str) -> str:
         stderr=its,
     )
     os.close(its)
-    said = b""
+    output = b""
     while True:
         try:
-            said += os.read(ours, 65_536)
+            output += os.read(ours, 65_536)
         except OSError:  # nobody has the terminal any more
             break
     os.close(ours)
-    assert process.wait(60) == 0, said
-    return said.decode().replace("\r\n", "\n")
+    assert process.wait(60) == 0, output
+    return output.decode().replace("\r\n", "\n")
 
 
 def test_watching_for_a_while_what_no_dispatcher_takes_says_so_and_exits_with_1(
     tmp_path: Path, command: Command
 ) -> None:
-    said = command("watch", "nobody", "--timeout", "0", "--state", str(tmp_path / "state"))
-    assert said.exit_code == 1
-    assert said.out.endswith("  no dispatcher has taken nobody yet: waiting for it\n")
-    assert said.err.startswith("lithify: no dispatcher has taken job run 'nobody' within 0 s: is one running")
+    result = command("watch", "nobody", "--timeout", "0", "--state", str(tmp_path / "state"))
+    assert result.exit_code == 1
+    assert result.out.endswith("  no dispatcher has taken nobody yet: waiting for it\n")
+    assert result.err.startswith("lithify: no dispatcher has taken job run 'nobody' within 0 s: is one running")
 
 
 def test_watch_of_a_corrected_document_ignores_the_rejection_of_an_earlier_one(
@@ -132,9 +132,9 @@ def test_watch_of_a_corrected_document_ignores_the_rejection_of_an_earlier_one(
     desk.controller.offer("run")
     desk.run()
     assert command("watch", "run", *state, "--message-id", corrected).exit_code == 0
-    told = command("watch", "run", *state, "--message-id", wrong)
-    assert told.exit_code == 1
-    assert "no such column" in told.out
+    result = command("watch", "run", *state, "--message-id", wrong)
+    assert result.exit_code == 1
+    assert "no such column" in result.out
     desk.close()
 
 
@@ -143,16 +143,16 @@ def test_a_document_that_is_refused_since_its_id_was_used_is_watched_to_its_own_
 ) -> None:
     other = desk.send(instruction(job_run_id=LIKE_MARKUP, priority=3))
     desk.take()
-    told = command("watch", LIKE_MARKUP, "--state", str(tmp_path / "state"), "--message-id", other)
-    assert told.exit_code == 1
-    assert "was used before, for other content" in told.out
+    result = command("watch", LIKE_MARKUP, "--state", str(tmp_path / "state"), "--message-id", other)
+    assert result.exit_code == 1
+    assert "was used before, for other content" in result.out
 
 
 def test_watching_without_a_terminal_is_a_line_a_change_and_then_the_whole(
     desk: Desk, tmp_path: Path, command: Command
 ) -> None:
-    said = command("watch", LIKE_MARKUP, "--state", str(tmp_path / "state"))
-    first, second, *whole = said.out.splitlines()
+    result = command("watch", LIKE_MARKUP, "--state", str(tmp_path / "state"))
+    first, second, *whole = result.out.splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  succeeded", first)
     assert "(unpartitioned): succeeded, 2 delta rows, 1 row after, " in second
     assert whole[0] == f"{LIKE_MARKUP}  succeeded"
@@ -161,6 +161,6 @@ def test_watching_without_a_terminal_is_a_line_a_change_and_then_the_whole(
 
 
 def test_a_job_run_that_is_over_is_not_cancelled(desk: Desk, tmp_path: Path, command: Command) -> None:
-    said = command("cancel", LIKE_MARKUP, "--state", str(tmp_path / "state"))
-    assert said.exit_code == 2
-    assert said.err == f"lithify: job run {LIKE_MARKUP} is over: it has succeeded\n"
+    result = command("cancel", LIKE_MARKUP, "--state", str(tmp_path / "state"))
+    assert result.exit_code == 2
+    assert result.err == f"lithify: job run {LIKE_MARKUP} is over: it has succeeded\n"

@@ -33,14 +33,14 @@ class Lithify:
         return self.command("table", *arguments, "--lake", str(self.lake))
 
     def answer(self, *arguments: str) -> Any:  # noqa: ANN401 (it is JSON)
-        said = self.run(*arguments, "--output", "json")
-        assert said.exit_code == 0, said.err
-        return json.loads(said.out)
+        result = self.run(*arguments, "--output", "json")
+        assert result.exit_code == 0, result.err
+        return json.loads(result.out)
 
     def refusal(self, *arguments: str) -> str:
-        said = self.run(*arguments)
-        assert (said.exit_code, said.out) == (2, ""), said
-        return " ".join(said.err.split())
+        result = self.run(*arguments)
+        assert (result.exit_code, result.out) == (2, ""), result
+        return " ".join(result.err.split())
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def run(lake: DeltaCatalog, max_dead_row_share: float = 0.0) -> None:
 
 def test_a_schema_is_declared_in_words_or_by_a_file(lithify: Lithify, tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
-    said = lithify.answer(
+    created = lithify.answer(
         "create", ORDERS, "--schema", "id:int64, price:decimal(12, 2), at:timestamp[us, UTC], tags:string"
     )
-    assert said["schema"] == {
+    assert created["schema"] == {
         "id": "int64",
         "price": "decimal128(12, 2)",
         "at": "timestamp[us, tz=UTC]",
@@ -155,9 +155,9 @@ def test_a_filter_that_fits_nothing_is_refused(lithify: Lithify, orders: Table) 
 
 
 def test_live_files_are_listed_for_other_readers(lithify: Lithify, orders: Table) -> None:
-    said = lithify.run("files", ORDERS, "--output", "paths")
-    assert said.exit_code == 0, said.err
-    paths = said.out.splitlines()
+    result = lithify.run("files", ORDERS, "--output", "paths")
+    assert result.exit_code == 0, result.err
+    paths = result.out.splitlines()
     assert len(paths) == 2
     rows = sorted((row["id"], row["price"]) for row in orders.scan().to_table().to_pylist())
     with duckdb.connect() as connection:
@@ -187,8 +187,8 @@ def test_dropping_a_table_says_what_goes_and_does_it_only_when_told(
     lake: DeltaCatalog, lithify: Lithify, orders: Table, tmp_path: Path
 ) -> None:
     before = [entry.key for entry in lake.store.list("tables/")]
-    told = lithify.answer("drop", ORDERS)
-    assert (told["dropped"], told["streams"], told["objects"]) == (False, 2, len(before))
+    answer = lithify.answer("drop", ORDERS)
+    assert (answer["dropped"], answer["streams"], answer["objects"]) == (False, 2, len(before))
     assert [entry.key for entry in lake.store.list("tables/")] == before
     other = lake.create_table("ACME.OTHER.V1")
 
@@ -229,17 +229,17 @@ def test_a_missing_table_is_named(lithify: Lithify, orders: Table, arguments: tu
 @pytest.mark.parametrize("verb", ["show", "list", "scan", "files", "schema"])
 def test_a_lake_that_does_not_exist_is_an_error(command: Command, tmp_path: Path, verb: str) -> None:
     named = () if verb in ("show", "list") else (ORDERS,)
-    said = command("table", verb, *named, "--lake", str(tmp_path / "nowhere"))
-    assert (said.exit_code, said.out) == (2, "")
-    assert "there is no lake at" in said.err
+    result = command("table", verb, *named, "--lake", str(tmp_path / "nowhere"))
+    assert (result.exit_code, result.out) == (2, "")
+    assert "there is no lake at" in result.err
     assert command("gc", "--lake", str(tmp_path / "nowhere")).exit_code == 2
 
 
 @pytest.mark.parametrize("verb", [("status",), ("status", "orders"), ("cancel", "orders"), ("retry", "orders")])
 def test_a_state_that_does_not_exist_is_an_error(command: Command, tmp_path: Path, verb: tuple[str, ...]) -> None:
-    said = command(*verb, "--state", str(tmp_path / "nowhere"))
-    assert (said.exit_code, said.out) == (2, "")
-    assert "there is no state at" in said.err
+    result = command(*verb, "--state", str(tmp_path / "nowhere"))
+    assert (result.exit_code, result.out) == (2, "")
+    assert "there is no state at" in result.err
 
 
 def test_set_and_get_say_what_a_table_knows_about_itself(lithify: Lithify, orders: Table) -> None:

@@ -147,13 +147,13 @@ def test_an_attempt_whose_cluster_has_ended_is_not_launched_again_and_is_found_f
     assert cluster.launch(job_of(), ON_DEMAND) == job.reference
     service.clock.sleep(3 * 86_400)
     assert cluster.find(job_of().name) == job.reference
-    assert len(service.server.asked("RunJobFlow")) == 1
+    assert len(service.server.requests_of("RunJobFlow")) == 1
 
 
 def test_fleets_may_have_any_type_that_is_like_the_planned_one(service: Service) -> None:
     service.settings = service.settings.model_copy(update={"use_fleets": True})
     service.cluster().launch(job_of(), ON_DEMAND)
-    (request,) = service.server.asked("RunJobFlow")
+    (request,) = service.server.requests_of("RunJobFlow")
     core = request["Instances"]["InstanceFleets"][1]
     types = [each["InstanceType"] for each in core["InstanceTypeConfigs"]]
     assert types[0] == "r6g.4xlarge"
@@ -173,14 +173,14 @@ def test_a_lost_answer_to_a_launch_launches_no_second_cluster(service: Service) 
     reference = service.cluster().launch(job_of(), ON_DEMAND)
     assert service.names_live() == [job_of().name]
     assert reference.ids == {"cluster_id": service.server.emr.live()[0].cluster_id}
-    assert len(service.server.asked("RunJobFlow")) == 1
+    assert len(service.server.requests_of("RunJobFlow")) == 1
 
 
 def test_a_launch_that_never_arrived_is_reported_and_may_be_retried(service: Service) -> None:
     service.server.faults.append(Away("RunJobFlow"))
     with pytest.raises(Unavailable, match="EMR launches no cluster"):
         service.cluster().launch(job_of(), ON_DEMAND)
-    assert len(service.server.asked("RunJobFlow")) == 1
+    assert len(service.server.requests_of("RunJobFlow")) == 1
     service.cluster().launch(job_of(), ON_DEMAND)
     assert service.names_live() == [job_of().name]
 
@@ -195,7 +195,7 @@ def test_a_cluster_is_found_among_many_by_its_name(service: Service) -> None:
 
 
 def request_of_somebody_else(service: Service, name: str) -> dict[str, object]:
-    (ours, *_) = service.server.asked("RunJobFlow")
+    (ours, *_) = service.server.requests_of("RunJobFlow")
     return {**ours, "Name": name, "Tags": []}
 
 
@@ -428,7 +428,7 @@ def test_a_look_alone_ends_nothing(service: Service) -> None:
         service.clock.sleep(400)
     assert [job.name for job in look.to_end] == [job_of().name]
     assert service.names_live() == [job_of().name]
-    assert service.server.asked("TerminateJobFlows") == []
+    assert service.server.requests_of("TerminateJobFlows") == []
 
 
 def test_a_cluster_whose_log_entry_came_late_is_kept(service: Service) -> None:

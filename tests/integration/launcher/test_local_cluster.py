@@ -74,7 +74,7 @@ def end_of(job: Driver) -> JobStatus:
     return job.status()
 
 
-def said(status: JobStatus) -> str:
+def reason_of(status: JobStatus) -> str:
     assert isinstance(status, JobFailed)
     return status.reason
 
@@ -89,7 +89,7 @@ def runs(process: psutil.Process) -> bool:
 
 def test_a_job_that_ends_has_its_exit_code_and_its_last_words(tmp_path: Path) -> None:
     job = launch(cluster(tmp_path, 'echo "$@"; echo "$JAVA_HOME $INHERITED" >&2; exit 4'))
-    reason = said(end_of(job))
+    reason = reason_of(end_of(job))
     assert "exited with code 4" in reason
     assert "--plan plan.json --attempt 1" in reason
     assert "/a/java yes" in reason
@@ -108,7 +108,7 @@ def test_a_job_that_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
     job = launch(cluster(tmp_path, 'trap "" TERM; echo ready; while true; do sleep 0.1; done', stop_seconds=0.3))
     wait_until(lambda: "ready" in job.output_tail())
     job.stop()
-    assert said(end_of(job)) == "was ended from outside (SIGTERM): it was asked to"
+    assert reason_of(end_of(job)) == "was ended from outside (SIGTERM): it was asked to"
 
 
 def test_a_job_whose_supervisor_was_killed_runs_on_and_can_be_stopped(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_job_that_nobody_looks_at_any_more_is_ended(tmp_path: Path) -> None:
         time.sleep(0.1)
     job = place.attach(reference)
     assert job is not None
-    assert said(end_of(job)) == "was ended from outside (SIGTERM): no dispatcher has polled it for too long"
+    assert reason_of(end_of(job)) == "was ended from outside (SIGTERM): no dispatcher has polled it for too long"
 
 
 def test_only_the_end_of_a_long_output_is_kept_in_mind(tmp_path: Path) -> None:

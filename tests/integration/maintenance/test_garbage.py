@@ -186,9 +186,9 @@ def test_nothing_is_deleted_unless_it_is_asked_for(lake: DeltaCatalog, old_file:
     gc = partial(command, "gc", "--lake", lake.location.root_uri)
     assert "add --delete" in gc().out
     assert old_file.exists()
-    told = json.loads(gc(ORDERS, "--delete", "--output", "json").out)
-    assert told["deleted"] is True
-    assert [file["key"].rpartition("/")[2] for each in told["streams"] for file in each["garbage"]] == ["1.parquet"]
+    answer = json.loads(gc(ORDERS, "--delete", "--output", "json").out)
+    assert answer["deleted"] is True
+    assert [file["key"].rpartition("/")[2] for each in answer["streams"] for file in each["garbage"]] == ["1.parquet"]
     assert not old_file.exists()
     assert "nothing to delete" in gc("--delete").out
 
@@ -203,8 +203,8 @@ def test_writes_that_never_ended_go_by_their_age(lake: DeltaCatalog, orders: Tab
     assert f"{WRITING_FOLDER}/1-2-3 (never finished)" in gc().out
     assert WRITING_FOLDER not in gc(ORDERS, "--delete").out
     assert len(list(folder.iterdir())) == 2
-    told = json.loads(gc("--delete", "--output", "json").out)
-    assert [write["name"] for write in told["unfinished"]] == [f"{WRITING_FOLDER}/1-2-3"]
+    answer = json.loads(gc("--delete", "--output", "json").out)
+    assert [write["name"] for write in answer["unfinished"]] == [f"{WRITING_FOLDER}/1-2-3"]
     assert [path.name for path in folder.iterdir()] == ["4-5-6"]
 
 
@@ -224,8 +224,8 @@ def test_writes_that_never_ended_go_from_the_state_too(
     gc = partial(command, "gc", "--lake", lake.location.root_uri, "--state", str(state))
     assert f"file://{state}/{WRITING_FOLDER}/1-2-3 (never finished)" in gc().out
     assert "nothing to delete" in gc(ORDERS, "--delete").out
-    told = json.loads(gc("--delete", "--output", "json").out)
-    assert [write["root_uri"] for write in told["unfinished"]] == [lake.location.root_uri, f"file://{state}"]
+    answer = json.loads(gc("--delete", "--output", "json").out)
+    assert [write["root_uri"] for write in answer["unfinished"]] == [lake.location.root_uri, f"file://{state}"]
     for place in (state, tmp_path / "lake"):
         assert [path.name for path in (place / WRITING_FOLDER).iterdir()] == ["4-5-6"]
     assert (state / "job_runs" / "kept.json").exists()
@@ -246,10 +246,10 @@ def test_without_the_right_to_list_unfinished_writes_the_rest_is_listed_with_a_n
         raise Denied("unfinished uploads to s3://lake/ cannot be listed: no right (AccessDenied)")
 
     monkeypatch.setattr(LocalStore, "unfinished", refuse)
-    said = command("gc", "--lake", lake.location.root_uri, "--delete", "--output", "json")
-    assert said.exit_code == 0
-    assert "Unfinished uploads are not shown" in said.err
-    assert json.loads(said.out)["unfinished"] == []
+    result = command("gc", "--lake", lake.location.root_uri, "--delete", "--output", "json")
+    assert result.exit_code == 0
+    assert "Unfinished uploads are not shown" in result.err
+    assert json.loads(result.out)["unfinished"] == []
     assert not old_file.exists()
 
 
@@ -262,6 +262,6 @@ def test_every_verb_takes_the_lake_from_the_environment(
 
 def test_a_table_that_is_not_there_is_one_sentence_and_exit_code_2(lake: DeltaCatalog, command: Command) -> None:
     lake.create_table("ACME.SOMETHING.V1")
-    said = command("gc", "--lake", lake.location.root_uri, "ACME.NOTHING.V1")
-    assert said.exit_code == 2
-    assert "there is no table ACME.NOTHING.V1" in " ".join(said.err.split())
+    result = command("gc", "--lake", lake.location.root_uri, "ACME.NOTHING.V1")
+    assert result.exit_code == 2
+    assert "there is no table ACME.NOTHING.V1" in " ".join(result.err.split())

@@ -217,9 +217,9 @@ def test_the_verb_says_what_is_left_and_ends_with_1(
     lake: DeltaCatalog, table: Table, command: Command, tmp_path: Path
 ) -> None:
     where = ("--lake", str(tmp_path / "lake"))
-    said = command("privacy", "prove", PEOPLE, *where, "--key", f"email={ANN}", "-o", "json")
-    assert said.exit_code == 1
-    answer = json.loads(said.out)
+    result = command("privacy", "prove", PEOPLE, *where, "--key", f"email={ANN}", "-o", "json")
+    assert result.exit_code == 1
+    answer = json.loads(result.out)
     assert answer["columns"] == ["email", "name"]
     assert {holder["kind"] for holder in answer["holders"]} >= {"delta file", "compacted file", "index file"}
     nobody = command("privacy", "prove", PEOPLE, *where, "--key", "email=nobody@example")

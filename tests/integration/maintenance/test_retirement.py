@@ -289,8 +289,8 @@ def test_gc_retires_and_shows_it_first(lake: DeltaCatalog, orders: Table, clock:
     compact("ACME.OLD.V1", {"id"}, delta_catalog_client=lake, hash_bucket_count=1, engine=UnrulyEngine())
     gc = partial(command, "gc", "ACME.OLD.V1", "--lake", lake.location.root_uri)
     assert "1 compacted delta of 1 stream can be retired" in gc().out
-    told = json.loads(gc("--delete", "--output", "json").out)
-    assert [each["retired_deltas"] for each in told["streams"]] == [1]
+    answer = json.loads(gc("--delete", "--output", "json").out)
+    assert [each["retired_deltas"] for each in answer["streams"]] == [1]
     assert "nothing to delete" in gc("--delete").out
     entry = list(old.stream({}).log.entries())[-1]
     assert [type(action) for action in entry.actions] == [DeltasRetired]

@@ -25,10 +25,10 @@ def orders(lake: DeltaCatalog) -> Table:
 
 def read(lake: DeltaCatalog, orders: Table) -> tuple[SessionInput, list[str]]:
     """The input, and the files whose columns were read."""
-    asked: list[str] = []
+    read_uris: list[str] = []
 
     def schema_of(location: StoreLocation, file: TabularFile, declared: pa.Schema | None) -> pa.Schema:
-        asked.append(file.uri)
+        read_uris.append(file.uri)
         return read_schema(location, file, declared)
 
     run = JobRunSpec(
@@ -48,14 +48,14 @@ def read(lake: DeltaCatalog, orders: Table) -> tuple[SessionInput, list[str]]:
         source_position=None,
         destination_entry_number=at.entry_number,
     )
-    return read_session_input(spec, lake, schema_of=schema_of), asked
+    return read_session_input(spec, lake, schema_of=schema_of), read_uris
 
 
 def test_one_footer_is_read_of_a_hundred_files_of_one_schema(lake: DeltaCatalog, orders: Table) -> None:
     for n in range(20):
         orders.append({}, pa.table({"id": range(5), "n": [n] * 5}), rows_per_file=1)
-    session, asked = read(lake, orders)
-    assert (len(session.pending), len(asked)) == (100, 1)
+    session, read_uris = read(lake, orders)
+    assert (len(session.pending), len(read_uris)) == (100, 1)
     assert set(session.schemas) == {session.schemas[0]}
     assert len(session.schemas) == 100
 
@@ -71,8 +71,8 @@ def test_each_schema_and_each_file_of_text_is_read(lake: DeltaCatalog, orders: T
     orders.append({}, rows, content_type="feather")
     orders.append({}, [tmp_path / "registered.parquet"])
     orders.append({}, [tmp_path / "one.csv", tmp_path / "two.csv"])
-    session, asked = read(lake, orders)
-    assert len(asked) == 5, "two of Parquet, one of Feather, and each CSV"
+    session, read_uris = read(lake, orders)
+    assert len(read_uris) == 5, "two of Parquet, one of Feather, and each CSV"
     assert [schema.names for schema in session.schemas[-2:]] == [["id"], ["id", "more"]]
     by_hand = [read_schema(lake.location, TabularFile(ref.uri, ref.file.content_type)) for ref in session.pending]
     assert [schema.remove_metadata() for schema in session.schemas] == [each.remove_metadata() for each in by_hand]

@@ -132,10 +132,10 @@ def test_filters_find_the_rows_also_in_files_that_are_narrower_than_the_column(t
         ("name is null", pc.field("name").is_null()),
         ("real >= 90.0", pc.field("real") >= 90.0),
     ]
-    for asked, expected in filters:
-        rows = published.scan(row_filter=asked).to_arrow()
+    for row_filter, expected in filters:
+        rows = published.scan(row_filter=row_filter).to_arrow()
         assert rows.num_rows
-        assert differences(scanned.filter(expected), rows) == [], asked
+        assert differences(scanned.filter(expected), rows) == [], row_filter
     planned = {task.file.file_path for task in published.scan(row_filter="id < 100").plan_files()}
     of_region = {task.file.file_path for task in published.scan(row_filter="region = 'EU'").plan_files()}
     assert planned == of_region, "bounds leave the files of the other region out"

@@ -85,9 +85,9 @@ def test_a_table_of_which_nothing_was_compacted_is_refused_by_name(
         orders.scan(view="merged")
     with pytest.raises(Invalid, match=r"ACME.ORDERS.V1 day=tuesday was never compacted, and its keys are unknown"):
         orders.scan(TUESDAY, view="merged")
-    said = command("table", "scan", TABLE_ID, "--view", "merged", "--lake", lake.location.root_uri)
-    assert (said.exit_code, said.out) == (2, "")
-    assert "never compacted" in said.err
+    result = command("table", "scan", TABLE_ID, "--view", "merged", "--lake", lake.location.root_uri)
+    assert (result.exit_code, result.out) == (2, "")
+    assert "never compacted" in result.err
 
 
 def test_partitions_with_different_keys_tell_nothing_of_a_third(lake: DeltaCatalog, orders: Table) -> None:

@@ -180,5 +180,5 @@ def test_nanoseconds_are_shown_as_text_where_python_has_no_value_for_them(lake: 
     compact(TABLE_ID, {"id"}, delta_catalog_client=lake, engine=UnrulyEngine())
     row = table.lookup({}, {"id": 1})
     assert row == {"id": 1, "at": "2020-09-13 12:26:40.123456789Z", "deep": ["1970-01-01 00:00:00.000000001"]}
-    said = command("table", "scan", TABLE_ID, "--lake", lake.location.root_uri, "--output", "json")
-    assert (said.exit_code, "123456789" in said.out) == (0, True), said.err
+    result = command("table", "scan", TABLE_ID, "--lake", lake.location.root_uri, "--output", "json")
+    assert (result.exit_code, "123456789" in result.out) == (0, True), result.err

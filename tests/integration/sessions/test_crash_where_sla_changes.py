@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compactor.engine.in_process import InProcessEngine
-from tests.crash_points import build_lake, copy_of, crash_where_another_sla_is_told
+from tests.crash_points import build_lake, copy_of, crash_where_another_sla_is_logged
 from tests.crashes import Lake
 from tests.fakes.doomed_store import Fate, When
 
@@ -23,4 +23,4 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def test_a_session_that_is_cut_off_where_another_expected_sla_is_told_goes_on_after_its_last_committed_round(
     prepared: Lake, tmp_path: Path, when: When, fate: Fate
 ) -> None:
-    crash_where_another_sla_is_told(copy_of(prepared, tmp_path / "lake"), when, fate, InProcessEngine())
+    crash_where_another_sla_is_logged(copy_of(prepared, tmp_path / "lake"), when, fate, InProcessEngine())

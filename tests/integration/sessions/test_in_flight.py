@@ -221,10 +221,10 @@ def waiting(tmp_path: Path) -> tuple[Lake, WaitingClock]:
 
 
 def run_waiting(
-    lake: Lake, wait_seconds: float, store: ObjectStore | None = None, told: list[SessionProgress] | None = None
+    lake: Lake, wait_seconds: float, store: ObjectStore | None = None, heard: list[SessionProgress] | None = None
 ) -> JobRunResult:
     run = lake.plan(TWO_ROUNDS, "second").spec.job_run
-    listener = None if told is None else told.append
+    listener = None if heard is None else heard.append
     return run_here(run, lake.catalog(store), lake.clock, InProcessEngine(), listener, wait_seconds)
 
 
@@ -236,12 +236,12 @@ def test_who_waits_goes_on_when_the_other_has_ended_with_what_is_left(waiting: t
             attempt(lake.plan(TWO_ROUNDS, "first"), lake, InProcessEngine(), 2)
 
     clock.meanwhile = finish
-    told: list[SessionProgress] = []
-    (session,) = run_waiting(lake, 600, told=told).sessions
+    heard: list[SessionProgress] = []
+    (session,) = run_waiting(lake, 600, heard=heard).sessions
     assert (session.rounds, session.rows_out) == (0, 3)
     assert clock.pauses == [WAIT_POLL_SECONDS] * 3
-    assert [each.waits_for is not None for each in told] == [True], "it is told once"
-    assert "is being compacted by job run first" in str(told[0].waits_for)
+    assert [each.waits_for is not None for each in heard] == [True], "it is told once"
+    assert "is being compacted by job run first" in str(heard[0].waits_for)
     check_rows(lake)
 
 
@@ -322,12 +322,12 @@ def test_a_wait_without_a_bound_is_refused(lake: Lake, seconds: float) -> None:
 
 def test_the_command_waits_and_names_for_whom(lake: Lake, command: Command) -> None:
     kill_before_commit(lake, "first")
-    said = command("compact", TABLE_ID, "--lake", str(lake.folder), "-k", "id", "--wait-seconds", "0.1")
-    assert said.exit_code == 1
-    told = " ".join(said.err.split())
-    assert "waits: ACME.ORDERS.V1" in told
-    assert "is being compacted by job run first since" in told
-    assert "it has waited for 0.1 s" in told
+    result = command("compact", TABLE_ID, "--lake", str(lake.folder), "-k", "id", "--wait-seconds", "0.1")
+    assert result.exit_code == 1
+    message = " ".join(result.err.split())
+    assert "waits: ACME.ORDERS.V1" in message
+    assert "is being compacted by job run first since" in message
+    assert "it has waited for 0.1 s" in message
 
 
 def test_a_session_with_nothing_to_do_writes_no_plan(lake: Lake) -> None:

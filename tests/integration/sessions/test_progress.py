@@ -127,9 +127,9 @@ def test_the_refined_expected_sla_includes_the_time_before_the_session(lake: Del
     assert result.seconds == 10 + 3 + 3
     folder = JobRunFolder("run").session(plan.spec.session_id)
     entries = DurableLog(lake.store, folder.log, SESSION_LOG, clock).entries(after=0)
-    told = [each.now for entry in entries for each in entry.actions if isinstance(each, ExpectedSlaChanged)]
-    assert pytest.approx(10 + 3 + 3 * SLA_BUFFER) in told
-    assert result.expected_sla == told[-1]
+    changes = [each.now for entry in entries for each in entry.actions if isinstance(each, ExpectedSlaChanged)]
+    assert pytest.approx(10 + 3 + 3 * SLA_BUFFER) in changes
+    assert result.expected_sla == changes[-1]
 
 
 class DiesOnDemand(UnrulyEngine):
@@ -161,7 +161,7 @@ def test_an_attempt_expects_of_the_rounds_that_are_left_what_earlier_attempts_to
     folder = JobRunFolder("run").session(plan.spec.session_id)
     entries = DurableLog(lake.store, folder.log, SESSION_LOG, clock).entries(after=0)
     second = [each for entry in entries for each in entry.actions if each.attempt == 2]
-    told = next(each for each in second if isinstance(each, ExpectedSlaChanged))
-    assert told.before == plan.expected_sla
-    assert told.now == pytest.approx(10 + 30 * SLA_BUFFER)
+    change = next(each for each in second if isinstance(each, ExpectedSlaChanged))
+    assert change.before == plan.expected_sla
+    assert change.now == pytest.approx(10 + 30 * SLA_BUFFER)
     assert isinstance(second[0], SessionStarted)

@@ -138,9 +138,9 @@ def test_lines_are_for_a_process_that_is_there_to_run_a_session_and_no_command_o
         structlog.reset_defaults()
         for name in ("compactor", "compactor.sessions"):
             logging.getLogger(name).setLevel(logging.NOTSET)
-    told = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert len(told) == lines
-    assert all(each["session_id"] and each["attempt"] == 1 for each in told)
+    logged = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert len(logged) == lines
+    assert all(each["session_id"] and each["attempt"] == 1 for each in logged)
 
 
 def test_lines_of_a_round_name_job_run_session_attempt_and_round(lake: DeltaCatalog) -> None:

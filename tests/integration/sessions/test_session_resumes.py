@@ -77,15 +77,15 @@ def test_an_attempt_reads_no_entry_since_the_pin_where_nothing_has_been_committe
     append(lake, 3)
     spec = pinned(lake)
     append(lake, LATER_APPENDS)
-    resumed, told = DeltaCatalog(store, SystemClock()), RecordingReport()
-    session = read_session_input(spec, resumed, told)
+    resumed, report = DeltaCatalog(store, SystemClock()), RecordingReport()
+    session = read_session_input(spec, resumed, report)
     store.requests.clear()
-    assert commits_of(spec, session.destination, told) == []
+    assert commits_of(spec, session.destination, report) == []
     # Whether there is an entry after the last one has to be asked.
     assert entries_read_after(store, spec.destination_entry_number + LATER_APPENDS) == entries_read_after(
         store, spec.destination_entry_number
     )
-    assert told.parts == [("read footers", 1, 1)]
+    assert report.parts == [("read footers", 1, 1)]
 
 
 def test_an_attempt_finds_what_was_committed_among_what_writers_have_appended_and_tells_how_far_it_is(
@@ -104,9 +104,9 @@ def test_an_attempt_finds_what_was_committed_among_what_writers_have_appended_an
         if isinstance(action, RoundCommitted)
     ]
     ours = spec.model_copy(update={"session_id": round_committed.session_id})
-    told = RecordingReport()
-    session = read_session_input(ours, DeltaCatalog(store, SystemClock()), told)
-    found = commits_of(ours, session.destination, told)
+    report = RecordingReport()
+    session = read_session_input(ours, DeltaCatalog(store, SystemClock()), report)
+    found = commits_of(ours, session.destination, report)
     assert [action for _, action in found] == [round_committed]
-    assert told.parts[-1] == ("read log entries", LATER_APPENDS + 1, LATER_APPENDS + 1)
-    assert commits_of(spec, session.destination, told) == []
+    assert report.parts[-1] == ("read log entries", LATER_APPENDS + 1, LATER_APPENDS + 1)
+    assert commits_of(spec, session.destination, report) == []

@@ -143,8 +143,8 @@ def test_pointers_that_are_damaged_are_never_followed(lake: DeltaCatalog, orders
     orders.append({}, rows_of(KEYS[5::10], 3))
     not_in_stream = [(nowhere, "not in the stream"), (gone, "not in the stream")]
     damages = [(beyond, "beyond the end"), *not_in_stream, (table.slice(1), "but the log says")]
-    for damaged, said in damages:
+    for damaged, reason in damages:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, damaged.schema) as writer:
             writer.write_batch(damaged.combine_chunks().to_batches()[0])
-        with pytest.raises(Corrupt, match=said):
+        with pytest.raises(Corrupt, match=reason):
             compact_all(lake)

@@ -51,7 +51,7 @@ FOR_A_WHILE = {
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreUnderTest:
     """A prefix of its own, with the object `there`, seen through the proxy and past it."""
 
     store: S3Store
@@ -76,9 +76,9 @@ def proxy() -> Iterator[Proxy]:
             yield made
 
 
-def new_place(through: S3Clients, url: str, past: S3Clients, past_url: str) -> Place:
+def new_place(through: S3Clients, url: str, past: S3Clients, past_url: str) -> StoreUnderTest:
     root = f"s3://faults/{SystemClock().new_id()}"
-    made = Place(
+    made = StoreUnderTest(
         S3Store(StoreLocation(root, url, REGION), through, SystemClock()),
         S3Ranges(through, url, SystemClock()),
         S3Store(StoreLocation(root, past_url, REGION), past, SystemClock()),
@@ -89,54 +89,54 @@ def new_place(through: S3Clients, url: str, past: S3Clients, past_url: str) -> P
     return made
 
 
-def create(place: Place) -> None:
+def create(place: StoreUnderTest) -> None:
     # False: the answer to our own request was lost, and the log would find its entry by its id.
     assert place.store.put_if_absent("new", BODY) in (True, False)
     assert place.past.read("new") == BODY
 
 
-def overwrite(place: Place) -> None:
+def overwrite(place: StoreUnderTest) -> None:
     place.store.overwrite("there", b"anew")
     assert place.past.read("there") == b"anew"
 
 
-def read(place: Place) -> None:
+def read(place: StoreUnderTest) -> None:
     assert place.store.read("there") == BODY
 
 
-def read_nothing(place: Place) -> None:
+def read_nothing(place: StoreUnderTest) -> None:
     assert place.store.read("not there") is None
 
 
-def read_range(place: Place) -> None:
+def read_range(place: StoreUnderTest) -> None:
     assert place.store.read_range("there", 1000, 20_000) == BODY[1000:21_000]
 
 
-def list_objects(place: Place) -> None:
+def list_objects(place: StoreUnderTest) -> None:
     assert [each.key for each in place.store.list("a/")] == ["a/1", "a/2"]
 
 
-def list_folders(place: Place) -> None:
+def list_folders(place: StoreUnderTest) -> None:
     assert list(place.store.list_folders("")) == ["a"]
 
 
-def delete(place: Place) -> None:
+def delete(place: StoreUnderTest) -> None:
     place.store.delete("there")
     assert place.past.read("there") is None
 
 
-def list_unfinished(place: Place) -> None:
+def list_unfinished(place: StoreUnderTest) -> None:
     assert list(place.store.unfinished()) == []
 
 
-def write_small_file(place: Place) -> None:
+def write_small_file(place: StoreUnderTest) -> None:
     upload = place.upload()
     upload.write(BODY)
     assert upload.finish() == len(BODY)
     assert place.past.read("new") == BODY
 
 
-def write_in_parts(place: Place) -> None:
+def write_in_parts(place: StoreUnderTest) -> None:
     upload = place.upload()
     try:
         upload.write(bytes(PART_BYTES))
@@ -149,16 +149,16 @@ def write_in_parts(place: Place) -> None:
     assert place.past.read("new") == bytes(PART_BYTES) + BODY
 
 
-def fetch_range(place: Place) -> None:
+def fetch_range(place: StoreUnderTest) -> None:
     assert place.ranges.read(place.uri, Span(1000, 21_000), None) == BODY[1000:21_000]
 
 
-def fetch_end(place: Place) -> None:
+def fetch_end(place: StoreUnderTest) -> None:
     tail = place.ranges.read_tail(place.uri, 30_000)
     assert (tail.size_bytes, bytes(tail.data)) == (len(BODY), BODY[-30_000:])
 
 
-OPERATIONS: tuple[Callable[[Place], None], ...] = (
+OPERATIONS: tuple[Callable[[StoreUnderTest], None], ...] = (
     create,
     overwrite,
     read,
@@ -207,7 +207,7 @@ def operate_all(proxy: Proxy, limits: RequestLimits, weather: Weather, silent_se
         assert place.past.read("a/1") == b"", name
 
 
-def outcome(operate: Callable[[Place], None], place: Place) -> Exception | None:
+def outcome(operate: Callable[[StoreUnderTest], None], place: StoreUnderTest) -> Exception | None:
     try:
         operate(place)
     except Exception as error:  # noqa: BLE001  (the caller judges it)

@@ -89,12 +89,12 @@ def answering() -> Iterator[Callable[..., StoreLocation]]:
     servers = []
 
     def start(status: int, code: str = "") -> StoreLocation:
-        said = f"<Error><Code>{code}</Code><Message>{code} it is</Message></Error>".encode() if code else b""
+        error_body = f"<Error><Code>{code}</Code><Message>{code} it is</Message></Error>".encode() if code else b""
 
         class Answer(BaseHTTPRequestHandler):
             def answer(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length") or 0))
-                body = b"" if self.command == "HEAD" else said
+                body = b"" if self.command == "HEAD" else error_body
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.send_header("content-type", "application/xml")

@@ -61,17 +61,17 @@ def refusals(admission: Admission, lake: str = OWN.root_uri, **fields: object) -
 def test_a_lake_is_the_own_one_or_lies_below_an_allowed_folder(
     lakes: tuple[str, ...], lake: str, allowed: bool
 ) -> None:
-    told = refusals(Admission(own_lake=OWN, lakes=lakes), lake)
-    assert told == ([] if allowed else [told[0]])
-    assert allowed or "--allow-lake" in told[0]
+    found = refusals(Admission(own_lake=OWN, lakes=lakes), lake)
+    assert found == ([] if allowed else [found[0]])
+    assert allowed or "--allow-lake" in found[0]
 
 
 def test_source_and_destination_are_both_looked_up_among_the_allowed_tables() -> None:
     admission = Admission(own_lake=OWN, tables=("ACME.ORDERS.V1", "REPORTS.*"))
     assert refusals(admission) == []
     assert refusals(admission, destination_compacted_table_id="REPORTS.X.V1") == []
-    (told,) = refusals(admission, destination_compacted_table_id="ACME.ORDERS.V12")
-    assert "table ACME.ORDERS.V12 is not allowed here" in told
+    (reason,) = refusals(admission, destination_compacted_table_id="ACME.ORDERS.V12")
+    assert "table ACME.ORDERS.V12 is not allowed here" in reason
     assert len(refusals(admission, source_table_id="X.Y.V1", destination_compacted_table_id="X.Z.V1")) == 2
 
 
@@ -80,10 +80,10 @@ def test_a_topic_is_the_own_one_or_an_allowed_one_in_a_region_that_exists() -> N
     assert refusals(admission, sns_event_topic_arn=TOPIC) == []
     assert refusals(admission, sns_event_topic_arn=f"{TOPIC}-of-a-team") == []
     nowhere = TOPIC.replace("us-east-1", "us-nowhere-1")
-    (told,) = refusals(admission, sns_event_topic_arn=nowhere)
-    assert "AWS partition aws has no us-nowhere-1" in told
-    (told,) = refusals(Admission(own_lake=OWN, own_topic=TOPIC), sns_event_topic_arn=f"{TOPIC}-evil")
-    assert "is not allowed here" in told
+    (reason,) = refusals(admission, sns_event_topic_arn=nowhere)
+    assert "AWS partition aws has no us-nowhere-1" in reason
+    (reason,) = refusals(Admission(own_lake=OWN, own_topic=TOPIC), sns_event_topic_arn=f"{TOPIC}-evil")
+    assert "is not allowed here" in reason
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def session_with(*uris: str) -> PinnedSession:
 
 def test_a_lake_on_s3_names_files_outside_of_it_only_where_they_are_allowed() -> None:
     session = session_with("file:///etc/passwd", "s3://own/lake/x", "s3://own/lake2/x", "s3://landing/a/b.parquet")
-    told = list(Admission(own_lake=OWN, files=("s3://landing/a",)).file_refusals(OWN, [session]))
-    assert [each.partition(",")[0] for each in told] == ["file:///etc/passwd", "s3://own/lake2/x"]
-    assert "--allow-files file:///etc" in told[0]
+    found = list(Admission(own_lake=OWN, files=("s3://landing/a",)).file_refusals(OWN, [session]))
+    assert [each.partition(",")[0] for each in found] == ["file:///etc/passwd", "s3://own/lake2/x"]
+    assert "--allow-files file:///etc" in found[0]
     in_a_folder = StoreLocation("file:///data/lake")
     assert list(Admission(own_lake=in_a_folder).file_refusals(in_a_folder, [session])) == []
 

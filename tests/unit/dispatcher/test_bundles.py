@@ -77,10 +77,10 @@ def launches(desk: Desk) -> list[str]:
     return [path.session.session_id.split(".")[-1] if isinstance(path, SessionObject) else "bundle" for path in paths]
 
 
-def told_by(desk: Desk, job_run_id: str, number: int) -> list[str]:
+def logged_actions(desk: Desk, job_run_id: str, number: int) -> list[str]:
     """What a session's log says; not whether it took longer than was expected, as on a busy machine it may."""
-    told = session_log_of(desk.state, job_run_id, f"{job_run_id}.{number}", desk.clock)
-    return [action for action in told if action != "expected_sla_changed"]
+    actions = session_log_of(desk.state, job_run_id, f"{job_run_id}.{number}", desk.clock)
+    return [action for action in actions if action != "expected_sla_changed"]
 
 
 def succeeded(desk: Desk, job_run_id: str, days: int) -> JobRunState:
@@ -128,7 +128,7 @@ def test_every_member_keeps_a_session_log_of_its_own(desk: Desk) -> None:
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     for number in (1, 2, 3):
-        assert told_by(desk, job_run_id, number) == ["session_started", "round_done", "session_succeeded"]
+        assert logged_actions(desk, job_run_id, number) == ["session_started", "round_done", "session_succeeded"]
 
 
 def test_the_job_run_log_does_not_grow_by_entries_for_each_session(desk: Desk) -> None:
@@ -174,7 +174,7 @@ class UnknownEnds(FaultyStore):
         return super().read(key)
 
 
-@pytest.mark.parametrize("does", [Succeeds(), CrashesAfterwards(untold=False)])
+@pytest.mark.parametrize("does", [Succeeds(), CrashesAfterwards(loses_log=False)])
 def test_the_ends_of_a_bundle_are_published_though_the_answer_to_their_entry_was_lost(
     tmp_path: Path, does: MemberRuns
 ) -> None:
@@ -189,7 +189,7 @@ def test_the_ends_of_a_bundle_are_published_though_the_answer_to_their_entry_was
     succeeded(desk, job_run_id, 2)
     assert launches(desk)[0] == "bundle"
     assert launches(desk).count("bundle") == 1
-    logged = [action for number in (1, 2) for action in told_by(desk, job_run_id, number)]
+    logged = [action for number in (1, 2) for action in logged_actions(desk, job_run_id, number)]
     assert logged.count("round_done") == 2
     assert desk.sink.names.count("session.started") == logged.count("session_started")
     for name in ("session.round_completed", "session.succeeded"):
@@ -320,7 +320,7 @@ def test_members_that_had_not_begun_when_the_spark_job_crashed_run_in_the_next_b
 
 
 def test_a_member_that_had_ended_when_the_spark_job_crashed_is_not_run_again(desk: Desk) -> None:
-    desk.cluster.members = only("2", CrashesAfterwards(untold=False))
+    desk.cluster.members = only("2", CrashesAfterwards(loses_log=False))
     append_days(desk, 2)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
@@ -330,12 +330,17 @@ def test_a_member_that_had_ended_when_the_spark_job_crashed_is_not_run_again(des
 
 
 def test_a_round_that_a_dead_member_did_not_log_is_logged(desk: Desk) -> None:
-    desk.cluster.members = only("2", CrashesAfterwards(untold=True))
+    desk.cluster.members = only("2", CrashesAfterwards(loses_log=True))
     append_days(desk, 2)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 2)
-    assert told_by(desk, job_run_id, 2) == ["session_started", "round_done", "session_started", "session_succeeded"]
+    assert logged_actions(desk, job_run_id, 2) == [
+        "session_started",
+        "round_done",
+        "session_started",
+        "session_succeeded",
+    ]
     assert desk.sink.names.count("session.round_completed") == 2
 
 

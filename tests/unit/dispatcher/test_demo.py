@@ -58,8 +58,8 @@ def test_the_survivors_are_those_of_a_plain_dict() -> None:
     latest: dict[int, tuple[datetime, Operation, dict[str, object]]] = {}
     for delta in deltas:
         for row in delta.rows.to_pylist():
-            standing = latest.get(row["o_orderkey"])
-            if standing is None or row["o_updated"] >= standing[0]:
+            survivor = latest.get(row["o_orderkey"])
+            if survivor is None or row["o_updated"] >= survivor[0]:
                 latest[row["o_orderkey"]] = (row["o_updated"], delta.operation, row)
     expected = [row for _, (_, operation, row) in sorted(latest.items()) if operation is Operation.UPSERT]
     assert tpch.survivors(deltas).to_pylist() == expected

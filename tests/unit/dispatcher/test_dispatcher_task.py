@@ -24,12 +24,12 @@ DAY = 86_400
 class KnownExecution:
     events: int = 5
     started_at_ms: int = 0
-    trouble: LithifyError | None = None
+    error: LithifyError | None = None
 
     def length(self, execution_arn: str) -> ExecutionLength:
         assert execution_arn == ARN
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return ExecutionLength(self.events, self.started_at_ms)
 
 
@@ -84,18 +84,18 @@ def test_a_workflow_that_waits_no_more_ends_the_dispatcher() -> None:
     assert not started.task.succeed(EndOfTask.STOPPED, "first", ())
 
 
-@pytest.mark.parametrize("trouble", [Unavailable("throttled"), Denied("AccessDenied"), ZeroDivisionError(TOKEN)])
-def test_a_service_in_trouble_is_asked_again_and_its_trouble_shown(trouble: Exception) -> None:
+@pytest.mark.parametrize("error", [Unavailable("throttled"), Denied("AccessDenied"), ZeroDivisionError(TOKEN)])
+def test_a_service_in_trouble_is_asked_again_and_its_trouble_shown(error: Exception) -> None:
     started = Started()
-    started.callbacks.trouble = trouble
+    started.callbacks.error = error
     with capture_logs() as lines:
         started.turn(5)
-    troubles = [started.task.trouble]
+    errors = [started.task.last_error]
     assert TOKEN not in str(lines)
-    started.callbacks.trouble = None
+    started.callbacks.error = None
     started.turn(1)
     assert started.beats == 1
-    assert [*troubles, started.task.trouble] == [trouble, None]
+    assert [*errors, started.task.last_error] == [error, None]
 
 
 def test_it_ends_before_the_history_of_its_execution_is_full() -> None:
@@ -124,7 +124,7 @@ def test_it_ends_before_the_ninetieth_day_of_its_execution() -> None:
 @pytest.mark.parametrize("arn", [None, ARN])
 def test_where_its_execution_is_not_known_its_own_age_counts(arn: str | None) -> None:
     started = Started(arn=arn)
-    started.execution.trouble = Denied("no right to look at the execution")
+    started.execution.error = Denied("no right to look at the execution")
     started.turn(88.9 * DAY, every_seconds=3_600)
     assert not started.stops.is_set()
     started.turn(0.2 * DAY, every_seconds=3_600)
@@ -134,10 +134,10 @@ def test_where_its_execution_is_not_known_its_own_age_counts(arn: str | None) ->
 
 def test_it_answers_once_and_tries_again_where_the_service_does_not_answer() -> None:
     started = Started()
-    started.callbacks.trouble = Unavailable("throttled")
+    started.callbacks.error = Unavailable("throttled")
     assert not started.task.succeed(EndOfTask.STOPPED, "first", ())
     assert started.callbacks.calls > 10
-    started.callbacks.trouble = None
+    started.callbacks.error = None
     assert started.task.succeed(EndOfTask.STOPPED, "first", ("something is left",))
     answer = started.callbacks.answers[TOKEN]
     assert isinstance(answer, Success)

@@ -32,17 +32,17 @@ class Stops(threading.Event):
 
 
 class Service:
-    """Raises the troubles, one at each try, then answers. `tried_at` is in seconds."""
+    """Raises the errors, one at each try, then answers. `tried_at` is in seconds."""
 
-    def __init__(self, clock: ManualClock, *troubles: LithifyError) -> None:
+    def __init__(self, clock: ManualClock, *errors: LithifyError) -> None:
         self.clock = clock
-        self.troubles = list(troubles)
+        self.errors = list(errors)
         self.tried_at: list[float] = []
 
     def __call__(self) -> str:
         self.tried_at.append(self.clock.monotonic_seconds())
-        if self.troubles:
-            raise self.troubles.pop(0)
+        if self.errors:
+            raise self.errors.pop(0)
         return "reached"
 
 
@@ -92,8 +92,8 @@ def test_health_names_the_trouble_and_is_reported_within_long_pauses(
     def look() -> None:
         report = read_health(tmp_path / HEALTH_FILE)
         ages_seconds.append((clock.now_ms() - report.at_ms) / 1000)
-        (trouble,) = report.troubles
-        assert (trouble.place, trouble.error_kind, trouble.reason) == ("queue", "Denied", "AccessDenied")
+        (found,) = report.troubles
+        assert (found.place, found.error_kind, found.reason) == ("queue", "Denied", "AccessDenied")
 
     stops.looks = look
     contact.wait_for("queue", Service(clock, *[Denied("AccessDenied")] * 10))

@@ -229,8 +229,8 @@ def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path,
     tick_all(desk, other)
     assert running(desk, other) == 0
     assert desk.sink.names.count("job_run.waits_for_money") == 1
-    (told,) = [event for event in desk.sink.events if event.type == "lithify.job_run.waits_for_money.v1"]
-    assert told.data.model_dump()["reason"] == (
+    (published,) = [event for event in desk.sink.events if event.type == "lithify.job_run.waits_for_money.v1"]
+    assert published.data.model_dump()["reason"] == (
         "it is expected to cost $1.00 more; of the $0.50 that a job run may spend, $0.00 are spent or planned"
     )
     close(desk, other)
@@ -346,9 +346,9 @@ def test_status_says_of_a_job_run_that_a_limit_or_the_lack_of_money_keeps_it(
     tick_all(desk, times=20)
     desk.move_on(ROOM_SECONDS + 1)
     desk.tick_until(lambda: any(waits_for(desk, each) is not None for each in runs))
-    (said,) = {waits_for(desk, each) for each in runs} - {None}
-    assert said is not None
-    assert said.startswith(reason)
+    (waiting,) = {waits_for(desk, each) for each in runs} - {None}
+    assert waiting is not None
+    assert waiting.startswith(reason)
     close(desk, other)
 
 

@@ -58,11 +58,11 @@ def test_a_topic_and_a_state_in_trouble_are_seen_until_they_answer(tmp_path: Pat
     assert {place: str(error) for place, error in desk.publisher.troubles.items()} == {"topic": "ExpiredToken"}
     store.fail("list", "open_job_runs", times=None)
     desk.tick()
-    assert isinstance(desk.controller.trouble, Unavailable)
+    assert isinstance(desk.controller.last_error, Unavailable)
     store.heal()
     desk.run()
-    troubles = {**desk.publisher.troubles, "state": desk.controller.trouble}
-    assert troubles == {"state": None}
+    errors = {**desk.publisher.troubles, "state": desk.controller.last_error}
+    assert errors == {"state": None}
     desk.close()
 
 
@@ -79,8 +79,8 @@ def test_the_verb_s_exit_code_says_whether_a_dispatcher_is_well(tmp_path: Path, 
     HealthFile(file, "me", 0, clock).write_when_due({"queue": Denied("the token has expired")}, 1)
     denied = command(*verb, "--output", "json")
     assert denied.exit_code == 1
-    said = json.loads(denied.out)
-    assert (said["is_well"], said["troubles"][0]["error_kind"]) == (False, "Denied")
+    answer = json.loads(denied.out)
+    assert (answer["is_well"], answer["troubles"][0]["error_kind"]) == (False, "Denied")
 
     HealthFile(file, "me", 0, ManualClock()).write_when_due({}, 1)
     gone = command(*verb)

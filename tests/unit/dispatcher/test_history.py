@@ -430,13 +430,13 @@ def test_a_repeat_of_a_cleaned_job_run_is_told_and_what_was_told_before_is_not_t
     desk.clock.sleep(3 * 86_400.0)
     kept_up = upkeep(desk, keep_plans_days=1.0)
     kept_up.round()
-    told = len(desk.sink.names)
+    published = len(desk.sink.names)
     other = desk.second()
     other.send(instruction(job_run_id="run"))
     other.take()
     other.controller.offer("run")
     other.run()
-    assert desk.sink.names[told:] == ["job_run.repeated"]
+    assert desk.sink.names[published:] == ["job_run.repeated"]
     assert other.records.open_job_run_ids() == []
     other.close()
 

@@ -133,20 +133,20 @@ def test_the_papers_own_instruction_is_a_document() -> None:
     ],
 )
 def test_one_wrong_field_is_one_sentence(field: str, value: object, reason: str) -> None:
-    (told,) = reasons({**MINIMAL, field: value})
-    assert reason in told
+    (refusal,) = reasons({**MINIMAL, field: value})
+    assert reason in refusal
 
 
 @pytest.mark.parametrize("field", ["schema_version", "source_table_id"])
 def test_a_missing_field_is_named_with_what_it_is_for(field: str) -> None:
-    (told,) = reasons({name: value for name, value in MINIMAL.items() if name != field})
-    assert told.startswith(f"{field} is missing: ")
+    (reason,) = reasons({name: value for name, value in MINIMAL.items() if name != field})
+    assert reason.startswith(f"{field} is missing: ")
 
 
 def test_primary_keys_may_be_missing_since_the_table_may_know_them() -> None:
     document = {name: value for name, value in MINIMAL.items() if name != "primary_keys"}
     assert parse(document).primary_keys is None
-    assert any("primary_keys is missing" in told for told in reasons({**document, "priority": "high"}))
+    assert any("primary_keys is missing" in reason for reason in reasons({**document, "priority": "high"}))
 
 
 def test_all_violations_come_at_once_and_the_document_is_still_recognised() -> None:
@@ -170,8 +170,8 @@ def test_all_violations_come_at_once_and_the_document_is_still_recognised() -> N
     ],
 )
 def test_a_body_that_is_not_a_json_object_is_refused_with_the_position(body: str, reason: str) -> None:
-    (told,) = reasons(body)
-    assert reason in told
+    (refusal,) = reasons(body)
+    assert reason in refusal
 
 
 def test_a_field_that_stands_twice_is_refused() -> None:
@@ -188,8 +188,8 @@ def test_documents_that_ask_for_the_same_have_the_same_digest() -> None:
 
 def test_the_digest_leaves_out_the_task_token_the_id_and_every_field_at_its_default() -> None:
     first = content_digest(parse(PAPER))
-    said = {**PAPER, "task_token": "secret", "job_run_id": "x", "priority": 0, "max_dead_row_share": 0.0}
-    assert content_digest(parse(said)) == first
+    document = {**PAPER, "task_token": "secret", "job_run_id": "x", "priority": 0, "max_dead_row_share": 0.0}
+    assert content_digest(parse(document)) == first
     # What a release without any of the optional fields would have said of the same document.
     text = '{"schema_version":"1","source_table_id":"ACME.ORDERS.V1","primary_keys":["a","b"]}'
     assert content_digest(parse(MINIMAL)) == hashlib.sha256(text.encode()).hexdigest()
@@ -203,10 +203,10 @@ def test_the_order_of_partitions_and_of_their_keys_is_no_content() -> None:
 
 @pytest.mark.parametrize("value", [["sec", "ret"], {"secret": 1}, 5, "secret" * 500])
 def test_a_wrong_task_token_is_refused_without_being_shown(value: object) -> None:
-    (told,) = reasons({**MINIMAL, "task_token": value})
-    assert told.startswith("task_token")
-    assert "secret" not in told
-    assert "ret" not in told.replace("greater", "")
+    (reason,) = reasons({**MINIMAL, "task_token": value})
+    assert reason.startswith("task_token")
+    assert "secret" not in reason
+    assert "ret" not in reason.replace("greater", "")
 
 
 def test_a_task_token_is_no_part_of_what_is_recorded_of_a_job_run() -> None:
@@ -244,16 +244,16 @@ HUGE = {
 def test_a_huge_document_is_answered_with_few_short_reasons(body: str) -> None:
     """Each of them once took from seconds to hours: work was in proportion to the square of the body."""
     assert len(body) <= 1.3 * MEBIBYTE
-    told = reasons(body)
-    assert 1 <= len(told) <= 101
-    assert all(len(reason) <= 1_000 for reason in told)
+    found = reasons(body)
+    assert 1 <= len(found) <= 101
+    assert all(len(reason) <= 1_000 for reason in found)
 
 
 def test_beyond_a_hundred_reasons_their_number_is_told() -> None:
-    told = reasons({**MINIMAL, **{f"field{number}": 1 for number in range(1_234)}})
-    assert len(told) == 101
-    assert told[0].startswith("field0: there is no such field")
-    assert told[-1] == "and 1,134 more"
+    found = reasons({**MINIMAL, **{f"field{number}": 1 for number in range(1_234)}})
+    assert len(found) == 101
+    assert found[0].startswith("field0: there is no such field")
+    assert found[-1] == "and 1,134 more"
     assert bounded_reasons(["a"] * 100) == ("a",) * 100
     assert bounded_reasons(["a"] * 101)[-1] == "and 1 more"
 

@@ -440,7 +440,7 @@ def test_a_task_token_lies_apart_from_logs_and_plans_until_it_is_answered(desk: 
     desk = desk.second(clock=SystemClock())
     desk.append([{"id": 1}])
     desk.callbacks.begin("the secret")
-    desk.callbacks.trouble = Unavailable("not now")
+    desk.callbacks.error = Unavailable("not now")
     job_run_id = desk.accept(job_run_id="waited-for", task_token="the secret")
     desk.tick_until(lambda: desk.job_run(job_run_id).ended is not None)
     holds_it = [entry.key for entry in desk.state.list("") if b"the secret" in (desk.state.read(entry.key) or b"")]

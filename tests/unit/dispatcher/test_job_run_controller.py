@@ -483,8 +483,8 @@ def test_a_log_that_cannot_be_read_is_set_aside_with_an_event_and_stops_nothing_
     second = desk.second()
     second.run()
     assert second.job_run(good).status is JobRunStatus.SUCCEEDED
-    (told,) = [event for event in second.sink.events if event.type == "lithify.job_run.set_aside.v1"]
-    assert (told.jobrunid, told.severity.value, told.table) == (unreadable, "error", TABLE)
+    (published,) = [event for event in second.sink.events if event.type == "lithify.job_run.set_aside.v1"]
+    assert (published.jobrunid, published.severity.value, published.table) == (unreadable, "error", TABLE)
     assert unreadable in second.records.open_job_run_ids()  # a release that can read it finds it
     second.close()
 
@@ -612,12 +612,12 @@ def test_events_that_could_not_be_published_are_published_later_each_once_and_in
     desk.accept()
     desk.run()
     follows_speed = {f"lithify.{name}.v1" for name in FOLLOWS_SPEED}
-    told = [event for event in desk.sink.events if event.type not in follows_speed]
-    ids = [event.id for event in told]
+    published = [event for event in desk.sink.events if event.type not in follows_speed]
+    ids = [event.id for event in published]
     assert len(ids) == len(set(ids)) == 8
     in_order = [
         event.type.removeprefix("lithify.").removesuffix(".v1")
-        for event in sorted(told, key=lambda event: event.sequence)
+        for event in sorted(published, key=lambda event: event.sequence)
     ]
     # Who launched a session and the session itself write at the same moment, so each log has its own order.
     of_session = ["session.started", "session.round_completed", "session.succeeded"]

@@ -91,8 +91,8 @@ def test_no_text_is_markup_nor_an_order_to_the_terminal(text: str) -> None:
 
 
 def test_a_sentence_is_broken_between_words_and_keeps_its_indent() -> None:
-    said = texts(list(sentence_lines("  a name: " + "x" * 30 + " and more", 20)))
-    assert said == ["  a name:", "  " + "x" * 30, "  and more"]
+    lines = texts(list(sentence_lines("  a name: " + "x" * 30 + " and more", 20)))
+    assert lines == ["  a name:", "  " + "x" * 30, "  and more"]
 
 
 def test_failures_are_red() -> None:
@@ -111,11 +111,11 @@ RECORDS = [
 def answered(capsys: pytest.CaptureFixture[str], output: Output) -> str:
     columns = (PARTITION, Column("rows"), Column("note"), Column("more"))
     answer_records(output, {"streams": RECORDS}, "streams", columns, none="Nothing.", note="and more")
-    told = capsys.readouterr()
-    assert told.out.endswith("\n")
-    assert not told.out.endswith("\n\n")
-    assert told.err == ("lithify: and more\n" if output in (Output.JSONL, Output.CSV) else "")
-    return told.out
+    printed = capsys.readouterr()
+    assert printed.out.endswith("\n")
+    assert not printed.out.endswith("\n\n")
+    assert printed.err == ("lithify: and more\n" if output in (Output.JSONL, Output.CSV) else "")
+    return printed.out
 
 
 def test_records_as_json_lines_are_whole_records(capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,7 @@ def test_a_state_that_does_not_say_what_is_paused_starts_nothing(tmp_path: Path)
     store.fail("list", "paused/", times=None)
     ticks(desk)
     assert desk.cluster.launched == []
-    assert desk.controller.trouble is not None or desk.job_run("run").status is JobRunStatus.WAITING
+    assert desk.controller.last_error is not None or desk.job_run("run").status is JobRunStatus.WAITING
     store.heal()
     desk.run()
     assert desk.job_run("run").status is JobRunStatus.SUCCEEDED

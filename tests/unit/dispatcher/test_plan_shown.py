@@ -43,9 +43,9 @@ def document(lake: Path, **fields: object) -> str:
 
 
 def planned(command: Command, lake: Path, *options: str, **fields: object) -> Plan:
-    said = command("plan", document(lake, **fields), "--lake", str(lake), "-o", "json", *options)
-    assert said.exit_code == 0, said.err
-    return json.loads(said.out)
+    result = command("plan", document(lake, **fields), "--lake", str(lake), "-o", "json", *options)
+    assert result.exit_code == 0, result.err
+    return json.loads(result.out)
 
 
 def test_small_sessions_share_a_spark_job_and_it_says_so(command: Command, lake: Path) -> None:
@@ -116,11 +116,11 @@ def test_its_verdict_is_about_the_whole_job_run(
     command: Command, lake: Path, desired_sla: int, holds: bool, verdict: str
 ) -> None:
     assert planned(command, lake, desired_sla=desired_sla)["total"]["within_desired_sla"] is holds
-    said = command("plan", document(lake, desired_sla=desired_sla), "--lake", str(lake))
-    assert said.out.count("desired") == 1
-    assert verdict in said.out.splitlines()[-1]
-    assert "3 sessions, 1 of them with nothing to do" in said.out
-    assert "4 delta rows for 0 compacted rows" in said.out
+    result = command("plan", document(lake, desired_sla=desired_sla), "--lake", str(lake))
+    assert result.out.count("desired") == 1
+    assert verdict in result.out.splitlines()[-1]
+    assert "3 sessions, 1 of them with nothing to do" in result.out
+    assert "4 delta rows for 0 compacted rows" in result.out
 
 
 def test_a_session_begins_where_one_has_ended() -> None:
@@ -142,9 +142,9 @@ def test_an_emr_cluster_is_chosen_for_each_session_and_its_money_is_told(command
     assert one["expected_sla"] == one["cluster"]["expected_sla"] > one["cluster"]["start_seconds"]
     assert nothing["expected_usd"] is None
     assert answer["total"]["expected_usd"] == pytest.approx(one["expected_usd"] + two["expected_usd"])
-    said = command("plan", document(lake), "--lake", str(lake), *options, *ALONE)
-    assert "cluster: 1 x r6g.xlarge and 1 x r6g.xlarge for the driver" in said.out
-    assert f"${answer['total']['expected_usd']:,.4f} expected in all" in said.out
+    result = command("plan", document(lake), "--lake", str(lake), *options, *ALONE)
+    assert "cluster: 1 x r6g.xlarge and 1 x r6g.xlarge for the driver" in result.out
+    assert f"${answer['total']['expected_usd']:,.4f} expected in all" in result.out
 
 
 def test_on_this_machine_no_cluster_is_launched_and_no_money_is_told(command: Command, lake: Path) -> None:
@@ -156,13 +156,13 @@ def test_on_this_machine_no_cluster_is_launched_and_no_money_is_told(command: Co
 def test_limits_prices_and_instance_types_are_refused_together_with_exit_code_2(command: Command, lake: Path) -> None:
     prices = lake.parent / "prices.json"
     prices.write_text('{"region": "r", "priced_on": "2999-01-01", "instance_types": [], "colour": 1}')
-    said = command(
+    result = command(
         *("plan", document(lake), "--lake", str(lake), "--cluster", "emr"),
         *("--min-nodes", "3", "--max-nodes", "2", "--spot-share", "2", "--price-file", str(prices)),
     )
-    assert said.exit_code == 2
+    assert result.exit_code == 2
     for reason in ("at least 3 nodes and at most 2", "the share of nodes on Spot is 2", "colour"):
-        assert reason in said.err
+        assert reason in result.err
     assert (
         "'m5.large' is unknown"
         in command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--instance-type", "m5.large").err
@@ -172,19 +172,19 @@ def test_limits_prices_and_instance_types_are_refused_together_with_exit_code_2(
 def test_a_session_that_may_not_cost_as_much_is_refused_before_anything_is_launched(
     command: Command, lake: Path
 ) -> None:
-    said = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-usd", "0.001")
-    assert said.exit_code == 2
-    assert "and may cost $0.0010" in said.err
+    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-usd", "0.001")
+    assert result.exit_code == 2
+    assert "and may cost $0.0010" in result.err
 
 
 def test_limits_of_clusters_are_refused_where_no_cluster_is_planned(command: Command, lake: Path) -> None:
     for given in (("--max-usd", "1"), ("--max-nodes", "3"), ("--instance-type", "r5.xlarge")):
-        said = command("plan", document(lake), "--lake", str(lake), *given)
-        assert said.exit_code == 2
-        assert "add --cluster emr" in said.err
+        result = command("plan", document(lake), "--lake", str(lake), *given)
+        assert result.exit_code == 2
+        assert "add --cluster emr" in result.err
 
 
 def test_limits_that_no_instance_type_fits_into_are_refused_with_the_other_limits(command: Command, lake: Path) -> None:
-    said = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-vcpus", "2")
-    assert said.exit_code == 2
-    assert "1 node of the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 2" in said.err
+    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-vcpus", "2")
+    assert result.exit_code == 2
+    assert "1 node of the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 2" in result.err

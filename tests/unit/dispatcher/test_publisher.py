@@ -49,29 +49,29 @@ def topics(own: EventSink, other: EventSink) -> Callable[[str | None], EventSink
 
 
 class SilentSink(MemorySink):
-    """Answers no call before it is told to."""
+    """Answers no call before `answers` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = threading.Event()
+        self.is_called = threading.Event()
         self.answers = threading.Event()
 
     def publish(self, events: Sequence[Event]) -> None:
-        self.asked.set()
+        self.is_called.set()
         self.answers.wait()
         super().publish(events)
 
 
 class RefusingSink(MemorySink):
-    """Refuses while `refusal` is there. `asked` counts calls."""
+    """Refuses while `refusal` is there. `calls` counts them."""
 
     def __init__(self, refusal: Exception | None) -> None:
         super().__init__()
         self.refusal = refusal
-        self.asked = 0
+        self.calls = 0
 
     def publish(self, events: Sequence[Event]) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.refusal is not None:
             raise self.refusal
         super().publish(events)
@@ -89,7 +89,7 @@ def test_a_topic_that_does_not_answer_keeps_no_job_run_waiting(tmp_path: Path) -
     desk.append([{"id": 1}])
     job_run_id = desk.accept()
     desk.controller.tick()
-    sink.asked.wait()
+    sink.is_called.wait()
     while desk.job_run(job_run_id).status is not JobRunStatus.SUCCEEDED:
         desk.controller.tick()
         desk.clock.sleep(0.005)
@@ -105,10 +105,10 @@ def test_a_topic_that_does_not_answer_keeps_no_job_run_waiting(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "trouble", [Unavailable("no answer"), Invalid("no such topic"), ValueError("region '-'")], ids=repr
+    "error", [Unavailable("no answer"), Invalid("no such topic"), ValueError("region '-'")], ids=repr
 )
-def test_a_topic_in_trouble_keeps_no_other_topic_waiting(tmp_path: Path, trouble: Exception) -> None:
-    own, other = MemorySink(), RefusingSink(trouble)
+def test_a_topic_in_trouble_keeps_no_other_topic_waiting(tmp_path: Path, error: Exception) -> None:
+    own, other = MemorySink(), RefusingSink(error)
     lake = DeltaCatalog.open(str(tmp_path / "lake"))
     admission = Admission(own_lake=lake.location, topics=(OTHER_TOPIC,))
     desk = Desk(tmp_path, sink_for=topics(own, other), admission=admission)
@@ -128,15 +128,15 @@ def test_a_silent_topic_gets_one_try_a_round_and_is_left_alone_for_longer_each_t
     for number in range(3):
         job_run_id = desk.accept(job_run_id=f"run {number}")
         publisher.follow(job_run_id, desk.records.log(job_run_id), desk.job_run(job_run_id))
-    asked_at = []
+    tried_at = []
     for second in range(1_000):
-        before = sink.asked
+        before = sink.calls
         publisher.publish_round()
-        assert sink.asked - before <= 1
-        if sink.asked > before:
-            asked_at.append(second)
+        assert sink.calls - before <= 1
+        if sink.calls > before:
+            tried_at.append(second)
         clock.sleep(1)
-    assert asked_at == [0, 5, 15, 35, 75, 155, 315, 615, 915]
+    assert tried_at == [0, 5, 15, 35, 75, 155, 315, 615, 915]
     sink.refusal = None
     clock.sleep(300)
     publisher.publish_round()
@@ -144,9 +144,9 @@ def test_a_silent_topic_gets_one_try_a_round_and_is_left_alone_for_longer_each_t
     desk.close()
 
 
-@pytest.mark.parametrize("trouble", [Denied("ExpiredToken"), Unavailable("no answer")], ids=repr)
-def test_events_held_up_by_expired_credentials_are_published_with_new_ones(desk: Desk, trouble: LithifyError) -> None:
-    sink = RefusingSink(trouble)
+@pytest.mark.parametrize("error", [Denied("ExpiredToken"), Unavailable("no answer")], ids=repr)
+def test_events_held_up_by_expired_credentials_are_published_with_new_ones(desk: Desk, error: LithifyError) -> None:
+    sink = RefusingSink(error)
     desk = desk.second(sink=sink)
     desk.append([{"id": 1}])
     job_run_id = desk.accept()
@@ -265,16 +265,16 @@ def test_the_next_dispatcher_publishes_a_pending_rejection(desk: Desk) -> None:
     second.close()
 
 
-@pytest.mark.parametrize("trouble", [[], [Unavailable("not now")]], ids=["at once", "by the next dispatcher"])
+@pytest.mark.parametrize("errors", [[], [Unavailable("not now")]], ids=["at once", "by the next dispatcher"])
 def test_a_repeat_during_the_publication_of_the_end_is_published_too(
-    tmp_path: Path, trouble: list[LithifyError]
+    tmp_path: Path, errors: list[LithifyError]
 ) -> None:
     """It finds the job run's marker still there, which is taken away a moment later."""
 
     class MeetingSink(MemorySink):
         def publish(self, events: Sequence[Event]) -> None:
-            if repeats and trouble:
-                raise trouble.pop()
+            if repeats and errors:
+                raise errors.pop()
             super().publish(events)
             if "job_run.succeeded" in self.names and "job_run.repeated" not in self.names and not repeats:
                 desk.send(instruction(job_run_id="asked-twice"))

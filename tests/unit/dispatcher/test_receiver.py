@@ -22,14 +22,14 @@ from tests.waiting import wait_until
 QUICK = ReceiverSettings(wait_seconds=0, idle_seconds=0.01, unavailable_seconds=0.01)
 
 
-class TroubledQueue(MemoryQueue):
-    """`troubles` are raised by the next receives, one each."""
+class FailingQueue(MemoryQueue):
+    """`receive_errors` are raised by the next receives, one each."""
 
-    troubles: list[LithifyError]
+    receive_errors: list[LithifyError]
 
     def receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
-        if self.troubles:
-            raise self.troubles.pop(0)
+        if self.receive_errors:
+            raise self.receive_errors.pop(0)
         return super().receive(messages_max, wait_seconds, visibility_seconds)
 
 
@@ -56,8 +56,8 @@ def receiver_of(desk: Desk) -> Receiver:
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     desk = Desk(tmp_path)
-    queue = TroubledQueue(desk.clock, MemoryQueue(desk.clock), deliveries_max=5)
-    queue.troubles = []
+    queue = FailingQueue(desk.clock, MemoryQueue(desk.clock), deliveries_max=5)
+    queue.receive_errors = []
     desk = replace(desk, queue=queue)
     yield desk
     desk.close()
@@ -65,8 +65,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def test_a_queue_that_denies_access_for_a_while_loses_no_instruction(desk: Desk) -> None:
     codes = ("ExpiredToken", "AccessDenied", "RequestExpired", "SignatureDoesNotMatch")
-    assert isinstance(desk.queue, TroubledQueue)
-    desk.queue.troubles = [*(Denied(code) for code in codes), Unavailable("no answer")]
+    assert isinstance(desk.queue, FailingQueue)
+    desk.queue.receive_errors = [*(Denied(code) for code in codes), Unavailable("no answer")]
     desk.append([{"id": 1, "v": "a"}])
     desk.send(instruction(job_run_id="run"))
     stops = threading.Event()
@@ -155,7 +155,7 @@ def test_a_queue_is_counted_while_there_is_no_room_and_says_if_it_is_away(tmp_pa
     receiving = threading.Thread(target=receiver.run, args=(stops,))
     receiving.start()
     assert queue.counted_twice.wait(30)
-    wait_until(lambda: receiver.trouble is None)
+    wait_until(lambda: receiver.last_error is None)
     stops.set()
     receiving.join()
     assert queue.counts == 2  # the clock stands still: no more is due
@@ -163,7 +163,7 @@ def test_a_queue_is_counted_while_there_is_no_room_and_says_if_it_is_away(tmp_pa
 
 
 def test_a_queue_that_is_not_there_ends_the_receiver(desk: Desk) -> None:
-    assert isinstance(desk.queue, TroubledQueue)
-    desk.queue.troubles = [Invalid("there is no such queue")]
+    assert isinstance(desk.queue, FailingQueue)
+    desk.queue.receive_errors = [Invalid("there is no such queue")]
     with pytest.raises(Invalid, match="no such queue"):
         receiver_of(desk).run(threading.Event())

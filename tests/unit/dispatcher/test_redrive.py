@@ -46,8 +46,8 @@ def moved(
     return move(queue, only, most, clock.now_ms(), dry_run=dry_run)
 
 
-def names(told: list[DeadLetter]) -> list[object]:
-    return [each["job_run_id"] for each in told]
+def names(letters: list[DeadLetter]) -> list[object]:
+    return [each["job_run_id"] for each in letters]
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_dead_letters_are_chosen_by_id_table_reason_and_age(
     assert (queue.bodies, sorted(dead_letters.bodies)) == ([], before)
     assert len(dead_letters.receive(10, 0, 0)) == 3, "they are given back at once"
 
-    told = moved(queue, clock, only)
-    assert names(told) == found
+    letters = moved(queue, clock, only)
+    assert names(letters) == found
     assert sorted([*queue.bodies, *dead_letters.bodies]) == before
     assert len(queue.bodies) == len(found)
     assert len(dead_letters.receive(10, 0, 0)) == 3 - len(found)
 
 
 def test_a_message_sent_again_is_a_new_one_with_its_sender_s_attributes(queue: MemoryQueue, clock: ManualClock) -> None:
-    (told,) = moved(queue, clock, Selection(ids=frozenset({"first"})))
+    (letter,) = moved(queue, clock, Selection(ids=frozenset({"first"})))
     (message,) = queue.receive(10, 0, 0)
-    assert told["sent_as"] == message.message_id
+    assert letter["sent_as"] == message.message_id
     assert dict(message.attributes) == {"sender": MessageAttribute("String", "me")}
     assert message.origin.message_id == message.message_id
 

@@ -88,9 +88,9 @@ def succeeded(sessions: int) -> JobRunState:
 def test_a_success_has_every_session_while_they_fit() -> None:
     answer = answer_of(result_document("run", succeeded(3)), URI)
     assert isinstance(answer, Success)
-    told = json.loads(answer.output)
-    assert (told["rows_in"], told["rounds"], told["result_uri"]) == (9, 3, None)
-    assert [session["partition"] for session in told["sessions"]] == [{"day": f"day {n}"} for n in range(3)]
+    document = json.loads(answer.output)
+    assert (document["rows_in"], document["rounds"], document["result_uri"]) == (9, 3, None)
+    assert [session["partition"] for session in document["sessions"]] == [{"day": f"day {n}"} for n in range(3)]
 
 
 def test_a_success_that_is_too_large_says_where_the_whole_of_it_lies() -> None:
@@ -102,9 +102,9 @@ def test_a_success_that_is_too_large_says_where_the_whole_of_it_lies() -> None:
     answers.answer_round()
     answer = callbacks.answers["token"]
     assert not isinstance(answer, Failure)
-    told = json.loads(answer.output)  # type: ignore[union-attr]
-    assert (told["rows_in"], told["sessions"]) == (6_000, None)
-    key = told["result_uri"].removeprefix(f"{records.store.location.root_uri}/")
+    document = json.loads(answer.output)  # type: ignore[union-attr]
+    assert (document["rows_in"], document["sessions"]) == (6_000, None)
+    key = document["result_uri"].removeprefix(f"{records.store.location.root_uri}/")
     whole = ResultDocument.parse_durable(records.store.read(key) or b"", key)
     assert len(whole.sessions or ()) == 2_000
     assert len(whole.render()) > OUTPUT_BYTES_MAX
@@ -122,12 +122,12 @@ def test_a_cause_is_json_within_its_limit_whatever_the_reasons_are(reasons: list
     answer = answer_of(result_document("m", apply(JobRunState(), rejected)), URI)
     assert isinstance(answer, Failure)
     assert len(answer.cause) <= CAUSE_CHARACTERS_MAX
-    told = json.loads(answer.cause)
-    assert (told["job_run_id"], told["status"]) == ("wanted", "rejected")
+    cause = json.loads(answer.cause)
+    assert (cause["job_run_id"], cause["status"]) == ("wanted", "rejected")
     if len(json.dumps(reasons)) < CAUSE_CHARACTERS_MAX - 200:
-        assert told["reasons"] == reasons
-    elif told["reasons"] != reasons:
-        assert told["reasons"][-1].endswith((" ...", " more"))
+        assert cause["reasons"] == reasons
+    elif cause["reasons"] != reasons:
+        assert cause["reasons"][-1].endswith((" ...", " more"))
 
 
 def test_an_open_job_run_has_no_result() -> None:

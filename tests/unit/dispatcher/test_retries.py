@@ -113,8 +113,8 @@ def test_an_attempt_that_was_overtaken_counts_as_no_failure_and_the_rest_is_plan
     assert setbacks(desk, job_run_id) == Setbacks(fenced=1)
     assert "3 delta rows" in plan_of(desk, job_run_id, 1).arithmetic[0]
     assert "1 delta row" in plan_of(desk, job_run_id, 2).arithmetic[0]
-    (told,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRetried)]
-    assert told.reasons == ("attempt 1 was overtaken by another compactor; it wrote nothing",)
+    (data,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRetried)]
+    assert data.reasons == ("attempt 1 was overtaken by another compactor; it wrote nothing",)
 
 
 def test_a_session_of_which_a_rival_has_done_everything_has_nothing_to_do(desk: Desk) -> None:
@@ -157,8 +157,8 @@ def test_a_round_that_a_dead_attempt_did_not_log_is_always_logged(tmp_path: Path
         desk.records.log(job_run_id).append(lambda _: [CancelRequested(reason="not now")])
     desk.run()
     assert desk.job_run(job_run_id).status == ("succeeded" if ends == "retried" else ends)
-    (told,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRoundCompleted)]
-    assert (told.attempt, told.round_number, told.counts.rows_out) == (1, 1, 1)
+    (data,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRoundCompleted)]
+    assert (data.attempt, data.round_number, data.counts.rows_out) == (1, 1, 1)
     desk.close()
 
 
@@ -257,14 +257,14 @@ def test_an_attempt_without_enough_memory_is_followed_by_one_with_more_buckets_a
     assert [plan.hash_bucket_count for plan in plans] == [2, 4, 8]
     assert [plan.max_rows_per_round for plan in plans][1:] == [4, 2]
     assert [plan.task_memory_bytes for plan in plans] == [1 << 30, 1 << 29, 1 << 28]
-    told = [event.data for event in desk.sink.events if isinstance(event.data, SessionPlanned)]
-    assert [data.attempt for data in told] == [1, 2, 3]
-    assert told[2].changes == (
+    planned = [event.data for event in desk.sink.events if isinstance(event.data, SessionPlanned)]
+    assert [data.attempt for data in planned] == [1, 2, 3]
+    assert planned[2].changes == (
         "8 hash buckets instead of 4",
         "2 delta rows in a round instead of 4",
         "268,435,456 bytes of memory for a task instead of 536,870,912",
     )
-    assert told[1].arithmetic[0].startswith("1 attempt ran out of memory: ")
+    assert planned[1].arithmetic[0].startswith("1 attempt ran out of memory: ")
 
 
 def test_an_attempt_that_failed_otherwise_in_between_makes_no_plan_smaller(tmp_path: Path) -> None:
@@ -342,8 +342,8 @@ def test_who_takes_over_plans_with_the_cores_and_the_memory_that_it_has(tmp_path
     plan = plan_of(second, job_run_id, 2)
     assert (plan.task_memory_bytes, plan.tasks) == (1 << 28, 8)
     assert [job.resources for job in second.cluster.launched] == [Resources(1 << 28, 8)]
-    (_, told) = [event.data for event in second.sink.events if isinstance(event.data, SessionPlanned)]
-    assert "8 tasks side by side instead of 2" in told.changes
+    (_, planned) = [event.data for event in second.sink.events if isinstance(event.data, SessionPlanned)]
+    assert "8 tasks side by side instead of 2" in planned.changes
     second.close()
 
 
@@ -402,11 +402,11 @@ def test_a_dispatchers_log_tells_of_plans_launches_retries_and_ends_with_whose_t
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         desk.run()
     desk.close()
-    told = [each for each in lines if each["event"].startswith("session_")]
-    assert [(each["event"].removeprefix("session_"), each["attempt"]) for each in told] == [
+    logged = [each for each in lines if each["event"].startswith("session_")]
+    assert [(each["event"].removeprefix("session_"), each["attempt"]) for each in logged] == [
         *(("planned", 1), ("launched", 1), ("retried", 2)),
         *(("planned", 2), ("launched", 2), ("ended", 2)),
     ]
-    assert {(each["job_run_id"], each["session_id"]) for each in told} == {(job_run_id, f"{job_run_id}.1")}
-    assert (told[-1]["end"], told[-1]["error_kind"], told[-1]["log_level"]) == ("failed", "crashed", "error")
-    assert told[-1]["reasons"].startswith("attempt 2 exited with code 1")
+    assert {(each["job_run_id"], each["session_id"]) for each in logged} == {(job_run_id, f"{job_run_id}.1")}
+    assert (logged[-1]["end"], logged[-1]["error_kind"], logged[-1]["log_level"]) == ("failed", "crashed", "error")
+    assert logged[-1]["reasons"].startswith("attempt 2 exited with code 1")

@@ -75,8 +75,8 @@ def test_a_failed_job_run_is_retried_as_a_new_one_that_names_its_predecessor(des
     assert state.accepted.spec.priority == 3
     assert [session.pin.partition for session in state.sessions.values()] == [{"day": "2"}]
     assert view_job_run(desk.records, "orders-retry-1", desk.clock).predecessor == "orders"
-    told = [event.data for event in desk.sink.events if isinstance(event.data, JobRunAccepted)]
-    assert [data.predecessor for data in told] == [None, "orders"]
+    accepted = [event.data for event in desk.sink.events if isinstance(event.data, JobRunAccepted)]
+    assert [data.predecessor for data in accepted] == [None, "orders"]
     assert desk.job_run("orders").status is JobRunStatus.FAILED
 
 
@@ -124,10 +124,10 @@ def test_the_first_id_sent_again_is_answered_with_the_last_job_run_that_ran_it_a
     desk.take()
     desk.publish(first)
     (repeated,) = [event for event in desk.sink.events if event.type == "lithify.job_run.repeated.v1"]
-    said = repeated.data.model_dump()
-    assert (repeated.jobrunid, said["message_id"], said["status"]) == (first, message_id, "succeeded")
-    assert said["answer"].startswith("job run orders was run again as orders-retry-2; job run orders-retry-2 has")
-    assert preview_job_run_id(parsed(job_run_id="orders"), desk.records) == said["answer"]
+    data = repeated.data.model_dump()
+    assert (repeated.jobrunid, data["message_id"], data["status"]) == (first, message_id, "succeeded")
+    assert data["answer"].startswith("job run orders was run again as orders-retry-2; job run orders-retry-2 has")
+    assert preview_job_run_id(parsed(job_run_id="orders"), desk.records) == data["answer"]
     assert desk.records.open_job_run_ids() == []
 
 
@@ -195,12 +195,12 @@ def test_the_verb_says_what_runs_again_and_under_which_name(
     state = ("--state", str(tmp_path / "state"))
     assert command("retry", "orders", "--dry-run", *state).out.startswith("orders would run again as orders-retry-1:\n")
     assert desk.job_run("orders-retry-1").status is JobRunStatus.ABSENT
-    said = json.loads(command("retry", "orders", "--output", "json", *state).out)
-    assert said == {"job_run_id": "orders-retry-1", "predecessor": "orders", "started": True, "partitions": [{}]}
+    answer = json.loads(command("retry", "orders", "--output", "json", *state).out)
+    assert answer == {"job_run_id": "orders-retry-1", "predecessor": "orders", "started": True, "partitions": [{}]}
     assert command("retry", "orders", *state).out.startswith("orders runs again already, as orders-retry-1.\n")
     desk.run()
     capsys.readouterr()  # the dispatcher's own lines
-    said_again = command("retry", "orders", *state)
-    assert (said_again.exit_code, said_again.out) == (2, "")
-    assert "`lithify retry orders-retry-1` goes on" in said_again.err
+    repeated = command("retry", "orders", *state)
+    assert (repeated.exit_code, repeated.out) == (2, "")
+    assert "`lithify retry orders-retry-1` goes on" in repeated.err
     desk.close()

@@ -30,7 +30,7 @@ def entries(desk: Desk) -> dict[str, int]:
     return dict(DeltaPublisher(desk.lake.store, TABLE, (), SystemClock()).state().entries)
 
 
-def told(desk: Desk, what: str) -> list[dict[str, object]]:
+def events_of(desk: Desk, what: str) -> list[dict[str, object]]:
     desk.publisher.publish_round()
     return [event.data.model_dump() for event in desk.sink.events if event.type == f"lithify.table.{what}.v1"]
 
@@ -49,13 +49,13 @@ def test_what_a_session_commits_is_published_and_told(desk: Desk) -> None:
     assert desk.tables.is_idle
     newest = desk.lake.table(TABLE).stream({}).load().entry_number
     assert entries(desk) == {"_": newest}
-    (event,) = told(desk, "published")
+    (event,) = events_of(desk, "published")
     assert (event["published_table_id"], event["format"], event["version"]) == (TABLE, "delta", 0)
     assert (event["entries"], event["files_added"], event["rows"], event["refused"]) == ({"_": newest}, 1, 2, ())
     (whole,) = [each for each in desk.sink.events if each.type == "lithify.table.published.v1"]
     assert (whole.jobrunid, whole.table, whole.severity) == (job_run_id, TABLE, "info")
     desk.tables.publish_round()
-    assert len(told(desk, "published")) == 1
+    assert len(events_of(desk, "published")) == 1
 
 
 def test_a_job_run_that_has_ended_or_was_lost_is_not_remembered_and_what_it_committed_is_published(desk: Desk) -> None:
@@ -83,7 +83,7 @@ def test_a_table_that_is_not_published_is_asked_for_once_a_minute_and_writes_not
     desk.tables.publish_round()
     assert desk.tables.is_idle
     assert not (tmp_path / "lake" / "tables" / TABLE / "compacted").exists()
-    assert told(desk, "published") == told(desk, "publish_failed") == []
+    assert events_of(desk, "published") == events_of(desk, "publish_failed") == []
 
 
 def test_a_failed_publication_is_told_and_tried_again_and_the_job_run_succeeds(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_failed_publication_is_told_and_tried_again_and_the_job_run_succeeds(t
     assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     store.fail("put_if_absent", "_delta_log", times=None)
     desk.tables.publish_round()
-    (failed,) = told(desk, "publish_failed")
+    (failed,) = events_of(desk, "publish_failed")
     assert "it is not known whether" in str(failed["reasons"])
     assert desk.tables.is_idle, "the table is left alone for a while"
     store.heal()
@@ -105,7 +105,7 @@ def test_a_failed_publication_is_told_and_tried_again_and_the_job_run_succeeds(t
     assert not desk.tables.is_idle
     desk.tables.publish_round()
     assert len(entries(desk)) == 1
-    assert len(told(desk, "published")) == 1
+    assert len(events_of(desk, "published")) == 1
     desk.close()
 
 
@@ -134,5 +134,5 @@ def test_partitions_that_cannot_be_published_are_told_with_the_reason(desk: Desk
     desk.lake.table(TABLE).set_properties({"publish": "delta"})  # what is compacted is not open yet
     desk.move_on(100)
     desk.tables.publish_round()
-    (event,) = told(desk, "publish_failed")
+    (event,) = events_of(desk, "publish_failed")
     assert "compact the partition again" in str(event["reasons"])

@@ -422,9 +422,9 @@ def test_a_store_that_is_away_ends_no_dispatcher_and_what_it_held_goes_on(desk: 
     store.fail("list", times=None, error=Unavailable)
     store.fail("overwrite", times=None)
     pass_time(120, second)
-    assert second.controller.trouble is not None
+    assert second.controller.last_error is not None
     store.heal()
     pass_time(60, second)
-    assert second.controller.trouble is None
+    assert second.controller.last_error is None
     assert owners(desk, runs) == ["second"]
     second.close()

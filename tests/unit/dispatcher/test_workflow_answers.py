@@ -70,9 +70,9 @@ def repeat(desk: Desk, job_run_id: str, **fields: object) -> None:
 def test_a_workflow_gets_the_result_document_of_a_job_run_that_succeeded(desk: Desk) -> None:
     job_run_id = desk.accept(job_run_id="nightly", task_token=TOKEN)
     desk.run()
-    told = success(desk)
-    assert (told["job_run_id"], told["status"], told["rows_out"]) == (job_run_id, "succeeded", 2)
-    sessions = told["sessions"]
+    document = success(desk)
+    assert (document["job_run_id"], document["status"], document["rows_out"]) == (job_run_id, "succeeded", 2)
+    sessions = document["sessions"]
     assert isinstance(sessions, list)
     assert [(each["partition"], each["rounds"], each["rows_in"]) for each in sessions] == [({}, 1, 2)]
     assert desk.records.waiters.waiting(job_run_id) == {}
@@ -320,19 +320,19 @@ def test_a_run_that_somebody_asked_for_without_a_workflow_is_not_cancelled(tmp_p
 # ------------------------------------------------------------------------------------------ what fails on the way
 
 
-@pytest.mark.parametrize("trouble", [Unavailable("throttled"), Denied("AccessDenied")], ids=repr)
-def test_a_service_in_trouble_is_tried_again_and_keeps_nothing_else_waiting(desk: Desk, trouble: Exception) -> None:
-    desk.callbacks.trouble = trouble
+@pytest.mark.parametrize("error", [Unavailable("throttled"), Denied("AccessDenied")], ids=repr)
+def test_a_service_in_trouble_is_tried_again_and_keeps_nothing_else_waiting(desk: Desk, error: Exception) -> None:
+    desk.callbacks.error = error
     job_run_id = desk.accept(task_token=TOKEN)
     desk.tick_until(lambda: desk.job_run(job_run_id).ended is not None)
     desk.tick_until(lambda: "job_run.succeeded" in desk.sink.names)
     desk.tick()
-    assert desk.answers.trouble is trouble
+    assert desk.answers.last_error is error
     assert desk.records.open_job_run_ids() == [job_run_id]  # whoever finds the marker answers
-    desk.callbacks.trouble = None
+    desk.callbacks.error = None
     desk.run()
     assert success(desk)["status"] == "succeeded"
-    assert desk.answers.trouble is None
+    assert desk.answers.last_error is None
     assert desk.records.open_job_run_ids() == []
 
 
@@ -340,25 +340,25 @@ def test_a_service_in_trouble_is_left_alone_for_longer_each_time_and_for_half_a_
     desk, job_run_id = running_desk(tmp_path, task_heartbeat_seconds=3)
     desk.answers = WorkflowAnswers(desk.records, desk.callbacks, AnswerSettings(), desk.clock)
     desk.answers.seen(job_run_id, desk.job_run(job_run_id))
-    desk.callbacks.trouble = Unavailable("throttled")
-    asked_at, calls = [], 0
+    desk.callbacks.error = Unavailable("throttled")
+    tried_at, calls = [], 0
     for second in range(200):
         beats_after(desk, job_run_id, 1)
         if desk.callbacks.calls > calls:
             calls = desk.callbacks.calls
-            asked_at.append(second)
-    pauses = [later - earlier for earlier, later in pairwise(asked_at)]
+            tried_at.append(second)
+    pauses = [later - earlier for earlier, later in pairwise(tried_at)]
     assert pauses[:4] == [1, 2, 4, 8]
     assert max(pauses) == 30
     desk.close()
 
 
 def test_a_dispatcher_that_died_before_it_could_answer_leaves_that_to_the_next(desk: Desk) -> None:
-    desk.callbacks.trouble = Unavailable("no answer")
+    desk.callbacks.error = Unavailable("no answer")
     job_run_id = desk.accept(task_token=TOKEN)
     desk.tick_until(lambda: desk.job_run(job_run_id).ended is not None)
     desk.tick_until(lambda: "job_run.succeeded" in desk.sink.names)
-    desk.callbacks.trouble = None
+    desk.callbacks.error = None
     second = desk.second()
     second.tick()
     second.move_on(desk.settings.claim_seconds)
@@ -435,7 +435,7 @@ def test_a_token_is_in_no_object_but_its_own_and_in_no_log_line(tmp_path: Path, 
     before = structlog.get_config()
     configure_logging(as_json=as_json, level="debug", stream=lines)
     try:
-        desk.callbacks.trouble = Unavailable("not now")
+        desk.callbacks.error = Unavailable("not now")
         desk.cluster.behaves = lambda _: Crashes(exit_code=7)
         desk.send(instruction(job_run_id="run", task_token=TOKEN))
         desk.tick_until(lambda: taken_at_last(desk))
@@ -455,9 +455,9 @@ def test_a_token_is_in_no_object_but_its_own_and_in_no_log_line(tmp_path: Path, 
         if token.encode() in (desk.state.read(entry.key) or b"") or token in entry.key
     }
     assert holders == {"task_tokens"}
-    told = lines.getvalue() + "".join(event.render().decode() for event in desk.sink.events)
-    assert not any(token in told for token in tokens)
-    desk.callbacks.trouble = None
+    text = lines.getvalue() + "".join(event.render().decode() for event in desk.sink.events)
+    assert not any(token in text for token in tokens)
+    desk.callbacks.error = None
     desk.run()
     assert tokens == set(desk.callbacks.answers)
     assert not any(True for _ in desk.state.list("task_tokens/"))

@@ -26,17 +26,17 @@ def spare_files(scratch: Path) -> list[Path]:
 def test_a_record_of_a_task_is_read_at_the_location_that_append_returned(tmp_path: Path) -> None:
     with record_files(tmp_path) as files:
         task = of_a_task(files)
-        places = [task.append([b"first", b"", b" record"]), task.append([b"x" * 10_000]), task.append([b"last"])]
-        assert [bytes(mapped(place)) for place in places] == [b"first record", b"x" * 10_000, b"last"]
-        assert len({place.path for place in places}) == 1
-        assert all(place.start % mmap.ALLOCATIONGRANULARITY == 0 for place in places)
+        locations = [task.append([b"first", b"", b" record"]), task.append([b"x" * 10_000]), task.append([b"last"])]
+        assert [bytes(mapped(location)) for location in locations] == [b"first record", b"x" * 10_000, b"last"]
+        assert len({location.path for location in locations}) == 1
+        assert all(location.start % mmap.ALLOCATIONGRANULARITY == 0 for location in locations)
 
 
 def test_writes_to_a_mapped_record_go_to_a_copy(tmp_path: Path) -> None:
     with record_files(tmp_path) as files:
-        place = files.append([b"as it was"])
-        mapped(place)[:] = 0
-        assert bytes(mapped(place)) == b"as it was"
+        location = files.append([b"as it was"])
+        mapped(location)[:] = 0
+        assert bytes(mapped(location)) == b"as it was"
 
 
 def test_every_task_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_a_next_round_writes_over_what_one_left_and_reads_its_own(tmp_path: Path
     (left,) = spare_files(tmp_path)
     pages = left.stat().st_ino
     with record_files(tmp_path) as files:
-        place = of_a_task(files).append([b"b" * 5])
-        assert place.path.stat().st_ino == pages
-        assert bytes(mapped(place)) == b"b" * 5
+        location = of_a_task(files).append([b"b" * 5])
+        assert location.path.stat().st_ino == pages
+        assert bytes(mapped(location)) == b"b" * 5
         assert spare_files(tmp_path) == []
         new = of_a_task(files).append([b"c"])
         assert new.path.stat().st_ino != pages
@@ -77,9 +77,9 @@ def test_a_spare_file_that_another_takes_first_is_left_to_it(tmp_path: Path, mon
         seen = list(spare_files(tmp_path))
         spare_files(tmp_path)[0].unlink()
         monkeypatch.setattr(Path, "iterdir", lambda _: iter(seen))
-        place = of_a_task(files).append([b"new"])
+        location = of_a_task(files).append([b"new"])
         monkeypatch.undo()
-        assert bytes(mapped(place)) == b"new"
+        assert bytes(mapped(location)) == b"new"
 
 
 def test_a_round_that_fails_leaves_no_file_that_one_of_its_tasks_might_still_write_to(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ java.io.IOException: No space left on device
 
 
 @pytest.mark.parametrize(
-    ("message", "kind", "said"),
+    ("message", "kind", "reason"),
     [
         (
             f"{TASK_LOST}\ncompactor.model.errors.Invalid: the file has no key\n\n\tat org",
@@ -119,10 +119,10 @@ java.io.IOException: No space left on device
         "a worker that died",
     ],
 )
-def test_an_error_of_a_task_comes_out_as_itself(message: str, kind: type[LithifyError], said: str) -> None:
+def test_an_error_of_a_task_comes_out_as_itself(message: str, kind: type[LithifyError], reason: str) -> None:
     with pytest.raises(kind) as error:
         failed_with(message)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_an_error_of_a_task_comes_out_as_itself(message: str, kind: type[Lithify
 def test_a_dead_java_process_is_reported(error: Exception) -> None:
     spark = cast("SparkContext", _Context())
     died = pytest.raises(OutOfMemory, match=r"^Spark's Java process died during dedupe: ")
-    with died as told, spark_job("dedupe", spark):
+    with died as death, spark_job("dedupe", spark):
         raise error
-    assert told.value.__cause__ is error
+    assert death.value.__cause__ is error
 
 
 class _Unreachable:

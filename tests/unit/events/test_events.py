@@ -58,12 +58,12 @@ ACTIONS: tuple[SessionAction, ...] = (
 )
 
 
-def told(*actions: SessionAction, number: int = 3) -> tuple[Event, ...]:
+def events_of(*actions: SessionAction, number: int = 3) -> tuple[Event, ...]:
     return session_log_events(ABOUT, "some/log", Entry(number, "id", 1_760_000_000_123, actions))
 
 
 def test_an_event_is_a_cloud_event_that_names_its_entry() -> None:
-    (event,) = told(SessionStarted(attempt=1, rounds=2, expected_sla=9.5))
+    (event,) = events_of(SessionStarted(attempt=1, rounds=2, expected_sla=9.5))
     assert json.loads(event.render()) == {
         "specversion": "1.0",
         "id": "some/log#3.0",
@@ -81,11 +81,11 @@ def test_an_event_is_a_cloud_event_that_names_its_entry() -> None:
 
 
 def test_the_same_entry_makes_the_same_events() -> None:
-    assert [event.render() for event in told(*ACTIONS)] == [event.render() for event in told(*ACTIONS)]
+    assert [event.render() for event in events_of(*ACTIONS)] == [event.render() for event in events_of(*ACTIONS)]
 
 
 def test_the_own_log_of_an_attempt_does_not_publish_its_end() -> None:
-    assert [event.type.split(".", 1)[1] for event in told(*ACTIONS)] == [
+    assert [event.type.split(".", 1)[1] for event in events_of(*ACTIONS)] == [
         "session.started.v1",
         "rehash.completed.v1",
         "session.round_completed.v1",
@@ -94,19 +94,19 @@ def test_the_own_log_of_an_attempt_does_not_publish_its_end() -> None:
 
 
 def test_an_event_is_parsed_back_as_it_was() -> None:
-    for event in told(*ACTIONS):
+    for event in events_of(*ACTIONS):
         assert Event.model_validate_json(event.render()) == event
 
 
 @pytest.mark.parametrize("change", [{"type": "lithify.other.done.v1"}, {"data": {"attempt": 1}}, {"extra": 1}])
 def test_a_value_that_is_not_an_event_is_refused(change: dict[str, object]) -> None:
-    fields = {**json.loads(told(ACTIONS[0])[0].render()), **change}
+    fields = {**json.loads(events_of(ACTIONS[0])[0].render()), **change}
     with pytest.raises(ValidationError):
         Event.model_validate_json(json.dumps(fields))
 
 
 def test_message_attributes_are_few_and_never_empty() -> None:
-    (event,) = told(ACTIONS[0])
+    (event,) = events_of(ACTIONS[0])
     assert event.attributes == {
         "type": "lithify.session.started.v1",
         "severity": "info",
@@ -163,7 +163,7 @@ def test_every_contracted_type_is_there_and_every_failure_is_grave() -> None:
 
 
 def test_events_are_in_order_by_sequence_as_text() -> None:
-    early, late = told(ACTIONS[0], number=9), told(*ACTIONS[:3], number=10)
+    early, late = events_of(ACTIONS[0], number=9), events_of(*ACTIONS[:3], number=10)
     sequences = [event.sequence for event in (*early, *late)]
     assert sequences == sorted(sequences)
 
@@ -187,11 +187,11 @@ def test_the_published_schema_holds_for_all_that_a_dispatcher_tells(tmp_path: Pa
     desk.close()
     schema = event_json_schema()
     validator = jsonschema.Draft202012Validator(schema)
-    events = [json.loads(event.render()) for event in (*desk.sink.events, *told(*ACTIONS))]
+    events = [json.loads(event.render()) for event in (*desk.sink.events, *events_of(*ACTIONS))]
     assert len({event["type"] for event in events}) >= 10
     for event in events:
         validator.validate(event)
-    started = json.loads(told(ACTIONS[0])[0].render())
+    started = json.loads(events_of(ACTIONS[0])[0].render())
     assert not validator.is_valid({**started, "type": "lithify.session.launched.v1"})
     assert not validator.is_valid({**started, "type": "other"})
 

@@ -51,9 +51,9 @@ _ODD_DIGESTS = st.lists(
 
 @given(_ODD_DIGESTS, _ODD_DIGESTS, st.integers(0, 50), st.integers(0, 50))
 def test_a_remote_search_finds_what_a_search_of_everything_finds_however_the_digests_lie(
-    held: list[tuple[int, ...]], asked: list[tuple[int, ...]], before: int, after: int
+    held: list[tuple[int, ...]], searched: list[tuple[int, ...]], before: int, after: int
 ) -> None:
-    digests, wanted = (np.array(sorted(each), np.uint32).reshape(-1, 5) for each in (held, asked))
+    digests, wanted = (np.array(sorted(each), np.uint32).reshape(-1, 5) for each in (held, searched))
     raw, there = raw_of(digests), np.zeros(len(digests), np.bool_)
     at_hand = np.zeros_like(raw)
 
@@ -72,13 +72,13 @@ def test_a_remote_search_finds_what_a_search_of_everything_finds_however_the_dig
 def test_a_remote_search_reads_the_rows_around_its_digests_and_no_others(count: int) -> None:
     digests = sorted_digests(1_000_000, seed=1)
     raw = raw_of(digests)
-    asked: list[tuple[int, int]] = []
+    searched: list[tuple[int, int]] = []
     wanted = digests[np.sort(np.random.default_rng(count).choice(len(digests), count, replace=False))]
 
-    found = RemoteSearch(raw, wanted, RowsInRun(0, len(digests)), asked.extend).positions()
+    found = RemoteSearch(raw, wanted, RowsInRun(0, len(digests)), searched.extend).positions()
 
     assert len(found) == count
-    read = sum(high - low for low, high in asked)
+    read = sum(high - low for low, high in searched)
     assert read <= min(count * 4 * (1_000 + 1), len(digests)) * 1.05
     assert read >= count
 
@@ -146,8 +146,10 @@ def test_a_remote_bucket_says_what_the_same_files_say_in_a_folder(
             assert found.tolist() == theirs.find(digests).tolist()
             assert (ours.file_numbers == theirs.file_numbers).all()
             assert (ours.row_indices_at(found) == theirs.row_indices[found]).all()
-            asked = random.random(ours.file.rows) < 0.1
-            assert (ours.row_indices_where(partial(np.array, asked))[asked] == theirs.row_indices[asked]).all()
+            is_searched = random.random(ours.file.rows) < 0.1
+            assert (
+                ours.row_indices_where(partial(np.array, is_searched))[is_searched] == theirs.row_indices[is_searched]
+            ).all()
             one, other = ours.rows((), found), theirs.rows((), found)
             assert (one.digests == other.digests).all()
             assert (one.file_numbers == other.file_numbers).all()
@@ -168,14 +170,14 @@ def test_no_byte_of_an_index_is_fetched_twice_in_a_round_and_columns_that_nobody
     segment.find(arriving)
     assert len(segment.file_numbers) == rows
     needed = (DIGEST_BYTES + 4) * rows
-    assert needed <= written.objects.bytes_asked() <= needed + 4 * PAGE_BYTES
+    assert needed <= written.objects.bytes_requested() <= needed + 4 * PAGE_BYTES
 
     [again] = open_bucket(written.location, written.files, 1, SOME, reader)
     assert len(again.file_numbers) == rows
     again.row_indices_at(np.arange(1_000))
     again.rows((), np.arange(1_000))
-    assert written.objects.bytes_asked() <= needed + 6 * PAGE_BYTES
-    spans = sorted(span for _, span in written.objects.asked)
+    assert written.objects.bytes_requested() <= needed + 6 * PAGE_BYTES
+    spans = sorted(span for _, span in written.objects.requests)
     assert all(one.end <= other.start for one, other in pairwise(spans))
 
 
@@ -187,7 +189,7 @@ def test_a_few_arriving_keys_cost_their_pages_of_a_large_index(tmp_path: Path) -
     [segment] = open_bucket(written.location, written.files, 1, Prefetch(arriving, everything=False), written.reader())
 
     assert segment.find(arriving).tolist() == [1_000, 200_000]
-    assert written.objects.bytes_asked() <= 8 * PAGE_BYTES
+    assert written.objects.bytes_requested() <= 8 * PAGE_BYTES
 
 
 def test_a_process_keeps_no_more_of_remote_files_than_it_is_told_to() -> None:
@@ -206,9 +208,9 @@ def test_pages_in_small_gaps_come_along_and_none_comes_twice() -> None:
     objects = MemoryRanges({"s3://lake/x": body})
     file = PagedFile(RangeReader(objects), "s3://lake/x", len(body))
     file.need([Span(0, 10), Span(2 * PAGE_BYTES, 2 * PAGE_BYTES + 1), Span(len(body) - 1, len(body))])
-    assert sorted(span for _, span in objects.asked) == [Span(0, 3 * PAGE_BYTES), Span(20 * PAGE_BYTES, len(body))]
+    assert sorted(span for _, span in objects.requests) == [Span(0, 3 * PAGE_BYTES), Span(20 * PAGE_BYTES, len(body))]
     file.need([Span(0, len(body))])
-    assert objects.bytes_asked() == len(body)
+    assert objects.bytes_requested() == len(body)
     assert file.buffer.to_pybytes() == body
 
 

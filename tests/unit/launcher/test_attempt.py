@@ -112,15 +112,15 @@ class Journal:
 
 @dataclass
 class Job:
-    """A process that lives until a test gives it an exit code; `looked_at` is called at every look."""
+    """A process that lives until a test gives it an exit code; `on_look` is called at every look."""
 
-    looked_at: Callable[[], int | None]
+    on_look: Callable[[], int | None]
     reference: ClusterReference = REFERENCE
     description: str = "a process"
     stops: int = 0
 
     def status(self) -> JobStatus:
-        exit_code = STOPPED if self.stops else self.looked_at()
+        exit_code = STOPPED if self.stops else self.on_look()
         return JobRunning() if exit_code is None else status_of_exit(exit_code, "the last words")
 
     def stop(self) -> None:
@@ -186,9 +186,9 @@ class Watched:
         )
 
     def run(
-        self, looked_at: Callable[[], int | None], orders: Callable[[], SessionCommand] = lambda: SessionCommand.RUN
+        self, exit_code: Callable[[], int | None], orders: Callable[[], SessionCommand] = lambda: SessionCommand.RUN
     ) -> AttemptOutcome:
-        self.job = Job(looked_at)
+        self.job = Job(exit_code)
         attempt = self.attempt(orders)
         job = attempt.launch(OneJob(self.job))
         assert not isinstance(job, AttemptFailed)
@@ -203,7 +203,7 @@ def test_the_heartbeat_and_the_rounds_of_another_attempt_are_not_this_ones_progr
     rounds = iter(range(1, 9))
     until_ms = watched.clock.now_ms() + 400_000
 
-    def looked_at() -> int | None:
+    def on_look() -> int | None:
         watched.beat(attempt=1)
         if watched.clock.now_ms() % 20_000 == 0:
             number = next(rounds, None)
@@ -211,7 +211,7 @@ def test_the_heartbeat_and_the_rounds_of_another_attempt_are_not_this_ones_progr
                 watched.round_done(1, number)
         return None if watched.clock.now_ms() < until_ms else 1
 
-    outcome = watched.run(looked_at)
+    outcome = watched.run(on_look)
 
     assert isinstance(outcome, AttemptFailed)
     assert outcome.error_kind == "stalled"
@@ -255,13 +255,13 @@ def test_its_own_heartbeat_is_its_progress() -> None:
     watched.append(SessionStarted(attempt=2, rounds=9, expected_sla=1.0))
     began_ms = watched.clock.now_ms()
 
-    def looked_at() -> int | None:
+    def on_look() -> int | None:
         seconds = (watched.clock.now_ms() - began_ms) // 1000
         if seconds % 40 == 0 and seconds < 200:
             watched.beat(attempt=2)
         return None
 
-    outcome = watched.run(looked_at)
+    outcome = watched.run(on_look)
 
     assert isinstance(outcome, AttemptFailed)
     assert outcome.reasons == ("attempt 2 made no progress for 51 seconds",)
@@ -273,7 +273,7 @@ def test_rows_within_a_task_and_footers_read_before_the_first_round_are_progress
     watched = Watched()
     began_ms = watched.clock.now_ms()
 
-    def looked_at() -> int | None:
+    def on_look() -> int | None:
         seconds = (watched.clock.now_ms() - began_ms) // 1000
         if seconds == 160:
             watched.append(SessionStarted(attempt=2, rounds=1, expected_sla=1.0))
@@ -287,7 +287,7 @@ def test_rows_within_a_task_and_footers_read_before_the_first_round_are_progress
             )
         return None
 
-    outcome = watched.run(looked_at)
+    outcome = watched.run(on_look)
 
     assert isinstance(outcome, AttemptFailed)
     assert outcome.reasons == ("attempt 2 made no progress for 51 seconds",)
@@ -309,13 +309,13 @@ def test_a_sessions_seconds_are_from_its_launch_to_its_end_as_what_is_expected_o
         expected_sla=9.0,
     )
 
-    def looked_at() -> int | None:
+    def on_look() -> int | None:
         if watched.clock.now_ms() < ends_at_ms:
             return None
         watched.append(SessionSucceeded(attempt=2, result=result))
         return 0
 
-    outcome = watched.run(looked_at)
+    outcome = watched.run(on_look)
 
     assert isinstance(outcome, Succeeded)
     assert outcome.result.seconds == 8.0
@@ -359,11 +359,11 @@ def test_a_session_whose_log_cannot_be_read_is_left_running() -> None:
 def test_a_session_that_somebody_else_goes_on_with_is_stopped_here() -> None:
     watched = Watched()
 
-    def looked_at() -> None:
+    def on_look() -> None:
         watched.append(SessionStarted(attempt=3, rounds=9, expected_sla=1.0))
 
     with pytest.raises(Fenced, match="attempt 2 was superseded by attempt 3"):
-        watched.run(looked_at)
+        watched.run(on_look)
     assert watched.job.stops == 1
 
 
@@ -428,7 +428,7 @@ def test_a_running_session_costs_at_most_twenty_requests_a_minute_its_heartbeats
     until = clock.monotonic_seconds() + 60 * minutes
     statuses = []
 
-    def looked_at() -> int | None:
+    def on_look() -> int | None:
         statuses.append(clock.monotonic_seconds())
         return None
 
@@ -437,7 +437,7 @@ def test_a_running_session_costs_at_most_twenty_requests_a_minute_its_heartbeats
         return SessionCommand.LEAVE if clock.monotonic_seconds() >= until else SessionCommand.RUN
 
     attempt = Attempt(2, PLAN, store, watched.journal, orders, clock)
-    attempt.watch(Job(looked_at), Watcher(WatcherSettings(), clock), WatchTimers(), is_free=is_free)
+    attempt.watch(Job(on_look), Watcher(WatcherSettings(), clock), WatchTimers(), is_free=is_free)
 
     assert job_store.count("overwrite") >= 5 * minutes  # it did beat all the time
     assert len(watched.journal.beats) >= 5 * minutes  # and was heard

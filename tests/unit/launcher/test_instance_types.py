@@ -62,11 +62,11 @@ def test_a_user_s_file_replaces_the_table(tmp_path: Path) -> None:
 def test_an_unknown_field_a_missing_one_and_a_wrong_type_are_refused_together() -> None:
     wrong = document(colour="blue", vcpus="four")
     del wrong["region"]
-    told = " / ".join(reasons(wrong))
+    text = " / ".join(reasons(wrong))
     assert len(reasons(wrong)) == 3
-    assert "prices.json: instance_types.0.colour: there is no such field: write one of name, vcpus, memory_gib" in told
-    assert "prices.json: region is missing" in told
-    assert "instance_types.0.vcpus" in told
+    assert "prices.json: instance_types.0.colour: there is no such field: write one of name, vcpus, memory_gib" in text
+    assert "prices.json: region is missing" in text
+    assert "instance_types.0.vcpus" in text
 
 
 @pytest.mark.parametrize(

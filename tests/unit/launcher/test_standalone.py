@@ -45,7 +45,7 @@ def archive(path: Path, changes: Mapping[str, object] = NOTHING, name: str = MAN
 
 
 def options(tmp_path: Path, **changes: object) -> StandaloneOptions:
-    said: dict[str, object] = {
+    given: dict[str, object] = {
         "master_url": HERE,
         "archive": archive(tmp_path / "lithify.tar.gz"),
         "executor_cores": None,
@@ -54,7 +54,7 @@ def options(tmp_path: Path, **changes: object) -> StandaloneOptions:
         "memory_gib": 64.0,
         **changes,
     }
-    return StandaloneOptions(**said)  # type: ignore[arg-type]
+    return StandaloneOptions(**given)  # type: ignore[arg-type]
 
 
 def test_a_session_takes_its_cores_of_the_cluster_and_its_environment_from_the_archive() -> None:
@@ -104,16 +104,16 @@ def test_settings_of_a_standalone_spark_without_one_are_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"python": "3.9"}, "is for Python 3.9"),
         ({"spark": "3.5"}, "was made beside Spark 3.5, and the driver's is 4.0"),
         ({"lithify": "0.0.1"}, "holds Lithify 0.0.1"),
     ],
 )
-def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, object], expected: str) -> None:
     (reason,) = check_archive(archive(tmp_path / "a.tar.gz", changes), "4.0")
-    assert said in reason
+    assert expected in reason
     assert "with `lithify archive" in reason
 
 
@@ -127,23 +127,23 @@ def test_an_archive_that_fits_is_taken_whatever_spark_it_was_made_beside_if_none
 
 def test_a_file_that_is_not_our_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no archive")
-    for path, said in {
+    for path, expected in {
         tmp_path / "text": "is no archive, or a part of one: make one with `lithify archive",
         archive(tmp_path / "newer.tar.gz", {"colour": 1}): "is of another release of Lithify",
         archive(tmp_path / "other.tar.gz", name="something"): "is no archive of Lithify's",
         tmp_path / "none": "there is no archive",
     }.items():
         (reason,) = check_archive(path, None)
-        assert said in reason
+        assert expected in reason
 
 
 def test_the_dispatcher_says_so_at_start_with_exit_code_2(tmp_path: Path, command: Command) -> None:
-    said = command(
+    result = command(
         *("dispatch", "--queue-url", "http://127.0.0.1:1/queue", "--state", str(tmp_path / "state")),
         *("--lake", str(tmp_path / "lake"), "--work-folder", str(tmp_path / "work"), "--region", "us-east-1"),
         *("--master-url", FAR, "--archive", str(tmp_path / "none.tar.gz")),
     )
-    assert said.exit_code == 2
-    reasons = said.err.splitlines()
-    assert len(reasons) == 4, said.err
+    assert result.exit_code == 2
+    reasons = result.err.splitlines()
+    assert len(reasons) == 4, result.err
     assert all(reason.startswith("lithify: ") for reason in reasons)

@@ -68,7 +68,7 @@ def test_a_jobs_name_is_one_that_every_service_takes(session_id: str, attempt: i
 
 def test_each_attempt_has_a_name_of_its_own_and_always_the_same() -> None:
     other = StoreLocation("s3://other/state")
-    asked = [
+    attempts = [
         *(
             (state, run, session, attempt)
             for state in (STATE, other)
@@ -77,6 +77,6 @@ def test_each_attempt_has_a_name_of_its_own_and_always_the_same() -> None:
             for attempt in (1, 11)
         ),
     ]
-    names = [job_name(*each) for each in asked]
-    assert len(set(names)) == len(asked)
-    assert names == [job_name(*each) for each in asked]
+    names = [job_name(*each) for each in attempts]
+    assert len(set(names)) == len(attempts)
+    assert names == [job_name(*each) for each in attempts]

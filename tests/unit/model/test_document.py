@@ -37,10 +37,10 @@ def test_plans_of_a_newer_release_and_damaged_plans_are_distinguished(change: Ch
     plan = json.loads(PLAN.read_text())
     SessionPlan.parse_durable(json.dumps(plan).encode(), "plan.json")
     change(plan)
-    with pytest.raises(LithifyError) as told:
+    with pytest.raises(LithifyError) as refused:
         SessionPlan.parse_durable(json.dumps(plan).encode(), "plan.json")
-    assert type(told.value) is kind
-    assert str(told.value).startswith("plan.json was written by a newer release of Lithify") == (kind is Outdated)
+    assert type(refused.value) is kind
+    assert str(refused.value).startswith("plan.json was written by a newer release of Lithify") == (kind is Outdated)
 
 
 def test_a_body_that_is_not_json_is_damaged() -> None:

@@ -26,9 +26,9 @@ def test_a_container_lends_what_it_is_limited_to(tmp_path: Path, name: str) -> N
     assert usable_memory_bytes(tmp_path) == 64 * MIB
 
 
-@pytest.mark.parametrize("said", ["max\n", f"{2**63 - 4096}\n", ""])
-def test_a_container_without_a_limit_lends_what_the_machine_has(tmp_path: Path, said: str) -> None:
-    (tmp_path / "memory.max").write_text(said)
+@pytest.mark.parametrize("limit", ["max\n", f"{2**63 - 4096}\n", ""])
+def test_a_container_without_a_limit_lends_what_the_machine_has(tmp_path: Path, limit: str) -> None:
+    (tmp_path / "memory.max").write_text(limit)
     assert usable_memory_bytes(tmp_path) == usable_memory_bytes(tmp_path / "none")
 
 

@@ -126,15 +126,15 @@ def test_the_bucket_count_that_a_refusal_asks_for_is_the_least_that_holds_the_in
     index_rows: int, task_memory_bytes: int, sort_values_bytes: int
 ) -> None:
     resources = Resources(task_memory_bytes, 1)
-    asked = size(index_rows=index_rows, delta_rows=1, sort_values_bytes=sort_values_bytes)
+    requested = size(index_rows=index_rows, delta_rows=1, sort_values_bytes=sort_values_bytes)
     try:
-        size_session(asked, resources, 1, None)
+        size_session(requested, resources, 1, None)
     except Invalid as error:
         (found,) = re.findall(r"ask for ([\d,]+) hash buckets? or more", str(error))
         enough = int(found.replace(",", ""))
-        assert size_session(asked, resources, enough, None).hash_bucket_count == enough
+        assert size_session(requested, resources, enough, None).hash_bucket_count == enough
         with pytest.raises(Invalid):
-            size_session(asked, resources, enough - 1, None)
+            size_session(requested, resources, enough - 1, None)
 
 
 def test_the_expected_sla_is_the_predicted_time_and_ten_percent() -> None:
@@ -156,16 +156,16 @@ def test_more_cores_are_never_slower_and_more_rows_never_quicker() -> None:
 
 
 def test_the_arithmetic_is_told_in_sentences() -> None:
-    told = " / ".join(size_session(size(1_000, 2_000, inherited=4), EIGHT_CORES, None, None).arithmetic)
-    assert "1,000 index rows + 2,000 delta rows" in told
-    assert "4 hash buckets: inherited from the index" in told
-    assert "10 % buffer" in told
+    arithmetic = " / ".join(size_session(size(1_000, 2_000, inherited=4), EIGHT_CORES, None, None).arithmetic)
+    assert "1,000 index rows + 2,000 delta rows" in arithmetic
+    assert "4 hash buckets: inherited from the index" in arithmetic
+    assert "10 % buffer" in arithmetic
 
 
 def test_what_is_read_ahead_of_an_object_store_is_a_part_of_a_task_s_memory_and_told() -> None:
     far = replace(size(1_000, 2_000), lake_is_remote=True)
-    told = size_session(far, Resources(256 * 1024**2, 2), None, None).arithmetic
-    assert "a task reads at most 16 MiB ahead from the store, and keeps 16 MiB of the index" in told
+    arithmetic = size_session(far, Resources(256 * 1024**2, 2), None, None).arithmetic
+    assert "a task reads at most 16 MiB ahead from the store, and keeps 16 MiB of the index" in arithmetic
     assert (ahead_bytes(64 * GIB), index_bytes_kept(64 * GIB)) == (AHEAD_BYTES_MAX, KEPT_INDEX_BYTES_MAX)
 
 
@@ -215,18 +215,18 @@ def test_the_scratch_files_of_a_round_fit_with_the_index_that_it_absorbs(
 
 @given(many_files, bounded_resources, st.integers(1, 100))
 def test_the_rows_of_a_bucket_fit_the_memory_also_with_few_requested_buckets(
-    size: SessionSize, resources: Resources, asked: int
+    size: SessionSize, resources: Resources, requested: int
 ) -> None:
     width = size.sort_values_bytes
     try:
-        sizing = size_session(size, resources, asked, None)
+        sizing = size_session(size, resources, requested, None)
     except Invalid:
         return
-    fit = rows_in_memory(resources.task_memory_bytes, asked, width)
+    fit = rows_in_memory(resources.task_memory_bytes, requested, width)
     assert fit > size.index_rows
     arriving = min(sizing.max_rows_per_round, size.delta_rows)
     for index_rows in (size.index_rows, size.index_rows + size.delta_rows - arriving):
-        absorbed = RoundRoom(resources.task_memory_bytes, asked, None).rows_to_absorb(arriving, index_rows, width)
+        absorbed = RoundRoom(resources.task_memory_bytes, requested, None).rows_to_absorb(arriving, index_rows, width)
         met = min(index_rows - min(absorbed, index_rows), arriving)
         assert arriving + min(absorbed, index_rows) + met <= max(fit, 2)
 
@@ -246,11 +246,15 @@ def test_two_billion_rows_on_two_cores_of_8_gib_are_several_rounds_of_many_tasks
     billions = SessionSize(0, 2 * 10**9, 150 * 10**9, 9, None, delta_files=8_000, largest_delta_file_rows=250_000)
     sizing = size_session(billions, resources, None, None)
     assert sizing.rounds == 6
-    told = " / ".join(sizing.arithmetic)
-    assert "6 rounds of at most 377,763,733 delta rows: what scratch holds" in told
-    assert "a round takes 80.5 GB of scratch folders at most, of 107.4 GB: 33 bytes a row shuffled, 49 kept" in told
-    assert "8,000 source files a round x 73 hash buckets: 46 MB in the driver, at most 25% of its 1,074 MB" in told
-    assert "a hash task holds at most 52,377,649 rows at a time" in told
+    arithmetic = " / ".join(sizing.arithmetic)
+    assert "6 rounds of at most 377,763,733 delta rows: what scratch holds" in arithmetic
+    assert (
+        "a round takes 80.5 GB of scratch folders at most, of 107.4 GB: 33 bytes a row shuffled, 49 kept" in arithmetic
+    )
+    assert (
+        "8,000 source files a round x 73 hash buckets: 46 MB in the driver, at most 25% of its 1,074 MB" in arithmetic
+    )
+    assert "a hash task holds at most 52,377,649 rows at a time" in arithmetic
 
 
 def test_a_plan_after_running_out_of_memory_takes_less_of_it() -> None:
@@ -258,15 +262,15 @@ def test_a_plan_after_running_out_of_memory_takes_less_of_it() -> None:
     assert half.task_memory_bytes == whole.task_memory_bytes // 2
     assert half.hash_bucket_count in range(2 * whole.hash_bucket_count - 1, 2 * whole.hash_bucket_count + 1)
     assert "planned with 50% of a task's memory: 4,294,967,296 bytes" in half.arithmetic
-    asked = size_session(size(delta_rows=10**9), EIGHT_CORES, 20, None, 0.5)
-    assert asked.max_rows_per_round < size_session(size(delta_rows=10**9), EIGHT_CORES, 20, None).max_rows_per_round
+    retried = size_session(size(delta_rows=10**9), EIGHT_CORES, 20, None, 0.5)
+    assert retried.max_rows_per_round < size_session(size(delta_rows=10**9), EIGHT_CORES, 20, None).max_rows_per_round
 
 
 def test_a_delta_file_that_fits_no_round_is_reported() -> None:
     resources = Resources(8 * GIB, 2, scratch_bytes=GIB)
     one_file = SessionSize(0, 10**9, 10**9, 9, None, delta_files=1, largest_delta_file_rows=10**9)
-    told = " / ".join(size_session(one_file, resources, None, None).arithmetic)
-    assert "but the largest delta file has 1,000,000,000 rows, and files are not cut between rounds" in told
+    arithmetic = " / ".join(size_session(one_file, resources, None, None).arithmetic)
+    assert "but the largest delta file has 1,000,000,000 rows, and files are not cut between rounds" in arithmetic
 
 
 def test_a_small_session_is_one_round_whatever_is_known_of_the_machine() -> None:

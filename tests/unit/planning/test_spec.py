@@ -33,7 +33,7 @@ def test_a_job_run_within_its_bounds_has_no_violations(change: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"rows_per_compacted_file": 0}, "rows_per_compacted_file is 0: it must be 1 or more"),
         ({"rows_per_primary_key_index_file": -1}, "rows_per_primary_key_index_file is -1: it must be 1 or more"),
@@ -57,9 +57,9 @@ def test_a_job_run_within_its_bounds_has_no_violations(change: dict[str, object]
         ({"sort_keys": (SortKey(column="a"), SortKey(column="a"))}, "sort key column 'a' is named 2 times"),
     ],
 )
-def test_violations_of_a_job_run_have_the_found_value(change: dict[str, object], said: str) -> None:
+def test_violations_of_a_job_run_have_the_found_value(change: dict[str, object], message: str) -> None:
     (reason,) = violations(GOOD.model_copy(update=change))
-    assert said in reason
+    assert message in reason
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:

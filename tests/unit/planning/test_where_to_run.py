@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.planning.sizing import SESSION_SECONDS, SessionSize
-from compactor.planning.where_to_run import Place, ThisProcess, choose_places, in_one_task
+from compactor.planning.where_to_run import SessionPlacement, ThisProcess, choose_placements, in_one_task
 
 GIB = 1024**3
 ROOMY = ThisProcess(memory_bytes=8 * GIB, cores=2)
@@ -34,9 +34,11 @@ def size(
     )
 
 
-def place_of(only: SessionSize, process: ThisProcess = ROOMY, max_rows_per_round: int | None = None) -> Place:
-    (place,) = choose_places([only], max_rows_per_round, process)
-    return place
+def placement_of(
+    only: SessionSize, process: ThisProcess = ROOMY, max_rows_per_round: int | None = None
+) -> SessionPlacement:
+    (placement,) = choose_placements([only], max_rows_per_round, process)
+    return placement
 
 
 sizes = st.builds(
@@ -52,21 +54,21 @@ processes = st.builds(
 
 
 def test_a_session_of_a_million_rows_runs_in_this_process() -> None:
-    place = place_of(size(1_000_000))
-    assert not place.on_spark
-    assert place.why == "in this process: 0.8 s and 245,000,000 bytes at most, and a Spark takes 5.0 s to start"
+    placement = placement_of(size(1_000_000))
+    assert not placement.on_spark
+    assert placement.why == "in this process: 0.8 s and 245,000,000 bytes at most, and a Spark takes 5.0 s to start"
 
 
 def test_a_session_that_takes_as_long_as_a_spark_s_start_runs_on_spark() -> None:
-    place = place_of(size(7_000_000))
-    assert place.on_spark
-    assert place.why == "on Spark: it may take 5.4 s in this process, and a Spark starts in 5.0 s"
+    placement = placement_of(size(7_000_000))
+    assert placement.on_spark
+    assert placement.why == "on Spark: it may take 5.4 s in this process, and a Spark starts in 5.0 s"
 
 
 def test_a_session_whose_memory_does_not_fit_runs_on_spark() -> None:
-    place = place_of(size(1_000_000), ThisProcess(memory_bytes=GIB // 4, cores=2))
-    assert place.on_spark
-    assert place.why == "on Spark: it may hold 245,000,000 bytes in this process, of 134,217,728"
+    placement = placement_of(size(1_000_000), ThisProcess(memory_bytes=GIB // 4, cores=2))
+    assert placement.on_spark
+    assert placement.why == "on Spark: it may hold 245,000,000 bytes in this process, of 134,217,728"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_a_session_whose_memory_does_not_fit_runs_on_spark() -> None:
     ids=["rows that it may rewrite", "wide rows", "wide rows that it may rewrite", "many files"],
 )
 def test_files_that_may_have_to_be_read_count(large: SessionSize) -> None:
-    assert place_of(large).on_spark
+    assert placement_of(large).on_spark
 
 
 def test_a_session_may_share_a_spark_job_if_it_takes_less_time_than_the_start_of_one_of_its_own() -> None:
@@ -96,54 +98,54 @@ def test_a_session_may_share_a_spark_job_if_it_takes_less_time_than_the_start_of
 
 def test_files_that_lie_far_away_take_longer() -> None:
     many = size(200, delta_files=200)
-    assert not place_of(many).on_spark
-    assert place_of(many, ThisProcess(8 * GIB, 2, lake_is_remote=True)).on_spark
+    assert not placement_of(many).on_spark
+    assert placement_of(many, ThisProcess(8 * GIB, 2, lake_is_remote=True)).on_spark
 
 
 def test_rounds_count_and_there_are_no_more_of_them_than_files() -> None:
-    assert not place_of(size(1_000, delta_files=1), max_rows_per_round=1).on_spark
-    assert place_of(size(1_000, delta_files=100), max_rows_per_round=1).on_spark
+    assert not placement_of(size(1_000, delta_files=1), max_rows_per_round=1).on_spark
+    assert placement_of(size(1_000, delta_files=100), max_rows_per_round=1).on_spark
 
 
 def test_once_a_spark_is_needed_the_others_use_it_where_they_gain_by_it() -> None:
-    small, middling, large = choose_places([size(10), size(4_000_000), size(10_000_000)], None, ROOMY)
+    small, middling, large = choose_placements([size(10), size(4_000_000), size(10_000_000)], None, ROOMY)
     assert [small.on_spark, middling.on_spark, large.on_spark] == [False, True, True]
     assert small.why.endswith("and a Spark that runs takes 0.4 s")
     assert middling.why.startswith("on Spark, which is started anyway: it gains 1.2 s of 3.1 s")
 
 
 def test_many_sessions_are_worth_a_start_together_where_they_gain_more_by_it() -> None:
-    assert [place.on_spark for place in choose_places([size(4_000_000)] * 10, None, ROOMY)] == [True] * 10
-    assert [place.on_spark for place in choose_places([size(4_000_000)] * 3, None, ROOMY)] == [False] * 3
-    assert not any(place.on_spark for place in choose_places([size(1_000)] * 10_000, None, ROOMY))
+    assert [placement.on_spark for placement in choose_placements([size(4_000_000)] * 10, None, ROOMY)] == [True] * 10
+    assert [placement.on_spark for placement in choose_placements([size(4_000_000)] * 3, None, ROOMY)] == [False] * 3
+    assert not any(placement.on_spark for placement in choose_placements([size(1_000)] * 10_000, None, ROOMY))
 
 
 @given(st.lists(sizes, max_size=5), st.none() | st.integers(1, 10**6), processes)
 def test_more_memory_and_fewer_rows_never_bring_a_session_to_spark(
     many: list[SessionSize], max_rows_per_round: int | None, process: ThisProcess
 ) -> None:
-    places = choose_places(many, max_rows_per_round, process)
-    assert len(places) == len(many)
-    for only, place in zip(many, places, strict=True):
-        alone = place_of(only, process, max_rows_per_round)
-        assert place.on_spark or not alone.on_spark, "what needs a Spark alone needs it in company"
+    placements = choose_placements(many, max_rows_per_round, process)
+    assert len(placements) == len(many)
+    for only, placement in zip(many, placements, strict=True):
+        alone = placement_of(only, process, max_rows_per_round)
+        assert placement.on_spark or not alone.on_spark, "what needs a Spark alone needs it in company"
         roomier = ThisProcess(process.memory_bytes * 2, process.cores, process.lake_is_remote)
-        assert alone.on_spark or not place_of(only, roomier, max_rows_per_round).on_spark
+        assert alone.on_spark or not placement_of(only, roomier, max_rows_per_round).on_spark
 
 
 @given(st.integers(1, 10**6))
 def test_a_spark_without_a_second_core_is_started_for_no_session_that_fits(rows: int) -> None:
     one_core = ThisProcess(memory_bytes=8 * GIB, cores=1)
     assert rows / 10**6 < SESSION_SECONDS
-    assert not any(place.on_spark for place in choose_places([size(rows)] * 20, None, one_core))
+    assert not any(placement.on_spark for placement in choose_placements([size(rows)] * 20, None, one_core))
 
 
 def test_a_session_fits_beside_others_if_its_records_take_half_of_the_part_of_the_memory_and_it_needs_no_spark() -> (
     None
 ):
-    place = place_of(size(1_000))
-    assert place.fits(2 * place.in_process_bytes)
-    assert not place.fits(2 * place.in_process_bytes - 1)
-    on_spark = place_of(size(100_000_000))
+    placement = placement_of(size(1_000))
+    assert placement.fits(2 * placement.in_process_bytes)
+    assert not placement.fits(2 * placement.in_process_bytes - 1)
+    on_spark = placement_of(size(100_000_000))
     assert on_spark.on_spark
     assert not on_spark.fits(1 << 60)

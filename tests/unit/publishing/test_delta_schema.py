@@ -81,21 +81,21 @@ def test_bounds_of_timestamps_go_outwards_to_milliseconds_and_floats_and_decimal
             "time": ColumnStats(null_count=0, min_value="10:00:00", max_value="11:00:00"),
         },
     )
-    said = json.loads(stats_json(file, schema, has_vector=True))
-    assert (said["numRecords"], said["tightBounds"]) == (7, False)
-    assert said["minValues"] == {
+    statistics = json.loads(stats_json(file, schema, has_vector=True))
+    assert (statistics["numRecords"], statistics["tightBounds"]) == (7, False)
+    assert statistics["minValues"] == {
         "id": -5,
         "at": "1969-12-31T23:59:59.999Z",
         "local": "2026-01-01T00:00:00.000",
         "day": "2026-01-01",
     }
-    assert said["maxValues"] == {
+    assert statistics["maxValues"] == {
         "id": 2**62,
         "at": "2026-01-01T00:00:00.001Z",
         "local": "2026-01-01T00:00:00.123",
         "day": "2026-01-02",
     }
-    assert said["nullCount"] == {"id": 0, "at": 1, "local": 0, "day": 0, "weight": 2, "price": 0}
+    assert statistics["nullCount"] == {"id": 0, "at": 1, "local": 0, "day": 0, "weight": 2, "price": 0}
     assert json.loads(stats_json(file, schema, has_vector=False))["tightBounds"] is True
 
 

@@ -57,25 +57,25 @@ def test_the_share_that_is_done_is_a_share_and_only_grows(
 
 
 def test_a_session_of_one_round_is_refined_when_its_first_pass_has_ended() -> None:
-    told = ReportedChange(1_000)
-    told.pace.pass_started(second=False)
-    told.clock.sleep(100)
-    told.pace.pass_started(second=True)
-    assert told.only_change() == pytest.approx(110 + 100 * SLA_BUFFER)
+    reported = ReportedChange(1_000)
+    reported.pace.pass_started(second=False)
+    reported.clock.sleep(100)
+    reported.pace.pass_started(second=True)
+    assert reported.only_change() == pytest.approx(110 + 100 * SLA_BUFFER)
 
 
 def test_rows_that_tasks_tell_of_refine_it_within_a_pass() -> None:
-    told = ReportedChange(1_000, rows_written=2_000)
-    told.pace.pass_started(second=False)
-    told.clock.sleep(50)
-    told.pace.rows_reported(1_000)  # of 2,000 that are hashed and deduplicated: a quarter of the round
-    assert told.only_change() == pytest.approx(60 + 150 * SLA_BUFFER)
-    told.pace.rows_reported(2_000)
-    told.pace.pass_started(second=True)
-    told.clock.sleep(50)
-    told.pace.rows_reported(2_000 + 4_000)
+    reported = ReportedChange(1_000, rows_written=2_000)
+    reported.pace.pass_started(second=False)
+    reported.clock.sleep(50)
+    reported.pace.rows_reported(1_000)  # of 2,000 that are hashed and deduplicated: a quarter of the round
+    assert reported.only_change() == pytest.approx(60 + 150 * SLA_BUFFER)
+    reported.pace.rows_reported(2_000)
+    reported.pace.pass_started(second=True)
+    reported.clock.sleep(50)
+    reported.pace.rows_reported(2_000 + 4_000)
     share = 0.5 + 0.5 * PASS_SHARE_MAX
-    assert told.pace.expected_sla == pytest.approx(110 + 100 / share * (1 - share) * SLA_BUFFER)
+    assert reported.pace.expected_sla == pytest.approx(110 + 100 / share * (1 - share) * SLA_BUFFER)
 
 
 def test_a_change_of_a_twentieth_or_of_less_than_a_second_is_not_reported() -> None:
@@ -91,23 +91,23 @@ def test_a_change_of_a_twentieth_or_of_less_than_a_second_is_not_reported() -> N
 
 
 def test_after_the_last_round_nothing_is_left_to_refine() -> None:
-    told = ReportedChange(1_000)
-    told.clock.sleep(500)
-    told.pace.round_done()
-    assert told.changes == []
+    reported = ReportedChange(1_000)
+    reported.clock.sleep(500)
+    reported.pace.round_done()
+    assert reported.changes == []
 
 
 def test_the_seconds_of_earlier_attempts_count_from_the_start() -> None:
-    told = ReportedChange(3_000)
-    told.pace.earlier_attempts([(1_000, 200.0)])
-    assert told.only_change() == pytest.approx(10 + 600 * SLA_BUFFER)
+    reported = ReportedChange(3_000)
+    reported.pace.earlier_attempts([(1_000, 200.0)])
+    assert reported.only_change() == pytest.approx(10 + 600 * SLA_BUFFER)
     none = ReportedChange(3_000)
     none.pace.earlier_attempts([])
     assert none.changes == []
 
 
 def test_rows_that_are_told_between_two_rounds_refine_nothing() -> None:
-    told = ReportedChange(1_000, 1_000)
-    told.clock.sleep(1_000)
-    told.pace.rows_reported(10_000)
-    assert told.changes == []
+    reported = ReportedChange(1_000, 1_000)
+    reported.clock.sleep(1_000)
+    reported.pace.rows_reported(10_000)
+    assert reported.changes == []

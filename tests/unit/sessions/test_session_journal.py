@@ -114,10 +114,10 @@ def test_heartbeats_continue_after_any_error_and_the_error_is_logged() -> None:
 def test_reading_before_the_first_step_is_reported_as_n_of_m_and_not_as_tasks() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
-    asked = threading.Event()
+    requested = threading.Event()
 
     def rows_in_tasks() -> int:
-        asked.set()
+        requested.set()
         return 0
 
     journal = SessionJournal(store, FOLDER, 1, clock, poll_seconds=0.001)
@@ -126,9 +126,9 @@ def test_reading_before_the_first_step_is_reported_as_n_of_m_and_not_as_tasks() 
         journal.reading("read footers", 3)
         journal.read_one()
         journal.read_one()
-        assert asked.wait(30)
-        asked.clear()
-        assert asked.wait(30)
+        assert requested.wait(30)
+        requested.clear()
+        assert requested.wait(30)
     assert (heartbeat(store).step, heartbeat(store).tasks_done, heartbeat(store).tasks) == ("read footers", 2, 3)
 
 

@@ -227,10 +227,10 @@ def test_a_writer_is_told_its_own_tasks_and_the_files_that_these_read(
     plan = plan_of(compacted, deltas, rows_per_file, dead_share, task_memory_bytes=task_memory_bytes)
     layout = laid_out(plan, sources)
     writers = Writers.of(plan, layout)
-    told = writer_tasks(plan, layout, writers)
-    assert len(told) == writers.count >= 1
+    of_writers = writer_tasks(plan, layout, writers)
+    assert len(of_writers) == writers.count >= 1
     tasks = tasks_of(layout)
-    found = [task for each in told for task in each.materialize]
+    found = [task for each in of_writers for task in each.materialize]
     assert [task.number for task in found] == list(range(layout.task_count))
     for task in found:
         assert (task.first_file_number, task.rows) == (
@@ -239,7 +239,7 @@ def test_a_writer_is_told_its_own_tasks_and_the_files_that_these_read(
         )
         assert [file.ordinal for file in task.sources] == np.flatnonzero((tasks == task.number).any(axis=1)).tolist()
         assert all(plan.sources[file.ordinal] is file for file in task.sources)
-    assert sorted(file.ordinal for each in told for file in each.marked) == list(layout.marked)
+    assert sorted(file.ordinal for each in of_writers for file in each.marked) == list(layout.marked)
 
 
 def test_a_file_with_few_dead_rows_is_carried_and_marked_where_that_is_asked_for() -> None:
@@ -339,11 +339,11 @@ def test_the_value_of_a_task_names_its_own_files_only() -> None:
 
     steps = HashStep.of(plan), DedupeStep.of(plan), FinishStep.of(plan, layout, writers), WriteStep.of(plan)
     assert named(*steps) == set()
-    for bucket, told in enumerate(indexed_buckets(plan)):
-        assert named(told) == {f"index-{bucket}-1", f"index-{bucket}-2"}
+    for bucket, bucket_task in enumerate(indexed_buckets(plan)):
+        assert named(bucket_task) == {f"index-{bucket}-1", f"index-{bucket}-2"}
     for bucket, finish in enumerate(finish_tasks(plan, layout)):
         assert named(finish) == {f"index-{bucket}-1"}
-    of_writers = [named(told) for told in writer_tasks(plan, layout, writers)]
+    of_writers = [named(bucket_task) for bucket_task in writer_tasks(plan, layout, writers)]
     assert set().union(*of_writers) == {file.file.uri for file in plan.sources}
     assert sum(map(len, of_writers)) == len(plan.sources)
 

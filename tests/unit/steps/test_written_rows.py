@@ -51,14 +51,14 @@ def source(folder: Path, rows: int, stated: int) -> DeltaSource:
     return DeltaSource(0, file, stated, path.stat().st_size, 1, Operation.UPSERT, sorts=True)
 
 
-def told(rows: Sequence[int]) -> BucketForWriter:
+def rows_for_writer(rows: Sequence[int]) -> BucketForWriter:
     wanted = RowsOfFiles(np.zeros(1, np.int32), np.array([len(rows)]), np.array(rows, np.int64))
     return BucketForWriter(0, {0: wanted}, {}, (), 0)
 
 
 def test_a_materialize_task_writes_the_rows_that_it_is_told_in_files_of_bounded_rows(tmp_path: Path) -> None:
     task = MaterializeTask(number=0, first_file_number=7, rows=6, sources=(source(tmp_path, 9, 9),))
-    [files] = materialize(write_step(tmp_path), [task], [told([8, 1, 2, 3, 4, 5])], ATTEMPT)
+    [files] = materialize(write_step(tmp_path), [task], [rows_for_writer([8, 1, 2, 3, 4, 5])], ATTEMPT)
     assert [(file.file_number, file.rows) for file in files] == [(7, 4), (8, 2)]
     found = [pq.read_table(tmp_path / file.path).column("id").to_pylist() for file in files]
     assert found == [[8, 1, 2, 3], [4, 5]]
@@ -67,14 +67,14 @@ def test_a_materialize_task_writes_the_rows_that_it_is_told_in_files_of_bounded_
 def test_a_materialize_task_that_wrote_other_rows_than_survive_fails(tmp_path: Path) -> None:
     task = MaterializeTask(number=0, first_file_number=1, rows=4, sources=(source(tmp_path, 9, 9),))
     with pytest.raises(Corrupt, match="materialize task 0 wrote 3 rows, but 4 rows survive"):
-        list(materialize(write_step(tmp_path), [task], [told([1, 2, 3])], ATTEMPT))
+        list(materialize(write_step(tmp_path), [task], [rows_for_writer([1, 2, 3])], ATTEMPT))
 
 
 @pytest.mark.parametrize("stated", [8, 10])
 def test_a_file_that_has_more_or_fewer_rows_than_the_log_says_is_not_written_from(tmp_path: Path, stated: int) -> None:
     task = MaterializeTask(number=0, first_file_number=1, rows=1, sources=(source(tmp_path, 9, stated),))
     with pytest.raises(Corrupt, match=f"holds 9 rows, but the log says {stated}"):
-        list(materialize(write_step(tmp_path), [task], [told([1])], ATTEMPT))
+        list(materialize(write_step(tmp_path), [task], [rows_for_writer([1])], ATTEMPT))
 
 
 def test_pointer_records_that_are_not_those_of_their_files_are_refused(tmp_path: Path) -> None:

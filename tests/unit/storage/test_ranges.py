@@ -27,16 +27,16 @@ def test_requests_bring_every_byte_once_are_short_enough_and_span_only_small_gap
     spans: list[Span], gap: int, longest: int
 ) -> None:
     requests = plan_requests(spans, gap, longest)
-    asked = [place for request in requests for place in range(request.start, request.end)]
+    requested = [place for request in requests for place in range(request.start, request.end)]
     wanted = {place for span in spans for place in range(span.start, span.end)}
-    assert len(asked) == len(set(asked))
-    assert wanted <= set(asked)
-    assert asked == sorted(asked)
+    assert len(requested) == len(set(requested))
+    assert wanted <= set(requested)
+    assert requested == sorted(requested)
     assert all(0 < request.length <= longest for request in requests)
     for left, right in pairwise(sorted(wanted)):
-        assert {left + 1, right - 1} <= set(asked) if right - left - 1 <= gap and right - left > 1 else True
+        assert {left + 1, right - 1} <= set(requested) if right - left - 1 <= gap and right - left > 1 else True
     # What was not wanted lies between two that were.
-    for place in set(asked) - wanted:
+    for place in set(requested) - wanted:
         before = max(each for each in wanted if each < place)
         after = min(each for each in wanted if each > place)
         assert after - before - 1 <= gap
@@ -59,9 +59,9 @@ def test_what_was_begun_is_not_asked_for_again() -> None:
     reader.begin(URI, [Span(100, 200)])
     reader.begin(URI, [Span(100, 200)])
     reader.read(URI, [Span(50, 150), Span(150, 400)])
-    assert objects.bytes_asked() == 350
+    assert objects.bytes_requested() == 350
     reader.read(URI, [Span(100, 200)])
-    assert objects.bytes_asked() == 450  # it was taken
+    assert objects.bytes_requested() == 450  # it was taken
 
 
 def test_no_more_is_begun_than_there_is_room_for_until_something_is_taken_or_let_go() -> None:
@@ -81,7 +81,7 @@ def test_the_end_of_an_object_is_read_once_until_the_log_names_another_size_or_i
     reader = RangeReader(objects)
     assert bytes(reader.tail(URI, length=100).data) == BODY[-100:]
     reader.tail(URI, size_bytes=len(BODY))
-    assert len(objects.asked) == 1
+    assert len(objects.requests) == 1
     objects.objects[URI] = BODY + b"more"
     assert reader.tail(URI, size_bytes=len(BODY) + 4).size_bytes == len(BODY) + 4
     objects.objects[URI] = b"anew"
@@ -132,4 +132,4 @@ def test_an_end_that_is_asked_for_by_two_at_the_same_time_is_read_once() -> None
     both_ask.set()
     first.result()
     second.result()
-    assert len(objects.asked) == 1
+    assert len(objects.requests) == 1

@@ -67,7 +67,7 @@ def test_pages_that_are_as_they_say_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pages", "said"),
+    ("kind", "pages", "reason"),
     [
         (NUMBERS, data_page(TWO, 3), "do not have the 2 values"),
         (NUMBERS, data_page(TWO, -1), "do not have the 2 values"),
@@ -85,8 +85,8 @@ def test_pages_that_are_as_they_say_are_read() -> None:
         (NULLABLE, data_page(struct.pack("<i", 1) + b"\x03", 2), "levels end early"),
     ],
 )
-def test_a_page_that_ends_before_its_values_do_is_refused(kind: ColumnType, pages: bytes, said: str) -> None:
-    with pytest.raises(pa.ArrowInvalid, match=said):
+def test_a_page_that_ends_before_its_values_do_is_refused(kind: ColumnType, pages: bytes, reason: str) -> None:
+    with pytest.raises(pa.ArrowInvalid, match=reason):
         read(kind, pages, 2)
 
 
