@@ -30,7 +30,8 @@ The session log and the heartbeat are the Spark job's; they are only read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, assert_never
@@ -184,12 +185,8 @@ class Attempt:
         if isinstance(launched, AttemptFailed):
             return launched
         reference, running = launched
-        try:
+        with stops_if_fenced(running, lambda: self._journal.is_in_flight(self._number)):
             self._journal.launched(self._number, running.description, reference)
-        except Fenced:
-            if not self._journal.is_in_flight(self._number):
-                running.stop()
-            raise
         return running
 
     def watch(self, job: RunningSparkJob, watcher: Watcher, timers: WatchTimers, *, is_free: bool) -> AttemptOutcome:
@@ -210,13 +207,8 @@ class Attempt:
             outcomes.extend(() if outcome is None else (outcome,))
             return outcome is not None
 
-        try:
+        with ends_after_a_bug(job, timers, self._clock):
             watcher.watch(look, is_new=self._launched_at_seconds is not None)
-        except (Fenced, Unavailable, Conflict):
-            raise
-        except Exception:
-            self._end(job, timers)
-            raise
         (outcome,) = outcomes
         if isinstance(outcome, Interrupted) and outcome.left_running:
             return outcome
@@ -383,6 +375,31 @@ def launch_once(
     if running is None:
         raise Unavailable(f"what was just launched as {job.name} cannot be seen")
     return reference, running
+
+
+@contextmanager
+def stops_if_fenced(job: RunningSparkJob, is_in_flight: Callable[[], bool]) -> Iterator[None]:
+    """Around the entry that logs a launch. If another dispatcher has fenced the entry, the job is stopped, unless that
+    dispatcher has it in flight and so watches it."""
+    try:
+        yield
+    except Fenced:
+        if not is_in_flight():
+            job.stop()
+        raise
+
+
+@contextmanager
+def ends_after_a_bug(job: RunningSparkJob, timers: WatchTimers, clock: Clock) -> Iterator[None]:
+    """Around the watching of a job. The job keeps running if another dispatcher may watch it, now or later; after any
+    other error it would run unwatched, so it is ended."""
+    try:
+        yield
+    except (Fenced, Unavailable, Conflict):
+        raise
+    except Exception:
+        end_job(job, timers, clock)
+        raise
 
 
 def stopped_by(order: SessionCommand) -> Cancelled | Interrupted | None:

@@ -15,7 +15,7 @@ import structlog
 
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock, chance
-from compactor.model.errors import AnotherTry, Conflict, Corrupt, ErrorKind, Fenced, LithifyError, Outdated, Unavailable
+from compactor.model.errors import AnotherTry, Corrupt, ErrorKind, Fenced, LithifyError, Outdated, Unavailable
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.read_progress import Commit
@@ -32,8 +32,10 @@ from launcher.attempt import (
     JobOutOfReach,
     Orders,
     end_job,
+    ends_after_a_bug,
     launch_once,
     stopped_by,
+    stops_if_fenced,
     without_completions,
 )
 from launcher.clusters import Cluster, RunningSparkJob
@@ -216,12 +218,8 @@ class BundleRun:
             self._settle(dict.fromkeys(self._left, launched), began=False)
             return None
         reference, running = launched
-        try:
+        with stops_if_fenced(running, lambda: self._journal.is_in_flight(self._plan)):
             self._journal.launched(self._plan, running.description, reference)
-        except Fenced:
-            if not self._journal.is_in_flight(self._plan):
-                running.stop()
-            raise
         return running
 
     # -- watching
@@ -241,12 +239,8 @@ class BundleRun:
             return found is not None
 
         try:
-            self._dependencies.watcher.watch(look, is_new=self._launched_at_seconds is not None)
-        except (Fenced, Unavailable, Conflict):
-            raise
-        except Exception:
-            self._end(job)
-            raise
+            with ends_after_a_bug(job, self._timers, self._clock):
+                self._dependencies.watcher.watch(look, is_new=self._launched_at_seconds is not None)
         finally:
             self._journal.left(list(self._left.values()))
         return left_open[0]

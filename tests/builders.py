@@ -19,6 +19,8 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.lake import Table
 from compactor.maintenance.verify import verify
 from compactor.model.files import DataFile, DeletionVector, IndexFile, IndexPointers
+from compactor.planning.session_planner import pin_sessions
+from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.schemas.text import parse_schema
 from compactor.storage.paths import IndexFilePath, parse
 from compactor.tabular import TabularFile, read_table
@@ -201,3 +203,15 @@ def _spell(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat() if value.tzinfo is None else value.astimezone(UTC).isoformat()
     return repr(value)
+
+
+def run_of(lake: DeltaCatalog, table_id: str = TABLE_ID, **fields: object) -> JobRunSpec:
+    """A job run of a table whose key is `id`, into the same table, unless `fields` differ."""
+    defaults = {"job_run_id": "run-1", "primary_keys": ("id",), "destination_compacted_table_id": table_id}
+    return JobRunSpec(source_table_id=table_id, lake=lake.location, **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+def pinned_session(lake: DeltaCatalog, table_id: str = TABLE_ID, **fields: object) -> SessionSpec:
+    """The only session of `run_of`."""
+    (pinned,) = pin_sessions(run_of(lake, table_id, **fields), lake)
+    return pinned.spec

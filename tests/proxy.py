@@ -25,6 +25,10 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
+import boto3
+
+from tests.servers import REGION, aws_environment, moto_server
+
 Harm = Literal["none", "request cut", "answer cut", "body cut", "reset", "silence", "error"]
 
 _AFTER_THE_SERVER = ("answer cut", "body cut", "reset")
@@ -323,6 +327,15 @@ def proxy_before(url: str) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
+
+
+@contextmanager
+def proxy_before_bucket(bucket: str) -> Iterator[Proxy]:
+    """A proxy before an S3 server of this process that has this bucket. Give it a name of its own."""
+    with aws_environment(), moto_server() as url:
+        boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket=bucket)
+        with proxy_before(url) as proxy:
+            yield proxy
 
 
 @contextmanager

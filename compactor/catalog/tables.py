@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -50,7 +49,7 @@ from compactor.model.names import ContentType, LifecycleState, OpenFormat, Opera
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import plain_schema, unify_schemas
-from compactor.storage.listing import encoded_names
+from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import (
@@ -241,7 +240,7 @@ class DeltaCatalog:
 
     def tables(self) -> list[str]:
         """The ids of all tables, in order."""
-        return sorted(_decoded(encoded_names(self.store, "tables/"), decode))
+        return sorted(decoded_names(self.store, "tables/", decode))
 
     def _refuse_dropped(self, table_id: str) -> None:
         if self.store.read(DroppedTable(table_id).key) is not None:
@@ -588,7 +587,7 @@ class Table:
     def _compactions_elsewhere(self, stream: PartitionStream) -> Iterator[tuple[str, CompactedStream]]:
         """Compactions of this partition into other tables, by older releases, which did not record them in the source's
         log."""
-        for table_id in _decoded(encoded_names(self._store, "tables/"), decode):
+        for table_id in decoded_names(self._store, "tables/", decode):
             if table_id != self.table_id:
                 folder = TableFolder(table_id).stream(stream.partition)
                 compacted = PartitionStream.open(self._store, folder, self._clock).load().state.compacted
@@ -599,7 +598,7 @@ class Table:
 
     def partitions(self) -> list[dict[str, str]]:
         """The partitions that have a stream, in the order of their values."""
-        found = _decoded(encoded_names(self._store, f"{self._folder.streams}/"), decode_partition)
+        found = decoded_names(self._store, f"{self._folder.streams}/", decode_partition)
         return sorted(found, key=lambda partition: tuple(partition.values()))
 
     def partition_pages(self, size: int = PARTITIONS_PER_PAGE) -> Iterator[list[dict[str, str]]]:
@@ -607,7 +606,7 @@ class Table:
         do not fit into memory: each page is listed when the caller takes it."""
         if size < 1:
             raise Invalid(f"a page of {size} partitions is none: give 1 or more")
-        found = _decoded(encoded_names(self._store, f"{self._folder.streams}/"), decode_partition)
+        found = decoded_names(self._store, f"{self._folder.streams}/", decode_partition)
         while page := list(islice(found, size)):
             yield page
 
@@ -622,7 +621,7 @@ class Table:
         something to compact. Each page is listed when the caller reaches it."""
         if with_news and self.properties.news_hints:
             return partitions_with_news(self._store, self.table_id)
-        return _decoded(encoded_names(self._store, f"{self._folder.streams}/"), decode_partition)
+        return decoded_names(self._store, f"{self._folder.streams}/", decode_partition)
 
     def known_schema(self, partitions: Sequence[PartitionValues] | None = None) -> pa.Schema:
         """The columns of the rows: declared, compacted, and of pending upserts. `partitions` None: all partitions."""
@@ -735,13 +734,6 @@ def _delta(stream: PartitionStream, added: DeltaAdded) -> Delta:
         delta_id=added.delta_id,
         files=added.files,
     )
-
-
-def _decoded(encoded: Iterable[str], decode_one: Callable[[str], ValueT]) -> Iterator[ValueT]:
-    """The decoded names. Folders whose names cannot be decoded belong to other programs and are skipped."""
-    for name in encoded:
-        with suppress(Invalid):
-            yield decode_one(name)
 
 
 def _member(members: type[WordT], text: str, noun: str) -> WordT:

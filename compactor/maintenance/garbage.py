@@ -49,7 +49,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Invalid
 from compactor.planning.spec import Partition
 from compactor.publishing.publication import PublishedFiles, published_files
-from compactor.storage.listing import encoded_names
+from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from compactor.storage.paths import (
     CompactedFilePath,
@@ -123,11 +123,7 @@ def find_garbage(
     metadata = list(store.list(f"{folder.iceberg}/"))
     is_published = bool(open_files or metadata)
     published = published_files(store, table_id, clock, since_ms) if is_published else PublishedFiles()
-    for name in encoded_names(store, f"{folder.key}/data/"):
-        try:
-            partition = decode_partition(name)
-        except Invalid:
-            continue  # not a name that Lithify writes: a folder of another program
+    for partition in decoded_names(store, f"{folder.key}/data/", decode_partition):
         stream = PartitionStream.open(store, folder.stream(partition), clock)
         # Listed before the log is read, so that the log has every commit of a listed file.
         files = list(store.list(f"{stream.folder.data}/"))

@@ -22,7 +22,6 @@ refused (`planning/session_input.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from compactor.catalog.actions import DeltasRetired, StreamAction
@@ -32,7 +31,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
-from compactor.storage.listing import encoded_names
+from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import DroppedTable, TableFolder, decode, decode_partition
 
@@ -178,11 +177,7 @@ class StreamRetirement:
                 yield None
 
     def _other_table_ids(self) -> set[str]:
-        found: set[str] = set()
-        for name in encoded_names(self._store, "tables/"):
-            with suppress(Invalid):
-                found.add(decode(name))
-        return found - {self._stream.table_id}
+        return set(decoded_names(self._store, "tables/", decode)) - {self._stream.table_id}
 
 
 def retire_table(
@@ -191,11 +186,7 @@ def retire_table(
     """The deltas of a table's streams that may be retired; with `write` they are retired, stream by stream. Streams
     without such deltas are left out."""
     folder = TableFolder(table_id)
-    for name in encoded_names(store, f"{folder.streams}/"):
-        try:
-            partition = decode_partition(name)
-        except Invalid:
-            continue  # not a name that Lithify writes: a folder of another program
+    for partition in decoded_names(store, f"{folder.streams}/", decode_partition):
         stream = PartitionStream.open(store, folder.stream(partition), clock)
         retirement = StreamRetirement(store, stream, clock)
         found = retirement.retire(retention) if write else retirement.find(retention)

@@ -11,7 +11,7 @@ footers. `SessionSize` are its amounts, from which sizing and time are calculate
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp
@@ -193,22 +193,13 @@ def spread(count: int, most: int) -> frozenset[int]:
 def _of_schema(
     schema: pa.Schema, refs: Sequence[DeltaFileRef], outlines: Mapping[str, FileOutline]
 ) -> SchemaStatistics:
-    rows = sum(ref.file.rows for ref in refs)
-    size_bytes = sum(ref.file.size_bytes for ref in refs)
     known = [outlines[ref.uri] for ref in refs if ref.uri in outlines]
     widths: dict[str, list[float]] = {}
     for outline in known:
         for name, width in outline.row_bytes.items():
             widths.setdefault(name, []).append(width)
     means = {name: sum(each) / len(each) for name, each in widths.items() if name in schema.names}
-    return SchemaStatistics(
-        schema=schema,
-        files=len(refs),
-        rows=rows,
-        size_bytes=size_bytes,
-        decoded_bytes=_decoded(schema, rows, size_bytes, means),
-        content_types=frozenset(ref.file.content_type for ref in refs),
-    )
+    return _of_files(schema, [ref.file for ref in refs], means)
 
 
 def _of_compacted(
@@ -219,8 +210,11 @@ def _of_compacted(
     """
     if compacted is None or schema is None:
         return None
-    files = compacted.files.values()
-    rows, size_bytes = sum(file.rows for file in files), compacted.bytes_at_rest
+    return _of_files(schema, compacted.files.values(), widths)
+
+
+def _of_files(schema: pa.Schema, files: Collection[DataFile], widths: Mapping[str, float]) -> SchemaStatistics:
+    rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
     return SchemaStatistics(
         schema=schema,
         files=len(files),

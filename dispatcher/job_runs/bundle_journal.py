@@ -23,6 +23,7 @@ from dispatcher.job_runs.job_run_log import (
     SessionPlanned,
     SessionRetried,
     SessionStalled,
+    planned_action,
 )
 from dispatcher.job_runs.launch_gate import LaunchGate
 from dispatcher.job_runs.listeners import Listeners
@@ -165,20 +166,7 @@ class ClaimBundleJournal:
 
     def _planned(self, member: BundleMember, bundle_id: str, state: JobRunState) -> list[SessionPlanned]:
         """The member's plan, if the plan or the bundle differs from the previous one."""
-        plan = member.plan
-        planned = SessionPlanned(
-            epoch=self._claim.epoch,
-            session_id=_id(member),
-            attempt=member.attempt,
-            hash_bucket_count=plan.hash_bucket_count,
-            max_rows_per_round=plan.max_rows_per_round,
-            task_memory_bytes=plan.task_memory_bytes,
-            tasks=plan.tasks,
-            expected_sla=plan.expected_sla,
-            arithmetic=plan.arithmetic,
-            cluster=plan.cluster,
-            bundle=bundle_id,
-        )
+        planned = planned_action(self._claim.epoch, member.attempt, member.plan, bundle_id)
         before = state.sessions[_id(member)].plan
         if before is None:
             return [planned]

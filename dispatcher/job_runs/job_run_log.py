@@ -52,7 +52,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, ErrorKind
 from compactor.model.names import render_partition
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.planning.spec import JobRunSpec, Partition, SessionSpec
+from compactor.planning.spec import JobRunSpec, Partition, SessionPlan, SessionSpec
 from dispatcher.job_runs.shards import ShardName
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 from launcher.retrying import Setbacks
@@ -293,6 +293,22 @@ class SessionPlanned(Document):
     changes: tuple[str, ...] = ()
     cluster: ClusterPlan | None = None
     bundle: str | None = None
+
+
+def planned_action(epoch: int, attempt: int, plan: SessionPlan, bundle: str | None = None) -> SessionPlanned:
+    return SessionPlanned(
+        epoch=epoch,
+        session_id=plan.spec.session_id,
+        attempt=attempt,
+        hash_bucket_count=plan.hash_bucket_count,
+        max_rows_per_round=plan.max_rows_per_round,
+        task_memory_bytes=plan.task_memory_bytes,
+        tasks=plan.tasks,
+        expected_sla=plan.expected_sla,
+        arithmetic=plan.arithmetic,
+        cluster=plan.cluster,
+        bundle=bundle,
+    )
 
 
 class SessionLaunching(Document):

@@ -19,9 +19,9 @@ from dispatcher.job_runs.job_run_log import (
     SessionEnded,
     SessionLaunched,
     SessionLaunching,
-    SessionPlanned,
     SessionRetried,
     SessionStalled,
+    planned_action,
 )
 from dispatcher.job_runs.launch_gate import LaunchGate
 from dispatcher.job_runs.listeners import Listeners
@@ -172,18 +172,7 @@ class ClaimJournal:
 
     def _plan_of(self, attempt: int, plan: SessionPlan, state: JobRunState) -> list[HolderAction]:
         """The plan, if it differs from the previous one."""
-        planned = SessionPlanned(
-            epoch=self._claim.epoch,
-            session_id=self._about.session_id,
-            attempt=attempt,
-            hash_bucket_count=plan.hash_bucket_count,
-            max_rows_per_round=plan.max_rows_per_round,
-            task_memory_bytes=plan.task_memory_bytes,
-            tasks=plan.tasks,
-            expected_sla=plan.expected_sla,
-            arithmetic=plan.arithmetic,
-            cluster=plan.cluster,
-        )
+        planned = planned_action(self._claim.epoch, attempt, plan)
         before = state.sessions[self._about.session_id].plan
         if before is None:
             return [planned]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -70,6 +71,22 @@ def place(house: House, aws_service: AwsService) -> EmrPlace:
 
 def dispatch(house: House, place: EmrPlace | EmrServerlessPlace) -> None:
     house.dispatcher(until_idle=True, on_aws=place.cluster())(threading.Event())
+
+
+@contextmanager
+def dispatching(house: House, place: EmrPlace, stops: threading.Event | None = None) -> Iterator[Future[object]]:
+    """Runs a dispatcher beside the block, until nothing is left or `stops` is set. After the block its jobs may end."""
+    stops = threading.Event() if stops is None else stops
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
+        try:
+            yield running
+        except BaseException:
+            stops.set()
+            raise
+        finally:
+            place.let_go()
+        running.result(60)
 
 
 def session_events(mailroom: Mailroom, what: str) -> list[str]:
@@ -147,23 +164,17 @@ def test_a_cluster_that_vanishes_is_reported_by_an_event_and_followed_by_another
     place.jobs_do(Does.RUNS_SESSION)
     house.append([{"id": 1, "v": "a"}])
     job_run_id = mailroom.send(instruction())
-    stops = threading.Event()
 
     def in_flight() -> InFlight | None:
         sessions = house.job_run(job_run_id).sessions.values() if place.launches() == 1 else ()
         return next((session.in_flight for session in sessions), None)
 
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
-        try:
-            wait_until(lambda: (launched := in_flight()) is not None and launched.reference is not None)
-            launched = in_flight()
-            assert launched is not None
-            assert launched.reference is not None
-            place.make_vanish(launched.reference)
-        finally:
-            place.let_go()
-        running.result(60)
+    with dispatching(house, place):
+        wait_until(lambda: (launched := in_flight()) is not None and launched.reference is not None)
+        launched = in_flight()
+        assert launched is not None
+        assert launched.reference is not None
+        place.make_vanish(launched.reference)
     assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     (reason,) = session_events(mailroom, "retried")
     assert "attempt 1 vanished" in reason
@@ -194,16 +205,10 @@ def test_a_job_run_that_is_cancelled_leaves_no_cluster(
     place.jobs_do(Does.RUNS_SESSION)
     house.append([{"id": 1, "v": "a"}])
     job_run_id = mailroom.send(instruction())
-    stops = threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
-        try:
-            wait_until(lambda: place.launches() == 1)
-            assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
-            running.result(60)
-        finally:
-            place.let_go()
-            stops.set()
+    with dispatching(house, place) as running:
+        wait_until(lambda: place.launches() == 1)
+        assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
+        running.result(60)
     assert house.job_run(job_run_id).status is JobRunStatus.CANCELLED
     wait_until(lambda: place.running() == 0)
     assert house.rows() == []
@@ -236,7 +241,7 @@ def test_small_sessions_share_a_cluster_and_its_cost(
     job_run = house.job_run(job_run_id)
     assert job_run.status is JobRunStatus.SUCCEEDED
     assert [rows_of_day(house.lake, day) for day in range(5)] == [{(1, "c"), (2, "b")}] * 5
-    assert len(place.server.requests_of("RunJobFlow")) + len(place.server.asked("StartJobRun")) == 1
+    assert len(place.server.requests_of("RunJobFlow")) + len(place.server.requests_of("StartJobRun")) == 1
     (bundle,) = {session.bundle for session in job_run.sessions.values()}
     data = [event.data for event in mailroom.events()]
     planned = [each for each in data if isinstance(each, SessionPlanned)]
@@ -255,16 +260,10 @@ def test_small_sessions_that_are_cancelled_leave_no_cluster(
     place.jobs_do(Does.RUNS_SESSION)
     append_days(house.lake, 3)
     job_run_id = mailroom.send(instruction(source_table_id=DAYS))
-    stops = threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
-        try:
-            wait_until(lambda: place.launches() == 1)
-            assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
-            running.result(60)
-        finally:
-            place.let_go()
-            stops.set()
+    with dispatching(house, place) as running:
+        wait_until(lambda: place.launches() == 1)
+        assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
+        running.result(60)
     assert house.job_run(job_run_id).status is JobRunStatus.CANCELLED
     wait_until(lambda: place.running() == 0)
 
@@ -364,25 +363,20 @@ def test_the_verb_shows_what_runs_and_ends_what_nobody_owns_only_when_it_is_told
     job_run_id = mailroom.send(instruction())
     stops = threading.Event()
     place.jobs_do(Does.WAITS)
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
-        try:
-            wait_until(lambda: place.launches() == 1)
-            (session_id,) = house.job_run(job_run_id).sessions
-            owned = job_name(house.state.location, job_run_id, session_id, 1)
-            ownerless = launch(house, place, "gone")
+    with dispatching(house, place, stops):
+        wait_until(lambda: place.launches() == 1)
+        (session_id,) = house.job_run(job_run_id).sessions
+        owned = job_name(house.state.location, job_run_id, session_id, 1)
+        ownerless = launch(house, place, "gone")
 
-            both = {owned: "owned", ownerless: "ownerless"}
-            assert clusters_of(house, place) == (0, both)
-            assert place.running() == 2
-            ended = clusters_of(house, place, "--end", "--seconds-between-looks", "1")
-            assert ended == (0, {owned: "owned", ownerless: "ended"})
-            wait_until(lambda: place.running() == 1)
-            assert clusters_of(house, place) == (0, {owned: "owned"})
-        finally:
-            place.let_go()
-            stops.set()
-        running.result(60)
+        both = {owned: "owned", ownerless: "ownerless"}
+        assert clusters_of(house, place) == (0, both)
+        assert place.running() == 2
+        ended = clusters_of(house, place, "--end", "--seconds-between-looks", "1")
+        assert ended == (0, {owned: "owned", ownerless: "ended"})
+        wait_until(lambda: place.running() == 1)
+        assert clusters_of(house, place) == (0, {owned: "owned"})
+        stops.set()
 
 
 def test_the_verb_says_in_words_what_to_do(house: House, aws_service: AwsService, command: Command) -> None:
@@ -400,18 +394,11 @@ def test_the_cluster_of_a_bundle_is_owned_while_one_of_its_sessions_is_open(
     place = EmrPlace(aws_service, house.state)
     append_days(house.lake, 3)
     job_run_id = mailroom.send(instruction(source_table_id=DAYS))
-    stops = threading.Event()
     place.jobs_do(Does.RUNS_SESSION)
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
-        try:
-            wait_until(lambda: place.launches() == 1)
-            code, seen = clusters_of(house, place, "--end", "--seconds-between-looks", "1")
-            assert (code, list(seen.values())) == (0, ["owned"])
-        finally:
-            place.let_go()
-            stops.set()
-        running.result(60)
+    with dispatching(house, place):
+        wait_until(lambda: place.launches() == 1)
+        code, seen = clusters_of(house, place, "--end", "--seconds-between-looks", "1")
+        assert (code, list(seen.values())) == (0, ["owned"])
     assert house.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
 
 

@@ -161,6 +161,12 @@ class Desk:
         """A delta in the unpartitioned test table, which is created when it is not there."""
         self.lake.create_table(table).append({}, pa.Table.from_pylist(rows), operation=operation)
 
+    def append_days(self, table_id: str, days: int) -> None:
+        """Creates a table with a partition stream for each day, from day 1 on, and a delta in each."""
+        table = self.lake.create_table(table_id, ["day"])
+        for day in range(1, days + 1):
+            table.append({"day": str(day)}, pa.table({"id": [1, 2, 1], "v": ["a", "b", "c"]}))
+
     def send(self, document: Mapping[str, object] | str) -> str:
         return self.queue.send(document if isinstance(document, str) else json.dumps(document))
 

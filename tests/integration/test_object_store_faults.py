@@ -13,8 +13,8 @@ from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from tests.proxy import Proxy, Weather, proxy_before
-from tests.servers import REGION, aws_environment, moto_server
+from tests.proxy import Proxy, Weather, proxy_before_bucket
+from tests.servers import REGION
 
 pytestmark = pytest.mark.servers
 
@@ -24,12 +24,8 @@ ROWS = 30_000
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    import boto3
-
-    with aws_environment(), moto_server() as url:
-        boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket="troubled")
-        with proxy_before(url) as made:
-            yield made
+    with proxy_before_bucket("troubled") as made:
+        yield made
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from compactor.planning.spec import JobRunResult
 from compactor.storage import opening
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from tests.proxy import Proxy, Weather, proxy_before
-from tests.servers import REGION, aws_environment, moto_server
+from tests.proxy import Proxy, Weather, proxy_before_bucket
+from tests.servers import REGION
 
 pytestmark = pytest.mark.servers
 
@@ -31,12 +31,8 @@ TABLE = "ACME.FAR.V1"
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    import boto3
-
-    with aws_environment(), moto_server() as url:
-        boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket="far")
-        with proxy_before(url) as made:
-            yield made
+    with proxy_before_bucket("far") as made:
+        yield made
 
 
 def catalog(proxy: Proxy, prefix: str) -> DeltaCatalog:

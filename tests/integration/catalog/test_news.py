@@ -14,8 +14,8 @@ from compactor.lake import Table
 from compactor.model.errors import Invalid, Unavailable
 from compactor.model.names import LifecycleState
 from compactor.planning.session_planner import pin_sessions
-from compactor.planning.spec import JobRunSpec
 from dispatcher.intake.lake_checks import check_against_lake
+from tests.builders import run_of
 from tests.fakes.doomed_store import Doom, DoomedStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
@@ -52,16 +52,6 @@ def days(table: Table) -> list[str]:
     return [partition["day"] for partition in found]
 
 
-def spec_of(lake: DeltaCatalog, into: str = ORDERS) -> JobRunSpec:
-    return JobRunSpec(
-        job_run_id="run",
-        source_table_id=ORDERS,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=into,
-    )
-
-
 def test_a_job_run_looks_only_at_streams_with_news(lake: DeltaCatalog, orders: Table, clock: ManualClock) -> None:
     for day in range(9):
         append(orders, f"{day:02}")
@@ -73,8 +63,8 @@ def test_a_job_run_looks_only_at_streams_with_news(lake: DeltaCatalog, orders: T
     assert days(orders) == ["07", "new / day"]
     store = FaultyStore(lake.store)
     fresh = DeltaCatalog(store, clock)
-    assert check_against_lake(spec_of(lake), fresh.table(ORDERS)) == ()
-    pinned = pin_sessions(spec_of(lake), fresh)
+    assert check_against_lake(run_of(lake, ORDERS), fresh.table(ORDERS)) == ()
+    pinned = pin_sessions(run_of(lake, ORDERS), fresh)
     assert [each.spec.partition["day"] for each in pinned] == ["07", "new / day"]
     assert len(store.requests) < 30  # for 2 streams
     assert run(lake) == ["07", "new / day"]
@@ -85,7 +75,7 @@ def test_into_another_table_every_stream_is_looked_at(lake: DeltaCatalog, orders
     append(orders, "1")
     append(orders, "2")
     run(lake)
-    assert len(pin_sessions(spec_of(lake, ELSEWHERE), lake)) == 2
+    assert len(pin_sessions(run_of(lake, ORDERS, destination_compacted_table_id=ELSEWHERE), lake)) == 2
 
 
 def test_dead_rows_that_are_left_keep_the_hint(lake: DeltaCatalog, orders: Table) -> None:
@@ -172,7 +162,7 @@ def test_whatever_happens_a_stream_with_news_has_a_hint(
             run(lake, share=0.9 if "dead" in step else 0.0)
         now = stream.load().state
         assert not has_news(now, ORDERS) or days(orders) == ["1"]
-        (pinned,) = pin_sessions(spec_of(lake).model_copy(update={"partitions": (partition,)}), lake)
+        (pinned,) = pin_sessions(run_of(lake, ORDERS).model_copy(update={"partitions": (partition,)}), lake)
         assert has_news(now, ORDERS) or not pinned.has_work
 
 

@@ -16,11 +16,12 @@ from compactor.catalog.checkpoint import snapshot_from_table
 from compactor.lake import Table
 from compactor.log.durable_log import CHECKPOINT_ENTRIES
 from compactor.model.errors import Fenced, Invalid
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.object_store import ObjectStore
+from tests.builders import pinned_session
 from tests.conftest import Command
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
@@ -61,16 +62,8 @@ def delta_ids(table: Table) -> list[str]:
 
 
 def pinned_plan(lake: DeltaCatalog, destination: str = ORDERS) -> SessionPlan:
-    job_run = JobRunSpec(
-        job_run_id="run-1",
-        source_table_id=ORDERS,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=destination,
-        hash_bucket_count=1,
-    )
-    (pinned,) = pin_sessions(job_run, lake)
-    return plan_session(pinned.spec, lake, Resources(task_memory_bytes=1 << 30, tasks=2))
+    spec = pinned_session(lake, ORDERS, destination_compacted_table_id=destination, hash_bucket_count=1)
+    return plan_session(spec, lake, Resources(task_memory_bytes=1 << 30, tasks=2))
 
 
 class ActingStore:

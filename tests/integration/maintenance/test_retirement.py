@@ -17,10 +17,10 @@ from compactor.maintenance.retirement import Retention, StreamRetirement
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Invalid
 from compactor.model.names import LifecycleState
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunSpec
 from compactor.sessions.attempt import run_attempt
+from tests.builders import pinned_session
 from tests.conftest import Command
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
@@ -234,15 +234,8 @@ def test_an_attempt_that_was_pinned_before_the_retirement_finds_every_file(
     """Into another table, which has not registered yet."""
     run(lake)
     pass_days(clock, 8)
-    spec = JobRunSpec(
-        job_run_id="elsewhere",
-        source_table_id=ORDERS,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=ELSEWHERE,
-    )
-    (pinned,) = pin_sessions(spec, lake)
-    plan = plan_session(pinned.spec, lake, Resources(task_memory_bytes=2**30, tasks=2))
+    spec = pinned_session(lake, ORDERS, job_run_id="elsewhere", destination_compacted_table_id=ELSEWHERE)
+    plan = plan_session(spec, lake, Resources(task_memory_bytes=2**30, tasks=2))
     assert retire(lake, clock) == 3
     pass_days(clock, 6)
     collect(lake, clock)

@@ -11,9 +11,9 @@ import pytest
 from compactor import DeltaCatalog
 from compactor.lake import Table
 from compactor.planning.session_input import SessionInput, read_session_input
-from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile, read_schema
+from tests.builders import pinned_session
 
 ORDERS = "ACME.ORDERS.V1"
 
@@ -31,24 +31,7 @@ def read(lake: DeltaCatalog, orders: Table) -> tuple[SessionInput, list[str]]:
         read_uris.append(file.uri)
         return read_schema(location, file, declared)
 
-    run = JobRunSpec(
-        job_run_id="run",
-        source_table_id=ORDERS,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=ORDERS,
-    )
-    at = orders.stream({}).load()
-    spec = SessionSpec(
-        job_run=run,
-        session_id="run.1",
-        partition={},
-        source_stream_version=1,
-        source_entry_number=at.entry_number,
-        source_position=None,
-        destination_entry_number=at.entry_number,
-    )
-    return read_session_input(spec, lake, schema_of=schema_of), read_uris
+    return read_session_input(pinned_session(lake, ORDERS), lake, schema_of=schema_of), read_uris
 
 
 def test_one_footer_is_read_of_a_hundred_files_of_one_schema(lake: DeltaCatalog, orders: Table) -> None:

@@ -18,9 +18,9 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.planning.input_statistics import InputStatistics, spread
 from compactor.planning.session_input import read_session_input
-from compactor.planning.session_planner import measure, measure_session, pin_sessions
+from compactor.planning.session_planner import measure, measure_session
 from compactor.planning.sizing import Resources, predict_seconds
-from compactor.planning.spec import JobRunSpec, SessionSpec
+from tests.builders import pinned_session
 
 TABLE = "ACME.ORDERS.V1"
 
@@ -30,21 +30,8 @@ def lake(tmp_path: Path) -> DeltaCatalog:
     return DeltaCatalog.open(str(tmp_path / "lake"))
 
 
-def spec_of(lake: DeltaCatalog, **fields: object) -> SessionSpec:
-    run = JobRunSpec(
-        job_run_id="run",
-        source_table_id=TABLE,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=TABLE,
-        **fields,  # type: ignore[arg-type]
-    )
-    (pinned,) = pin_sessions(run, lake)
-    return pinned.spec
-
-
 def measured(lake: DeltaCatalog, **fields: object) -> InputStatistics:
-    found = measure_session(spec_of(lake, **fields), lake, with_statistics=True).statistics
+    found = measure_session(pinned_session(lake, TABLE, **fields), lake, with_statistics=True).statistics
     assert found is not None
     return found
 
@@ -181,7 +168,7 @@ def test_the_table_s_last_round_corrects_the_prediction_where_it_says_how_many_c
     assert done is not None
     assert {step.cores for step in done.last_round.steps.values()} == {1}
     table.append({}, rows(100, 100))
-    session = read_session_input(spec_of(lake), lake)
+    session = read_session_input(pinned_session(lake, TABLE), lake)
     two = Resources(2**30, 2)
     seconds = {}
     for took in (0.1, 1.0, 10.0, 100.0):
@@ -217,7 +204,7 @@ def test_text_without_a_declared_schema_is_planned_from_its_first_block(lake: De
     assert found.sampled_files == 1
     assert found.deltas[0].schema.field("id").type == pa.int64()
     assert "the types of 1 text file are those of the first 8 MiB" in " / ".join(found.arithmetic())
-    session = read_session_input(spec_of(lake), lake)
+    session = read_session_input(pinned_session(lake, TABLE), lake)
     assert session.schema.field("id").type == pa.string()
 
 

@@ -12,15 +12,15 @@ from compactor import DeltaCatalog, compact
 from compactor.engine.in_process import InProcessEngine
 from compactor.model.clock import SystemClock
 from compactor.planning import session_input
-from compactor.planning.session_planner import measure_session, pin_sessions, plan_measured
-from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.planning.session_planner import measure_session, plan_measured
+from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import TableFolder
 from compactor.tabular import TabularFile, read_schema
 from launcher.session_plan import plan_for_cluster
-from tests.builders import TABLE_ID
+from tests.builders import TABLE_ID, pinned_session
 from tests.fakes.faulty_store import FaultyStore
 
 
@@ -30,15 +30,7 @@ def lake(tmp_path: Path) -> DeltaCatalog:
 
 
 def planned(lake: DeltaCatalog) -> SessionPlan:
-    run = JobRunSpec(
-        job_run_id="run-1",
-        source_table_id=TABLE_ID,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=TABLE_ID,
-    )
-    (pinned,) = pin_sessions(run, lake)
-    plan = plan_measured(measure_session(pinned.spec, lake), InProcessEngine().resources())
+    plan = plan_measured(measure_session(pinned_session(lake, TABLE_ID), lake), InProcessEngine().resources())
     return SessionPlan.parse_durable(plan.model_dump_json().encode(), "plan.json")
 
 

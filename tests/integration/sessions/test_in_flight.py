@@ -17,12 +17,12 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.local_job_run import WAIT_POLL_SECONDS, run_here
 from compactor.model.errors import Conflict, Corrupt, Fenced, Invalid
 from compactor.model.names import Operation
-from compactor.planning.spec import JobRunResult, JobRunSpec
+from compactor.planning.spec import JobRunResult
 from compactor.schemas.text import parse_schema
 from compactor.sessions.in_flight import LASTS_SECONDS_MIN
 from compactor.sessions.progress import SessionProgress
 from compactor.storage.object_store import ObjectStore
-from tests.builders import TABLE_ID
+from tests.builders import TABLE_ID, run_of
 from tests.conftest import Command
 from tests.crashes import Delta, Lake, LaterClock, Options, attempt, check_rows
 from tests.fakes.doomed_store import Doom, DoomedStore
@@ -295,13 +295,7 @@ def test_while_one_partition_waits_the_others_are_compacted(tmp_path: Path) -> N
 
     def call() -> None:
         clock.meanwhile = lambda _: seen.append(table.scan({"day": "2"}).to_table().num_rows)
-        run = JobRunSpec(
-            job_run_id="second",
-            source_table_id=TABLE_ID,
-            primary_keys=("id",),
-            lake=catalog.location,
-            destination_compacted_table_id=TABLE_ID,
-        )
+        run = run_of(catalog, TABLE_ID, job_run_id="second")
         with pytest.raises(Conflict, match=r"day=1.*is being compacted by job run compact-") as error:
             run_here(run, catalog.for_one_run(), clock, InProcessEngine(), wait_seconds=7)
         refused.append(error.value)

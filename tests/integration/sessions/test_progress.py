@@ -14,15 +14,16 @@ from rich.console import Console
 from compactor import DeltaCatalog, compact
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Unavailable
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunResult, JobRunSpec, SessionPlan
+from compactor.planning.spec import JobRunResult, SessionPlan
 from compactor.planning.time_model import SLA_BUFFER
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.progress import SessionProgress
 from compactor.sessions.session_log import SESSION_LOG, ExpectedSlaChanged, Heartbeat, SessionStarted
 from compactor.storage.paths import JobRunFolder
 from dispatcher.cli.progress import ProgressScreen
+from tests.builders import pinned_session
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -99,18 +100,10 @@ def test_the_screen_has_a_line_for_each_round_that_is_committed() -> None:
 
 def two_rounds(lake: DeltaCatalog) -> SessionPlan:
     """A session of one day, with a delta a round."""
-    run = JobRunSpec(
-        job_run_id="run",
-        source_table_id=TABLE,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=TABLE,
-        hash_bucket_count=1,
-        max_rows_per_round=2,
-        partitions=({"day": "1"},),
+    spec = pinned_session(
+        lake, TABLE, job_run_id="run", hash_bucket_count=1, max_rows_per_round=2, partitions=({"day": "1"},)
     )
-    (pinned,) = pin_sessions(run, lake)
-    return plan_session(pinned.spec, lake, Resources(2**30, 1))
+    return plan_session(spec, lake, Resources(2**30, 1))
 
 
 def test_the_refined_expected_sla_includes_the_time_before_the_session(lake: DeltaCatalog) -> None:

@@ -12,11 +12,9 @@ from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
 from compactor.model.clock import SystemClock
 from compactor.planning.session_input import commits_of, read_session_input
-from compactor.planning.session_planner import pin_sessions
-from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
-from tests.builders import TABLE_ID
+from tests.builders import TABLE_ID, pinned_session
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -53,17 +51,6 @@ def append(lake: DeltaCatalog, deltas: int) -> None:
         table.append({}, pa.table({"id": [number], "note": ["x"]}))
 
 
-def pinned(lake: DeltaCatalog) -> SessionSpec:
-    run = JobRunSpec(
-        job_run_id="run-1",
-        source_table_id=TABLE_ID,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=TABLE_ID,
-    )
-    return pin_sessions(run, lake)[0].spec
-
-
 def entries_read_after(store: FaultyStore, entry_number: int) -> list[int]:
     names = [key.rpartition("/")[2] for verb, key in store.requests if verb == "read"]
     numbers = [int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdigit()]
@@ -75,7 +62,7 @@ def test_an_attempt_reads_no_entry_since_the_pin_where_nothing_has_been_committe
 ) -> None:
     lake.create_table(TABLE_ID)
     append(lake, 3)
-    spec = pinned(lake)
+    spec = pinned_session(lake, TABLE_ID)
     append(lake, LATER_APPENDS)
     resumed, report = DeltaCatalog(store, SystemClock()), RecordingReport()
     session = read_session_input(spec, resumed, report)
@@ -93,7 +80,7 @@ def test_an_attempt_finds_what_was_committed_among_what_writers_have_appended_an
 ) -> None:
     lake.create_table(TABLE_ID)
     append(lake, 3)
-    spec = pinned(lake)
+    spec = pinned_session(lake, TABLE_ID)
     append(lake, 40)
     compact(TABLE_ID, {"id"}, delta_catalog_client=lake, engine=UnrulyEngine())
     append(lake, LATER_APPENDS - 40)

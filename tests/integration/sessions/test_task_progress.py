@@ -9,14 +9,13 @@ import pyarrow as pa
 
 from compactor import DeltaCatalog
 from compactor.model.clock import SystemClock
-from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
-from compactor.planning.spec import JobRunSpec
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.sessions.session_journal import SessionJournal
 from compactor.storage.paths import JobRunFolder
 from compactor.task_progress import REPORT_SECONDS, ProgressAddress, ProgressListener, RowCounter, listening
-from tests.builders import TABLE_ID
+from tests.builders import TABLE_ID, pinned_session
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -75,14 +74,7 @@ def test_hash_dedupe_index_and_materialize_all_tell_of_their_rows(tmp_path: Path
     clock, rows = SystemClock(), 1_000
     lake = DeltaCatalog.open(tmp_path)
     lake.create_table(TABLE_ID).append({}, pa.table({"id": range(rows), "note": ["x"] * rows}))
-    run = JobRunSpec(
-        job_run_id="run-1",
-        source_table_id=TABLE_ID,
-        primary_keys=("id",),
-        lake=lake.location,
-        destination_compacted_table_id=TABLE_ID,
-    )
-    plan = plan_session(pin_sessions(run, lake)[0].spec, lake, Resources(task_memory_bytes=2**30, tasks=2))
+    plan = plan_session(pinned_session(lake, TABLE_ID), lake, Resources(task_memory_bytes=2**30, tasks=2))
     journal = SessionJournal(lake.store, JobRunFolder("run-1").session("run-1.1"), 1, clock)
     with listening(HERE, HERE, clock, every_seconds=0) as listener:
         assert listener is not None

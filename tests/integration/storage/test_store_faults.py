@@ -17,8 +17,8 @@ from compactor.storage.aws.s3 import S3Clients, S3Store
 from compactor.storage.aws.upload import S3Upload
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import Span
-from tests.proxy import FAIR, Proxy, Weather, proxy_before
-from tests.servers import REGION, aws_environment, moto_server
+from tests.proxy import FAIR, Proxy, Weather, proxy_before_bucket
+from tests.servers import REGION
 
 pytestmark = pytest.mark.servers
 
@@ -68,12 +68,8 @@ class StoreUnderTest:
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    import boto3
-
-    with aws_environment(), moto_server() as url:
-        boto3.client("s3", endpoint_url=url, region_name=REGION).create_bucket(Bucket="faults")
-        with proxy_before(url) as made:
-            yield made
+    with proxy_before_bucket("faults") as made:
+        yield made
 
 
 def new_place(through: S3Clients, url: str, past: S3Clients, past_url: str) -> StoreUnderTest:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from compactor.events.types import SessionPlanned, SessionStalled, SessionSucceeded
@@ -56,12 +55,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk.close()
 
 
-def append_days(desk: Desk, days: int) -> None:
-    table = desk.lake.create_table(DAYS, ["day"])
-    for day in range(1, days + 1):
-        table.append({"day": str(day)}, pa.table({"id": [1, 2, 1], "v": ["a", "b", "c"]}))
-
-
 def only(day: str, behaviour: MemberRuns) -> Callable[[BundleMember], MemberRuns]:
     """What the session of one day does, and only in its first attempt."""
 
@@ -96,7 +89,7 @@ def succeeded(desk: Desk, job_run_id: str, days: int) -> JobRunState:
 
 
 def test_small_sessions_of_a_job_run_share_one_spark_job(desk: Desk) -> None:
-    append_days(desk, 7)
+    desk.append_days(DAYS, 7)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 7)
@@ -106,7 +99,7 @@ def test_small_sessions_of_a_job_run_share_one_spark_job(desk: Desk) -> None:
 
 
 def test_the_plan_and_the_events_say_which_sessions_share_a_spark_job(desk: Desk) -> None:
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     sessions = desk.job_run(job_run_id).sessions.values()
@@ -124,7 +117,7 @@ def test_the_plan_and_the_events_say_which_sessions_share_a_spark_job(desk: Desk
 
 
 def test_every_member_keeps_a_session_log_of_its_own(desk: Desk) -> None:
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     for number in (1, 2, 3):
@@ -135,7 +128,7 @@ def test_the_job_run_log_does_not_grow_by_entries_for_each_session(desk: Desk) -
     # One entry has what has ended between two looks; here there is one look, when the bundle has ended.
     looks = WatcherSettings(poll_seconds=0.01, look_seconds=STALL_SECONDS)
     desk = replace(desk, launcher_settings=replace(desk.launcher_settings, watcher=looks))
-    append_days(desk, 30)
+    desk.append_days(DAYS, 30)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 30)
@@ -180,7 +173,7 @@ def test_the_ends_of_a_bundle_are_published_though_the_answer_to_their_entry_was
 ) -> None:
     state = UnknownEnds(LocalStore(parse_location(str(tmp_path / "state"))))
     desk = Desk(tmp_path, clock=HurriedClock(), state=state, bundles=BundleBounds())
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     desk.cluster.members = lambda member: does
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
@@ -199,7 +192,7 @@ def test_the_ends_of_a_bundle_are_published_though_the_answer_to_their_entry_was
 def test_a_session_is_not_run_again_though_the_answer_to_the_entry_of_its_end_was_lost(tmp_path: Path) -> None:
     state = UnknownEnds(LocalStore(parse_location(str(tmp_path / "state"))))
     desk = Desk(tmp_path, clock=HurriedClock(), state=state)
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     desk.close()
@@ -210,7 +203,7 @@ def test_a_session_is_not_run_again_though_the_answer_to_the_entry_of_its_end_wa
 
 
 def test_a_single_small_session_has_a_spark_job_of_its_own(desk: Desk) -> None:
-    append_days(desk, 1)
+    desk.append_days(DAYS, 1)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 1)
@@ -219,7 +212,7 @@ def test_a_single_small_session_has_a_spark_job_of_its_own(desk: Desk) -> None:
 
 def test_a_bundle_has_at_most_as_many_sessions_as_are_allowed(tmp_path: Path, desk: Desk) -> None:
     small = replace(desk, bundles=BundleBounds(sessions=3), settings=replace(desk.settings, max_sessions=1))
-    append_days(small, 7)
+    small.append_days(DAYS, 7)
     job_run_id = small.accept(source_table_id=DAYS)
     small.run()
     succeeded(small, job_run_id, 7)
@@ -230,7 +223,7 @@ def test_a_bundle_has_at_most_as_many_sessions_as_are_allowed(tmp_path: Path, de
 def test_a_bundle_lasts_at_most_as_long_as_is_allowed_by_prediction(desk: Desk) -> None:
     # 0.05 s each on two cores
     short = replace(desk, bundles=BundleBounds(seconds=0.11), settings=replace(desk.settings, max_sessions=1))
-    append_days(short, 8)
+    short.append_days(DAYS, 8)
     job_run_id = short.accept(source_table_id=DAYS)
     short.run()
     succeeded(short, job_run_id, 8)
@@ -240,7 +233,7 @@ def test_a_bundle_lasts_at_most_as_long_as_is_allowed_by_prediction(desk: Desk) 
 
 def test_bundles_can_be_switched_off(desk: Desk) -> None:
     alone = replace(desk, bundles=BundleBounds(sessions=1))
-    append_days(alone, 2)
+    alone.append_days(DAYS, 2)
     job_run_id = alone.accept(source_table_id=DAYS)
     alone.run()
     succeeded(alone, job_run_id, 2)
@@ -250,7 +243,7 @@ def test_bundles_can_be_switched_off(desk: Desk) -> None:
 
 def test_sessions_with_nothing_to_do_are_not_in_a_bundle(desk: Desk) -> None:
     one_at_a_time = replace(desk, settings=replace(desk.settings, max_sessions=1))
-    append_days(one_at_a_time, 4)
+    one_at_a_time.append_days(DAYS, 4)
     one_at_a_time.accept(source_table_id=DAYS, partitions=[{"day": "1"}, {"day": "2"}])
     job_run_id = one_at_a_time.accept(source_table_id=DAYS)
     one_at_a_time.run()
@@ -263,7 +256,7 @@ def test_sessions_with_nothing_to_do_are_not_in_a_bundle(desk: Desk) -> None:
 
 def test_a_session_that_is_too_large_runs_alone_and_the_small_ones_together(desk: Desk) -> None:
     desk.large.add("2")
-    append_days(desk, 4)
+    desk.append_days(DAYS, 4)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 4)
@@ -276,7 +269,7 @@ def test_a_session_that_is_too_large_runs_alone_and_the_small_ones_together(desk
 @pytest.mark.parametrize("error", [Invalid("the schemas do not fit"), Corrupt("a file is gone")], ids=repr)
 def test_a_member_that_can_only_fail_again_fails_and_harms_no_other(desk: Desk, error: LithifyError) -> None:
     desk.cluster.members = only("2", Fails(error))
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = desk.job_run(job_run_id)
@@ -293,7 +286,7 @@ def test_a_member_that_can_only_fail_again_fails_and_harms_no_other(desk: Desk, 
 )
 def test_a_member_that_fails_dies_crashes_or_stalls_is_run_again_alone(desk: Desk, behaviour: MemberRuns) -> None:
     desk.cluster.members = only("2", behaviour)
-    append_days(desk, 4)
+    desk.append_days(DAYS, 4)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = succeeded(desk, job_run_id, 4)
@@ -311,7 +304,7 @@ def test_members_that_had_not_begun_when_the_spark_job_crashed_run_in_the_next_b
     desk: Desk,
 ) -> None:
     desk.cluster.members = only("2", Crashes(1))
-    append_days(desk, 5)
+    desk.append_days(DAYS, 5)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = succeeded(desk, job_run_id, 5)
@@ -321,7 +314,7 @@ def test_members_that_had_not_begun_when_the_spark_job_crashed_run_in_the_next_b
 
 def test_a_member_that_had_ended_when_the_spark_job_crashed_is_not_run_again(desk: Desk) -> None:
     desk.cluster.members = only("2", CrashesAfterwards(loses_log=False))
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = succeeded(desk, job_run_id, 2)
@@ -331,7 +324,7 @@ def test_a_member_that_had_ended_when_the_spark_job_crashed_is_not_run_again(des
 
 def test_a_round_that_a_dead_member_did_not_log_is_logged(desk: Desk) -> None:
     desk.cluster.members = only("2", CrashesAfterwards(loses_log=True))
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 2)
@@ -346,7 +339,7 @@ def test_a_round_that_a_dead_member_did_not_log_is_logged(desk: Desk) -> None:
 
 def test_members_that_find_a_service_away_are_tried_again_together(desk: Desk) -> None:
     desk.cluster.members = lambda member: Fails(Unavailable("S3 is away")) if member.attempt == 1 else Succeeds()
-    append_days(desk, 5)
+    desk.append_days(DAYS, 5)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 5)
@@ -360,7 +353,7 @@ def test_members_that_find_a_service_away_are_tried_again_together(desk: Desk) -
 def test_a_bundle_that_does_not_start_is_tried_again_as_a_bundle(desk: Desk, behaviour: Behaviour) -> None:
     tries = iter([behaviour])
     desk.cluster.behaves = lambda job: next(tries, Succeeds())
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 3)
@@ -369,7 +362,7 @@ def test_a_bundle_that_does_not_start_is_tried_again_as_a_bundle(desk: Desk, beh
 
 def test_a_bundle_that_never_starts_ends_with_its_reason(desk: Desk) -> None:
     desk.cluster.behaves = lambda job: Crashes(1)
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = desk.job_run(job_run_id)
@@ -382,7 +375,7 @@ def test_a_bundle_that_never_starts_ends_with_its_reason(desk: Desk) -> None:
 def test_a_cancelled_job_runs_bundle_is_stopped_and_its_sessions_end_in_one_entry(desk: Desk) -> None:
     held = threading.Event()
     desk.cluster.members = lambda member: Succeeds() if member.plan.spec.partition == {"day": "1"} else Succeeds(held)
-    append_days(desk, 6)
+    desk.append_days(DAYS, 6)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
     desk.records.log(job_run_id).append(lambda _: [CancelRequested(reason="enough")])
@@ -414,7 +407,7 @@ def test_a_spark_job_that_a_dispatcher_launches_when_it_was_taken_over_is_stoppe
         return Hangs()
 
     desk.cluster.behaves = taken_over
-    append_days(desk, days)
+    desk.append_days(DAYS, days)
     desk.accept(source_table_id=DAYS, job_run_id="run")
     desk.tick_until(lambda: bool(desk.cluster.launched) and not desk.controller.job_runs_held)
     (job,) = desk.jobs.values()
@@ -429,7 +422,7 @@ def first_day_only(held: threading.Event) -> Callable[[BundleMember], MemberRuns
 def test_a_successor_attaches_to_a_bundle_that_was_left_running_and_launches_nothing(desk: Desk) -> None:
     held = threading.Event()
     desk.cluster.members = first_day_only(held)
-    append_days(desk, 4)
+    desk.append_days(DAYS, 4)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
     desk.controller.drain(0)
@@ -446,7 +439,7 @@ def test_a_successor_attaches_to_a_bundle_that_was_left_running_and_launches_not
 
 def test_a_successor_runs_the_remaining_members_of_a_stopped_bundle(desk: Desk) -> None:
     desk.cluster.members = first_day_only(threading.Event())
-    append_days(desk, 4)
+    desk.append_days(DAYS, 4)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
     desk.controller.drain(0, stops_jobs=lambda: True)
@@ -462,7 +455,7 @@ def test_a_successor_runs_the_remaining_members_of_a_stopped_bundle(desk: Desk) 
 def test_a_bundle_out_of_reach_is_watched_by_its_heartbeat(desk: Desk) -> None:
     held = threading.Event()
     desk.cluster.members = first_day_only(held)
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.tick_until(lambda: any(each.end for each in desk.job_run(job_run_id).sessions.values()))
     desk.controller.drain(0)
@@ -486,7 +479,7 @@ def test_a_bundle_out_of_reach_is_watched_by_its_heartbeat(desk: Desk) -> None:
 
 def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_before_and_after(desk: Desk) -> None:
     desk.cluster.has = ClusterRoom(ClusterLimits(nodes_max=2))
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = succeeded(desk, job_run_id, 3)
@@ -519,7 +512,7 @@ def test_a_bundle_whose_cluster_is_started_for_it_has_that_much_longer_to_begin(
     desk.cluster.let_time_pass = lambda: desk.move_on(50)
     tries = iter([Stalls(started=False)])
     desk.cluster.behaves = lambda job: next(tries, Succeeds())
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 3)
@@ -539,7 +532,7 @@ def test_the_job_of_a_bundle_is_told_the_region_of_the_state(tmp_path: Path, mon
         tmp_path, clock=clock, state=MemoryStore(clock, StoreLocation("s3://bucket/state")), bundles=BundleBounds()
     )
     desk.cluster.behaves = lambda job: Hangs()
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     desk.accept(source_table_id=DAYS)
     try:
         desk.tick_until(lambda: bool(desk.cluster.launched))

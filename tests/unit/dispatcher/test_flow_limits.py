@@ -25,7 +25,7 @@ from launcher.outcomes import NothingToDo
 from launcher.session_plan import LackOfMemory
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Succeeds
-from tests.unit.dispatcher.test_job_run_controller import DAYS, append_days, job_run_of
+from tests.unit.dispatcher.test_job_run_controller import DAYS, job_run_of
 from tests.unit.dispatcher.test_session_finding import WIDE
 from tests.unit.dispatcher.test_session_finding import append_days as append_wide
 from tests.unit.dispatcher.test_stream_order import accept, run_all, tick_all
@@ -120,7 +120,7 @@ def close(*desks: Desk) -> None:
 )
 def test_no_more_runs_than_a_limit_lets(tmp_path: Path, limits: FlowLimits, most: int, hold: threading.Event) -> None:
     desk, other = fleet(tmp_path, limits, hold)
-    append_days(desk, 8)
+    desk.append_days(DAYS, 8)
     for day in range(1, 9):
         accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
     for each, days in ((desk, "1234"), (other, "5678")):
@@ -148,7 +148,7 @@ def test_a_dispatcher_runs_no_more_than_its_own_limits_let_and_counts_no_others(
     tmp_path: Path, limits: FlowLimits, most: int, hold: threading.Event
 ) -> None:
     desk, other = fleet(tmp_path, limits, hold)
-    append_days(desk, 8)
+    desk.append_days(DAYS, 8)
     other.accept(job_run_id="theirs", source_table_id=DAYS, partitions=[{"day": "8"}])
     other.tick_until(lambda: running(other) == 1)
     for day in range(1, 6):
@@ -172,7 +172,7 @@ def test_a_dispatcher_at_its_own_limit_leaves_to_others_what_they_can_start(
     tmp_path: Path, limits: FlowLimits, hold: threading.Event
 ) -> None:
     desk, other = fleet(tmp_path, limits, hold)
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     for day in (1, 2):
         desk.accept(job_run_id=f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
     desk.tick_until(lambda: running(desk) == 1 and desk.controller.job_runs_held == 1)
@@ -187,7 +187,7 @@ def test_a_dispatcher_at_its_own_limit_leaves_to_others_what_they_can_start(
 
 def test_what_a_dispatcher_took_over_beyond_its_room_another_may_start(tmp_path: Path, hold: threading.Event) -> None:
     desk, other = fleet(tmp_path, FlowLimits(), hold, max_sessions=1)
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     runs = [f"run {day}" for day in (1, 2, 3)]
     for day, job_run_id in enumerate(runs, 1):
         accept(desk, job_run_id, source_table_id=DAYS, partitions=[{"day": str(day)}])
@@ -206,7 +206,7 @@ def test_what_a_dispatcher_took_over_beyond_its_room_another_may_start(tmp_path:
 
 def test_what_a_limit_kept_waiting_runs_when_there_is_a_place(tmp_path: Path, hold: threading.Event) -> None:
     desk, other = fleet(tmp_path, FlowLimits(max_sessions_in_all=1), hold)
-    append_days(desk, 4)
+    desk.append_days(DAYS, 4)
     runs = [f"run {day}" for day in range(1, 5)]
     for day, run in enumerate(runs, 1):
         accept(desk, run, source_table_id=DAYS, partitions=[{"day": str(day)}])
@@ -256,7 +256,7 @@ def test_the_shards_of_a_job_run_share_its_money_whoever_holds_them(
 
 def test_what_waits_for_the_money_of_a_day_runs_on_the_next(tmp_path: Path, hold: threading.Event) -> None:
     desk, other = fleet(tmp_path, FlowLimits(max_usd_per_day_in_all=1.1), hold)
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     for day in (1, 2):
         accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
     runs = ["run 1", "run 2"]
@@ -280,7 +280,7 @@ def test_a_place_that_is_free_goes_to_the_highest_priority_whoever_holds_it(
     tmp_path: Path, hold: threading.Event
 ) -> None:
     desk, other = fleet(tmp_path, FlowLimits(max_sessions_in_all=1), hold)
-    append_days(desk, 9)
+    desk.append_days(DAYS, 9)
     first = threading.Event()
     events = [first]
     desk.cluster.behaves = lambda _: Succeeds(events.pop() if events else hold)
@@ -338,7 +338,7 @@ def test_status_says_of_a_job_run_that_a_limit_or_the_lack_of_money_keeps_it(
     tmp_path: Path, hold: threading.Event, limits: FlowLimits, reason: str
 ) -> None:
     desk, other = fleet(tmp_path, limits, hold)
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     for day in (1, 2):
         accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
     runs = ["run 1", "run 2"]

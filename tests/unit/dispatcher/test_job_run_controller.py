@@ -43,12 +43,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk.close()
 
 
-def append_days(desk: Desk, days: int) -> None:
-    table = desk.lake.create_table(DAYS, ["day"])
-    for day in range(1, days + 1):
-        table.append({"day": str(day)}, pa.table({"id": [1, 2, 1], "v": ["a", "b", "c"]}))
-
-
 def first_attempt(behaviour: Behaviour) -> Callable[[SparkJob], Behaviour]:
     return lambda job: behaviour if job.attempt == 1 else Succeeds()
 
@@ -60,7 +54,7 @@ def reasons(desk: Desk, job_run_id: str) -> tuple[str, ...]:
 
 
 def test_a_job_run_has_a_session_for_each_partition_stream(desk: Desk) -> None:
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     state = desk.job_run(job_run_id)
@@ -73,14 +67,14 @@ def test_a_job_run_has_a_session_for_each_partition_stream(desk: Desk) -> None:
 
 
 def test_only_the_partitions_asked_for_are_compacted(desk: Desk) -> None:
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     job_run_id = desk.accept(source_table_id=DAYS, partitions=[{"day": "2"}])
     desk.run()
     assert [session.pin.partition for session in desk.job_run(job_run_id).sessions.values()] == [{"day": "2"}]
 
 
 def test_never_more_sessions_at_a_time_than_allowed(desk: Desk) -> None:
-    append_days(desk, 6)
+    desk.append_days(DAYS, 6)
     desk.accept(source_table_id=DAYS)
     desk.run()
     assert len(desk.cluster.launched) == 6
@@ -120,7 +114,7 @@ def test_the_job_run_of_higher_priority_goes_first(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.settings = replace(desk.settings, max_sessions=1)
     desk = replace(desk)
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     hold = threading.Event()
     desk.cluster.behaves = lambda job: Succeeds(hold)
     low = desk.accept(source_table_id=DAYS)
@@ -195,7 +189,7 @@ def test_a_failure_that_can_only_repeat_is_not_retried(desk: Desk, error: Invali
 
 
 def test_an_input_that_planning_finds_invalid_fails_its_session_and_no_other(desk: Desk) -> None:
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     broken = desk.lake.table(DAYS).append({"day": "2"}, pa.table({"other": [1]}))
     job_run_id = None
     desk.lake.table(DAYS).append({"day": "2"}, pa.table({"id": [1], "v": ["x"]}))
@@ -220,7 +214,7 @@ def test_a_session_that_a_service_kept_from_running_is_run_again_soon(desk: Desk
 
 
 def test_a_bug_fails_its_session_and_not_the_dispatcher(desk: Desk) -> None:
-    append_days(desk, 2)
+    desk.append_days(DAYS, 2)
     desk.plans_break.append(ZeroDivisionError("division by zero"))
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
@@ -415,7 +409,7 @@ def test_a_session_that_succeeded_while_nobody_watched_is_not_run_again(desk: De
 def test_job_runs_of_a_dead_dispatcher_precede_later_ones_of_lower_priority(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk = replace(desk, settings=replace(desk.settings, max_sessions=1, max_job_runs=2))
-    append_days(desk, 1)
+    desk.append_days(DAYS, 1)
     desk.cluster.behaves = lambda job: Hangs()
     urgent = desk.accept(source_table_id=DAYS, priority=1_000)
     desk.tick_until(lambda: desk.cluster.running == 1)
@@ -505,7 +499,7 @@ def test_a_log_that_cannot_be_read_is_not_tried_again_by_every_sweep(desk: Desk)
 
 
 def test_a_log_that_turns_unreadable_while_it_is_held_ends_no_spark_job_and_disturbs_nothing_else(desk: Desk) -> None:
-    append_days(desk, 1)
+    desk.append_days(DAYS, 1)
     desk.cluster.behaves = lambda job: Hangs() if "bad" in job.name else Succeeds()
     job_run_id = desk.accept(source_table_id=DAYS, job_run_id="bad")
     desk.tick_until(lambda: desk.cluster.running == 1)
@@ -546,7 +540,7 @@ def test_a_bug_while_a_job_run_is_looked_after_ends_it_as_failed_and_no_other(tm
     desk = Desk(tmp_path)
     store = FaultyStore(desk.state)
     desk = replace(desk, state=store)
-    append_days(desk, 1)
+    desk.append_days(DAYS, 1)
     desk.append([{"id": 1}])
     hold = threading.Event()
     desk.cluster.behaves = lambda job: Succeeds(hold)
@@ -571,7 +565,7 @@ def cancel(desk: Desk, job_run_id: str) -> None:
 
 
 def test_cancelling_stops_what_runs_and_what_waits(desk: Desk) -> None:
-    append_days(desk, 4)
+    desk.append_days(DAYS, 4)
     desk.cluster.behaves = lambda job: Hangs()
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.tick_until(lambda: desk.cluster.running == 2)

@@ -20,7 +20,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.moving_clock import MovingClock
 from tests.fakes.small_cluster import Crashes, Succeeds
-from tests.unit.dispatcher.test_job_run_controller import DAYS, append_days, job_run_of
+from tests.unit.dispatcher.test_job_run_controller import DAYS, job_run_of
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_session_that_is_tried_again_keeps_its_turn(desk: Desk, other: Desk) -
 
 def test_other_streams_of_the_table_run_side_by_side(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    append_days(desk, 3)
+    desk.append_days(DAYS, 3)
     other = desk.second()
     hold = threading.Event()
     for each in (desk, other):
@@ -207,7 +207,7 @@ def test_other_streams_of_the_table_run_side_by_side(tmp_path: Path) -> None:
 
 def test_what_a_wide_job_run_has_done_with_is_free_for_the_next(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    append_days(desk, 12)
+    desk.append_days(DAYS, 12)
     desk.settings = replace(desk.settings, max_sessions=1, turn_look_seconds=0.01)
     desk = replace(desk)
     other = desk.second()
