@@ -5,11 +5,13 @@
     log entries     with bounds of columns: a bound may be a value of the key. An entry is never deleted, so bounds of a
                     column stay out of the log only if the table declares it private before its rows arrive
     checkpoints     of such entries
+    published       commits and checkpoints of Delta Lake, and manifests of Apache Iceberg, with such bounds
     unfinished writes, and objects without one of Lithify's names: their content is not known
 
 The *values of a key* are those of its key columns, and of the columns that the table declares private; of a table that
 declares none, those of all columns. An unreadable object is reported, since it may contain the values. Deletion
-vectors, pointers and logs without bounds contain row numbers and counts, and no values.
+vectors, pointers and logs without bounds contain row numbers and counts, and no values; so do published vectors,
+position deletes, and versions of published tables.
 
 A key's rows are in the table, in the table that it is compacted from, and in every table that it is compacted into: all
 of them are searched. `lithify gc --delete` deletes an object if it runs after the object's time.
@@ -45,6 +47,7 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import ColumnStats, DataFile, Scalar
 from compactor.model.names import ContentType, PartitionValues
 from compactor.planning.spec import Partition
+from compactor.publishing.publication import published_bounds
 from compactor.storage.object_store import ObjectEntry
 from compactor.storage.paths import (
     CompactedFilePath,
@@ -54,6 +57,8 @@ from compactor.storage.paths import (
     IndexPointersPath,
     OpenFilePath,
     TableFolder,
+    encode_partition,
+    is_open_file,
     parse,
     partition_hash,
 )
@@ -113,12 +118,14 @@ class _History:
     named          paths that it names at its end
     files          every data file that it ever named, by path
     unnamed_at_ms  when the log stopped naming a path
+    unnamed_at     the entry that did
     added_at_ms    when a delta file was added
     """
 
     snapshot: StreamSnapshot
     named: frozenset[str]
     unnamed_at_ms: Mapping[str, int]
+    unnamed_at: Mapping[str, int]
     added_at_ms: Mapping[str, int]
     files: Mapping[str, DataFile]
     entries: tuple[Entry[StreamAction], ...]
@@ -170,12 +177,9 @@ class _StreamSearch:
         self._kept_ms = max(properties.retention_seconds or 0, properties.grace_seconds) * 1_000
         # Listed before the log is read, so that the log has every commit of a listed file.
         folder = TableFolder(table.table_id)
-        self._published = (
-            (f"{folder.delta_log}/", "publishing deletes it some time after a later checkpoint of Delta Lake"),
-            (f"{folder.iceberg}/metadata/", "gc deletes it when no version of the grace period needs it"),
-        )
         open_files = f"{folder.open_files}/{partition_hash(self._stream.partition)}/"
         self._objects = [*lake.store.list(f"{self._stream.folder.data}/"), *lake.store.list(open_files)]
+        self._published = published_bounds(lake.store, table, clock)
         fresh = PartitionStream.open(lake.store, self._stream.folder, clock)
         self._history = _history(self._stream, fresh)
 
@@ -186,6 +190,7 @@ class _StreamSearch:
         yield from self._outside()
         yield from self._unfinished()
         yield from self._log_objects()
+        yield from self._published_objects()
 
     # -- data files and index files
 
@@ -222,10 +227,28 @@ class _StreamSearch:
         if unnamed_at_ms is None:
             at_ms = entry.modified_at_ms + self._grace_ms
             return self._holder(entry.key, kind, f"no entry names it{unreadable}", at_ms, self._by_gc(at_ms))
-        at_ms = max(unnamed_at_ms + self._kept_ms, entry.modified_at_ms + self._grace_ms)
+        shown_until_ms = self._shown_until_ms(entry.key)
+        if shown_until_ms is None:
+            why = "it is replaced, but the published table still names it"
+            how = f"`lithify publish {self._table.table_id}` removes it there; then gc deletes it"
+            return self._holder(entry.key, kind, why + unreadable, None, how)
+        at_ms = max(
+            unnamed_at_ms + self._kept_ms,
+            entry.modified_at_ms + self._grace_ms,
+            shown_until_ms + self._grace_ms if shown_until_ms else 0,
+        )
         state = "retired" if kind == "delta file" else "replaced"
         why = f"it is {state}, and readers of older snapshots may need it{unreadable}"
         return self._holder(entry.key, kind, why, at_ms, self._by_gc(at_ms))
+
+    def _shown_until_ms(self, key: str) -> int | None:
+        """When the last format left out the file; 0: no format shows it; None: one does."""
+        if not is_open_file(key):
+            return 0
+        stream, unnamed_at = encode_partition(self._stream.partition), self._history.unnamed_at[key]
+        found = [each.shown_until_ms(key, stream, unnamed_at) for each in self._published]
+        times = [each for each in found if each is not None]
+        return max(times) if len(times) == len(found) else None
 
     def _live(self, key: str, kind: str, rows: npt.NDArray[np.int64] | None) -> tuple[str, int | None, str]:
         """Why the object may contain the key, when it is deleted, and how."""
@@ -272,7 +295,8 @@ class _StreamSearch:
                 yield self._holder(path, "registered file", "it lies where it was registered", None, how)
 
     def _unfinished(self) -> Iterator[Holder]:
-        prefixes = (f"{self._stream.folder.data}/", f"{TableFolder(self._table.table_id).open_files}/")
+        folder = TableFolder(self._table.table_id)
+        prefixes = (f"{self._stream.folder.data}/", f"{folder.open_files}/", f"{folder.iceberg}/")
         for write in self._store.unfinished():
             if write.name.startswith(prefixes) or "/" not in write.name:
                 self.searched += 1
@@ -299,10 +323,23 @@ class _StreamSearch:
                 self.searched += 1
                 how = "later checkpoints replace it, unless the same bounds are still live; then gc deletes it"
                 yield self._holder(found.key, "checkpoint", "it may repeat an entry's bounds", None, how)
-        for prefix, how in self._published:
-            for found in self._store.list(prefix):
+
+    def _published_objects(self) -> Iterator[Holder]:
+        """Published metadata with bounds of this partition's files, which are those that the log had when it named
+        them."""
+        telling = {path: frozenset(self._telling_columns(file)) for path, file in self._history.files.items()}
+        for published in self._published:
+            for each in published.objects():
                 self.searched += 1
-                yield self._holder(found.key, "published metadata", "it may repeat an entry's bounds", None, how)
+                if each.bounded is None:
+                    why = "it cannot be read, and may repeat an entry's bounds"
+                elif any(columns & telling.get(path, frozenset()) for path, columns in each.bounded.items()):
+                    why = "it repeats an entry's bounds"
+                else:
+                    continue
+                at_ms = None if each.goes_from_ms is None else each.goes_from_ms + self._grace_ms
+                how = each.how if at_ms is None else self._by_gc(at_ms)
+                yield self._holder(each.key, "published metadata", why, at_ms, how)
 
     def _bounds_in(self, entry: Entry[StreamAction]) -> str | None:
         """Names a bound in the entry that may be a value of the key."""
@@ -310,19 +347,22 @@ class _StreamSearch:
             files = action.files if isinstance(action, DeltaAdded) else ()
             files = action.files_added if isinstance(action, RoundCommitted) else files
             for file in files:
-                for name, stats in file.columns.items():
-                    given = {stats.min_value, stats.max_value} - {None}
-                    if name in self._key.columns:
-                        if self._key.bounds.get(name) in given:
-                            return f"a bound of column {name!r} is the key's value"
-                    elif (
-                        given and (self._considered is None or name in self._considered) and _may_have(file, self._key)
-                    ):
-                        return f"a bound of column {name!r} may be a value of the key's row"
+                for name in self._telling_columns(file):
+                    verb = "is the key's value" if name in self._key.columns else "may be a value of the key's row"
+                    return f"a bound of column {name!r} {verb}"
         return None
 
-    def _is_considered(self, column: str) -> bool:
-        return self._considered is None or column in self._considered
+    def _telling_columns(self, file: DataFile) -> list[str]:
+        """The columns with a bound that may be a value of the key."""
+        found = []
+        for name, stats in file.columns.items():
+            given = {stats.min_value, stats.max_value} - {None}
+            if name in self._key.columns:
+                if self._key.bounds.get(name) in given:
+                    found.append(name)
+            elif given and (self._considered is None or name in self._considered) and _may_have(file, self._key):
+                found.append(name)
+        return found
 
     def _by_gc(self, at_ms: int) -> str:
         return "`lithify gc --delete` deletes it" + (" now" if at_ms <= self._now_ms else "")
@@ -336,6 +376,7 @@ def _history(stream: PartitionStream, reread: PartitionStream) -> _History:
     entries = tuple(stream.log.entries())
     named: set[str] = set()
     unnamed_at_ms: dict[str, int] = {}
+    unnamed_at: dict[str, int] = {}
     added_at_ms: dict[str, int] = {}
     files: dict[str, DataFile] = {}
     for entry in entries:
@@ -350,8 +391,9 @@ def _history(stream: PartitionStream, reread: PartitionStream) -> _History:
             continue
         now = frozenset(paths_of_snapshot(reread.load(as_of=entry.number).state))
         unnamed_at_ms |= dict.fromkeys(named - now, entry.at_ms)
+        unnamed_at |= dict.fromkeys(named - now, entry.number)
         named = set(now)
-    return _History(stream.load().state, frozenset(named), unnamed_at_ms, added_at_ms, files, entries)
+    return _History(stream.load().state, frozenset(named), unnamed_at_ms, unnamed_at, added_at_ms, files, entries)
 
 
 def _related(lake: DeltaCatalog, table: Table, partition: PartitionValues) -> tuple[Table, ...]:

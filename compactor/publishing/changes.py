@@ -5,7 +5,7 @@ A file is identified by its path: each attempt of a task writes under its own na
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from compactor.catalog.snapshot import CompactedStream
@@ -43,15 +43,21 @@ class Changes:
         return bool(self.added or self.removed or self.marked)
 
 
-def live_files(compacted: CompactedStream | None) -> dict[str, LiveFile]:
-    """The live files of a fold, by path, in file number order."""
+def live_files(compacted: CompactedStream | None, private_columns: Collection[str] = ()) -> dict[str, LiveFile]:
+    """The live files of a fold, by path, in file number order.
+
+    private_columns  without their bounds, which the log still has of files from before these columns were private
+    """
     if compacted is None:
         return {}
     vectors = {vector.file_number: vector for vector in compacted.deletion_vectors}
-    return {
-        compacted.files[number].path: LiveFile(compacted.files[number], vectors.get(number))
-        for number in sorted(compacted.files)
-    }
+    files = [_without(compacted.files[number], private_columns) for number in sorted(compacted.files)]
+    return {file.path: LiveFile(file, vectors.get(file.file_number)) for file in files}
+
+
+def _without(file: DataFile, private_columns: Collection[str]) -> DataFile:
+    kept = {name: stats for name, stats in file.columns.items() if name not in private_columns}
+    return file if len(kept) == len(file.columns) else file.model_copy(update={"columns": kept})
 
 
 def changes(before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]) -> Changes:

@@ -11,7 +11,7 @@ Readers need not know it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import pyarrow as pa
@@ -58,16 +58,26 @@ _SCHEMA_KEY = "lithify.schema"
 
 
 class DeltaPublisher:
-    """Publishes one table. Caches the published state, so that repeated publishes read each log entry once."""
+    """Publishes one table. Caches the published state, so that repeated publishes read each log entry once.
 
-    def __init__(self, store: ObjectStore, table_id: str, partition_keys: tuple[str, ...], clock: Clock) -> None:
+    private_columns  those whose bounds are not published
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        table_id: str,
+        partition_keys: tuple[str, ...],
+        clock: Clock,
+        private_columns: Collection[str] = (),
+    ) -> None:
         self._store = store
         self._table_id = table_id
         self._partition_keys = partition_keys
         self._clock = clock
         self._log = DeltaLog(store, table_id, clock)
         self._root = f"{TableFolder(table_id).open_files}/"
-        self._due = DueStreams()
+        self._due = DueStreams(private_columns)
 
     @property
     def format(self) -> OpenFormat:

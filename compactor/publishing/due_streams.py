@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -40,9 +40,13 @@ class DueStream:
 
 
 class DueStreams:
-    """Finds due streams. Caches the published fold of each stream, so that repeated publishes read no log twice."""
+    """Finds due streams. Caches the published fold of each stream, so that repeated publishes read no log twice.
 
-    def __init__(self) -> None:
+    Bounds of private columns are left out.
+    """
+
+    def __init__(self, private_columns: Collection[str]) -> None:
+        self._private_columns = private_columns
         self._published: dict[str, tuple[int, Mapping[str, LiveFile]]] = {}
 
     def find(
@@ -57,7 +61,7 @@ class DueStreams:
     def published(self, due: Iterable[DueStream]) -> None:
         """These are published."""
         for each in due:
-            self._published[each.name] = (each.now.entry_number, live_files(each.now.state.compacted))
+            self._published[each.name] = (each.now.entry_number, self._files(each.now))
 
     def _due(
         self,
@@ -71,7 +75,7 @@ class DueStreams:
         position = positions.get(name, 0)
         if now.entry_number <= position:
             return None
-        after = live_files(now.state.compacted)
+        after = self._files(now)
         found = changes(self._files_at(stream, name, position), after)
         if not found:
             return None
@@ -84,8 +88,11 @@ class DueStreams:
     def _files_at(self, stream: PartitionStream, name: str, position: int) -> Mapping[str, LiveFile]:
         number, files = self._published.get(name, (0, {}))
         if number != position:
-            files = live_files(stream.load(as_of=position).state.compacted) if position else {}
+            files = self._files(stream.load(as_of=position)) if position else {}
         return files
+
+    def _files(self, fold: LogState[StreamSnapshot]) -> Mapping[str, LiveFile]:
+        return live_files(fold.state.compacted, self._private_columns)
 
 
 def _cannot_be_read(stream: PartitionStream, files: Mapping[str, LiveFile]) -> tuple[str, ...]:

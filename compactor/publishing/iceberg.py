@@ -12,7 +12,7 @@ version taken, reads the winner's, and computes the remaining changes. `iceberg_
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -86,7 +86,10 @@ class Readable:
 
 
 class IcebergPublisher:
-    """Publishes one table. Caches the published state, so that repeated publishes read no manifest twice."""
+    """Publishes one table. Caches the published state, so that repeated publishes read no manifest twice.
+
+    private_columns  those whose bounds are not published
+    """
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class IcebergPublisher:
         partition_keys: tuple[str, ...],
         clock: Clock,
         grace_seconds: float,
+        private_columns: Collection[str] = (),
     ) -> None:
         self._store = store
         self._table_id = table_id
@@ -102,7 +106,7 @@ class IcebergPublisher:
         self._clock = clock
         self._grace_ms = int(grace_seconds * 1_000)
         self._log = IcebergLog(store, table_id, clock)
-        self._due = DueStreams()
+        self._due = DueStreams(private_columns)
 
     @property
     def format(self) -> OpenFormat:
@@ -155,14 +159,18 @@ class IcebergPublisher:
             if isinstance(path, IcebergMetadata) and modified_at_ms[key] < since_ms
         ]
         newest_then = self._log.at(max(old)) if any(old) else IcebergState()
-        first = min(newest_then.version or 1, self._log.hinted() or 1)
-        keys = {
+        keys = self._named(newest_then) | self._named(state)
+        hinted = self._log.hinted()
+        if 0 < hinted < newest_then.version:  # readers of the folder still begin there
+            newest_then = self._log.at(hinted)
+            keys |= self._named(newest_then)
+        first = newest_then.version or 1
+        keys |= {
             key
             for key, path in paths.items()
             if isinstance(path, IcebergMetadata) and (path.version is None or path.version >= first)
         }
         keys |= {each.key for each in listed if each.modified_at_ms >= since_ms - PUBLISH_SECONDS_MAX * 1_000}
-        keys |= self._named(newest_then) | self._named(state)
         then = newest_then.positions
         return Readable(frozenset(keys), {name: (then.get(name, last), last) for name, last in state.positions.items()})
 

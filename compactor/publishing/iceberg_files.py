@@ -6,7 +6,8 @@ PyIceberg encodes them. Its own writer has no manifests of deletes, and no place
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Literal
@@ -203,19 +204,43 @@ def _described(
 
 def read_manifest(body: bytes, described: ManifestFile, spec: PartitionSpec, schema: Schema) -> Manifest:
     """Raises `Corrupt` for anything but a manifest of ours."""
+    with _rows_of(described.manifest_path, body, spec, schema) as (rows, header):
+        live = _live(rows, described)
+        return Manifest(described, int(header[_GROUP_KEY]), live, json.loads(header.get(_ENTRIES_KEY, "{}")))
+
+
+def bounded_columns(uri: str, body: bytes, spec: PartitionSpec, schema: Schema) -> dict[str, frozenset[str]]:
+    """The columns with bounds in a manifest of files, by the file's URI; deleted files have them, too.
+
+    schema  any that has the partition's columns
+    """
+    with _rows_of(uri, body, spec, schema) as (rows, header):
+        names = Schema.model_validate_json(header["schema"])
+        found: dict[str, frozenset[str]] = {}
+        for row in rows:
+            file = row.data_file
+            ids = {*(file.lower_bounds or {}), *(file.upper_bounds or {})}
+            found[file.file_path] = frozenset(names.find_column_name(each) or str(each) for each in ids)
+        return found
+
+
+@contextmanager
+def _rows_of(
+    uri: str, body: bytes, spec: PartitionSpec, schema: Schema
+) -> Iterator[tuple[list[ManifestEntry], Mapping[str, str]]]:
+    """A manifest's entries and header. Raises `Corrupt` for anything but a manifest of ours."""
     read: AvroFile[ManifestEntry] = AvroFile(
-        _Input(described.manifest_path, body),
+        _Input(uri, body),
         _entry_schema(spec, schema),
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     )
     try:
         with read as rows:
-            live = _live(list(rows), described)
-        header = read.header.meta
-        return Manifest(described, int(header[_GROUP_KEY]), live, json.loads(header.get(_ENTRIES_KEY, "{}")))
+            found = list(rows)
+        yield found, read.header.meta
     except (ValueError, KeyError, EOFError, IndexError, TypeError) as error:
-        raise Corrupt(f"{described.manifest_path} is not a manifest that Lithify wrote: {error}") from error
+        raise Corrupt(f"{uri} is not a manifest that Lithify wrote: {error}") from error
 
 
 def _live(rows: Iterable[ManifestEntry], manifest: ManifestFile) -> dict[str, ManifestEntry]:

@@ -90,6 +90,15 @@ class IcebergLog:
         body = self._store.read(self._key(version))
         return IcebergState() if body is None else self._state(version, body, self._newest)
 
+    def manifests_at(self, version: int) -> list[str]:
+        """The URIs of the manifests of a version; one that was deleted, or half of it, has none."""
+        body = self._store.read(self._key(version))
+        snapshot = None if body is None else self._metadata(version, body).current_snapshot()
+        listed = None if snapshot is None else self._store.read(self._path(snapshot.manifest_list))
+        if snapshot is None or listed is None:
+            return []
+        return [each.manifest_path for each in read_list(snapshot.manifest_list, listed)]
+
     def _start(self, known: IcebergState) -> tuple[int, bytes | None]:
         """A version to look for later ones from. The body is None for the known version."""
         if known.version:
@@ -115,6 +124,10 @@ class IcebergLog:
         return max((path.version or 0 for path in paths if isinstance(path, IcebergMetadata)), default=0)
 
     def _state(self, version: int, body: bytes, known: IcebergState) -> IcebergState:
+        metadata = self._metadata(version, body)
+        return IcebergState(version, metadata, self._groups(metadata, known))
+
+    def _metadata(self, version: int, body: bytes) -> TableMetadataV2:
         key = self._key(version)
         try:
             metadata = TableMetadataV2.model_validate_json(body)
@@ -125,7 +138,7 @@ class IcebergLog:
                 f"{key} was written for a lake at {metadata.location.removesuffix(f'/{self._folder}')}, and its URIs "
                 f"lead there: delete {self._folder}, and publish the table again"
             )
-        return IcebergState(version, metadata, self._groups(metadata, known))
+        return metadata
 
     def _groups(self, metadata: TableMetadataV2, known: IcebergState) -> dict[int, Group]:
         """What the manifests of the newest snapshot say. Those of the known version are not read again."""
@@ -148,11 +161,14 @@ class IcebergLog:
         return groups
 
     def _read(self, uri: str) -> bytes:
-        key = uri.removeprefix(f"{self._store.location.root_uri}/")
+        key = self._path(uri)
         body = self._store.read(key)
         if body is None:
             raise Corrupt(f"{key} is missing: delete {self._folder}, and publish the table again")
         return body
+
+    def _path(self, uri: str) -> str:
+        return uri.removeprefix(f"{self._store.location.root_uri}/")
 
     # -- writing
 

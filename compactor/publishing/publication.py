@@ -4,8 +4,8 @@ logs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,16 +16,15 @@ from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import OpenFormat, counted
 from compactor.publishing.changes import LiveFile, changes, live_files
 from compactor.publishing.delta import DeltaPublisher
+from compactor.publishing.delta_bounds import DeltaBounds
 from compactor.publishing.delta_schema import left_out
 from compactor.publishing.glue import GluePointer, GlueService
 from compactor.publishing.protocol import Outcome, PublishedState, Publisher
+from compactor.publishing.published_bounds import PublishedBounds
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.schemas.text import parse_schema
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import TableFolder, encode_partition, is_open_file, reasons_against_place
-
-if TYPE_CHECKING:
-    from compactor.publishing.iceberg import IcebergPublisher
 
 _log = structlog.get_logger(__name__)
 
@@ -65,24 +64,27 @@ def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[Publi
 def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clock) -> Publisher:
     match format_:
         case OpenFormat.DELTA:
-            return DeltaPublisher(store, table.table_id, table.partition_keys, clock)
+            private = table.properties.private_columns
+            return DeltaPublisher(store, table.table_id, table.partition_keys, clock, private)
         case OpenFormat.ICEBERG:
-            grace_seconds = table.properties.grace_seconds
-            return _iceberg_publisher(store, table.table_id, table.partition_keys, clock, grace_seconds)
+            keys, properties = table.partition_keys, table.properties
+            with _needs_iceberg(table.table_id):
+                from compactor.publishing.iceberg import IcebergPublisher
+            return IcebergPublisher(
+                store, table.table_id, keys, clock, properties.grace_seconds, properties.private_columns
+            )
 
 
-def _iceberg_publisher(
-    store: ObjectStore, table_id: str, partition_keys: tuple[str, ...], clock: Clock, grace_seconds: float
-) -> IcebergPublisher:
+@contextmanager
+def _needs_iceberg(table_id: str) -> Iterator[None]:
     """PyIceberg takes a second to import, and may not be installed."""
     try:
-        from compactor.publishing.iceberg import IcebergPublisher
+        yield
     except ModuleNotFoundError as error:
         raise Invalid(
             f"{table_id} is published as Apache Iceberg, which needs a package that is not installed here ({error}): "
             "install lithify[iceberg]"
         ) from error
-    return IcebergPublisher(store, table_id, partition_keys, clock, grace_seconds)
 
 
 def publish(publishers: Sequence[Publisher], streams: Sequence[PartitionStream]) -> tuple[Outcome | PublishFailed, ...]:
@@ -184,12 +186,26 @@ def published_files(store: ObjectStore, table_id: str, clock: Clock, since_ms: i
     paths = delta.paths_since(since_ms)
     entries = {name: (entry, entry) for name, entry in delta.state().entries.items()}
     if any(True for _ in store.list(f"{TableFolder(table_id).iceberg}/")):
-        readable = _iceberg_publisher(store, table_id, (), clock, 0).readable_since(since_ms)
+        with _needs_iceberg(table_id):
+            from compactor.publishing.iceberg import IcebergPublisher
+        readable = IcebergPublisher(store, table_id, (), clock, 0).readable_since(since_ms)
         paths |= readable.metadata
         for name, span in readable.entries.items():
             first, last = entries.get(name, span)
             entries[name] = (min(first, span[0]), max(last, span[1]))
     return PublishedFiles(paths, entries)
+
+
+def published_bounds(store: ObjectStore, table: Table, clock: Clock) -> tuple[PublishedBounds, ...]:
+    """The published metadata of each format, also of a table that is no longer published."""
+    table_id = table.table_id
+    found: list[PublishedBounds] = [DeltaBounds(store, table_id, clock)]
+    if any(True for _ in store.list(f"{TableFolder(table_id).iceberg}/")):
+        with _needs_iceberg(table_id):
+            from compactor.publishing.iceberg import PUBLISH_SECONDS_MAX
+            from compactor.publishing.iceberg_bounds import IcebergBounds
+        found.append(IcebergBounds(store, table_id, table.partition_keys, clock, PUBLISH_SECONDS_MAX))
+    return tuple(found)
 
 
 def differences(publisher: Publisher, streams: Sequence[PartitionStream]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from compactor.catalog.properties import TableProperties
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import Event, Subject
@@ -60,11 +61,13 @@ class _Table:
     due         the partitions that may have new rounds, by encoded partition
     of          the job run that last reported a round of them
     publishers  None: not read yet
+    properties  of the table, for which these are
     """
 
     of: _JobRun
     due: dict[str, dict[str, str]] = field(default_factory=dict)
     publishers: tuple[Publisher, ...] | None = None
+    properties: TableProperties | None = None
     failures: int = 0
     not_before_seconds: float = 0.0
 
@@ -195,9 +198,9 @@ class TablePublications:
             table.not_before_seconds = self._clock.monotonic_seconds() + self._settings.look_seconds
             return False
         known = table.publishers or ()
-        is_new = tuple(each.format for each in known) != opened.properties.publish
+        is_new = not known or table.properties != opened.properties
         if is_new:
-            known = publishers_of(catalog.store, opened, self._clock)
+            known, table.properties = publishers_of(catalog.store, opened, self._clock), opened.properties
         streams = [opened.stream(partition) for partition in (opened.partitions() if is_new else due.values())]
         published = publish(known, streams)
         outcomes = (*published, *self._lead_glue(catalog, opened, published))

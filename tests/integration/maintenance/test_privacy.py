@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +21,13 @@ from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.maintenance.privacy import PrivacyProof, prove
 from compactor.maintenance.retirement import retention_of, retire_table
 from compactor.model.errors import Invalid
+from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.spec import JobRunSpec
+from compactor.publishing.protocol import NothingToDo, Published
+from compactor.publishing.publication import publish, publishers_of
+from compactor.sessions.attempt import run_attempt
 from tests.conftest import Command
+from tests.crashes import RESOURCES
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -67,15 +76,29 @@ def collect(lake: DeltaCatalog, clock: ManualClock) -> None:
 
 
 def objects_with(root: Path, *secrets: bytes) -> set[str]:
-    """Every object of the store that has one of these bytes, as it lies there or in the columns of a Parquet file."""
+    """Every object of the store that has one of these bytes, as it lies there or in its rows."""
     found = set()
     for path in root.rglob("*"):
         if path.is_file():
             texts = [path.read_bytes()]
             if path.suffix == ".parquet":
                 texts.append(repr(pq.read_table(path).to_pylist()).encode())
+            if path.suffix == ".avro":
+                texts += avro_blocks(texts[0])
             if any(secret in text for text in texts for secret in secrets):
                 found.add(str(path.relative_to(root)))
+    return found
+
+
+def avro_blocks(body: bytes) -> list[bytes]:
+    """A deflated file, whose blocks begin after two numbers of at most ten bytes each."""
+    _, *blocks = body.split(body[-16:])
+    found = []
+    for block in blocks:
+        for begin in range(2, min(20, len(block))):
+            with suppress(zlib.error):
+                inflated = zlib.decompressobj(-15)
+                found.append(inflated.decompress(block[begin:]))
     return found
 
 
@@ -228,15 +251,136 @@ def test_the_verb_says_what_is_left_and_ends_with_1(
     assert (wrong.exit_code, "write COLUMN=VALUE with a column of email" in " ".join(wrong.err.split())) == (2, True)
 
 
-def test_published_metadata_hold_no_private_value_and_open_files_are_named(
+PUBLISHED = ("_delta_log/", "/iceberg/metadata/")
+
+
+def session(lake: DeltaCatalog, clock: ManualClock) -> None:
+    """A compaction of the table that nothing publishes, as a Spark job's."""
+    job_run = JobRunSpec(
+        job_run_id=clock.new_id(),
+        source_table_id=PEOPLE,
+        destination_compacted_table_id=PEOPLE,
+        primary_keys=("email",),
+        sort_keys=(),
+        lake=lake.location,
+        hash_bucket_count=1,
+    )
+    (pinned,) = pin_sessions(job_run, lake)
+    run_attempt(plan_session(pinned.spec, lake, RESOURCES), lake, lake.store, UnrulyEngine(), 1, clock)
+
+
+def publish_now(lake: DeltaCatalog, clock: ManualClock) -> None:
+    table = lake.table(PEOPLE)
+    for outcome in publish(publishers_of(lake.store, table, clock), [table.stream({})]):
+        assert isinstance(outcome, Published | NothingToDo)
+
+
+def published(keys: Iterable[str]) -> set[str]:
+    return {key for key in keys if any(part in key for part in PUBLISHED)}
+
+
+def test_after_the_retention_no_object_of_a_published_table_has_the_value_also_if_its_publication_was_late(
     lake: DeltaCatalog, clock: ManualClock, tmp_path: Path
 ) -> None:
     table = lake.create_table(PEOPLE, properties={**PRIVATE, "publish": ["delta", "iceberg"]})
     table.append({}, people(ANN, BOB))
     run(lake)
-    with_secrets = objects_with(tmp_path / "lake", *SECRETS)
+    table.append({}, people(ANN).select(["email"]), operation="delete")
+    session(lake, clock)
+    root, secrets = tmp_path / "lake", (*SECRETS, digest(ANN))
+    with_secrets = objects_with(root, *secrets)
     assert any("/compacted/" in key for key in with_secrets), "the rows are in an open file"
-    assert not any("_delta_log" in key or "/iceberg/" in key for key in with_secrets)
-    assert list((tmp_path / "lake").rglob("_delta_log/*.json"))
-    named = {holder.key for holder in proof_of(lake, clock).holders}
-    assert with_secrets <= named
+    assert not published(with_secrets), "published metadata have no bounds of private columns"
+    assert published(str(path.relative_to(root)) for path in root.rglob("*.json"))
+    clock.sleep(RETENTION + DAY_SECONDS)
+    collect(lake, clock)
+    proof = proof_of(lake, clock)
+    assert objects_with(root, *secrets) <= {holder.key for holder in proof.holders}
+    (shown,) = [holder for holder in proof.holders if "published table still names it" in holder.why]
+    assert (shown.kind, shown.goes_at_ms) == ("compacted file", None)
+    assert "`lithify publish" in shown.how
+    publish_now(lake, clock)
+    held_until_ms = {holder.key: holder.goes_at_ms for holder in proof_of(lake, clock).holders}
+    assert held_until_ms[shown.key] == pytest.approx(clock.now_ms() + GRACE * 1_000, abs=DAY_SECONDS * 1_000)
+    for _ in range(10):
+        proof = proof_of(lake, clock)
+        assert objects_with(root, *secrets) <= {holder.key for holder in proof.holders}
+        if not proof.holders:
+            break
+        times = [holder.goes_at_ms for holder in proof.holders if holder.goes_at_ms is not None]
+        assert len(times) == len(proof.holders), "each object has its time"
+        clock.sleep(max(0, (min(times) - clock.now_ms()) / 1_000) + 1)
+        collect(lake, clock)
+    assert objects_with(root, *secrets) == set()
+    assert published(objects_with(root, b"PEOPLE")), "readers still have the table"
+
+
+def test_bounds_in_published_metadata_are_named_and_go_at_the_time_that_was_said(
+    lake: DeltaCatalog, clock: ManualClock, tmp_path: Path
+) -> None:
+    properties = {"primary_keys": ["email"], "gc_grace_seconds": GRACE, "publish": ["delta", "iceberg"]}
+    table = lake.create_table(PEOPLE, properties=properties)
+    table.append({}, people(ANN))
+    run(lake)
+    root = tmp_path / "lake"
+    held = published(objects_with(root, ANN.encode()))
+    assert {"json", "avro"} == {key.rpartition(".")[2] for key in held}
+    first = {holder.key: holder for holder in proof_of(lake, clock).holders}
+    assert held <= first.keys()
+    assert {first[key].goes_at_ms for key in held} == {None}, "the newest version needs each"
+    table.append({}, people(ANN).select(["email"]), operation="delete")
+    for visit in range(11):
+        table.append({}, people(f"m{visit}@example"))
+        run(lake)
+    named = {holder.key: holder for holder in proof_of(lake, clock).holders}
+    held = published(objects_with(root, ANN.encode()))
+    assert held <= named.keys()
+    times = {key: named[key].goes_at_ms for key in held}
+    assert None not in times.values()
+    last_ms = max(time for time in times.values() if time is not None)
+    clock.sleep((last_ms - clock.now_ms()) / 1_000 - DAY_SECONDS)
+    collect(lake, clock)
+    assert held <= {holder.key for holder in proof_of(lake, clock).holders}
+    clock.sleep(DAY_SECONDS + 1)
+    collect(lake, clock)
+    assert not published(objects_with(root, ANN.encode()))
+    left = proof_of(lake, clock).holders
+    assert not held & {holder.key for holder in left}
+    assert any(holder.kind == "log entry" for holder in left), "a log's entry stays for ever"
+
+
+@pytest.mark.parametrize("published_as", ["delta", "iceberg"])
+def test_a_column_that_becomes_private_has_no_bounds_in_what_is_published_from_then_on(
+    lake: DeltaCatalog, clock: ManualClock, tmp_path: Path, published_as: str
+) -> None:
+    table = lake.create_table(PEOPLE, properties={"primary_keys": ["email"], "publish": [published_as]})
+    table.append({}, people(ANN))
+    session(lake, clock)
+    table.set_properties({"private_columns": ["email", "name"]})
+    publish_now(lake, clock)
+    root = tmp_path / "lake"
+    assert published(str(path.relative_to(root)) for path in root.rglob("*"))
+    assert not published(objects_with(root, *SECRETS))
+    assert objects_with(root, ANN.encode()), "the log's entries have them"
+
+
+def test_published_metadata_that_cannot_be_read_is_named(
+    lake: DeltaCatalog, clock: ManualClock, tmp_path: Path
+) -> None:
+    table = lake.create_table(PEOPLE, properties={**PRIVATE, "publish": ["delta", "iceberg"]})
+    for visit in range(11):
+        table.append({}, people(ANN, f"m{visit}@example"))
+        run(lake)
+    folder = tmp_path / "lake" / "tables" / PEOPLE
+    damaged = [
+        next((folder / "compacted" / "_delta_log").glob("*.checkpoint.parquet")),
+        next((folder / "iceberg" / "metadata").glob("*-data.avro")),
+        folder / "iceberg" / "metadata" / "notes.txt",
+        folder / "compacted" / "_delta_log" / "notes.txt",
+    ]
+    for path in damaged:
+        path.write_bytes(b"rubbish")
+    named = {holder.key: holder for holder in proof_of(lake, clock).holders}
+    for path in damaged:
+        assert "it cannot be read" in named[str(path.relative_to(tmp_path / "lake"))].why
+    assert "by hand" in named[str(damaged[3].relative_to(tmp_path / "lake"))].how

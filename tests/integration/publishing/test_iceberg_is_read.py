@@ -394,6 +394,26 @@ def test_metadata_and_files_go_when_no_version_of_the_grace_period_names_them(tm
     assert _publisher(lake, table).state().version == 13
 
 
+def test_a_version_that_the_hint_still_names_after_the_grace_period_stays_readable(tmp_path: Path) -> None:
+    lake = DeltaCatalog.open(tmp_path)
+    table = lake.create_table(TABLE_ID, ["region"], primary_keys={"id"}, properties={"publish": "iceberg"})
+    table.append({"region": "EU"}, pa.table({"id": list(range(10))}))
+    compact(TABLE_ID, delta_catalog_client=lake)
+    hint = IcebergMetadata(TABLE_ID, None).key
+    for number in range(4):
+        table.append({"region": "EU"}, pa.table({"id": [number]}), operation="delete")
+        compact(TABLE_ID, delta_catalog_client=lake, max_dead_row_share=0.9)
+        if number == 1:
+            expected, body = _read(tmp_path), lake.store.read(hint) or b""
+    lake.store.overwrite(hint, body)
+    for garbage in find_garbage(lake.store, TABLE_ID, ManualClock(SystemClock().now_ms() + 10 * GRACE_SECONDS * 1_000)):
+        delete_garbage(lake.store, garbage)
+    assert body == b"3"
+    assert differences(expected, _read(tmp_path)) == []
+    _publisher(lake, table).publish([])
+    assert sorted(_read(tmp_path).column("id").to_pylist()) == list(range(4, 10))
+
+
 def test_files_of_a_table_that_nobody_publishes_any_more_stay_as_long_as_readers_see_them(tmp_path: Path) -> None:
     lake = DeltaCatalog.open(tmp_path)
     table = lake.create_table(TABLE_ID, ["region"], primary_keys={"id"}, properties={"publish": "iceberg"})
