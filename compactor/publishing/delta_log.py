@@ -6,7 +6,6 @@ A put whose outcome is unknown is settled by the commit's id (`storage/create_on
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 
 import structlog
@@ -15,6 +14,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.delta_actions import CommitInfo, DeltaAction, DeltaState, parse_commit, render_commit
 from compactor.publishing.delta_checkpoint import read_checkpoint, write_checkpoint
+from compactor.publishing.version_cache import VersionCache
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import DeltaLogObject, TableFolder, parse
@@ -35,20 +35,20 @@ class DeltaLog:
         self._store = store
         self._table_id = table_id
         self._clock = clock
-        self._newest = DeltaState()
-        self._lock = threading.Lock()
+        self._cache = VersionCache(DeltaState(), clock)
 
     @property
     def newest(self) -> DeltaState:
         """The cached fold, without reading the log, which may have newer versions."""
-        return self._newest
+        return self._cache.newest
 
     def load(self) -> DeltaState:
         """The fold of the log. Raises `Corrupt` if a version is missing or damaged."""
-        state = self._replay(self._newest if self._newest.version >= 0 else self._from_checkpoint())
+        began, known = self._cache.now(), self._cache.newest
+        state = self._replay(known if known.version >= 0 else self._from_checkpoint())
         if state.version < 0:
             state = self._replay(self._from_listing())
-        self._remember(state)
+        self._cache.seen(state, began)
         return state
 
     def _replay(self, state: DeltaState) -> DeltaState:
@@ -61,13 +61,13 @@ class DeltaLog:
 
         Raises `Unavailable` if the outcome is unknown.
         """
-        version = before.version + 1
+        began, version = self._cache.now(), before.version + 1
         info = CommitInfo(timestamp=max(self._clock.now_ms(), before.at_ms), lithify_commit_id=commit_id)
         whole = (info, *actions)
         if not self._create(version, render_commit(whole), commit_id):
             return None
         state = before.after(version, whole)
-        self._remember(state)
+        self._cache.seen(state, began)
         if version and version % CHECKPOINT_VERSIONS == 0:
             self._checkpoint(state)
         return state
@@ -133,8 +133,3 @@ class DeltaLog:
                 f"{folder} has commits, but no version 0 and no checkpoint: delete that folder, and publish again"
             )
         return DeltaState()
-
-    def _remember(self, state: DeltaState) -> None:
-        with self._lock:
-            if state.version > self._newest.version:
-                self._newest = state

@@ -10,7 +10,6 @@ settled by reading the version back (`storage/create_once.py`).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
+from compactor.publishing.version_cache import VersionCache
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import IcebergMetadata, TableFolder, parse
@@ -56,8 +56,7 @@ class IcebergLog:
         self._table_id = table_id
         self._clock = clock
         self._folder = TableFolder(table_id).iceberg
-        self._newest = IcebergState()
-        self._lock = threading.Lock()
+        self._cache = VersionCache(IcebergState(), clock)
 
     @property
     def location(self) -> str:
@@ -66,7 +65,7 @@ class IcebergLog:
     @property
     def newest(self) -> IcebergState:
         """The cached version, without reading; there may be newer ones."""
-        return self._newest
+        return self._cache.newest
 
     def uri(self, key: str) -> str:
         return f"{self._store.location.root_uri}/{key}"
@@ -75,20 +74,18 @@ class IcebergLog:
 
     def load(self) -> IcebergState:
         """The newest version. Raises `Corrupt` if it is damaged."""
-        known = self._newest
+        began, known = self._cache.now(), self._cache.newest
         number, body = self._start(known)
         while (later := self._store.read(self._key(number + 1))) is not None:
             number, body = number + 1, later
-        if body is None:
-            return known
-        state = self._state(number, body, known)
-        self._remember(state)
+        state = known if body is None else self._state(number, body, self._cache.last)
+        self._cache.seen(state, began)
         return state
 
     def at(self, version: int) -> IcebergState:
         """An earlier version; one that does not exist is as none."""
         body = self._store.read(self._key(version))
-        return IcebergState() if body is None else self._state(version, body, self._newest)
+        return IcebergState() if body is None else self._state(version, body, self._cache.last)
 
     def manifests_at(self, version: int) -> list[str]:
         """The URIs of the manifests of a version; one that was deleted, or half of it, has none."""
@@ -181,10 +178,10 @@ class IcebergLog:
 
         Raises `Unavailable` if the outcome is unknown.
         """
-        key = self._key(before.version + 1)
+        began, key = self._cache.now(), self._key(before.version + 1)
         if not create_once(self._store, key, body, lambda existing: existing == body, self._clock):
             return False
-        self._remember(after)
+        self._cache.seen(after, began)
         return True
 
     def repair_hint(self, version: int) -> None:
@@ -198,8 +195,3 @@ class IcebergLog:
 
     def _key(self, version: int) -> str:
         return IcebergMetadata(self._table_id, version).key
-
-    def _remember(self, state: IcebergState) -> None:
-        with self._lock:
-            if state.version > self._newest.version:
-                self._newest = state

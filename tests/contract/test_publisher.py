@@ -12,6 +12,7 @@ import pytest
 
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.stream import PartitionStream
+from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
 from compactor.model.names import OpenFormat
@@ -23,7 +24,8 @@ from compactor.storage.paths import encode_partition, is_open_file
 from tests.builders import TABLE_ID
 from tests.crashes import HurriedClock
 from tests.fakes.faulty_store import FaultyStore, Stopped
-from tests.open_rounds import SCHEMA, OpenLake
+from tests.fakes.manual_clock import ManualClock
+from tests.open_rounds import ROWS, SCHEMA, OpenLake
 from tests.rounds import compact_by_hand
 
 MakePublisher = Callable[[ObjectStore], Publisher]
@@ -285,6 +287,32 @@ def test_a_publish_in_the_steady_state_lists_nothing_and_opens_no_data_file(
     limit = {OpenFormat.DELTA: 5, OpenFormat.ICEBERG: 9}[publisher.format]
     assert len(verbs) <= limit, store.requests
     assert not any(is_open_file(key) for _, key in store.requests)
+
+
+@pytest.mark.parametrize("format_", list(OpenFormat))
+def test_a_publisher_that_was_idle_for_longer_than_the_grace_period_publishes_after_the_newest_version(
+    tmp_path: Path, format_: OpenFormat
+) -> None:
+    clock = ManualClock()
+    lake = OpenLake(tmp_path, clock=clock)
+    idle, busy = (maker(format_, clock)(lake.store) for _ in range(2))
+    lake.commit("EU", added=2)
+    idle.publish([lake.stream("EU")])
+    for _ in range(25):
+        clock.sleep(60)
+        lake.commit("EU", added=1, dead={1: [clock.now_ms() // 60_000 % ROWS]})
+        newest = busy.publish([lake.stream("EU")])
+    clock.sleep(2 * GRACE_SECONDS)
+    gone = {file.key for each in find_garbage(lake.store, TABLE_ID, clock) for file in each.garbage}
+    for garbage in find_garbage(lake.store, TABLE_ID, clock):
+        delete_garbage(lake.store, garbage)
+    assert any(f"{3:020d}.json" in key or "v3.metadata.json" in key for key in gone), "the number is free again"
+    lake.commit("EU", added=1)
+    outcome = idle.publish([lake.stream("EU")])
+    assert newest.version is not None
+    assert outcome.version == newest.version + 1
+    for each in (idle, busy, maker(format_, clock)(lake.store)):
+        check(each.state(), [lake.stream("EU")])
 
 
 def test_new_columns_and_wider_types_reach_the_published_schema(make: MakePublisher, lake: OpenLake) -> None:
