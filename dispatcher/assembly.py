@@ -1,4 +1,4 @@
-"""Joins the parts of a dispatcher. Settings are values, components are objects; who calls brings both."""
+"""Joins the parts of a dispatcher. Settings are values, components are objects; the caller provides both."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DispatcherSettings:
 
 @dataclass(frozen=True)
 class ExternalServices:
-    """What a dispatcher talks to.
+    """The external services of a dispatcher.
 
     state      where job runs are recorded
     open_lake  the lake at a location
@@ -73,7 +73,7 @@ class ExternalServices:
     callbacks  the service in which workflows wait
     listing    the cluster, if it can list its jobs, those of other launchers too: then it is swept
     task       where a workflow waits for this dispatcher itself
-    owner      how this dispatcher is called in claims: unique among all that share the state
+    owner      the name of this dispatcher in claims, unique among all that share the state
     """
 
     queue: Queue
@@ -90,8 +90,8 @@ class ExternalServices:
 
 
 def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) -> Dispatcher:
-    """Raises `Invalid` if the queue has no dead-letter queue (what can never work would have nowhere to go), and what
-    the state raises if it cannot be written."""
+    """Raises `Invalid` if the queue has no dead-letter queue, which documents that can never work need; and the errors
+    of the state's store if it cannot be written."""
     outside.queue.dead_letters()
     records = JobRunStore(outside.state, outside.clock, outside.owner)
     records.check_writable(outside.owner)
@@ -142,7 +142,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
 
 
 def _with_region(spec: SessionSpec) -> SessionSpec:
-    """With the lake's region in it: the machines that follow a plan may know of none."""
+    """The location with its region: the machines that run a plan may have no default region."""
     job_run = spec.job_run.model_copy(update={"lake": with_region(spec.job_run.lake)})
     return spec.model_copy(update={"job_run": job_run})
 

@@ -1,5 +1,6 @@
-"""What `--cluster-settings` makes of a dispatcher: sessions run on EMR or EMR Serverless. Read whole and checked at the
-start, before anything is launched: all that is wrong is one `Invalid`."""
+"""Reads `--cluster-settings`, with which a dispatcher runs its sessions on EMR or EMR Serverless.
+
+The settings are checked at the start, before anything is launched; one `Invalid` has all violations."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True)
 class AwsSessions:
-    """`room`: what the cluster of a session is chosen from."""
+    """`room`: the instance types, prices and limits from which the cluster of a session is chosen."""
 
     settings: AwsClusterSettings
     room: ClusterRoom
@@ -42,9 +43,9 @@ def read_aws_sessions(
     lake: StoreLocation | None,
     open_folder: Callable[[str], ObjectStore],
 ) -> AwsSessions:
-    """Raises `Invalid` with all that is wrong with settings, limits, prices, places and the archive.
+    """Raises `Invalid` with all violations in settings, limits, prices, locations and the archive.
 
-    read_room    raises `Invalid` for limits and prices that make no sense
+    read_room    raises `Invalid` for limits and prices that contradict each other
     open_folder  opens a folder on S3
     """
     reasons: list[str] = []
@@ -72,7 +73,7 @@ def checked(check: Callable[[], ValueT], reasons: list[str]) -> ValueT | None:
 
 
 def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest | None:
-    """None: S3 does not answer now, or this process may not read there; then the nodes find out."""
+    """None: S3 does not answer now, or this process may not read there; then the nodes report it."""
     try:
         return check_archive(uri, open_folder)
     except Unavailable as error:
@@ -83,7 +84,7 @@ def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> Archiv
 def cluster_room(
     limits: ClusterLimits, price_file: Path | None, instance_types: Sequence[str], clock: Clock
 ) -> ClusterRoom:
-    """What clusters are chosen from. Raises `Invalid` with everything that is wrong with limits, prices and names."""
+    """The instance types, prices and limits of clusters. Raises `Invalid` with all violations in them."""
     reasons: list[str] = []
     prices = checked(lambda: _prices(price_file, instance_types, clock), reasons)
     checked(limits.check if prices is None else ClusterRoom(limits, prices).check, reasons)

@@ -1,4 +1,4 @@
-"""What the commands work with: made by `dispatcher/main.py`, which alone knows the concrete clients."""
+"""The dependencies of the commands. `dispatcher/main.py` creates them, with the concrete clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from launcher.emr.settings import AwsClusterSettings
 
 @dataclass(frozen=True)
 class QueueAddress:
-    """Where a queue is, and the dead-letter queue if it is not the one of its redrive policy."""
+    """The address of a queue, and of its dead-letter queue if that is not the one of its redrive policy."""
 
     url: str
     dead_letter_queue_url: str | None
@@ -44,7 +44,7 @@ class AwsCluster(Cluster, ListingCluster, Protocol):
 
 @dataclass(frozen=True)
 class StandaloneAddress:
-    """A standalone Spark, and how its workers are made to run sessions: see `StandaloneClusterSettings`."""
+    """A standalone Spark, and the settings with which its workers run sessions: see `StandaloneClusterSettings`."""
 
     master_url: str
     archive: Path
@@ -53,33 +53,33 @@ class StandaloneAddress:
 
 
 class Clients(Protocol):
-    """How the outside is reached."""
+    """Creates the clients of external services."""
 
     def queue(self, address: QueueAddress) -> Queue: ...
 
     def sns_regions(self) -> Mapping[str, frozenset[str]]: ...
 
     def topic(self, topic_arn: str, endpoint_url: str | None, *, patient: bool) -> EventSink:
-        """`patient`: whether a call may take minutes, trying again and again, or some seconds at most."""
+        """`patient`: whether a call is repeated for minutes, or for some seconds at most."""
 
     def check_topic(self, topic_arn: str, endpoint_url: str | None) -> None:
-        """Raises `Invalid` if there is no such topic, `Denied` or `Unavailable` where that cannot be told."""
+        """Raises `Invalid` if there is no such topic, `Denied` or `Unavailable` if this is not known."""
 
     def glue(self, region: str | None, endpoint_url: str | None) -> GlueService:
-        """The Glue Data Catalog of a region; None: that of the environment. Nothing is asked of it yet."""
+        """The Glue Data Catalog of a region; None: that of the environment. Sends no request."""
 
     def callbacks(self, address: QueueAddress) -> Workflows:
-        """The service in which workflows wait, beside this queue. Nothing is asked of it yet."""
+        """The service in which workflows wait, in the region and at the endpoint of this queue. Sends no request."""
 
     def standalone_cluster(
         self, address: StandaloneAddress, resources: Resources, driver_memory_bytes: int, work_folder: Path
     ) -> Cluster:
-        """Raises `Invalid` with all that is wrong with its archive."""
+        """Raises `Invalid` with all violations in its archive."""
 
     def local_cluster(self, resources: Resources, driver_memory_bytes: int, work_folder: Path) -> Cluster: ...
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
-        """Clusters on EMR, or job runs on EMR Serverless. Nothing is asked of it yet. `owner`: of what it launches."""
+        """Clusters on EMR, or job runs on EMR Serverless. Sends no request. `owner`: of the launched ones."""
 
 
 class Stops(threading.Event):
@@ -93,11 +93,11 @@ class CommandDependencies:
     """
     memory_bytes  of this machine
     cores         of this machine that this process may use
-    owner         how this process is called in claims
-    program       how a person calls this command, in a shell
+    owner         the name of this process in claims
+    program       the name of this command in a shell
     variables     the environment's LITHIFY_* variables, by the option's name
     stops_on_signal  from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
-    stand_in_for_aws  from its call on, the variables given are all that this process and its children know of AWS
+    stand_in_for_aws  from its call on, this process and its children have these AWS variables and no others
     """
 
     clients: Clients
@@ -118,7 +118,7 @@ class CommandDependencies:
 
 
 def show_help(context: typer.Context) -> None:
-    """For a group of commands that was called without one."""
+    """Shows the help of a group of commands that was called without a command."""
     if context.invoked_subcommand is None:
         context.get_help()  # on a terminal, or in a pipe, it is written by asking for it
         raise typer.Exit(EXIT_INVALID)
@@ -127,7 +127,8 @@ def show_help(context: typer.Context) -> None:
 def machine_share(
     dependencies: CommandDependencies, cores: int | None, memory_gib: float | None, sessions: int
 ) -> tuple[Resources, int]:
-    """What one of `sessions` side by side gets of the machine, or of what is given of it, and its driver's bytes."""
+    """The share of one of `sessions` concurrent sessions in this machine, or in the given part of it; and its driver's
+    bytes."""
     memory_bytes = service_memory_bytes(dependencies.memory_bytes) if memory_gib is None else int(memory_gib * GIB)
     return session_share(memory_bytes, cores or dependencies.cores, sessions)
 

@@ -1,6 +1,6 @@
-"""The lakes that a dispatcher works on, each opened once: its clients, and what was read of its tables' logs, are kept.
+"""The lakes of a dispatcher. Each is opened once; its clients and the entries read from its tables' logs are cached.
 
-A log's entries never change, so what is kept may be incomplete and is never wrong: each use reads what was added.
+Entries never change, so a cached log may be incomplete but is never wrong: each use reads the entries that were added.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from compactor.catalog.tables import DeltaCatalog
 from compactor.storage.location import StoreLocation
 
 LAKES_KEPT = 16
-"""Each keeps a bounded part of what was read, so that memory does not grow with the job runs."""
+"""Each caches a bounded part of its logs, so memory does not grow with the number of job runs."""
 
 
 class OpenLakes:
-    """Threads may share it."""
+    """Thread-safe."""
 
     def __init__(self, open_lake: Callable[[StoreLocation], DeltaCatalog]) -> None:
         self._open_lake = open_lake

@@ -1,7 +1,7 @@
-"""How an answer lies on a page: columns of whole words, or one record under the other where a row is wider than that.
+"""The layout of answers: a table with aligned columns, or, if a row is wider than the page, one block per record.
 
-A line is a row of segments, each a text and its style. Nothing in a text is markup, and what would move a terminal's
-cursor, or turn its writing around, is shown as an escape: ids, partitions and values come from anybody.
+A line is a sequence of segments, each a text and its style. No text is interpreted as markup. Characters that move a
+terminal's cursor or change the direction of writing are shown as escapes: ids, partitions and values are untrusted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from compactor.model.names import render_partition
 
 Segment = tuple[str, str]
-"""A text and its style, as rich names styles; empty: none."""
+"""A text and the name of its style in rich; empty: none."""
 
 Line = tuple[Segment, ...]
 Record = Mapping[str, object]
@@ -36,21 +36,21 @@ _STATUS_STYLES = {
 
 _GAP = 2
 _PADDED_MAX = 200
-"""Without a terminal: one long value does not make all other rows as long."""
+"""Without a terminal, columns are padded up to this width, so that one long value does not make all rows as long."""
 
 _NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""The text with escapes (`\x1b`, `\n`) where a terminal would do something else than show a character."""
+    r"""The text with escapes (`\x1b`, `\n`) for characters that a terminal does not print."""
     return _NO_TEXT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-# -- what a value looks like
+# -- values as text
 
 
 def value_text(value: object) -> str:
-    """Anybody's data, whole."""
+    """Any value, in full."""
     match value:
         case None:
             return "null"
@@ -68,7 +68,7 @@ def data_text(value: object) -> str:
 
 
 def word_text(value: object) -> str:
-    """A word that may be missing."""
+    """A word; empty if there is none."""
     return "-" if value is None else str(value)
 
 
@@ -85,7 +85,7 @@ def usd_text(value: object) -> str:
 
 
 def age_text(seconds: object) -> str:
-    """`40 s`, `5 min`, `3 h`, `12 d`: as coarse as what it is for."""
+    """`40 s`, `5 min`, `3 h`, `12 d`."""
     if not isinstance(seconds, int | float):
         return word_text(seconds)
     for unit, unit_seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -111,7 +111,7 @@ def status_style(value: object) -> str:
 
 
 def problem_style(value: object) -> str:
-    """Of a number that should be 0."""
+    """The style of a number that should be 0."""
     return FAILED if value else ""
 
 
@@ -151,7 +151,7 @@ STATUS = Column("status", style=status_style)
 
 
 def data_columns(names: Iterable[str]) -> tuple[Column, ...]:
-    """Of a table's own rows."""
+    """The columns of a table's rows."""
     return tuple(Column(name, heading=name, show=value_text) for name in names)
 
 
@@ -159,9 +159,9 @@ def data_columns(names: Iterable[str]) -> tuple[Column, ...]:
 
 
 def table_lines(columns: Sequence[Column], records: Iterable[Record], width: int | None) -> Iterator[Line]:
-    """A line a record under a heading, or, where one of those is wider than the page, a block of lines a record.
+    """One line per record below a heading, or, if one of them is wider than the page, a block of lines per record.
 
-    width  characters of the page; None: as wide as need be
+    width  characters of the page; None: no limit
     """
     kept, columns = list(records), [column for column in columns if column.for_people]
     cells = [[printable(column.show(record.get(column.key))) for record in kept] for column in columns]
@@ -174,7 +174,7 @@ def table_lines(columns: Sequence[Column], records: Iterable[Record], width: int
 
 
 def sentence_lines(text: str, width: int | None, style: str = "") -> Iterator[Line]:
-    """One sentence, broken between words where the page ends; what it begins with stands before every line."""
+    """One sentence, broken between words at the page's width; its indent is repeated on every line."""
     indent = " " * (len(text) - len(text.lstrip(" ")))
     for line in _broken(printable(text.strip()), width, len(indent)):
         yield ((indent + line, style),)
@@ -221,7 +221,7 @@ def _blocks(
 
 
 def _broken(text: str, width: int | None, indent: int) -> list[str]:
-    """Between words only: a word that is longer than a line stays whole, so that it can be copied."""
+    """Breaks between words only: a word that is longer than a line stays whole, so that it can be copied."""
     if width is None or indent + _cells(text) <= width:
         return [text]
     return textwrap.wrap(text, max(width - indent, 1), break_long_words=False, break_on_hyphens=False) or [""]
@@ -235,5 +235,5 @@ def _is_of_numbers(key: str, records: Sequence[Record]) -> bool:
 
 
 def _cells(text: str) -> int:
-    """How wide a terminal draws it."""
+    """The width of a text on a terminal."""
     return len(text) if text.isascii() else cell_len(text)

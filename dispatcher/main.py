@@ -1,7 +1,7 @@
-"""The `lithify` command: the one file of its processes that reads the environment and names concrete clients.
+"""The `lithify` command. In its processes only this module reads the environment and names concrete clients.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. A user's mistake is one sentence on stderr; a traceback is a
-bug of ours.
+bug in Lithify.
 
 Options may come from variables: LITHIFY_QUEUE_URL is the default of every `--queue-url`, and so on for the names in
 `OPTIONS_FROM_ENVIRONMENT`; the service takes every option from a variable.
@@ -66,7 +66,7 @@ OPTIONS_FROM_ENVIRONMENT = (
 
 
 class ServiceClients:
-    """The real services: SQS, SNS, and Spark on this machine. boto3 is imported with the first that needs it."""
+    """The real services: SQS, SNS, and Spark on this machine. boto3 is imported by the first client that needs it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -74,7 +74,7 @@ class ServiceClients:
 
     @property
     def _child_environment(self) -> dict[str, str]:
-        """As it is now, without this process's task token: a Spark job has no use for it."""
+        """The current environment without this process's task token, a secret that a Spark job does not need."""
         return {name: value for name, value in self._environment.items() if name != TASK_TOKEN_VARIABLE}
 
     def queue(self, address: QueueAddress) -> Queue:
@@ -158,7 +158,7 @@ class ServiceClients:
 INTERRUPTED = "interrupted: what was written until then stays, and all its processes have ended"
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-"""What typer raises for options and verbs that there are not; the module that it lies in differs between releases."""
+"""typer's error for unknown options and verbs; its module differs between releases."""
 
 
 def main() -> None:
@@ -171,7 +171,7 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        # The error was shown. What is left in the buffer goes nowhere, or Python would say it again when it ends.
+        # The error was shown. The rest of the buffer is discarded, or Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(exit_code)
 
@@ -220,7 +220,7 @@ def _configure_logging(environment: Mapping[str, str]) -> None:
 
 
 def _usage(error: typer.BadParameter) -> str:
-    """What is wrong, on one line, and where to read more."""
+    """The mistake, on one line, and where to read more."""
     message = " ".join(error.format_message().split()).replace(": Value error,", ":")
     missing = getattr(getattr(error, "param", None), "name", None)
     if missing in OPTIONS_FROM_ENVIRONMENT:
@@ -245,7 +245,8 @@ def _dependencies(environment: Mapping[str, str]) -> CommandDependencies:
 
 
 def _program(environment: Mapping[str, str]) -> str:
-    """`lithify` where the shell finds this one by that name, else its path, from here if it lies below."""
+    """`lithify` if the shell finds this command by that name, else its path; relative, if it is below the current
+    folder."""
     script = Path(sys.argv[0]).absolute()
     if script.name != app.info.name:
         return shlex.join([sys.executable, "-m", "dispatcher.main"])
@@ -256,7 +257,7 @@ def _program(environment: Mapping[str, str]) -> str:
 
 
 def _stand_in_for_aws(variables: Mapping[str, str]) -> None:
-    """Boto, PyArrow and child processes all look into this process's environment, and find nothing else there."""
+    """Replaces the AWS variables of this process's environment, which boto, PyArrow and child processes read."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
     os.environ.update(variables)
@@ -277,7 +278,7 @@ def _stops_on_signal() -> Stops:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """By option name; an empty variable is not set."""
+    """LITHIFY_* variables by option name. An empty variable counts as not set."""
     return {
         name.removeprefix(VARIABLE_PREFIX).lower(): value
         for name, value in environment.items()
@@ -286,8 +287,8 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _defaults(variables: Mapping[str, str]) -> dict[str, object]:
-    """Per command, what the environment says of its options; a command ignores those it does not have. The service
-    reads all of its options from variables by itself."""
+    """Defaults of options from the environment, per command; a command ignores options that it does not have. The
+    service reads all of its options from variables by itself."""
     given = {name: variables[name] for name in OPTIONS_FROM_ENVIRONMENT if name in variables}
     commands = get_command(app)
     if not isinstance(commands, TyperGroup):
@@ -296,7 +297,7 @@ def _defaults(variables: Mapping[str, str]) -> dict[str, object]:
 
 
 def _of_command(command: object, given: dict[str, str]) -> dict[str, object]:
-    """What is given; of a group, for each of its commands, by their names."""
+    """The defaults of a command; of a group, those of each of its commands by name."""
     if not isinstance(command, TyperGroup):
         return dict(given)
     return {name: _of_command(each, given) for name, each in command.commands.items()}

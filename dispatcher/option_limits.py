@@ -1,5 +1,5 @@
-"""Checks limits against one another: each is good by itself (dispatcher/service_options.py), and of no use beside
-another.
+"""Checks limits against one another: each is valid by itself (dispatcher/service_options.py), but another one may make
+it useless.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LIMITS_WITHIN = (
     ("max_usd_per_day_per_dispatcher", "max_usd_per_day_in_all"),
     ("max_usd_per_day_per_table", "max_usd_per_day_in_all"),
 )
-"""The first can never be reached where it is above the second."""
+"""Pairs of limits: the first can never be reached if it is above the second."""
 
 
 def check_limits(options: ServiceOptions) -> None:
-    """Raises `Invalid`, with every reason, for limits of which one makes another useless, or that no cluster can be
-    launched within."""
+    """Raises `Invalid`, with every reason, if one limit makes another useless, or if no cluster fits within
+    them."""
     reasons = []
     for narrow, wide in LIMITS_WITHIN:
         least, most = getattr(options, narrow), getattr(options, wide)

@@ -1,10 +1,10 @@
-"""The dispatcher as a running service: threads that receive, tick, publish and answer workflows, and one end for all.
+"""The dispatcher as a running service: threads that receive, tick, publish and answer workflows; and their common end.
 
-stop asked for -> nothing more is received -> running sessions may end, for drain_seconds -> Spark jobs are left running
-               -> claims are released -> the next dispatcher attaches to what runs -> the rest is published
+stop requested -> nothing more is received -> running sessions may end, for drain_seconds -> Spark jobs are left running
+               -> claims are released -> the next dispatcher attaches to running jobs -> pending events are published
 
 If no dispatcher can attach to them, or a user has pressed Ctrl-C, Spark jobs are stopped instead (`stops_jobs`), and
-the next dispatcher goes on where the logs say.
+the next dispatcher continues from the logs.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _log = structlog.get_logger(__name__)
 
 
 class DrainJobs(StrEnum):
-    """What becomes of Spark jobs that outlast a drain. After Ctrl-C they are stopped in any case."""
+    """Whether Spark jobs that outlast a drain are stopped. After Ctrl-C they are stopped in any case."""
 
     AUTO = "auto"
     LEAVE = "leave"
     STOP = "stop"
 
     def stops_them(self, *, run_elsewhere: bool, process_id: int) -> bool:
-        """The end of a container's first process ends all others in it, but no cluster on other machines."""
+        """The end of a container's first process ends all other processes in it, but no cluster on other machines."""
         return self is DrainJobs.STOP or (self is DrainJobs.AUTO and process_id == 1 and not run_elsewhere)
 
 
@@ -62,11 +62,11 @@ NOT_EVERYTHING_DONE = "it was stopped before everything was done: the next dispa
 @dataclass(frozen=True)
 class ServiceSettings:
     """
-    drain_seconds  that running sessions get after a stop was asked for
+    drain_seconds  that running sessions get after a stop was requested
     until_idle     stop as soon as the queue is empty and every job run has ended
     embedded_metrics_seconds  between two writes of metrics to stdout, in CloudWatch's embedded format; None: none
     metrics_namespace  of these
-    health_file    what the dispatcher reaches and what not, written anew every `health_seconds`; None: nowhere
+    health_file    the report of services that are not reached, rewritten every `health_seconds`; None: no file
     cluster_sweep_seconds  between two looks for clusters without an owner; after two that find one, it is ended
     """
 
@@ -81,9 +81,9 @@ class ServiceSettings:
 
 @dataclass(frozen=True)
 class Background:
-    """What a dispatcher does beside its job runs, each in a thread of its own.
+    """The background work of a dispatcher beside its job runs, each in a thread of its own.
 
-    history  keeps the history up; None: another dispatcher does
+    history  the upkeep of the history; None: another dispatcher does it
     sweep    of clusters without an owner, if sessions run on clusters that outlive their dispatchers
     task     where a workflow waits for the dispatcher itself
     """
@@ -94,7 +94,7 @@ class Background:
 
 
 class Dispatcher:
-    """Runs until it is asked to stop, or until its queue turns out to be wrong."""
+    """Runs until it is stopped, or until its queue turns out to be invalid."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class Dispatcher:
         )
 
     def run(self, stops: threading.Event, stops_jobs: Callable[[], bool] = lambda: True) -> tuple[str, ...]:
-        """Returns after a drain: what it was to do and is left, in sentences; nothing, unless it was to run until idle.
-        Raises what made receiving impossible, after a drain too.
+        """Returns after a drain: the work that is left, in sentences, if it was to run until idle; otherwise nothing.
+        Raises the error that made receiving impossible, also after a drain.
 
         stops_jobs  asked at the end of the drain: whether Spark jobs that still run are stopped, or left running
         """
@@ -173,23 +173,23 @@ class Dispatcher:
 
     @property
     def spark_jobs_left(self) -> int:
-        """That may still run, after a drain that did not stop them."""
+        """The number of Spark jobs that may still run, after a drain that did not stop them."""
         return self._controller.spark_jobs_left
 
     def _beat(self, ends: threading.Event, stops: threading.Event) -> None:
         if self._task is not None:
             self._task.run(ends, stops, lambda: self.stuck)
 
-    # -- what is seen of it, from any thread
+    # -- its state, for any thread
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """Its loops that do not turn, by name."""
+        """Its loops that hang, by name."""
         return self._controller.stuck
 
     @property
     def troubles(self) -> dict[str, Exception]:
-        """What it does not reach, by name."""
+        """The last error of each service that it does not reach, by the service's name."""
         own = {
             "queue": self._receiver.last_error,
             "state": self._controller.last_error,

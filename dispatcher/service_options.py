@@ -1,7 +1,7 @@
 """Every option of `lithify dispatch`: its name, type, default, bounds and help. One field is one option.
 
 `--max-sessions` and the variable LITHIFY_MAX_SESSIONS both give the field `max_sessions`; the command line wins. Values
-arrive as text, and are read here, so that all that is wrong with them is reported together. `dispatcher/settings.py`
+arrive as text and are parsed here, so that all violations are reported together. `dispatcher/settings.py`
 turns options into settings.
 """
 
@@ -368,7 +368,7 @@ class OptionField:
 
 @dataclass
 class OptionErrors:
-    """What is wrong, a sentence each. `names`: the options that are wrong or missing."""
+    """The violations, a sentence each. `names`: the options that are wrong or missing."""
 
     reasons: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -393,7 +393,7 @@ def option_fields() -> tuple[OptionField, ...]:
 
 
 def read_options(command_line: Given, variables: Mapping[str, str]) -> tuple[ServiceOptions, OptionErrors]:
-    """The options, and all that is wrong with them; a wrong value has its default.
+    """The options, and all violations in them; an option with a wrong value has its default.
 
     command_line  by option name; None, false and () are not given
     variables     by option name; a list's elements stand between spaces
@@ -424,7 +424,7 @@ def _option_field(name: str, hint: object, default: object) -> OptionField:
 
 
 def _value(of: OptionField, given: str | Sequence[str] | bool) -> object:
-    """Raises `Invalid`, saying what to write instead."""
+    """Raises `Invalid`, which says what to write instead."""
     if isinstance(given, bool):
         return given
     if of.is_repeatable:

@@ -46,10 +46,10 @@ RECEIVER_SECONDS = 60.0
 """In addition to the longest judgement of a message and a long poll, before the receiver counts as stuck."""
 
 POLL_SECONDS_MAX = 0.2
-"""Between two looks at orders and at local Spark jobs, which need no request."""
+"""Between two checks of commands and of local Spark jobs, which need no request."""
 
 LOOKS_AT_JOB_RUNS = 3.0
-"""A job run's log is read for entries of others, such as `cancel`, so much more rarely than its sessions' logs."""
+"""By this factor a job run's log is read less often than its sessions' logs, for entries of others such as `cancel`."""
 
 
 def dispatcher_settings(options: ServiceOptions, sns_regions: Mapping[str, frozenset[str]]) -> DispatcherSettings:
@@ -100,7 +100,7 @@ def queue_address(options: ServiceOptions) -> QueueAddress:
 
 
 def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> AwsCluster | None:
-    """The cluster of `--cluster-settings`; None without them. Raises `Invalid` with all that is wrong with them."""
+    """The cluster of `--cluster-settings`; None without them. Raises `Invalid` with all violations in them."""
     if options.cluster_settings is None:
         return None
     limits = ClusterLimits(
@@ -140,7 +140,7 @@ def local_or_standalone_cluster(
 
 
 def standalone_address(options: ServiceOptions, state: StoreLocation) -> StandaloneAddress | None:
-    """None without `--master-url`. Raises `Invalid` with all that is wrong with the options of a standalone Spark."""
+    """None without `--master-url`. Raises `Invalid` with all violations in the options of a standalone Spark."""
     stores = {"--state": state}
     lake = own_lake(options)
     if lake is not None:
@@ -179,7 +179,7 @@ def session_clusters(dependencies: CommandDependencies, options: ServiceOptions,
 def connections(
     dependencies: CommandDependencies, options: ServiceOptions, queue: Queue, state: ObjectStore, clusters: Clusters
 ) -> ExternalServices:
-    """All that the dispatcher talks to."""
+    """The external services of the dispatcher."""
     clients = dependencies.clients
     sinks = TopicSinks(options.topic_arn, lambda arn: clients.topic(arn, options.endpoint_url, patient=False))
     return ExternalServices(
@@ -201,7 +201,7 @@ def http_address(options: ServiceOptions) -> HttpAddress | None:
 
 
 def dispatcher_task(dependencies: CommandDependencies, options: ServiceOptions) -> DispatcherTask | None:
-    """None: no workflow waits for this dispatcher. Raises `Invalid` where its token cannot be told."""
+    """None: no workflow waits for this dispatcher. Raises `Invalid` if its token cannot be read."""
     if options.task_token is not None and options.task_token_file is not None:
         raise Invalid("--task-token and --task-token-file are both given: leave one out")
     token = options.task_token if options.task_token_file is None else _task_token_in(options.task_token_file)
@@ -219,7 +219,7 @@ def dispatcher_task(dependencies: CommandDependencies, options: ServiceOptions) 
 
 
 def _least(*bounds: int | None) -> int | None:
-    """A session is planned within all of them, or it could never be launched."""
+    """The least of the given limits: a session is planned within all of them, or it could never be launched."""
     return min((each for each in bounds if each is not None), default=None)
 
 

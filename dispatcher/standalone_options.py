@@ -1,4 +1,4 @@
-"""The options of a standalone Spark, checked together: all that is wrong is one `Invalid`."""
+"""The options of a standalone Spark, checked together: one `Invalid` has all violations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StandaloneOptions:
     def address(self, stores: Mapping[str, StoreLocation], *, is_aws: bool) -> StandaloneAddress | None:
         """None: sessions run elsewhere. `stores`: those that its workers must reach, by the option that names each.
 
-        Raises `Invalid` with everything that is wrong.
+        Raises `Invalid` with all violations.
         """
         if self.master_url is None:
             self._check_nothing_else()

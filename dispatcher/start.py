@@ -1,4 +1,4 @@
-"""Where the `lithify` command begins: Ctrl-C is one sentence even while everything else is still being imported."""
+"""The entry of the `lithify` command: Ctrl-C is one sentence even while everything else is still being imported."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
         location = files.append(parts)           in a task: into a file of its own
         mapped(location)                         in the task that receives the record
 
-The next round overwrites the files of a round, they are not deleted. Writing to existing pages of a file takes half of
-the time of new ones, which a virtual machine may have to get from its host first.
+The files of a round are not deleted: the next round overwrites them. Writing to existing pages of a file is faster than
+writing to new ones, which a virtual machine may have to request from its host.
 """
 
 from __future__ import annotations

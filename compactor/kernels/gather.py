@@ -51,9 +51,10 @@ class DeltaRows:
 
 
 def gather_rows(winning_rows: Int64s, remembered: LocatedRows, arriving: DeltaRows) -> LocatedRows:
-    """The rows `winning_rows` of two sets laid one after the other: below len(remembered.digests) the first's.
+    """The rows `winning_rows` of two sets, numbered one after the other: those below len(remembered.digests) are of the
+    first set.
 
-    Precondition: 0 <= holder < len(remembered.digests) + len(arriving.digests), and 0 <= arriving.files <
+    Precondition: 0 <= winning_rows < len(remembered.digests) + len(arriving.digests), and 0 <= arriving.files <
     len(arriving.ordinals), as `find_survivors` and `files_of_rows` leave them. Checked: the lengths of the arrays of
     each set, and that sort values are of one width.
     """

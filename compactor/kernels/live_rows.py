@@ -151,8 +151,7 @@ def _set_bits(dead, bits):  # type: ignore[no-untyped-def]
         dead[bit >> 3] |= np.uint8(1 << (bit & 7))
 
 
-# Both loops are written out: in a function of its own, what they share would cost each pointer ten times as much, since
-# numba counts references to arrays that it hands on.
+# Both loops are written out: in a shared function numba would count references to its arrays for each pointer.
 @nb.njit(cache=True, nogil=True)
 def _count(states, ordinals, rows_of, starts, dead, file_numbers, row_indices, counts):  # type: ignore[no-untyped-def]
     for row in range(file_numbers.size):

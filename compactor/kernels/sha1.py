@@ -1,7 +1,7 @@
 """SHA-1 of many messages (FIPS 180-4), with the processor's SHA instructions where it has them.
 
-There are two implementations: `add_block_with_instructions` takes a third of the time, `add_block_portably` runs
-anywhere and is the reference in tests.
+There are two implementations: `add_block_with_instructions` is the faster one, `add_block_portably` runs anywhere and
+is the reference in tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Digests: TypeAlias = npt.NDArray[np.uint32]
 
 _COMPILES_FOR_THIS_HOST = config.CPU_NAME is None and config.CPU_FEATURES is None  # type: ignore[attr-defined]
 HAS_INSTRUCTIONS: bool = _COMPILES_FOR_THIS_HOST and binding.get_host_cpu_features().get("sha", False)
-"""Whether what numba compiles for has the SHA extensions of x86 (Intel since 2016, AMD since 2017)."""
+"""Whether what numba compiles for has the SHA extensions of x86."""
 
 
 def sha1(messages: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Digests:

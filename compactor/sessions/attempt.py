@@ -30,7 +30,7 @@ def run_attempt(
     on_heartbeat: HeartbeatListener = lambda _: None,
     before_seconds: float = 0.0,
 ) -> SessionResult:
-    """Runs the session to its end, and tells `on_heartbeat` of each step forward. It was launched `before_seconds` ago.
+    """Runs the session to its end, and calls `on_heartbeat` at each progress. It was launched `before_seconds` ago.
 
     Raises the error that ended it. The session log has the same error, except for `Fenced`: a superseded attempt writes
     nothing more.

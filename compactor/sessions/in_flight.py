@@ -1,8 +1,8 @@
 """The plan of a session in the stream's log: what is in flight, and who may begin.
 
 Only tables with the property `session_plans` have such entries, so releases that do not know them never meet one. A
-plan is courtesy and visibility: it spares a second compactor its work. What is committed is decided by the read point
-(`catalog/transaction.py`), with the plan or without.
+plan is advisory: it shows which session runs, and keeps a second compactor from useless work. Whether a round is
+committed is decided by its read point (`catalog/transaction.py`), with a plan or without.
 
 Who goes first:
 
@@ -38,11 +38,11 @@ from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.schemas.text import render_schema
 
 LASTS_SECONDS_MIN = 300
-"""A killed compaction keeps others away for five minutes at least: a session's estimate of a few seconds says nothing
-of a store that does not answer."""
+"""The shortest time of a plan. A session that is expected to take a few seconds takes longer if the store does not
+answer, so a killed compaction delays others by this time at least."""
 
 EXPECTED_SLAS = 4
-"""A session that takes four times as long as was expected is taken to be dead."""
+"""A session that takes longer than this many times its expected SLA is considered dead."""
 
 
 def planned(

@@ -15,7 +15,8 @@ class SessionProgress:
 
     number, sessions  the number of the session among those with work, and their count
     heartbeat         its progress; None: it starts, and perhaps a Spark for it
-    waits_for         who has its stream, if it waits for another session's end; its number is that among the waiting
+    waits_for         the session that has its stream, if it waits for the end of that one; then `number` and
+                      `sessions` count the waiting sessions
     """
 
     number: int

@@ -16,8 +16,8 @@ The order of durable writes of a session:
                                     position deletes, manifests and their list, then the metadata of Apache Iceberg,
                                     then its hint (`publishing/iceberg_log.py`). A format waits for no other one. Last,
                                     by dispatchers, the tables of AWS Glue that lead there (`publishing/glue.py`)
-    4. round done                   session log; for readers, 3 is decisive if 4 is missing; the last round's is told
-                                    in one entry with 6
+    4. round done                   session log; for readers, 3 is decisive if 4 is missing; of the last round, 4 and 6
+                                    are one entry
     5. heartbeat                    a hint, overwritten
     6. session succeeded            session log
 
@@ -53,11 +53,10 @@ def commit_round(
     completion: RoundCommitted,
     plan_id: str | None = None,
 ) -> Committed:
-    """Raises `Fenced` where the stream has moved on since the plan was made: another compactor is at work.
+    """Raises `Fenced` if the stream has moved on since the plan was made, since another compactor is at work; and if a
+    delta that the round has read was retracted.
 
     plan_id  the session's plan in the log; None: it has none
-
-    And where a delta that the round read was taken back.
     """
     positions = frozenset(delta.position for delta in plan.deltas)
     if source.folder == stream.folder:

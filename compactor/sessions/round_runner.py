@@ -36,7 +36,7 @@ HASH_TASKS_PER_CORE = 4
 """More tasks than cores, so that a core that ends early has more work."""
 
 ROWS_PER_HASH_TASK = 500_000
-"""But no tiny tasks: Spark's overhead per task is as long as hashing a hundred thousand rows."""
+"""But no tiny tasks: each has Spark's overhead of a task."""
 
 
 @dataclass(frozen=True)

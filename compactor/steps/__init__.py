@@ -1,4 +1,4 @@
-"""The steps of a round, as the functions that Spark's tasks run: blocks of arrays in, blocks of arrays out.
+"""The steps of a round, as the functions that an engine's tasks run: blocks of arrays in, blocks of arrays out.
 
     hash_bucket   reads key and sort columns, digests the keys, groups row pointers by hash bucket
     dedupe        folds a bucket's row pointers into the index, finds the survivors

@@ -3,7 +3,7 @@
 The index is a few runs. The newest are *absorbed*: read whole, and merged into the run that the round writes. The older
 ones are only searched for the arriving keys, so the cost of a round follows its input, not the size of the table.
 
-A dedupe task knows only its own bucket. Its output are survivors with pointers into *source* files; once the counts of
+A dedupe task knows only its own bucket. Its output is survivors with pointers into *source* files; once the counts of
 all buckets are known (`placement.py`), `index_update.py` turns them into pointers into compacted files.
 
 Valid pointers: a pointer to a live row of a live compacted file is valid, and a key has at most one. When a row dies,

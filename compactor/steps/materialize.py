@@ -136,8 +136,9 @@ def _constants(step: WriteStep) -> dict[str, str]:
 
 
 def _conformed(step: WriteStep, source: SourceFile, table: pa.Table) -> pa.Table:
-    """In the schema of the rows: without the partition's values that an open file has beyond, and, for an open file,
-    without columns of type null. Raises `Invalid`, with the file, for values that are lost in it."""
+    """The rows in the schema of the output. Columns with the partition's values, which open files have in addition, are
+    dropped; if the output is open files, also columns of type null. Raises `Invalid`, with the file, if a value does
+    not fit."""
     left_out = {key for key, _ in step.output.index.stream.partition}
     if step.output.open_partition is not None:
         left_out |= {field.name for field in table.schema if pa.types.is_null(value_type(field.type))}

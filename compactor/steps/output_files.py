@@ -56,10 +56,11 @@ _BYTES_PER_UNFINISHED_FILE = 16 * 1024 * 1024
 
 
 class Finishing:
-    """Brings files of a task to the disk, or to the store, while the next ones are written. A context manager.
+    """Fsyncs files of a task, or finishes their uploads, while the next ones are written. A context manager.
 
-    On this machine one at a time: a disk that is slower than the task must not fall behind. To a store several, since
-    each waits for answers; never more than these wait with what they still hold.
+    On this machine one file at a time, and before a further one the task waits for it (`wait_for`): otherwise unsynced
+    files would pile up on a slow disk. To a store several at a time, because each waits for answers; their number is
+    bounded by the memory that each holds until its upload is finished.
     """
 
     def __init__(self, location: StoreLocation, task_memory_bytes: int) -> None:
@@ -84,15 +85,14 @@ class Finishing:
         return future
 
     def wait_for(self, file: Future[DataFile]) -> None:
-        """On this machine: so that files do not pile up for a slow disk."""
+        """Waits for a file on this machine; a file that is uploaded is not waited for."""
         if not self._is_remote:
             file.result()
 
 
 @dataclass(frozen=True)
 class OutputTarget:
-    """The output of a task's attempt; `finishing`: what brings files to the disk, or the store; `done`: counts its
-    rows."""
+    """The output of a task's attempt. `finishing`: fsyncs or uploads its files; `done`: counts its rows."""
 
     step: WriteStep
     task_attempt: str

@@ -1,4 +1,4 @@
-"""`lithify publish`: tables as other engines read them, brought to the end of their logs."""
+"""`lithify publish`: publishes the committed rounds of tables in formats that other engines read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `lithify demo` is made of."""
+"""The parts of `lithify demo`."""

@@ -1,4 +1,4 @@
-"""Compares every row of the demo's tables with the row that must be there."""
+"""Compares every row of the demo's tables with the expected row."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ class Publisher:
         """No attempt at a session runs any more, and nothing is added to its log unless another attempt is made.
 
         log       the session's log, if it was read to its end
-        has_news  whether the log may have more than `news` was told of
+        has_news  whether the log may have entries after those that were passed to `news`
         """
         with self._lock:
             followed = self._followed.get(job_run_id)

@@ -106,7 +106,7 @@ class JobRunView(Document):
     expected_sla  what that was predicted to take: the greatest of its sessions, each with its waiting; None: not known.
                   Where its sessions are shown, as they have refined it by now
     eta_seconds   the rest of that, while it is open; below 0 it is late
-    desired_sla   what it was asked to take, in seconds
+    desired_sla   the requested seconds
     predecessor   the job run that this one runs again
     paused        what is paused, and why, where that keeps it from going on
     waits_for     money, its turn on a stream, or a place, while nothing of it runs; `watch` knows of money only
@@ -168,7 +168,7 @@ def find_job_run(
 
     message_id  of the message that is asked about: only its own rejection counts, not one of another document of this
                 job run id; None: the latest
-    waits       asked what it waits for; None: that is not asked, but for money
+    waits       finds what it waits for; None: only waiting for money is shown
     """
     log = records.log(job_run_id)
     state = log.load().state

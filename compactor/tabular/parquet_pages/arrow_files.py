@@ -20,8 +20,8 @@ from compactor.tabular.remote_file import RemoteFile
 def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
     """The types that the file was written from.
 
-    The Arrow schema beside Parquet's own is followed by the reader, but not for all types: seconds come back as
-    milliseconds, date64 as date32, and dictionaries of anything but text without their dictionary.
+    Arrow's reader follows the Arrow schema in the footer, but not for all types: it returns seconds as milliseconds,
+    date64 as date32, and dictionaries of anything but text without their dictionary.
     """
     read = parquet.schema_arrow
     encoded = (parquet.metadata.metadata or {}).get(_ARROW_SCHEMA_KEY)
@@ -43,13 +43,13 @@ class OpenParquet:
     remote: RemoteFile | None
 
     def hold(self, row_groups: Sequence[int], columns: Sequence[str] | None) -> None:
-        """Fetches what will be read of a remote file: these row groups' columns, in the place of those held before."""
+        """Fetches these columns of these row groups of a remote file, and releases those that were held before."""
         if self.remote is not None:
             self.remote.release()
             self.remote.hold(self._spans(self.remote, row_groups, columns))
 
     def begin(self, row_groups: Sequence[int], columns: Sequence[str] | None) -> None:
-        """Asks for what will be held next of a remote file."""
+        """Prefetches the columns of a remote file that will be held next, if there is room."""
         if self.remote is not None:
             self.remote.begin(self._spans(self.remote, row_groups, columns))
 

@@ -1,7 +1,7 @@
-"""Reads numbers of a Parquet row group from its pages: most keys and sort values are numbers, and reading them by Arrow
-takes longer than hashing them. Pages of plain numbers are concatenated to an Arrow array.
+"""Reads columns of numbers, dates, times and timestamps of a Parquet row group from its pages, without Arrow's decoder.
 
-Arrow reads whatever is not known here; it takes half as long again, most of it to take snappy apart.
+Most keys and sort values are of these types, and Arrow takes longer to read them than the hash bucket step to hash
+them. Values whose stored bytes are Arrow's bytes become an Arrow array as they are. Arrow reads all other columns.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from compactor.tabular.parquet_pages.page_reader import (
 )
 
 BYTES_MAX = 64 * 1024 * 1024
-"""Of one row group's numbers, which are in memory at once; Arrow reads larger ones in parts."""
+"""The most bytes of one row group's values: they are in memory at once. Arrow reads larger row groups in parts."""
 
 
 def read_numbers(
     parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]
 ) -> pa.RecordBatch | None:
-    """These columns of a row group; None if one of them is not plain numbers, and Arrow must read them.
+    """These columns of a row group; None if one of them is not supported, so that Arrow must read all of them.
 
     opened  the bytes of `parquet`
     Raises `pa.ArrowInvalid` for damaged bytes.

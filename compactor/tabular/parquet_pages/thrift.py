@@ -57,32 +57,26 @@ _WHOLE_NUMBERS = frozenset({Kind.I16, Kind.I32, Kind.I64})
 
 
 def i32(value: int) -> Field:
-    """A field."""
     return Field(Kind.I32, value)
 
 
 def i64(value: int) -> Field:
-    """A field."""
     return Field(Kind.I64, value)
 
 
 def boolean(value: bool) -> Field:
-    """A field."""
     return Field(Kind.TRUE if value else Kind.FALSE, value)
 
 
 def binary(value: bytes) -> Field:
-    """A field."""
     return Field(Kind.BINARY, value)
 
 
 def structure(value: Struct) -> Field:
-    """A field."""
     return Field(Kind.STRUCT, value)
 
 
 def items(kind: int, values: Sequence[Value]) -> Field:
-    """A field."""
     return Field(Kind.LIST, Items(kind, values))
 
 
