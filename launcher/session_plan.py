@@ -20,7 +20,6 @@ from compactor.planning.session_input import commits_of
 from compactor.planning.session_planner import (
     MeasuredSession,
     measure_session,
-    pinned_session,
     plan_measured,
     plan_sized,
 )
@@ -60,12 +59,11 @@ def plan_for_cluster(
     Raises `Invalid`, with every reason, for a session that can never run, or not within the limits of `room`.
     """
     lake = lake.for_one_run()
-    pinned = pinned_session(spec, lake)
-    if not pinned.has_work and not session_commits(spec, lake):
-        return NothingToDo()
     measured = measure_session(spec, lake)
+    if not measured.has_work and not session_commits(spec, lake):
+        return NothingToDo()
     plan = _plan(measured, room)
-    return plan if lack is None else _smaller(plan, lack, measured, room, pinned.pending_rows)
+    return plan if lack is None else _smaller(plan, lack, measured, room)
 
 
 def _plan(measured: MeasuredSession, room: Room, share_of_memory: float = 1.0) -> SessionPlan:
@@ -240,9 +238,7 @@ def session_commits(spec: SessionSpec, lake: DeltaCatalog) -> list[Commit]:
     return commits_of(spec, destination)
 
 
-def _smaller(
-    plan: SessionPlan, lack: LackOfMemory, measured: MeasuredSession, room: Room, pending_rows: int
-) -> SessionPlan:
+def _smaller(plan: SessionPlan, lack: LackOfMemory, measured: MeasuredSession, room: Room) -> SessionPlan:
     """Each attempt without enough memory halves the memory of a task and the rows of a round, and doubles the hash
     buckets.
 
@@ -252,7 +248,7 @@ def _smaller(
     parts = 2**lack.attempts
     run = plan.spec.job_run
     limits = {
-        "max_rows_per_round": min(plan.max_rows_per_round, -(-pending_rows // parts) or 1),
+        "max_rows_per_round": min(plan.max_rows_per_round, -(-measured.size.delta_rows // parts) or 1),
         "hash_bucket_count": run.hash_bucket_count or max(plan.hash_bucket_count, lack.hash_bucket_count * parts),
     }
     spec = plan.spec.model_copy(update={"job_run": run.model_copy(update=limits)})

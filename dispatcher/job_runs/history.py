@@ -290,7 +290,9 @@ class History:
             missing = tuple(each for each in job_runs if each.job_run_id not in before.state.job_runs)
             return [JobRunsRecorded(job_runs=missing)] if missing and not before.state.is_closed else []
 
-        after = self._log(day).append(decide).after.state
+        # What is recorded stays recorded, and a closed day stays closed: the last fold read is as good as the newest.
+        log = self._log(day)
+        after = log.append(decide, log.newest if log.newest.entry_number else None).after.state
         return [each for each in job_runs if each.job_run_id not in after.job_runs]
 
     def close(self, day: str) -> None:

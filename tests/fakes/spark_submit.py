@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
         run_bundle(bundle, path.bundle.job_run_id, state, runner, None, clock)
         return
     plan = SessionPlan.parse_durable(body, given["--plan"])
-    lake = DeltaCatalog(open_store(plan.spec.job_run.lake), clock)
+    lake = DeltaCatalog(open_store(plan.spec.job_run.lake), clock).for_one_run()
     run_attempt(plan, lake, state, HeldEngine(_wait_while_held), int(given["--attempt"]), clock)
 
 
