@@ -50,7 +50,7 @@ def tick_all(*desks: Desk, times: int = 10) -> None:
     for _ in range(times):
         for desk in desks:
             desk.tick()
-            desk.clock.sleep(0.01)
+            desk.clock.sleep(0.002)
 
 
 def launched(*desks: Desk) -> list[str]:
