@@ -26,6 +26,7 @@ from compactor.storage.paths import (
 from dispatcher.job_runs.history import EndedJobRun, day_of, ended_job_run
 from dispatcher.job_runs.job_run_log import JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.job_runs.shards import shard_folders
 
 _log = structlog.get_logger(__name__)
 
@@ -171,12 +172,13 @@ class HistoryUpkeep:
         return leftovers
 
     def _keys_of(self, job_run_id: str) -> list[str]:
-        keys = (entry.key for entry in self._records.store.list(f"{JobRunFolder(job_run_id).key}/"))
+        folders = (f"{JobRunFolder(job_run_id).key}/", shard_folders(job_run_id))
+        keys = (entry.key for folder in folders for entry in self._records.store.list(folder))
         return [key for key in keys if _is_leftover(key)]
 
 
 def _is_leftover(key: str) -> bool:
-    """Whether a key below a job run's folder is a plan, a heartbeat or a cursor."""
+    """Whether a key below the folder of a job run or of a shard is a plan, a heartbeat or a cursor."""
     try:
         path = parse(key)
     except Invalid:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from compactor.storage.paths import JobRunFolder
+
 SHARED_STREAMS = 50
 """Streams that are not divided: their sessions may share a Spark job."""
 
@@ -51,6 +53,11 @@ def shard_of(text: str) -> ShardName | None:
     """The shard with this name; None: it is the id of a job run."""
     found = _NAME.fullmatch(text)
     return ShardName(found["job_run"], int(found["number"]), int(found["count"])) if found is not None else None
+
+
+def shard_folders(job_run_id: str) -> str:
+    """What the keys of all shards of a job run begin with."""
+    return JobRunFolder(f"{job_run_id}{_MARK}").key
 
 
 def run_of(text: str) -> str:

@@ -8,15 +8,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Unavailable
-from compactor.storage.paths import JobRunFolder, LogObject, PausedObject
+from compactor.storage.paths import JobRunFolder, JobRunObject, LogObject, PausedObject, parse
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
 from dispatcher.job_runs.claims import Claim, claim_job_run
+from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionPin, SessionsFound, ShardEnded
 from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.shards import (
@@ -117,6 +119,28 @@ def test_the_events_and_the_history_of_a_job_run_with_shards_are_those_of_one_jo
     assert desk.records.open_names() == []
     assert desk.tables.followed == desk.publisher.followed == frozenset()
     desk.close()
+
+
+def test_plans_heartbeats_and_cursors_of_shards_go_with_those_of_their_job_run(desk: Desk) -> None:
+    desk.accept(job_run_id="wide", source_table_id=WIDE)
+    desk.accept(job_run_id="wider", source_table_id=WIDE)
+    desk.run()
+    desk.clock.sleep(3 * 86_400.0)
+    kept_up = HistoryUpkeep(desk.records, HistorySettings(), desk.clock)
+    kept_up.close_days()
+    (day,) = desk.records.history.closed_days()
+    before = [entry.key for entry in desk.records.store.list("job_runs/")]
+    cursors = [key for key in before if isinstance(parse(key), JobRunObject)]
+    assert len([key for key in cursors if run_of(job_run_in(key)) == "wide"]) > 1
+    kept_up.clean(day)
+    after = [entry.key for entry in desk.records.store.list("job_runs/")]
+    assert {type(parse(key)) for key in after} == {LogObject}
+    assert [key for key in before if isinstance(parse(key), LogObject)] == after
+
+
+def job_run_in(key: str) -> str:
+    """The name of the job run or shard in whose folder an object lies."""
+    return unquote(key.split("/")[1])
 
 
 def test_a_workflow_gets_heartbeats_from_a_dispatcher_that_holds_only_a_shard(tmp_path: Path) -> None:
