@@ -95,6 +95,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     outside.queue.dead_letters()
     records = JobRunStore(outside.state, outside.clock, outside.owner)
     records.check_writable(outside.owner)
+    records.note_release()
     open_lake = OpenLakes(outside.open_lake).at
 
     def plan(spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:

@@ -35,6 +35,7 @@
     history/backfilled                                                                  the history has all of them
     turns/log/<log object>                                                              which sessions run, and where
     started_dispatchers/<owner>
+    releases/<version>                                                                  whose dispatchers worked on it
 
 Every log is in a folder named `log`, and nothing else is. Data is beside the streams, not below them: the folders
 under `streams/` are the existing partition streams, although data may have been written for one whose first log entry
@@ -659,6 +660,20 @@ LIVE_DISPATCHERS = "live_dispatchers/"
 
 
 @dataclass(frozen=True)
+class ReleaseOfState:
+    """Marks a release of Lithify whose dispatchers have worked on this state: an empty object."""
+
+    version: str
+
+    @property
+    def key(self) -> str:
+        return f"{RELEASES}{encode(self.version)}"
+
+
+RELEASES = "releases/"
+
+
+@dataclass(frozen=True)
 class RejectedDocument:
     """Marks a rejected message that named a job run: an empty object. The log of the message id has the reasons."""
 
@@ -830,6 +845,7 @@ ObjectPath: TypeAlias = (
     | OpenJobRun
     | MarkedJobRun
     | LiveDispatcher
+    | ReleaseOfState
     | RejectedDocument
     | TaskToken
     | AnsweredWaiter
@@ -1066,6 +1082,10 @@ def _read_marked_job_run(match: re.Match[str]) -> MarkedJobRun:
     return MarkedJobRun(_unquote(parts[0]), int(parts[1]), int(parts[2]), owner, epoch, table, named)
 
 
+def _read_release_of_state(match: re.Match[str]) -> ReleaseOfState:
+    return ReleaseOfState(decode(match["version"]))
+
+
 def _read_live_dispatcher(match: re.Match[str]) -> LiveDispatcher:
     return LiveDispatcher(decode(match["owner"]))
 
@@ -1140,6 +1160,7 @@ _PATTERNS = (
     (re.compile(rf"open_job_runs/(?P<job_run>{_NAME})"), _read_open_job_run),
     (re.compile(rf"open_job_runs_by_owner/(?P<mark>{_NAME})"), _read_marked_job_run),
     (re.compile(rf"live_dispatchers/(?P<owner>{_NAME})"), _read_live_dispatcher),
+    (re.compile(rf"releases/(?P<version>{_NAME})"), _read_release_of_state),
     (re.compile(rf"rejected_documents/(?P<job_run>{_NAME})/(?P<message>{_NAME})"), _read_rejected_document),
     (re.compile(rf"task_tokens/(?P<job_run>{_NAME})/(?P<message>{_NAME})"), _read_task_token),
     (re.compile(rf"answered_waiters/(?P<job_run>{_NAME})/(?P<message>{_NAME})"), _read_answered_waiter),

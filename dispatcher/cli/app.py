@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from compactor.model.release import this_release
 from dispatcher.cli import tables
 from dispatcher.cli.archive import archive
 from dispatcher.cli.audit import lookup, rehash, verify_table
@@ -64,7 +64,7 @@ def lithify(
 ) -> None:
     """Compacts data lake tables: applies every upsert and delete through a durable primary key index, on Spark."""
     if version:
-        write_lines([f"lithify {metadata.version('lithify')}"])
+        write_lines([f"lithify {this_release()}"])
         raise typer.Exit
     show_help(context)
 

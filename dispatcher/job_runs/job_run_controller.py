@@ -30,6 +30,7 @@ import structlog
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable, kind_of
+from compactor.model.release import this_release
 from compactor.storage.paths import MarkedJobRun
 from dispatcher.job_runs.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.job_runs.claims import UNSEEN_CLAIM_SECONDS, Claim, JobRunLog, NotClaimed, claim_job_run
@@ -513,12 +514,23 @@ class JobRunController:
         if job_run_id in self._reported_set_aside:
             return
         bug = None if isinstance(error, LithifyError) else error
-        _log.error("job_run_set_aside", job_run_id=job_run_id, reason=_reason_of(error), exc_info=bug)
+        reason = _reason_of(error) + (self._what_to_install() if isinstance(error, Outdated) else "")
+        _log.error("job_run_set_aside", job_run_id=job_run_id, reason=reason, exc_info=bug)
         self._reported_set_aside.add(job_run_id)
         accepted = self._records.accepted_in(log)
         topic_arn = accepted.spec.sns_event_topic_arn if accepted is not None else None
-        event = set_aside_event(job_run_id, log.folder, accepted, _reason_of(error), self._clock.now_ms())
+        event = set_aside_event(job_run_id, log.folder, accepted, reason, self._clock.now_ms())
         self._publisher.announce(topic_arn, event)
+
+    def _what_to_install(self) -> str:
+        """For a log that a newer release wrote: the other releases whose dispatchers work on this state."""
+        try:
+            others = [each for each in self._records.releases() if each != this_release()]
+        except LithifyError:  # the reason without it is better than none
+            return ""
+        if not others:
+            return ""
+        return f"; this is release {this_release()}, and dispatchers of {', '.join(others)} have worked on this state"
 
     # -- watching them
 

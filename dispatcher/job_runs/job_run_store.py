@@ -12,21 +12,25 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from compactor.events.relay import EventSink, Relay, SessionRelay, SessionSubject, session_log_events
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
+from compactor.model.release import this_release
 from compactor.sessions.session_log import SESSION_LOG, SessionLog
 from compactor.storage.listing import encoded_names
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import (
     OPEN_JOB_RUNS,
+    RELEASES,
     JobRunFolder,
     LogObject,
     MarkedJobRun,
     OpenJobRun,
     RejectedDocument,
+    ReleaseOfState,
     SessionFolder,
     StartedDispatcher,
     UnpublishedJobRun,
@@ -110,6 +114,15 @@ class JobRunStore:
         if self.store.read(key) != owner.encode():
             raise Invalid(f"{self.store.location.root_uri} does not keep what is written to it")
         self.store.delete(key)
+
+    def note_release(self) -> None:
+        """Records that a dispatcher of this release works on the state. Raises the store's errors."""
+        self.store.put_if_absent(ReleaseOfState(this_release()).key, b"")
+
+    def releases(self) -> list[str]:
+        """Every release whose dispatchers have worked on the state, the latest of them last."""
+        found = [(entry.modified_at_ms, parse(entry.key)) for entry in self.store.list(RELEASES)]
+        return [path.version for _, path in sorted(found, key=itemgetter(0)) if isinstance(path, ReleaseOfState)]
 
     def log(self, job_run_id: str) -> JobRunLog:
         """The log of a job run, which may be empty."""

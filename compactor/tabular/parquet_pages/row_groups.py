@@ -14,8 +14,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +24,7 @@ import pyarrow.parquet as pq
 
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
+from compactor.model.release import this_release
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import Span
 from compactor.tabular.filesystems import reading
@@ -67,14 +66,9 @@ PlacedChunk: TypeAlias = tuple[pq.ColumnChunkMetaData, int]
 """A column chunk, and its start."""
 
 
-@lru_cache(maxsize=1)
 def created_by() -> str:
     """The writer of the pages, for readers that have workarounds for certain writers: Lithify, not Arrow."""
-    try:
-        version = metadata.version("lithify")
-    except metadata.PackageNotFoundError:  # not installed: the source folder is on the path
-        version = "unknown"
-    return f"lithify version {version}"
+    return f"lithify version {this_release()}"
 
 
 @dataclass(frozen=True)

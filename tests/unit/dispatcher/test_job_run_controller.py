@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ import pytest
 
 from compactor.engine.in_process import InProcessEngine
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
+from compactor.model.release import this_release
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
-from compactor.storage.paths import JobRunFolder, LogObject, MarkedJobRun, SessionFolder
+from compactor.storage.paths import JobRunFolder, LogObject, MarkedJobRun, ReleaseOfState, SessionFolder
 from dispatcher.job_runs.claims import Claim, ClaimWatch, JobRunLog, claim_job_run
 from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunState, JobRunStatus, SessionLaunching, session_spec
@@ -480,6 +482,21 @@ def test_a_log_that_cannot_be_read_is_set_aside_with_an_event_and_stops_nothing_
     (published,) = [event for event in second.sink.events if event.type == "lithify.job_run.set_aside.v1"]
     assert (published.jobrunid, published.severity.value, published.table) == (unreadable, "error", TABLE)
     assert unreadable in second.records.open_job_run_ids()  # a release that can read it finds it
+    second.close()
+
+
+def test_of_a_log_that_a_newer_release_wrote_it_is_said_which_releases_work_on_the_state(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    spoil(desk, job_run_id, "of_a_newer_release")
+    desk.records.note_release()
+    desk.state.put_if_absent(ReleaseOfState("7.1.0").key, b"")
+    second = desk.second()
+    second.run()
+    (published,) = [event for event in second.sink.events if event.type == "lithify.job_run.set_aside.v1"]
+    (reason,) = json.loads(published.render())["data"]["reasons"]
+    assert "written by a newer release of Lithify" in reason
+    assert reason.endswith(f"; this is release {this_release()}, and dispatchers of 7.1.0 have worked on this state")
     second.close()
 
 
