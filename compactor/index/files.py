@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -34,6 +36,7 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.opening import range_reader
 from compactor.storage.paths import IndexFilePath, IndexPointersPath, StreamFolder
 from compactor.storage.ranges import RangeReader, Span
+from compactor.storage.sending import Sending
 from compactor.tabular.filesystems import local_path, reading, writing
 from compactor.tabular.output_file import OutputFile
 
@@ -58,13 +61,17 @@ def write_bucket(
     rows: IndexRows,
     sort_columns: Sequence[SortColumn],
     task_attempt: str,
+    *,
+    sending: Sending,
 ) -> tuple[IndexFile, ...]:
-    """Writes a bucket's rows, already sorted by digest, into as many files as needed; none for no rows."""
+    """Writes a bucket's rows, already sorted by digest, into as many files as needed; none for no rows. Files on an
+    object store may still be on their way."""
     written = []
     for part, start in enumerate(range(0, len(rows), target.rows_per_file)):
         piece = rows.slice(start, min(start + target.rows_per_file, len(rows)))
         path = IndexFilePath(target.stream, target.index_version, target.commit_id, hash_bucket, part, task_attempt).key
-        size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", to_record_batch(piece, sort_columns))
+        batch = to_record_batch(piece, sort_columns)
+        size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", batch, sending)
         written.append(
             IndexFile(
                 hash_bucket=hash_bucket,
@@ -86,13 +93,16 @@ def write_pointers(
     file_numbers: npt.NDArray[np.int32],
     row_indices: npt.NDArray[np.int64],
     task_attempt: str,
+    *,
+    sending: Sending,
 ) -> IndexFile:
-    """Writes pointers that replace a file's own, one for each of its rows; returns the file with them."""
+    """Writes pointers that replace a file's own, one for each of its rows; returns the file with them. On an object
+    store they may still be on their way."""
     path = IndexPointersPath(
         target.stream, target.index_version, target.commit_id, file.hash_bucket, file.run, file.part, task_attempt
     ).key
     pointers = pa.record_batch([pa.array(file_numbers), pa.array(row_indices)], schema=POINTER_SCHEMA)
-    size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", pointers)
+    size_bytes, crc32 = _write_file(location, f"{location.root_uri}/{path}", pointers, sending)
     return file.model_copy(update={"pointers": IndexPointers(path=path, size_bytes=size_bytes, crc32=crc32)})
 
 
@@ -191,14 +201,31 @@ def read_bucket(
     return rows.take(np.flatnonzero(rows.file_numbers != VOID_FILE_NUMBER))
 
 
-def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch) -> tuple[int, int]:
+def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch, sending: Sending) -> tuple[int, int]:
     """The size in bytes and the CRC-32 of the file."""
     with writing(uri, "primary key index"):
         output = OutputFile.open(location, uri)
+    with _writing(output, uri):
+        with pa.ipc.new_file(output.stream, batch.schema) as writer:
+            writer.write_batch(batch)
+        size_bytes = output.close()
+        if location.is_remote:
+            sending.begin(partial(_finish, output, uri), size_bytes)
+        else:
+            output.finish()
+    return size_bytes, output.crc32
+
+
+def _finish(output: OutputFile, uri: str) -> None:
+    with _writing(output, uri):
+        output.finish()
+
+
+@contextmanager
+def _writing(output: OutputFile, uri: str) -> Iterator[None]:
+    with writing(uri, "primary key index"):
         try:
-            with pa.ipc.new_file(output.stream, batch.schema) as writer:
-                writer.write_batch(batch)
-            return output.finish(), output.crc32
+            yield
         except BaseException:  # also for an interrupt: no upload and no temporary file may remain
             output.discard()
             raise

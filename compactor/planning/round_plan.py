@@ -161,3 +161,4 @@ class RehashPlan:
     keys: int
     hash_bucket_count: int
     target: IndexTarget
+    task_memory_bytes: int

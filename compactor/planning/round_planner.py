@@ -101,6 +101,7 @@ def plan_rehash(
         keys=compacted.rows + compacted.last_round.counts.tombstones,
         hash_bucket_count=plan.hash_bucket_count,
         target=_index_target(plan, session, session.snapshot, commit_id),
+        task_memory_bytes=plan.task_memory_bytes,
     )
 
 

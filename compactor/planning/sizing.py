@@ -77,6 +77,11 @@ KEPT_INDEX_BYTES_MAX = 256 * 1024 * 1024
 """Of a task's memory, for pages of a remote index that dedupe has read and that are asked for again when the new run is
 written: 256 MiB give 16 MiB, which hold the file numbers of 4 million rows."""
 
+SENT_INDEX_MEMORY_SHARE = 1 / 16
+SENT_INDEX_BYTES_MAX = 64 * 1024 * 1024
+"""Of a task's memory, for index files that are on their way to an object store while the next ones are made, and while
+compacted files are written: 256 MiB give 16 MiB, the new run of half a million rows."""
+
 BYTES_PER_TASK = 4 * 1024**3
 """Bytes of files per hash task or writer: a remote store delivers 50 MB/s or more, so a task lasts minutes at most.
 A larger file is a task of its own.
@@ -294,6 +299,11 @@ def index_bytes_kept(task_memory_bytes: int) -> int:
     return min(int(task_memory_bytes * KEPT_INDEX_MEMORY_SHARE), KEPT_INDEX_BYTES_MAX)
 
 
+def index_bytes_sent(task_memory_bytes: int) -> int:
+    """Of new index files, what is on its way to an object store at the same time."""
+    return min(int(task_memory_bytes * SENT_INDEX_MEMORY_SHARE), SENT_INDEX_BYTES_MAX)
+
+
 def rows_per_writer(task_memory_bytes: int) -> int:
     """Rows that a writer writes at most. Worked: 256 MiB are 4 million."""
     return max(int(WRITER_MEMORY_SHARE * task_memory_bytes / WRITER_BYTES_PER_ROW), 1)
@@ -434,8 +444,10 @@ def _arithmetic(
 def _remote_reads_sentence(size: SessionSize, resources: Resources) -> tuple[str, ...]:
     if not size.lake_is_remote:
         return ()
-    ahead, kept = (each(resources.task_memory_bytes) / 2**20 for each in (ahead_bytes, index_bytes_kept))
-    return (f"a task reads at most {ahead:,.0f} MiB ahead from the store, and keeps {kept:,.0f} MiB of the index",)
+    shares = (ahead_bytes, index_bytes_kept, index_bytes_sent)
+    ahead, kept, sent = (each(resources.task_memory_bytes) / 2**20 for each in shares)
+    reads = f"a task reads at most {ahead:,.0f} MiB ahead from the store"
+    return (f"{reads}, keeps {kept:,.0f} MiB of the index, and has {sent:,.0f} MiB of new index files on their way",)
 
 
 def scratch_of_a_round(size: SessionSize, resources: Resources) -> int | None:

@@ -25,7 +25,11 @@ def rehash(engine: Engine, plan: RehashPlan) -> tuple[IndexFile, ...]:
     with engine.exchange() as exchange:
         by_bucket = exchange.map(old_buckets(plan), partial(split_bucket, step)).shuffle(len(new_buckets))
         written = by_bucket.collect("rehash", new_buckets, partial(join_bucket, step))
-    files = sorted((file for files in written for file in files), key=lambda file: (file.hash_bucket, file.part))
+    for bucket in written:
+        bucket.sending.wait()
+    files = sorted(
+        (file for bucket in written for file in bucket.files), key=lambda file: (file.hash_bucket, file.part)
+    )
     rows = sum(file.rows for file in files)
     if rows != plan.keys:
         raise Corrupt(f"the stream has {plan.keys} live rows and tombstones, but the rehashed index has {rows} rows")

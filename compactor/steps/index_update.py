@@ -25,12 +25,13 @@ from compactor.kernels.sort_values import SortColumn
 from compactor.kernels.survivors import ERASED, LIVE
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RoundPlan
-from compactor.planning.sizing import KEPT_INDEX_BYTES_MAX, index_bytes_kept
+from compactor.planning.sizing import index_bytes_kept, index_bytes_sent
 from compactor.steps.dedupe import indexed_buckets
 from compactor.steps.memory import peak_memory_bytes
 from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
 from compactor.steps.placement import BucketCells, MaterializeLayout, PlacesInBucket, Writers
 from compactor.steps.sources import Sources
+from compactor.storage.sending import Sending
 from compactor.task_progress import ProgressAddress
 
 Int32s = npt.NDArray[np.int32]
@@ -69,7 +70,8 @@ class BucketForWriter:
 
     rows               to fetch, by materialize task
     died               rows of compacted files that get a deletion vector, by ordinal; ascending
-    index_files        which the bucket wrote, or for which it wrote new pointers: the first writer passes them on
+    index_files        which the bucket wrote, or for which it wrote new pointers: the first writer passes them on,
+                       once they have arrived
     peak_memory_bytes  of the task that finished the bucket
     """
 
@@ -78,6 +80,7 @@ class BucketForWriter:
     died: Mapping[int, Int64s]
     index_files: tuple[IndexFile, ...]
     peak_memory_bytes: int
+    sending: Sending | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class FinishStep:
     rows_per_compacted_file: int
     index: IndexTarget
     progress: ProgressAddress | None
-    index_bytes_kept: int = KEPT_INDEX_BYTES_MAX
+    index_bytes_sent: int
+    index_bytes_kept: int
 
     @classmethod
     def of(cls, plan: RoundPlan, layout: MaterializeLayout, writers: Writers) -> FinishStep:
@@ -116,6 +120,7 @@ class FinishStep:
             rows_per_compacted_file=plan.output.rows_per_compacted_file,
             index=plan.output.index,
             progress=plan.progress,
+            index_bytes_sent=index_bytes_sent(plan.task_memory_bytes),
             index_bytes_kept=index_bytes_kept(plan.task_memory_bytes),
         )
 
@@ -172,7 +177,8 @@ def finish_bucket(
 ) -> Iterator[tuple[int, BucketForWriter]]:
     """Writes the bucket's new run, and new pointers for older ones.
 
-    Yields (writer, its input) for the first writer, and for every other one that has work.
+    Yields (writer, its input) for every writer that has work, and last for the first one, which passes on the index
+    files: they are on their way to a store meanwhile.
     """
     leaving = list(_leaving_rows(step, task, bucket))
     repointed = [each for each in leaving if each.are_many]
@@ -187,7 +193,9 @@ def finish_bucket(
         here.first_file_numbers,
         step.rows_per_compacted_file,
     )
-    written = _write_index(step, task.hash_bucket, run, moves, pointers, repointed, task_attempt=task_attempt)
+    sending = Sending(step.index_bytes_sent)
+    where = _IndexOutput(task.hash_bucket, task_attempt, sending)
+    written = _write_index(step, where, run, moves, pointers, repointed)
     rows: dict[int, dict[int, RowsOfFiles]] = defaultdict(dict)
     for number, of_task in _rows_to_fetch(here, moving):
         rows[int(step.writers.of_tasks[number])][number] = of_task
@@ -195,30 +203,40 @@ def finish_bucket(
     for number, ordinal, of_file in _dead_rows_to_mark(step, bucket):
         died[int(step.writers.of_marked[number])][ordinal] = of_file
     peak = peak_memory_bytes()
-    for writer in sorted({0, *rows, *died}):
-        index_files = () if writer else written
-        yield writer, BucketForWriter(task.hash_bucket, rows[writer], died[writer], index_files, peak)
+    for writer in sorted({*rows, *died} - {0}):
+        yield writer, BucketForWriter(task.hash_bucket, rows[writer], died[writer], (), peak)
+    yield 0, BucketForWriter(task.hash_bucket, rows[0], died[0], written, peak, sending)
+
+
+@dataclass(frozen=True)
+class _IndexOutput:
+    """The destination of one bucket's index files."""
+
+    hash_bucket: int
+    task_attempt: str
+    sending: Sending
 
 
 def _write_index(
     step: FinishStep,
-    hash_bucket: int,
+    where: _IndexOutput,
     run: NewRun,
     moves: npt.NDArray[np.bool_],
     pointers: tuple[Int32s, Int64s],
     repointed: Sequence[_LeavingRows],
-    *,
-    task_attempt: str,
 ) -> tuple[IndexFile, ...]:
     """`pointers` are those of the run's moving rows, then of the rows that leave each file of `repointed`."""
     file_numbers, row_indices = pointers
     start = int(moves.sum())
     rows = _index_rows(step, run, moves, file_numbers[:start], row_indices[:start])
     location = step.sources.location
-    files = list(write_bucket(location, step.index, hash_bucket, rows, step.sort_columns, task_attempt))
+    attempt, sending = where.task_attempt, where.sending
+    files = list(
+        write_bucket(location, step.index, where.hash_bucket, rows, step.sort_columns, attempt, sending=sending)
+    )
     for each in repointed:
         end = start + len(each.positions)
-        files.append(_repoint(step, each, file_numbers[start:end], row_indices[start:end], task_attempt))
+        files.append(_repoint(step, where, each, file_numbers[start:end], row_indices[start:end]))
         start = end
     return tuple(files)
 
@@ -291,13 +309,14 @@ def _index_rows(
 
 
 def _repoint(
-    step: FinishStep, leaving: _LeavingRows, new_numbers: Int32s, new_indices: Int64s, task_attempt: str
+    step: FinishStep, where: _IndexOutput, leaving: _LeavingRows, new_numbers: Int32s, new_indices: Int64s
 ) -> IndexFile:
     """Pointers for an older run's file: new ones for rows that leave, existing ones for all others."""
     file_numbers, row_indices = leaving.segment.file_numbers.copy(), leaving.segment.row_indices.copy()
     file_numbers[leaving.positions], row_indices[leaving.positions] = new_numbers, new_indices
-    file = leaving.segment.file
-    return write_pointers(step.sources.location, step.index, file, file_numbers, row_indices, task_attempt)
+    file, location = leaving.segment.file, step.sources.location
+    attempt, sending = where.task_attempt, where.sending
+    return write_pointers(location, step.index, file, file_numbers, row_indices, attempt, sending=sending)
 
 
 def _rows_to_fetch(here: PlacesInBucket, moving: _MovingRows) -> Iterator[tuple[int, RowsOfFiles]]:

@@ -71,10 +71,14 @@ def _counted(pieces: Iterable[BucketPiece], done: RowCounter) -> Iterator[Bucket
 def write_partition(step: WriteStep, task: WriterTask, bucket_outputs: Iterable[BucketForWriter]) -> WrittenFiles:
     """One writer: consecutive materialize tasks and marked files."""
     by_buckets, task_attempt = list(bucket_outputs), new_task_attempt(SystemClock())
-    files = materialize(step, task.materialize, by_buckets, task_attempt)
+    files = tuple(file for of_task in materialize(step, task.materialize, by_buckets, task_attempt) for file in of_task)
+    deletion_vectors = tuple(mark_dead(step, task.marked, by_buckets, task_attempt))
+    for each in by_buckets:
+        if each.sending is not None:
+            each.sending.wait()
     return WrittenFiles(
-        files=tuple(file for of_task in files for file in of_task),
-        deletion_vectors=tuple(mark_dead(step, task.marked, by_buckets, task_attempt)),
+        files=files,
+        deletion_vectors=deletion_vectors,
         index_files=tuple(file for each in by_buckets for file in each.index_files),
         peak_memory_bytes=max([peak_memory_bytes(), *(each.peak_memory_bytes for each in by_buckets)]),
     )

@@ -20,8 +20,10 @@ from compactor.kernels.sort_values import SortColumn
 from compactor.model.clock import SystemClock
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RehashPlan
+from compactor.planning.sizing import index_bytes_sent
 from compactor.steps.task_attempt import new_task_attempt
 from compactor.storage.location import StoreLocation
+from compactor.storage.sending import Sending
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,26 @@ class RehashStep:
     from_hash_bucket_count: int
     hash_bucket_count: int
     target: IndexTarget
+    index_bytes_sent: int
 
     @classmethod
     def of(cls, plan: RehashPlan) -> RehashStep:
-        return cls(plan.location, plan.sort_columns, plan.from_hash_bucket_count, plan.hash_bucket_count, plan.target)
+        return cls(
+            location=plan.location,
+            sort_columns=plan.sort_columns,
+            from_hash_bucket_count=plan.from_hash_bucket_count,
+            hash_bucket_count=plan.hash_bucket_count,
+            target=plan.target,
+            index_bytes_sent=index_bytes_sent(plan.task_memory_bytes),
+        )
+
+
+@dataclass(frozen=True)
+class JoinedBucket:
+    """The files of a new bucket, which may still be on their way."""
+
+    files: tuple[IndexFile, ...]
+    sending: Sending
 
 
 def old_buckets(plan: RehashPlan) -> list[tuple[IndexFile, ...]]:
@@ -55,12 +73,15 @@ def split_bucket(step: RehashStep, files: Sequence[IndexFile]) -> Iterator[tuple
         yield int(bucket), rows.take(order[bounds[bucket] : bounds[bucket + 1]])
 
 
-def join_bucket(step: RehashStep, hash_bucket: int, blocks: Iterable[IndexRows]) -> tuple[IndexFile, ...]:
+def join_bucket(step: RehashStep, hash_bucket: int, blocks: Iterable[IndexRows]) -> JoinedBucket:
     """Writes one new bucket from the rows that the old ones gave it."""
-    pieces = list(blocks)
+    pieces, sending = list(blocks), Sending(step.index_bytes_sent)
     if not pieces:
-        return ()
+        return JoinedBucket((), sending)
     rows = IndexRows.concatenate(pieces)
     rows = rows.take(digest_order(rows.digests))
     task_attempt = new_task_attempt(SystemClock())
-    return write_bucket(step.location, step.target, hash_bucket, rows, step.sort_columns, task_attempt)
+    files = write_bucket(
+        step.location, step.target, hash_bucket, rows, step.sort_columns, task_attempt, sending=sending
+    )
+    return JoinedBucket(files, sending)

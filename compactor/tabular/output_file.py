@@ -101,6 +101,11 @@ class OutputFile:
             return cls(S3Upload.open(location, uri), gzipped=uri.endswith(".gz"))
         return cls(_LocalFile(Path(path)), gzipped=uri.endswith(".gz"))
 
+    def close(self) -> int:
+        """Ends the writing; returns the size in bytes. Only `finish` makes the file visible."""
+        self.stream.close()
+        return self._target.tell()
+
     def finish(self) -> int:
         """Makes the file visible under its name; returns its size in bytes."""
         self.stream.close()

@@ -158,6 +158,21 @@ def test_a_session_reads_what_a_table_is_once_and_each_log_s_entries_once(proxy:
     assert len([target for target in read if target not in existing]) <= 3
 
 
+def test_index_files_of_several_buckets_are_on_their_way_at_the_same_time(proxy: Proxy) -> None:
+    lake = catalog(proxy, "beside")
+    lake.create_table(TABLE, []).append({}, rows_of(np.arange(1_000), "old"))
+    proxy.count_anew()
+    proxy.set_weather(Weather(delay_seconds=0.3))
+    try:
+        compactor.compact(TABLE, {"id"}, delta_catalog_client=catalog(proxy, "beside"), hash_bucket_count=4)
+    finally:
+        proxy.set_weather(Weather())
+    sent = [seen for seen in proxy.seen() if seen.request.verb == "PUT" and "/index/" in seen.request.target]
+    assert len(sent) == 4
+    assert max(seen.began_seconds for seen in sent) < min(seen.ended_seconds for seen in sent)
+    assert catalog(proxy, "beside").table(TABLE).scan().to_table().num_rows == 1_000
+
+
 def depth(proxy: Proxy) -> int:
     """The most requests of which each began after the answer to the one before."""
     count, ended = 0, 0.0

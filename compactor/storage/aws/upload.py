@@ -89,7 +89,7 @@ class S3Upload:
         """Returns the size in bytes once the object is whole, durable and visible."""
         with self._writing():
             if self._upload_id is None:
-                body = bytes(self._filling)
+                body = cast("bytes", self._filling)
                 self._clients.repeating.put_object(Bucket=self._bucket, Key=self._key, Body=body)
                 return self._size
             self._send_part()

@@ -15,6 +15,7 @@ from compactor.model.files import IndexFile
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import StreamFolder
 from compactor.storage.ranges import RangeReader
+from compactor.storage.sending import Sending
 from tests.fakes.memory_ranges import MemoryRanges
 
 ROWS = 1_000
@@ -32,8 +33,8 @@ def file(location: StoreLocation) -> IndexFile:
     words = np.sort(np.random.default_rng(1).integers(0, 2**32, (ROWS, 5), dtype=np.uint32), axis=0)
     numbers, indices = np.ones(ROWS, np.int32), np.arange(ROWS, dtype=np.int64)
     rows = IndexRows(words, numbers, indices, np.empty((ROWS, 0), np.uint8))
-    (written,) = write_bucket(location, target, 0, rows, (), "a" * 16)
-    return write_pointers(location, target, written, numbers, indices[::-1].copy(), "b" * 16)
+    (written,) = write_bucket(location, target, 0, rows, (), "a" * 16, sending=Sending(0))
+    return write_pointers(location, target, written, numbers, indices[::-1].copy(), "b" * 16, sending=Sending(0))
 
 
 def path_of(location: StoreLocation, key: str) -> Path:

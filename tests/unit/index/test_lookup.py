@@ -19,6 +19,7 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from compactor.storage.paths import TableFolder
+from compactor.storage.sending import Sending
 from tests.effort import examples
 from tests.fakes.faulty_store import FaultyStore
 from tests.properties.folders import fresh_folder
@@ -41,7 +42,8 @@ def write_run(
         np.array([pointers[digest][1] for digest in digests], np.int64),
         np.empty((len(digests), 0), np.uint8),
     )
-    return list(write_bucket(location, IndexTarget(FOLDER, run, f"c{run}", rows_per_file), 0, rows, (), "a1"))
+    target = IndexTarget(FOLDER, run, f"c{run}", rows_per_file)
+    return list(write_bucket(location, target, 0, rows, (), "a1", sending=Sending(0)))
 
 
 def repoint(location: StoreLocation, run: int, file: IndexFile, distance: int) -> IndexFile:
@@ -49,9 +51,8 @@ def repoint(location: StoreLocation, run: int, file: IndexFile, distance: int) -
     [segment] = open_bucket(location, [file])
     is_row = segment.file_numbers > TOMBSTONE_FILE_NUMBER
     row_indices = segment.row_indices + distance * is_row
-    return write_pointers(
-        location, IndexTarget(FOLDER, run, f"c{run}", 1), file, segment.file_numbers, row_indices, "a2"
-    )
+    target = IndexTarget(FOLDER, run, f"c{run}", 1)
+    return write_pointers(location, target, file, segment.file_numbers, row_indices, "a2", sending=Sending(0))
 
 
 def find(store: ObjectStore, files: list[IndexFile], key: int) -> RowPointer | None:

@@ -26,6 +26,7 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import TableFolder
 from compactor.storage.ranges import RangeReader, Span
+from compactor.storage.sending import Sending
 from tests.fakes.memory_ranges import MemoryRanges
 from tests.properties.folders import fresh_folder
 
@@ -97,11 +98,13 @@ class Written:
         for number, digests in enumerate(runs, 1):
             rows = IndexRows(digests, *_pointers(len(digests), number), np.empty((len(digests), 0), np.uint8))
             target = IndexTarget(FOLDER, number, f"c{number}", rows_per_file)
-            self.files += write_bucket(self.location, target, 0, rows, (), "a1")
+            self.files += write_bucket(self.location, target, 0, rows, (), "a1", sending=Sending(0))
         if repointed and self.files:
             target = IndexTarget(FOLDER, len(runs) + 1, "moved", rows_per_file)
             numbers, indices = _pointers(self.files[0].rows, 77)
-            self.files[0] = write_pointers(self.location, target, self.files[0], numbers, indices, "a2")
+            self.files[0] = write_pointers(
+                self.location, target, self.files[0], numbers, indices, "a2", sending=Sending(0)
+            )
         paths = [file.path for file in self.files] + [file.pointers.path for file in self.files if file.pointers]
         root = self.location.root_uri
         self.objects = MemoryRanges({f"{root}/{path}": (folder / path).read_bytes() for path in paths})

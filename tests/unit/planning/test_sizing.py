@@ -20,6 +20,7 @@ from compactor.planning.sizing import (
     KEPT_INDEX_BYTES_MAX,
     REHASH_MEMORY_SHARE,
     SCRATCH_SHARE,
+    SENT_INDEX_BYTES_MAX,
     SPARE_SCRATCH_SHARE,
     TARGET_MEMORY_SHARE,
     Resources,
@@ -29,6 +30,7 @@ from compactor.planning.sizing import (
     dedupe_bytes_per_row,
     hash_buckets_for,
     index_bytes_kept,
+    index_bytes_sent,
     memory_share,
     predict_seconds,
     rows_in_memory,
@@ -165,8 +167,12 @@ def test_the_arithmetic_is_told_in_sentences() -> None:
 def test_what_is_read_ahead_of_an_object_store_is_a_part_of_a_task_s_memory_and_told() -> None:
     far = replace(size(1_000, 2_000), lake_is_remote=True)
     arithmetic = size_session(far, Resources(256 * 1024**2, 2), None, None).arithmetic
-    assert "a task reads at most 16 MiB ahead from the store, and keeps 16 MiB of the index" in arithmetic
+    assert (
+        "a task reads at most 16 MiB ahead from the store, keeps 16 MiB of the index, "
+        "and has 16 MiB of new index files on their way"
+    ) in arithmetic
     assert (ahead_bytes(64 * GIB), index_bytes_kept(64 * GIB)) == (AHEAD_BYTES_MAX, KEPT_INDEX_BYTES_MAX)
+    assert index_bytes_sent(64 * GIB) == SENT_INDEX_BYTES_MAX
 
 
 # ------------------------------------------------------------------------------------- what else bounds a round

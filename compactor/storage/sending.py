@@ -1,0 +1,93 @@
+"""Sends written files to an object store in the background, while a task prepares the next ones.
+
+    Sending    the files of one task: whoever needs them at rest calls `wait`
+
+The files that are on their way hold memory, which is bounded for the whole process: a file that does not fit beside the
+others is begun when it does. A file on this machine needs none of this: it is written faster than a thread starts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import lru_cache
+
+from compactor.storage.side_by_side import AT_ONCE
+
+HELD_BYTES_MAX = 24 * 1024 * 1024
+"""Of one file: longer ones are sent in parts, of which an upload has at most three in memory."""
+
+
+class Sending:
+    """Files of one task that are on their way. When it is pickled they have arrived, so another process never learns of
+    a file that may yet fail.
+
+    room_bytes  that files on their way may hold; a file that is longer than that is sent alone
+    """
+
+    def __init__(self, room_bytes: int) -> None:
+        self._room_bytes = room_bytes
+        self._sent: list[Future[None]] = []
+
+    def begin(self, send: Callable[[], None], size_bytes: int) -> None:
+        """Calls `send` in a thread; waits before that until there is room."""
+        held_bytes = min(size_bytes, HELD_BYTES_MAX)
+        room = _room_of_process(os.getpid())
+        room.take(held_bytes, self._room_bytes)
+        sent: Future[None] = Future()
+        arguments = (send, sent, held_bytes, room)
+        # A daemon: a process that ends by an error does not wait for files that nobody will name.
+        threading.Thread(target=_settle, args=arguments, name="sending", daemon=True).start()
+        self._sent.append(sent)
+
+    def wait(self) -> None:
+        """Returns when all files have arrived. Raises the first error."""
+        for sent in self._sent:
+            sent.result()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        self.wait()
+        return Sending, (self._room_bytes,)
+
+
+def _settle(send: Callable[[], None], sent: Future[None], held_bytes: int, room: _Room) -> None:
+    try:
+        send()
+    except BaseException as error:  # noqa: BLE001  (raised in the thread that waits)
+        room.leave(held_bytes)
+        sent.set_exception(error)
+    else:
+        room.leave(held_bytes)
+        sent.set_result(None)
+
+
+class _Room:
+    """The files that are on their way from this process. Sessions that run side by side share it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._files = 0
+        self._bytes = 0
+
+    def take(self, held_bytes: int, room_bytes: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._fits(held_bytes, room_bytes))
+            self._files += 1
+            self._bytes += held_bytes
+
+    def leave(self, held_bytes: int) -> None:
+        with self._changed:
+            self._files -= 1
+            self._bytes -= held_bytes
+            self._changed.notify_all()
+
+    def _fits(self, held_bytes: int, room_bytes: int) -> bool:
+        return not self._files or (self._files < AT_ONCE and self._bytes + held_bytes <= room_bytes)
+
+
+@lru_cache(maxsize=1)
+def _room_of_process(_process_id: int) -> _Room:
+    """A forked process has none of its parent's threads, so none of its files on the way."""
+    return _Room()
