@@ -249,6 +249,7 @@ class _Engines:
     def ready_for(self, planned: _Planned) -> tuple[SessionPlan, Engine]:
         """The engine, and the plan with the time that is expected from now on."""
         if planned.on_spark and self._spark is None:
+            # Only a job run that starts a Spark loads PySpark.
             from compactor.engine.local import local_spark
             from compactor.engine.spark import SparkEngine
 
@@ -320,7 +321,7 @@ def _measure_all(
 
 
 def _spark_resources() -> Resources:
-    from compactor.engine.local import local_resources  # who needs no Spark does not load it
+    from compactor.engine.local import local_resources  # only a job run that needs a Spark loads PySpark
 
     return local_resources()
 
@@ -400,7 +401,7 @@ def _publish_table(
 def _sink(run: JobRunSpec, clock: Clock) -> EventSink:
     if run.sns_event_topic_arn is None:
         return NoSink()
-    from compactor.events.aws.sns import SnsSink  # boto3 is loaded only by who publishes
+    from compactor.events.aws.sns import SnsSink  # only a job run that publishes events loads boto3
 
     return SnsSink.open(run.sns_event_topic_arn, clock)
 
@@ -415,6 +416,7 @@ def rehash_here(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: 
         raise Invalid(f"{stream} has no index yet: compact it first")
     job_run_id = f"rehash-{clock.new_id()}"
     spec = spec_as_compacted(lake, stream, compacted, job_run_id)
+    # Only a rehash that is possible loads PySpark.
     from compactor.engine.local import local_spark
     from compactor.engine.spark import SparkEngine
 

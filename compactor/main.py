@@ -1,6 +1,9 @@
 """The Spark job: runs one attempt at one session, or a bundle of small sessions. The only file of this process that
 reads arguments and environment.
 
+Functions import what they need, so that Spark and its workers start first: the imports of this process then overlap
+those of the workers.
+
     spark-submit ... compactor/main.py --state URI --plan KEY --attempt N
 
 Exit code 0: the session succeeded. 1: it failed, and may be tried again. 2: its input can never work. 3: another
@@ -68,7 +71,6 @@ def exit_code_of(run: Callable[[], None]) -> int:
 
 
 def _run(options: argparse.Namespace, spark: SparkContext) -> None:
-    # A second of imports, while executors make theirs.
     from compactor.log_context import configure_logging
     from compactor.storage.location import parse_location
     from compactor.storage.opening import open_store

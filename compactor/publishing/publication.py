@@ -77,7 +77,7 @@ def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clo
 
 @contextmanager
 def _needs_iceberg(table_id: str) -> Iterator[None]:
-    """PyIceberg takes a second to import, and may not be installed."""
+    """Around an import of PyIceberg, which is slow to import, and may not be installed."""
     try:
         yield
     except ModuleNotFoundError as error:

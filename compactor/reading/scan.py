@@ -287,7 +287,7 @@ def _pin_merged(streams: Sequence[PartitionStream], request: ScanRequest) -> lis
     """The files and rows of the streams as if every delta were compacted now."""
     if request.as_of is not None:
         raise Invalid("view='merged' shows the deltas of now: leave as_of out, or use view='compacted'")
-    # Merging needs the compaction's steps, which are above the catalog; they are imported only for a merged scan.
+    # Merging needs the steps of the compaction and their kernels: only a merged scan loads them.
     from compactor.reading.merge_on_read import merge_table
 
     return [

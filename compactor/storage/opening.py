@@ -1,4 +1,7 @@
-"""Opens the object store of a location, and the reader of remote ranges: the only importer of the implementations."""
+"""Opens the object store of a location, and the reader of remote ranges: the only importer of the implementations.
+
+The implementations on S3 are imported when they are opened, since boto3 and obstore are slow to import.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,18 @@ from dataclasses import replace
 from functools import lru_cache
 
 from compactor.storage.hedged_ranges import HedgedRanges
+from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.ranges import RangeReader
 
 
 def open_store(location: StoreLocation) -> ObjectStore:
-    """The store at a location. boto3 is imported only when the location is on S3."""
+    """The store at a location."""
     if location.root_uri.startswith("s3://"):
         from compactor.storage.aws.s3 import S3Store
 
         return S3Store.open(location)
-    from compactor.storage.local import LocalStore
-
     return LocalStore(location)
 
 

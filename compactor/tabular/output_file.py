@@ -96,7 +96,7 @@ class OutputFile:
         """Starts a file; text is gzipped if the URI ends in `.gz`. Raises `Invalid` for an unknown scheme."""
         path = local_path(uri)
         if path is None:
-            from compactor.storage.aws.upload import S3Upload
+            from compactor.storage.aws.upload import S3Upload  # only a file on S3 loads boto3
 
             return cls(S3Upload.open(location, uri), gzipped=uri.endswith(".gz"))
         return cls(_LocalFile(Path(path)), gzipped=uri.endswith(".gz"))

@@ -50,7 +50,7 @@ def demo_environment(
 ) -> Iterator[DemoEnvironment]:
     """The stand-ins run while the context is open. Raises `Invalid` if one is not installed, `Unavailable` if one does
     not start."""
-    from dispatcher.aws.demo_account import EventFeed, create_bucket, create_services
+    from dispatcher.aws.demo_account import EventFeed, create_bucket, create_services  # loads boto3
 
     with ExitStack() as running:
         endpoint_url = running.enter_context(queue_server())
