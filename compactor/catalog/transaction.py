@@ -2,7 +2,9 @@
 fenced here.
 
 Deltas that writers appended in the meantime are no conflict. If another round or rehash was committed, the outcome is
-`Conflicted`, and nothing is written. Nothing is deleted after any outcome: garbage collection deletes unreferenced
+`Conflicted`, and nothing is written. The number of an attempt does not count: one that was replaced may still commit if
+it is first, and the later one finds a conflict, unless the table has `session_plans`: then a plan that is no longer in
+force commits nothing. Nothing is deleted after any outcome: garbage collection deletes unreferenced
 files later, when no writer can still be waiting for the outcome of a commit.
 """
 

@@ -1,7 +1,8 @@
 """Reads the input of a session: its pending delta files, and one schema for all of their rows.
 
-Reads logs and file footers, never the data. Every defect of the input is found here, before a byte is written: keys
-that do not fit, columns that cannot be reconciled, files that cannot be opened.
+Reads logs and one footer of each distinct schema, never the data. Defects of the columns are found here, before a byte
+is written: keys that do not fit, columns that cannot be reconciled. A file that cannot be read is found when its round
+reads it: the session fails then, and the rounds before it stay.
 """
 
 from __future__ import annotations

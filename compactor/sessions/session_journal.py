@@ -1,4 +1,7 @@
-"""Records the course of a session: facts in the session log, progress in the heartbeat beside it."""
+"""Records the course of a session: facts in the session log, progress in the heartbeat beside it.
+
+An attempt is fenced here: once a later one has begun in the session log, `Fenced` is raised in place of each entry.
+"""
 
 from __future__ import annotations
 

@@ -32,8 +32,9 @@ Every error with a message leads to an answer for that message, and never ends t
 do not count. Before the queue would move it to the dead letters, which it does without reasons, a copy replaces it.
 - Any other error, a bug included: the message is put back, and after `deliveries_max` deliveries it is rejected with
 the error as its reason.
-- The receiving dispatcher died: after `deliveries_max` deliveries the message is rejected before it is parsed again,
-because it may be what kills dispatchers.
+- The receiving dispatcher died: after `deliveries_max` deliveries the message is rejected before its lake is read
+again, because it may be what kills dispatchers. Its body is parsed first, since it may have been accepted before. One
+whose parsing kills a dispatcher is moved to the dead letters by the queue itself.
 """
 
 from __future__ import annotations

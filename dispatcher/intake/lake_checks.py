@@ -1,7 +1,8 @@
 """Checks a job run against its lake before it is accepted: the existence of its tables and columns.
 
 Only logs and one file's schema per partition stream are read, and nothing is written. Defects that only reading every
-file shows (a corrupt file, a missing key column) are found by the session, before it writes anything.
+file shows are found by the session: a missing key column before it writes anything, a corrupt file in the round that
+reads it.
 """
 
 from __future__ import annotations
