@@ -2,6 +2,8 @@
 
 The order of durable writes of a session:
 
+    00. session started             session log; on an object store it is written beside the first reads, and is
+                                    durable before 0b and 3, as 4 is before the next round's 3
     0. the destination table        its definition, if there is none; empty until 3, harmless if nothing follows
     0b. the session's plan          of a table with `session_plans`: an entry of the compacted stream's log; in force
                                     until the last commit, the session's failure or its time-out

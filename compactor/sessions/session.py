@@ -56,7 +56,9 @@ from compactor.task_progress import ProgressAddress
 
 
 class SessionReport(ReadReport, Protocol):
-    """Receives the progress of a session, in the order of events, from one thread."""
+    """Receives the progress of a session, in the order of events, from one thread. `settled` is called before each
+    durable write of the session: what was reported until then is durable when it returns, or it raises why not.
+    """
 
     def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None: ...
 
@@ -72,6 +74,8 @@ class SessionReport(ReadReport, Protocol):
     def round_done(self, entry_number: int, completion: RoundCommitted, seconds: float) -> None: ...
 
     def expected_sla_changed(self, before: float, now: float) -> None: ...
+
+    def settled(self) -> None: ...
 
     def follow(self, rows_reported: Callable[[int], None]) -> None:
         """`rows_reported` is called with the total whenever tasks have reported more rows, from any thread."""
@@ -153,6 +157,7 @@ def _announced(
     if not session.plans_in_log:
         yield session
         return
+    dependencies.report.settled()
     entry = planned(plan, session, rounds, dependencies.attempt, dependencies.clock)
     with in_flight(session.destination, entry, dependencies.clock):
         yield replace(session, plan_id=entry.plan_id)
@@ -218,6 +223,7 @@ def _rehash_first(plan: SessionPlan, session: SessionInput, dependencies: Sessio
     rehash_plan = plan_rehash(dependencies.lake.location, plan, session, compacted, dependencies.clock.new_id())
     dependencies.report.step_started(0, 0, "rehash", plan.hash_bucket_count)
     index_files = rehash(dependencies.engine, rehash_plan)
+    dependencies.report.settled()
     committed = commit_rehash(
         session.destination,
         plan.spec,
@@ -259,6 +265,7 @@ def _run_round(
 
     result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
     completion = complete(plan.spec, round_plan, result)
+    dependencies.report.settled()
     committed = commit_round(session.destination, session.source, round_plan, completion, session.plan_id)
     seconds = dependencies.clock.monotonic_seconds() - started
     dependencies.report.round_done(committed.entry_number, completion, seconds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,7 @@ from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import operator_log
 from compactor.model.clock import Clock
-from compactor.model.errors import ErrorKind, Fenced
+from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.read_progress import Commit
 from compactor.planning.spec import SessionResult
 from compactor.sessions.session_log import (
@@ -55,6 +56,10 @@ class SessionJournal:
     A heartbeat is written only after progress, so that a job that hangs is detected; and at most every `WRITE_SECONDS`,
     except for the last one. A fenced attempt writes none any more: it would overwrite that of its successor.
 
+    On an object store, the entries of a start and of a round are written while the session goes on with its reads.
+    `settled` waits for them before the session's next durable write, so a fenced attempt commits nothing after it. The
+    error of such a write is raised there, or by the next entry, whichever comes first.
+
     is_brief  the attempt is a small one: if it ends before the first heartbeat is due, none is written
     """
 
@@ -81,6 +86,8 @@ class SessionJournal:
         self._rows_in_tasks: Count = _none
         self._done: Count = _none
         self._unwritten: tuple[RoundDone, ...] = ()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="session-log")
+        self._pending: Future[None] | None = None
         self._read = 0
         self._rows_reported: Callable[[int], None] = lambda _: None
         self._beat = Heartbeat(
@@ -119,12 +126,13 @@ class SessionJournal:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        self._writer.shutdown(wait=True)
         unseen = self._is_brief and self._written is None
         if not unseen and not isinstance(error, Fenced):
             self._write_heartbeat()
 
     def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None:
-        self._append(SessionStarted(attempt=self.attempt, rounds=rounds, expected_sla=expected_sla))
+        self._append_meanwhile(SessionStarted(attempt=self.attempt, rounds=rounds, expected_sla=expected_sla))
         operator_log("session_started", rounds_done=rounds_done, rounds=rounds, rows=rows, expected_sla=expected_sla)
         self._move(round_number=rounds_done, rounds=rounds, rows=rows, step="planned")
 
@@ -163,7 +171,7 @@ class SessionJournal:
         if completion.round_number == completion.rounds:
             self._unwritten = (done,)
         else:
-            self._append(done)
+            self._append_meanwhile(done)
         self._move(step="committed", rows_done=self._beat.rows_done + rows_arrived(completion))
 
     def expected_sla_changed(self, before: float, now: float) -> None:
@@ -173,12 +181,33 @@ class SessionJournal:
         self._append(SessionSucceeded(attempt=self.attempt, result=result))
 
     def failed(self, error_kind: ErrorKind, reasons: tuple[str, ...]) -> None:
+        try:
+            self.settled()
+        except Fenced:
+            raise
+        except LithifyError:  # this entry is tried all the same: it says why the session failed
+            self._pending = None
         self._append(SessionFailed(attempt=self.attempt, error_kind=error_kind, reasons=reasons))
+
+    def settled(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+
+    def _append_meanwhile(self, action: SessionAction) -> None:
+        self.settled()
+        if self._store.location.is_remote:
+            self._pending = self._writer.submit(self._write, lambda _: (action,))
+        else:
+            self._append(action)
 
     def _append(self, action: SessionAction) -> None:
         self._append_if(lambda _: (action,))
 
     def _append_if(self, choose: Callable[[SessionState], Sequence[SessionAction]]) -> None:
+        self.settled()
+        self._write(choose)
+
+    def _write(self, choose: Callable[[SessionState], Sequence[SessionAction]]) -> None:
         def decide(before: LogState[SessionState]) -> Sequence[SessionAction]:
             if before.state.attempt > self.attempt:
                 raise Fenced(f"attempt {self.attempt} was superseded by attempt {before.state.attempt} and stops")

@@ -12,14 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import compactor
+from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
-from compactor.model.errors import Corrupt, Invalid
-from compactor.planning.spec import JobRunResult
+from compactor.model.errors import Corrupt, Fenced, Invalid
+from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.spec import JobRunResult, JobRunSpec
+from compactor.sessions.attempt import run_attempt
+from compactor.sessions.session_journal import SessionJournal
 from compactor.storage import opening
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from tests.proxy import Proxy, Weather, proxy_before_bucket
+from compactor.storage.paths import JobRunFolder
+from tests.proxy import Proxy, Seen, Weather, proxy_before_bucket
 from tests.servers import REGION
 
 pytestmark = pytest.mark.servers
@@ -171,6 +176,49 @@ def test_index_files_of_several_buckets_are_on_their_way_at_the_same_time(proxy:
     assert len(sent) == 4
     assert max(seen.began_seconds for seen in sent) < min(seen.ended_seconds for seen in sent)
     assert catalog(proxy, "beside").table(TABLE).scan().to_table().num_rows == 1_000
+
+
+def test_the_start_of_a_session_and_each_round_s_end_are_logged_before_the_next_commit(proxy: Proxy) -> None:
+    table = catalog(proxy, "started").create_table(TABLE, [])
+    for start in (0, 1_000):
+        table.append({}, rows_of(np.arange(start, start + 1_000), "old"))
+    proxy.count_anew()
+    proxy.set_weather(Weather(delay_seconds=0.05))
+    try:
+        compactor.compact(TABLE, {"id"}, delta_catalog_client=catalog(proxy, "started"), max_rows_per_round=1_000)
+    finally:
+        proxy.set_weather(Weather())
+    logged = [seen for seen in created(proxy, "/sessions/") if seen.request.target.endswith(("1.json", "2.json"))]
+    commits = created(proxy, "/streams/_/log/")
+    assert (len(logged), len(commits)) == (2, 2)
+    for entry, commit in zip(logged, commits, strict=True):
+        assert entry.ended_seconds <= commit.began_seconds
+
+
+def created(proxy: Proxy, of: str) -> list[Seen]:
+    return [seen for seen in proxy.seen() if seen.request.operation == "PUT if absent" and of in seen.request.target]
+
+
+def test_a_superseded_attempt_commits_nothing(proxy: Proxy) -> None:
+    lake = catalog(proxy, "superseded")
+    table = lake.create_table(TABLE, [])
+    table.append({}, rows_of(np.arange(1_000), "old"))
+    run = JobRunSpec(
+        job_run_id="run",
+        lake=lake.location,
+        source_table_id=TABLE,
+        destination_compacted_table_id=TABLE,
+        primary_keys=("id",),
+        rows_per_compacted_file=1_000,
+    )
+    (pinned,) = pin_sessions(run, lake)
+    plan = plan_session(pinned.spec, lake, InProcessEngine().resources())
+    folder = JobRunFolder("run").session(pinned.spec.session_id)
+    with SessionJournal(lake.store, folder, 2, SystemClock()) as successor:
+        successor.started(0, 1, 1_000, 5.0)
+    with pytest.raises(Fenced, match="superseded by attempt 2"):
+        run_attempt(plan, catalog(proxy, "superseded"), lake.store, InProcessEngine(), 1, SystemClock())
+    assert table.stream({}).load().state.compacted is None
 
 
 def depth(proxy: Proxy) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from structlog.testing import capture_logs
 
 from compactor.log.durable_log import DurableLog
-from compactor.model.errors import Fenced
+from compactor.model.errors import ErrorKind, Fenced, Unavailable
 from compactor.planning.read_progress import READ_FOOTERS
 from compactor.sessions.session_journal import SessionJournal
-from compactor.sessions.session_log import SESSION_LOG, Heartbeat, describe_progress
+from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionFailed, describe_progress
+from compactor.storage.location import StoreLocation
 from compactor.storage.paths import JobRunFolder
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -171,3 +173,85 @@ def test_how_far_an_attempt_is_reads_as_a_sentence_before_the_first_round_and_in
         "read footers, 500 of 2,000",
         "round 2 of 3, dedupe, 0 of 1 task",
     ]
+
+
+# ------------------------------------------------------------------------- entries that are written beside the reads
+
+FAR = StoreLocation("s3://lake/far")
+
+
+class HeldStore(MemoryStore):
+    """On an object store; creates nothing before `may_create` is set."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock, FAR)
+        self.may_create = threading.Event()
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        assert self.may_create.wait(30)
+        return super().put_if_absent(key, body)
+
+
+def test_on_an_object_store_a_session_goes_on_while_its_start_is_written_and_waits_for_it_before_it_commits() -> None:
+    clock = ManualClock()
+    store = HeldStore(clock)
+    settled = threading.Event()
+    with SessionJournal(store, FOLDER, 1, clock) as journal:
+        journal.started(0, 1, 10, 5.0)
+        log = DurableLog(store, FOLDER.log, SESSION_LOG, clock)
+        assert log.load().entry_number == 0
+
+        def settle() -> None:
+            journal.settled()
+            settled.set()
+
+        settling = threading.Thread(target=settle)
+        settling.start()
+        assert not settled.is_set()
+        store.may_create.set()
+        settling.join()
+        assert settled.is_set()
+        assert log.load().entry_number == 1
+
+
+def test_a_superseded_attempt_on_an_object_store_learns_of_it_before_it_commits_and_writes_no_end() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock, FAR)
+    with SessionJournal(store, FOLDER, 2, clock) as second:
+        second.started(0, 1, 10, 5.0)
+    with SessionJournal(store, FOLDER, 1, clock) as first:
+        first.started(0, 1, 10, 5.0)
+        with pytest.raises(Fenced, match="superseded by attempt 2"):
+            first.settled()
+        with pytest.raises(Fenced, match="superseded by attempt 2"):
+            first.failed(ErrorKind.INVALID, ("a bad delta",))
+    assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_start_that_cannot_be_written_fails_the_session_before_it_commits_and_its_end_is_written(
+    when: Literal["before", "after"],
+) -> None:
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock, FAR))
+    store.fail("put_if_absent", "/log/", when, times=None)
+    store.fail("read", "/log/00000000000000000001", times=None)
+    with SessionJournal(store, FOLDER, 1, clock) as journal:
+        journal.started(0, 1, 10, 5.0)
+        with pytest.raises(Unavailable):
+            journal.settled()
+        store.heal()
+        journal.failed(ErrorKind.UNAVAILABLE, ("the store was away",))
+    end = DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().state.end
+    assert isinstance(end, SessionFailed)
+    assert end.reasons == ("the store was away",)
+
+
+def test_a_start_whose_answer_was_lost_is_written_once() -> None:
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock, FAR))
+    store.fail("put_if_absent", "/log/", "after")
+    with SessionJournal(store, FOLDER, 1, clock) as journal:
+        journal.started(0, 1, 10, 5.0)
+        journal.settled()
+    assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 1
