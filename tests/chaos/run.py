@@ -17,9 +17,10 @@ from tests.chaos import checks, proof, schedule
 from tests.chaos.checks import Sent
 from tests.chaos.fleet import REPOSITORY, Fleet, check_out, dispatch_command, environment
 from tests.chaos.schedule import DISPATCHERS, Step
-from tests.chaos.spark_submit import REAL_SPARK_HOME, make_spark_home
+from tests.chaos.spark_submit import PROGRAM, REAL_SPARK_HOME
 from tests.chaos.surroundings import EventReader, Surroundings, surroundings
 from tests.chaos.tables import PROOF_TABLES, REAL_TABLE, SMALL_TABLES, Fed, Table
+from tests.fakes.spark_submit import make_spark_home
 from tests.servers import REGION
 
 CLAIM_SECONDS = 6.0
@@ -103,7 +104,7 @@ class _Run:
         self._rivals: list[tuple[str, str]] = []
         self._sent = 0
         self._state = around.place.open_state()
-        spark_home = make_spark_home(around.folder / "spark_home")
+        spark_home = make_spark_home(around.folder / "spark_home", PROGRAM)
         real_home = {REAL_SPARK_HOME: str(find_spark_home({}))} if options.real_spark else {}
         java_home = find_java_home(environment(), Path.home() / ".cache" / "lithify")
         homes = {**real_home, "SPARK_HOME": str(spark_home), "JAVA_HOME": str(java_home)}

@@ -12,7 +12,6 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
@@ -32,16 +31,7 @@ from tests.fakes.in_process_runner import InProcessTaskRunner
 
 PAUSE_SECONDS_MAX = 1.5
 REAL_SPARK_HOME = "CHAOS_REAL_SPARK_HOME"
-_SCRIPT = '#!/bin/sh\nexec "$PYSPARK_PYTHON" -m tests.chaos.spark_submit "$@"\n'
-
-
-def make_spark_home(folder: Path) -> Path:
-    """A SPARK_HOME with nothing in it but this."""
-    program = folder / "bin" / "spark-submit"
-    program.parent.mkdir(parents=True)
-    program.write_text(_SCRIPT)
-    program.chmod(0o755)
-    return folder
+PROGRAM = "tests.chaos.spark_submit"
 
 
 def main(arguments: list[str]) -> int:

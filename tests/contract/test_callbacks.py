@@ -10,6 +10,7 @@ import pytest
 
 from compactor.model.errors import Invalid, Unavailable
 from dispatcher.aws.step_functions import StepFunctionsCallbacks
+from dispatcher.job_runs.result import Failure, Success
 from dispatcher.workflow.callbacks import (
     CAUSE_CHARACTERS_MAX,
     ERROR_CHARACTERS_MAX,
@@ -17,7 +18,7 @@ from dispatcher.workflow.callbacks import (
     Callbacks,
     Reception,
 )
-from tests.fakes.memory_callbacks import Failure, MemoryCallbacks, Success
+from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.servers import REGION
 from tests.waiting import wait_until
 from tests.workflows import WAITS, StepFunctions, ministack_workflows, moto_workflows

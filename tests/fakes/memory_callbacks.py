@@ -7,23 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from compactor.model.errors import Invalid, Unavailable
+from dispatcher.job_runs.result import Failure, Success
 from dispatcher.workflow.callbacks import (
     CAUSE_CHARACTERS_MAX,
     ERROR_CHARACTERS_MAX,
     OUTPUT_BYTES_MAX,
     Reception,
 )
-
-
-@dataclass(frozen=True)
-class Success:
-    output: str
-
-
-@dataclass(frozen=True)
-class Failure:
-    error: str
-    cause: str
 
 
 @dataclass

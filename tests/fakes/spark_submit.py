@@ -23,14 +23,14 @@ from compactor.storage.paths import BundleObject, parse
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.in_process_runner import InProcessTaskRunner
 
-SCRIPT = '#!/bin/sh\nexec "$PYSPARK_PYTHON" -m tests.fakes.spark_submit "$@"\n'
+PROGRAM = "tests.fakes.spark_submit"
 
 
-def make_spark_home(folder: Path) -> Path:
-    """A SPARK_HOME that contains only this stand-in."""
+def make_spark_home(folder: Path, stand_in: str = PROGRAM) -> Path:
+    """A SPARK_HOME that contains only a stand-in for `spark-submit`: the module of this name."""
     program = folder / "bin" / "spark-submit"
     program.parent.mkdir(parents=True)
-    program.write_text(SCRIPT)
+    program.write_text(f'#!/bin/sh\nexec "$PYSPARK_PYTHON" -m {stand_in} "$@"\n')
     program.chmod(0o755)
     return folder
 

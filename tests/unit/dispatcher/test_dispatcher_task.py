@@ -10,10 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from dispatcher.job_runs.result import Failure, Success
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, ExecutionLength
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, TaskSettings, ending
 from tests.fakes.manual_clock import ManualClock
-from tests.fakes.memory_callbacks import Failure, MemoryCallbacks, Success
+from tests.fakes.memory_callbacks import MemoryCallbacks
 
 TOKEN = "the-dispatcher's-secret"
 ARN = "arn:aws:states:us-east-1:123456789012:execution:dispatcher:1"

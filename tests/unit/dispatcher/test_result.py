@@ -102,7 +102,7 @@ def test_a_success_that_is_too_large_says_where_the_whole_of_it_lies() -> None:
     answers.answer_round()
     answer = callbacks.answers["token"]
     assert not isinstance(answer, Failure)
-    document = json.loads(answer.output)  # type: ignore[union-attr]
+    document = json.loads(answer.output)
     assert (document["rows_in"], document["sessions"]) == (6_000, None)
     key = document["result_uri"].removeprefix(f"{records.store.location.root_uri}/")
     whole = ResultDocument.parse_durable(records.store.read(key) or b"", key)
