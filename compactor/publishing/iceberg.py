@@ -60,9 +60,6 @@ COMMIT_ATTEMPTS_MAX = 100
 GROUPS_MAX = 64
 """Of streams, each with a manifest."""
 
-PUBLISH_SECONDS_MAX = 3_600
-"""From the first write of a publish to its commit: what is younger than the grace period and this is kept."""
-
 
 @dataclass(frozen=True)
 class WrittenDeletes:
@@ -146,7 +143,11 @@ class IcebergPublisher:
         return PublishedState(state.version or None, state.positions, {file.path: file for file in files})
 
     def readable_since(self, since_ms: int) -> Readable:
-        """See `Readable`. Lists the metadata."""
+        """See `Readable`. Lists the metadata.
+
+        Versions since then are not read: what an attempt to commit has written is kept for as long again, in which it
+        must have ended.
+        """
         listed = list(self._store.list(f"{TableFolder(self._table_id).iceberg}/"))
         state = self._log.load()
         if not state.version:
@@ -170,7 +171,8 @@ class IcebergPublisher:
             for key, path in paths.items()
             if isinstance(path, IcebergMetadata) and (path.version is None or path.version >= first)
         }
-        keys |= {each.key for each in listed if each.modified_at_ms >= since_ms - PUBLISH_SECONDS_MAX * 1_000}
+        attempted_since_ms = since_ms - (self._clock.now_ms() - since_ms)
+        keys |= {each.key for each in listed if each.key not in paths and each.modified_at_ms >= attempted_since_ms}
         then = newest_then.positions
         return Readable(frozenset(keys), {name: (then.get(name, last), last) for name, last in state.positions.items()})
 

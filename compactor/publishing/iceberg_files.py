@@ -240,7 +240,10 @@ def _rows_of(
             found = list(rows)
         yield found, read.header.meta
     except (ValueError, KeyError, EOFError, IndexError, TypeError) as error:
-        raise Corrupt(f"{uri} is not a manifest that Lithify wrote: {error}") from error
+        raise Corrupt(
+            f"{uri} is not a manifest that Lithify wrote: {error}; delete the table's folder iceberg/, and publish it "
+            "again"
+        ) from error
 
 
 def _live(rows: Iterable[ManifestEntry], manifest: ManifestFile) -> dict[str, ManifestEntry]:

@@ -202,9 +202,8 @@ def published_bounds(store: ObjectStore, table: Table, clock: Clock) -> tuple[Pu
     found: list[PublishedBounds] = [DeltaBounds(store, table_id, clock)]
     if any(True for _ in store.list(f"{TableFolder(table_id).iceberg}/")):
         with _needs_iceberg(table_id):
-            from compactor.publishing.iceberg import PUBLISH_SECONDS_MAX
             from compactor.publishing.iceberg_bounds import IcebergBounds
-        found.append(IcebergBounds(store, table_id, table.partition_keys, clock, PUBLISH_SECONDS_MAX))
+        found.append(IcebergBounds(store, table_id, table.partition_keys, clock, table.properties.grace_seconds))
     return tuple(found)
 
 

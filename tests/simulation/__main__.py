@@ -26,6 +26,7 @@ from tests.crash_points import HEARTBEAT, POINTS, POINTS_WITH_PLAN, Crash, build
 from tests.crashes import Lake
 from tests.fakes.faulty_store import Stopped
 from tests.fakes.unruly_engine import UnrulyEngine
+from tests.simulation.publications import run_publications
 from tests.simulation.schedule import run_schedule
 from tests.simulation.seeds import run_seeds
 from tests.simulation.years import run_years
@@ -99,6 +100,7 @@ def _cases(options: argparse.Namespace, folder: Path, engine: Engine) -> Iterato
     seeds = range(1, options.schedules + 1) if options.seed is None else [options.seed]
     for seed in seeds:
         yield f"--seed {seed}", lambda place, seed=seed: run_schedule(seed, place, engine)  # type: ignore[misc]
+        yield f"--seed {seed}, published", lambda place, seed=seed: run_publications(seed, place, UnrulyEngine())  # type: ignore[misc]
         yield f"--seed {seed}, over weeks", lambda place, seed=seed: run_years(seed, place, UnrulyEngine())  # type: ignore[misc]
 
 

@@ -45,16 +45,18 @@ KEYS = 12
 DAY_MS = 24 * 3600 * 1000
 GRACE_DAYS, RETENTION_DAYS = 3, 5
 _RETENTION = Retention(RETENTION_DAYS * 86_400, longest_attempt_seconds=GRACE_DAYS * 86_400)
-_FATES: tuple[Fate, ...] = ("one answer is lost", "the store is down from then on", "the process is killed")
-_WHENS: tuple[When, ...] = ("before", "after")
+FATES: tuple[Fate, ...] = ("one answer is lost", "the store is down from then on", "the process is killed")
+WHENS: tuple[When, ...] = ("before", "after")
 
 
 def run_years(seed: int, folder: Path, engine: Engine) -> int:
     """The number of deltas that were retired. Raises AssertionError if an invariant is broken."""
-    return _Years(seed, folder, engine).run()
+    return Years(seed, folder, engine).run()
 
 
-class _Years:
+class Years:
+    steps = STEPS
+
     def __init__(self, seed: int, folder: Path, engine: Engine) -> None:
         self._chance = random.Random(seed)
         self._has_plans = seed % 2 == 1
@@ -69,24 +71,11 @@ class _Years:
         self._stamped: set[str] = set()
 
     def run(self) -> int:
-        self._catalog().create_table(ORDERS, properties={"session_plans": True} if self._has_plans else None)
+        self._catalog().create_table(ORDERS, properties=self._properties())
         self._append()
-        for _ in range(STEPS):
-            step = self._chance.choice(
-                [
-                    self._append,
-                    self._append,
-                    self._session,
-                    self._session,
-                    self._slow_session,
-                    self._cut_off_session,
-                    self._open_reader,
-                    self._days_pass,
-                    self._clean,
-                    self._clean_cut_off,
-                ]
-            )
-            step()
+        steps = self._steps()
+        for _ in range(self.steps):
+            self._chance.choice(steps)()
             self._stamp()
         for _, read in self._readers:
             read()
@@ -95,6 +84,24 @@ class _Years:
         assert self._rows(self._catalog().table(end)) == self._expected()
         assert verify(self._catalog().table(end).stream({})).problems == ()
         return self._retired
+
+    def _properties(self) -> dict[str, object]:
+        """Of the table."""
+        return {"session_plans": True} if self._has_plans else {}
+
+    def _steps(self) -> list[Callable[[], None]]:
+        return [
+            self._append,
+            self._append,
+            self._session,
+            self._session,
+            self._slow_session,
+            self._cut_off_session,
+            self._open_reader,
+            self._days_pass,
+            self._clean,
+            self._clean_cut_off,
+        ]
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
@@ -147,7 +154,7 @@ class _Years:
         plan = self._plan()
         if plan is None:
             return
-        doom = Doom(self._next_entry(plan), self._chance.choice(_WHENS), self._chance.choice(_FATES))
+        doom = Doom(self._next_entry(plan), self._chance.choice(WHENS), self._chance.choice(FATES))
         with suppress(Unavailable, Stopped, Conflict):
             self._attempt(plan, 1, DoomedStore(self._store(), doom))
         self._others_work()
@@ -189,11 +196,15 @@ class _Years:
             retention_seconds = _RETENTION.retention_seconds
             for garbage in find_garbage(store, table_id, self._clock, GRACE_DAYS * 86_400, retention_seconds):
                 delete_garbage(store, garbage)
+        self._look()
+
+    def _look(self) -> None:
+        """After a clean."""
 
     def _clean_cut_off(self) -> None:
         stream = self._catalog().table(ORDERS).stream({})
         key = LogObject(stream.folder.log, "entry", stream.load().entry_number + 1).key
-        doom = Doom(key, self._chance.choice(_WHENS), self._chance.choice(_FATES))
+        doom = Doom(key, self._chance.choice(WHENS), self._chance.choice(FATES))
         with suppress(Unavailable, Stopped):
             self._clean(DoomedStore(self._store(), doom))
 
@@ -213,6 +224,7 @@ class _Years:
             rows_per_compacted_file=5,
             hash_bucket_count=1,
             max_rows_per_round=self._chance.choice([None, 6]),
+            max_dead_row_share=self._dead_row_share(),
         )
         try:
             (pinned,) = pin_sessions(run, self._catalog())
@@ -221,6 +233,9 @@ class _Years:
             if "has retired its deltas" in str(error) and self._is_never_compacted(destination):
                 return None
             raise
+
+    def _dead_row_share(self) -> float:
+        return 0.0
 
     def _is_never_compacted(self, table_id: str) -> bool:
         catalog = self._catalog()

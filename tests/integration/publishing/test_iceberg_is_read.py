@@ -388,7 +388,10 @@ def test_metadata_and_files_go_when_no_version_of_the_grace_period_names_them(tm
     assert not {folder(path) for path in collect(GRACE_SECONDS / 2)} & {"metadata", "dead", "open"}
     for version in range(1, 14):
         assert _open(tmp_path, version).scan().to_arrow().num_rows, "readers of older versions"
-    gone = collect(GRACE_SECONDS + 4_000)
+    assert not {folder(path) for path in collect(GRACE_SECONDS + 4_000)} & {"dead"}, (
+        "an attempt to commit may have needed them until now"
+    )
+    gone = collect(2 * GRACE_SECONDS + 4_000)
     assert {folder(path) for path in gone} >= {"metadata", "dead", "open"}
     kept = {path.name for path in (root / "iceberg" / "metadata").glob("v*.json")}
     assert kept == {"v13.metadata.json"}
