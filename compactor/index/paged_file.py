@@ -39,7 +39,7 @@ class PagedFile:
         return int(np.count_nonzero(self._there)) * PAGE_BYTES
 
     def begin(self, spans: Sequence[Span]) -> None:
-        """Asks for what `need` will wait for, if there is room."""
+        """Requests the pages that `need` will wait for, if there is room."""
         self._reader.begin(self.uri, self._missing(spans), join_gap_bytes=0)
 
     def need(self, spans: Sequence[Span]) -> None:

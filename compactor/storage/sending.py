@@ -1,6 +1,6 @@
 """Sends written files to an object store in the background, while a task prepares the next ones.
 
-    Sending    the files of one task: whoever needs them at rest calls `wait`
+    Sending    the files of one task: `wait` returns when they are at rest
 
 The files that are on their way hold memory, which is bounded for the whole process: a file that does not fit beside the
 others is begun when it does. A file on this machine needs none of this: it is written faster than a thread starts.
@@ -38,7 +38,7 @@ class Sending:
         room.take(held_bytes, self._room_bytes)
         sent: Future[None] = Future()
         arguments = (send, sent, held_bytes, room)
-        # A daemon: a process that ends by an error does not wait for files that nobody will name.
+        # A daemon: a process that ends by an error does not wait for files that no entry will name.
         threading.Thread(target=_settle, args=arguments, name="sending", daemon=True).start()
         self._sent.append(sent)
 

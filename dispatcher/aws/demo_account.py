@@ -1,6 +1,6 @@
-"""What `lithify demo` makes for itself in an AWS account that is none: queues, a topic, a bucket, on stand-ins.
+"""Creates the queues, the topic and the bucket of `lithify demo`, on stand-ins for AWS.
 
-Nothing else in Lithify creates such things: in an account they are infra's.
+Nothing else in Lithify creates them: in an AWS account `infra/` does.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class EventFeed:
         return cls(boto3.client("sqs", endpoint_url=endpoint_url, region_name=region), url)
 
     def receive(self) -> list[Event]:
-        """What has come since the last call, without waiting; sorted, as queues do not keep order."""
+        """The events since the last call, without waiting; sorted, since queues do not keep the order."""
         found: list[Event] = []
         with translated(f"queue {self._url} cannot be read"):
             while messages := self._sqs.receive_message(QueueUrl=self._url, MaxNumberOfMessages=10).get("Messages"):

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     )
 
 MESSAGE_BYTES_MAX = 1_048_576
-"""Of a body with its attributes, where the queue itself allows no less: SQS's own limit."""
+"""SQS's own limit for a body with its attributes; a queue may have a lower one."""
 
 ATTRIBUTES_MAX = 10
 DELAY_SECONDS_MAX = 900
 REASONS_BYTES_MIN = 200
-"""That attributes leave to the reasons."""
+"""Bytes that the other attributes leave for the reasons."""
 
 _REGION_OF_STAND_INS = "us-east-1"
 _REGION = "[a-z]{2,3}(?:-[a-z]+)+-[0-9]+"
@@ -52,7 +52,7 @@ _VOID_RECEIPT = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "Inva
 
 @dataclass(frozen=True)
 class _QueueFacts:
-    """What does not change while a queue is used. `message_bytes_max`: that it takes."""
+    """The constant attributes of a queue. `message_bytes_max`: of a body with its attributes."""
 
     url: str
     message_bytes_max: int = MESSAGE_BYTES_MAX
@@ -77,9 +77,9 @@ class _Fifo:
 
 
 class SqsQueue:
-    """A `Queue`, standard or FIFO. Threads may share one: boto3's clients are safe for that.
+    """A `Queue`, standard or FIFO. Thread-safe, as boto3's clients are.
 
-    On a FIFO queue a message that is sent without a group is a group of its own: it holds up no other.
+    On a FIFO queue a message that is sent without a group gets a group of its own, so that it delays no other.
     """
 
     def __init__(self, client: SQSClient, facts: _QueueFacts, dead_letters: _DeadLetters | None, clock: Clock) -> None:
@@ -99,7 +99,7 @@ class SqsQueue:
         endpoint_url: str | None = None,
         region: str | None = None,
     ) -> SqsQueue:
-        """The region, where none is given, is the one that the URL names, else the environment's.
+        """Without a region, that in the URL is used, else that of the environment.
 
         Raises `Invalid` if there is no such queue, or if one of the two may not be used.
         """
@@ -136,7 +136,7 @@ class SqsQueue:
         try:
             return self._receive(messages_max, wait_seconds, visibility_seconds)
         except Denied:
-            if self._reopen is not None:  # boto3 reads a file of credentials once: the next try has those of then
+            if self._reopen is not None:  # boto3 reads the credentials file once: a new client reads it again
                 self._client = self._reopen()
             raise
 
@@ -235,7 +235,8 @@ class SqsQueue:
 
 
 def _group_id(group: str) -> str:
-    """As SQS takes it: at most 128 characters, letters, digits and punctuation of ASCII; others by their digest."""
+    """A group id that SQS accepts: at most 128 characters, letters, digits and punctuation of ASCII; for others
+    their digest."""
     if _GROUP_ID.fullmatch(group):
         return group
     return hashlib.sha256(group.encode()).hexdigest()
@@ -308,7 +309,7 @@ def render_reasons(reasons: Sequence[str], bytes_max: int) -> str:
 
 
 def _look_at(client: SQSClient, url: str, failure: str) -> tuple[_QueueFacts, Mapping[str, str]]:
-    """What a queue says of itself, and its redrive policy."""
+    """The attributes of a queue, and its redrive policy."""
     with translated(failure):
         answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["MaximumMessageSize", "RedrivePolicy"])
     attributes = answer.get("Attributes", {})

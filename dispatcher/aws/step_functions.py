@@ -1,4 +1,4 @@
-"""Task tokens answered by AWS Step Functions, and how long its executions are."""
+"""Answers task tokens of AWS Step Functions, and reads the length of its executions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StepFunctionsCallbacks:
 
     @classmethod
     def open(cls, *, endpoint_url: str | None = None, region: str | None = None) -> Self:
-        """`region`: that of the workflows, since a token says nothing of it; None: the environment's."""
+        """`region`: that of the workflows, since a token does not contain it; None: the environment's."""
         config = Config(
             retries={"mode": "standard", "total_max_attempts": 2},
             connect_timeout=2,
@@ -100,7 +100,7 @@ class StepFunctionsCallbacks:
                 yield client
         except LithifyError as error:
             if isinstance(error, Denied):
-                with self._lock:  # boto3 reads a file of credentials once: the next try has those of then
+                with self._lock:  # boto3 reads the credentials file once: a new client reads it again
                     self._client = None
             sentence = str(error).replace(task_token, "<task token>") if task_token else str(error)
             raise type(error)(sentence) from None

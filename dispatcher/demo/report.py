@@ -1,4 +1,4 @@
-"""What the demo shows at its end: figures per session, the paper's result, and commands to try next."""
+"""The report at the end of the demo: figures per session, the paper's result, and commands to try next."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def paper_table(lake: DeltaCatalog, width: int | None) -> Iterator[Line]:
 
 @dataclass(frozen=True)
 class NextCommands:
-    """What to type, each line a whole command. `setup`: once, before the others."""
+    """Commands to try, one per line. `setup`: once, before the others."""
 
     setup: tuple[str, ...]
     commands: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a line for each event, and below them, on a terminal, the running sessions."""
+"""The screen of the demo while it runs: a line for each event, and below them, on a terminal, the running sessions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Screen:
             self._live.stop()
 
     def show_step(self, text: str) -> None:
-        """Shows what the demo itself does."""
+        """Shows a step of the demo itself."""
         line = Text.assemble((f"{self._seconds():6.1f} s  ", "dim"), (text, "bold"))
         self._out.print(line, soft_wrap=not self._out.is_terminal)
 

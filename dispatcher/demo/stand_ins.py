@@ -92,7 +92,7 @@ def s3_server(folder: Path, create_bucket: Callable[[str], None], clock: Clock) 
         _await(lambda: create_bucket(server.endpoint_url), process, folder / "log.txt", clock)
         yield server
     finally:
-        # SIGTERM would take it half a minute; acknowledged writes are on disk.
+        # SIGTERM would delay its end; acknowledged writes are on disk.
         process.kill()
         process.wait()
         for service in _SERVICES:  # the only files that it writes outside of its folder, whatever the options

@@ -86,7 +86,7 @@ def generate_orders(scale_factor: float, folder: Path) -> pa.Table:
     generator = Path(sys.executable).with_name("tpchgen-cli")
     command = [str(generator), "parquet", "-s", str(scale_factor), "--tables=orders", f"--output-dir={folder}"]
     try:
-        # In its own process group: Ctrl-C must not make it fail. It takes about a second.
+        # In its own process group: Ctrl-C must not make it fail.
         subprocess.run(
             command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, start_new_session=True
         )

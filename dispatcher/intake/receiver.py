@@ -85,7 +85,7 @@ class Receiver:
                 stops.wait(self._settings.unavailable_seconds)
             except Invalid:
                 raise
-            except Exception as error:  # noqa: BLE001 (whatever a queue answers, this is the only thread that asks it)
+            except Exception as error:  # noqa: BLE001 (whatever a queue answers, this is the only thread that receives)
                 self.last_error = error
                 _log.error("queue_not_received_from", error_kind=type(error).__name__, exc_info=error)
                 stops.wait(self._settings.unavailable_seconds)

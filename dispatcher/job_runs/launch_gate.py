@@ -19,11 +19,11 @@ from dispatcher.job_runs.turns import Turns
 _log = structlog.get_logger(__name__)
 
 MONEY_SECONDS = 600.0
-"""Before it is looked at again whether there is money: some comes back where less is spent than was expected, and all
-of it on the next day."""
+"""Pause before the limits on money are checked again: a session that costs less than expected frees some, and the next
+day frees all."""
 
 ROOM_SECONDS = 30.0
-"""Likewise, whether there is room for its cluster."""
+"""Pause before the limits on clusters and vCPUs are checked again."""
 
 
 class LaunchGate:

@@ -138,7 +138,7 @@ class OpenJobRuns:
         self._markers: list[MarkedJobRun] = []
         self._swept_at_seconds: float | None = None
         self.last_error: Exception | None = None
-        """What kept the last look from listing the markers."""
+        """The error of the last listing of the markers, if any."""
 
     @property
     def are_all_others(self) -> bool:

@@ -135,7 +135,7 @@ class Sharding:
         held.claim.write(decide)
 
     def _accepted(self, held: ClaimedJobRun, number: int) -> JobRunAccepted:
-        """The first entry of a shard: the same, whoever writes it."""
+        """The first entry of a shard: every dispatcher would write the same one."""
         count = held.newest.shards.count if held.newest.shards is not None else 1
         return JobRunAccepted(
             spec=held.accepted.spec,

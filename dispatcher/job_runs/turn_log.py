@@ -28,7 +28,7 @@ from compactor.model.document import Document
 from dispatcher.job_runs.shards import run_of
 
 DAYS_KEPT = 2
-"""Of which the log's state knows what was spent: the money of a day is asked for until it ends."""
+"""Days whose spending is in the log's state: the limit of a day applies until the day ends."""
 
 IN_ALL = "all"
 

@@ -101,7 +101,7 @@ class WorkflowAnswers:
         self._failures = 0
         self._not_before_seconds = 0.0
         self.last_error: Exception | None = None
-        """What the service answered last, where that was no answer."""
+        """The error of the last call; None: the service answered."""
 
     # -- news, from any thread
 

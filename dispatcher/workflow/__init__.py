@@ -1,1 +1,1 @@
-"""Workflows: what the service in which they wait is asked for, and the dispatcher as a task of one."""
+"""Workflows: the service in which they wait, and the dispatcher as a task of one."""
