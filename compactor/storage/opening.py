@@ -9,11 +9,13 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 
+from compactor.model.clock import SystemClock
 from compactor.storage.hedged_ranges import HedgedRanges
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.ranges import RangeReader
+from compactor.storage.repeated_ranges import RepeatedRanges
 
 
 def open_store(location: StoreLocation) -> ObjectStore:
@@ -46,4 +48,9 @@ def _range_reader(_process_id: int, endpoint_url: str | None, region: str | None
     """The process id is part of the cache key, because connections do not survive a fork."""
     from compactor.storage.aws.ranges import S3Ranges
 
-    return RangeReader(HedgedRanges(S3Ranges.open(endpoint_url, region)))
+    ranges = S3Ranges.open(endpoint_url, region)
+    limits = ranges.limits
+    hedged = HedgedRanges(ranges)
+    return RangeReader(
+        RepeatedRanges(hedged, SystemClock(), tries_max=limits.tries_max, repeat_seconds_max=limits.repeat_seconds_max)
+    )

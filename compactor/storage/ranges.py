@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from compactor.model.errors import Unavailable
+
 JOIN_GAP_BYTES = 128 * 1024
 """Ranges that are less than this apart are one request: so many bytes cost less than a request does."""
 
@@ -69,9 +71,14 @@ class Tail:
         return Span(self.size_bytes - len(self.data), self.size_bytes)
 
 
+class SlowDown(Unavailable):
+    """The service throttles its requests."""
+
+
 class ObjectRanges(Protocol):
     """A service. Every method raises `Corrupt` for an object that does not exist, `Unavailable` for a service that does
-    not answer after retries, `Denied`, and `Invalid` for refused requests. Safe to share between threads."""
+    not answer (`SlowDown` if it throttles), `Denied`, and `Invalid` for refused requests. Safe to share between
+    threads."""
 
     def read(self, uri: str, span: Span, version: str | None) -> memoryview:
         """All of these bytes. `Corrupt` if the object ends before, or has another version than the one named."""

@@ -1,7 +1,7 @@
 """Ranges of objects on S3, read by obstore, whose requests leave Python's lock alone (DECISIONS.md has the figures).
 
-Credentials are boto3's, which finds them in more places than obstore does. obstore repeats requests that may be
-repeated, and continues an answer that was cut off. Its errors are translated here.
+Credentials are boto3's, which finds them in more places than obstore does. obstore sends each request once:
+`storage/repeated_ranges.py` repeats it, depending on the answer. Its errors are translated here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from obstore.store import S3Store
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.aws.failures import kind_of
+from compactor.storage.aws.limits import RequestLimits
 from compactor.storage.aws.s3 import S3Clients, shared_clients
-from compactor.storage.ranges import REQUEST_BYTES_MAX, Span, Tail
+from compactor.storage.ranges import REQUEST_BYTES_MAX, SlowDown, Span, Tail
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult
@@ -30,6 +31,8 @@ CREDENTIALS_SECONDS = 120.0
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
+_THROTTLED_STATUSES = (429, 503)
+_THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
 _EMPTY = re.compile(r"non-partial response|status code: 416")
 
 
@@ -46,6 +49,10 @@ class S3Ranges:
     @classmethod
     def open(cls, endpoint_url: str | None, region: str | None) -> S3Ranges:
         return cls(shared_clients(endpoint_url, region), endpoint_url, SystemClock())
+
+    @property
+    def limits(self) -> RequestLimits:
+        return self._clients.limits
 
     def read(self, uri: str, span: Span, version: str | None) -> memoryview:
         options: GetOptions = {"range": (span.start, span.end)}
@@ -111,7 +118,7 @@ class S3Ranges:
                 "timeout": timedelta(seconds=limits.seconds_for(REQUEST_BYTES_MAX)),
             },
             retry_config={
-                "max_retries": limits.tries_max - 1,
+                "max_retries": 0,
                 "backoff": {
                     "init_backoff": timedelta(seconds=0.1),
                     "max_backoff": timedelta(seconds=10),
@@ -144,4 +151,5 @@ def _translated(error: Exception, uri: str, options: GetOptions) -> LithifyError
         return Denied(f"{uri} may not be accessed with these credentials: {sentence}")
     if kind is Invalid:
         return Invalid(f"{uri} is refused by S3, check its region, endpoint and credentials: {sentence}")
-    return Unavailable(f"{uri} cannot be reached now: {sentence}")
+    throttles = status is not None and (int(status[1]) in _THROTTLED_STATUSES or (code and code[1] in _THROTTLED))
+    return (SlowDown if throttles else Unavailable)(f"{uri} cannot be reached now: {sentence}")

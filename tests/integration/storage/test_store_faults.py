@@ -16,7 +16,8 @@ from compactor.storage.aws.ranges import S3Ranges
 from compactor.storage.aws.s3 import S3Clients, S3Store
 from compactor.storage.aws.upload import S3Upload
 from compactor.storage.location import StoreLocation
-from compactor.storage.ranges import Span
+from compactor.storage.ranges import CONNECTIONS_MAX, Span
+from compactor.storage.repeated_ranges import RepeatedRanges
 from tests.proxy import FAIR, Proxy, Weather, proxy_before_bucket
 from tests.servers import REGION
 
@@ -55,7 +56,7 @@ class StoreUnderTest:
     """A prefix of its own, with the object `there`, seen through the proxy and past it."""
 
     store: S3Store
-    ranges: S3Ranges
+    ranges: RepeatedRanges
     past: S3Store
 
     def upload(self) -> S3Upload:
@@ -76,7 +77,12 @@ def new_place(through: S3Clients, url: str, past: S3Clients, past_url: str) -> S
     root = f"s3://faults/{SystemClock().new_id()}"
     made = StoreUnderTest(
         S3Store(StoreLocation(root, url, REGION), through, SystemClock()),
-        S3Ranges(through, url, SystemClock()),
+        RepeatedRanges(
+            S3Ranges(through, url, SystemClock()),
+            SystemClock(),
+            tries_max=through.limits.tries_max,
+            repeat_seconds_max=through.limits.repeat_seconds_max,
+        ),
         S3Store(StoreLocation(root, past_url, REGION), past, SystemClock()),
     )
     made.past.overwrite("there", BODY)
@@ -224,3 +230,24 @@ def test_every_operation_on_a_store_in_passing_trouble_ends_right(proxy: Proxy, 
 
 def test_every_operation_on_a_store_that_is_silent_for_a_while_ends_right(proxy: Proxy) -> None:
     operate_all(proxy, PATIENT, Weather("silence"), silent_seconds=1.0)
+
+
+def test_a_store_that_throttles_gets_fewer_requests_for_ranges_at_a_time_and_all_of_them_again_later(
+    proxy: Proxy,
+) -> None:
+    past_url = f"http://{proxy.host}:{proxy.port}"
+    past, through = S3Clients.open(past_url, REGION), S3Clients.open(proxy.url, REGION, PATIENT)
+    place = new_place(through, proxy.url, past, past_url)
+    proxy.count_anew()
+    proxy.set_weather(Weather("error", every=3, code="SlowDown"))
+    try:
+        for _ in range(6):
+            fetch_range(place)
+    finally:
+        proxy.set_weather(FAIR)
+    lowered = place.ranges.connections.allowed
+    assert lowered <= CONNECTIONS_MAX // 4
+    assert len(proxy.seen()) == 6
+    for _ in range(8 * lowered):
+        fetch_range(place)
+    assert place.ranges.connections.allowed > lowered
