@@ -19,6 +19,7 @@ from tests.benchmarks.goals import Goal
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.object_store import measure_object_store
 from tests.benchmarks.page_trust import measure_page_trust
+from tests.benchmarks.publishing import measure_publishing
 from tests.benchmarks.report import Section
 from tests.benchmarks.startup import measure_startup
 from tests.benchmarks.streams import measure_streams
@@ -39,6 +40,7 @@ SECTIONS = (
     "wide",
     "object-store",
     "years",
+    "publishing",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLOT = "time_by_table_size.png"
@@ -112,6 +114,12 @@ def _run_other(arena: Arena, section: str, plot_path: Path, found: _Found) -> No
     elif section == "cores":
         entries = contests.cores_and_buckets(arena)
         found.add(report.cores_section(entries), goals.goals_of_buckets(entries), entries)
+    elif section == "publishing":
+        entries = contests.published(arena)
+        folder = arena.folder / section
+        folder.mkdir()
+        publishing = measure_publishing(folder, arena.scale)
+        found.add(report.publishing_section(publishing, entries), goals.goals_of_publishing(publishing, entries), [])
     elif section == "startup":
         found.add(report.startup_section(measure_startup(arena.folder, arena.repeats)), [], [])
     else:

@@ -20,6 +20,7 @@ class Task(Document):
     through_spark         ours only: records pass as on a cluster, none in files
     rows_per_compacted_file, hash_bucket_count, max_rows_per_round  ours only: None is the default of `compact()`
     max_dead_row_share    ours only: 0 rewrites every file that a row died in
+    published             ours only: as Delta Lake and Apache Iceberg
     """
 
     table_files: tuple[str, ...]
@@ -32,6 +33,7 @@ class Task(Document):
     hash_bucket_count: int | None = None
     max_rows_per_round: int | None = None
     max_dead_row_share: float = 0.0
+    published: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:

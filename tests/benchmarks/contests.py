@@ -43,11 +43,13 @@ class Variant:
     hash_bucket_count: int | None = None
     max_rows_per_round: int | None = None
     max_dead_row_share: float = 0.0
+    published: bool = False
 
     def __str__(self) -> str:
         prefix = ", dead rows kept" if self.max_dead_row_share else ""
         prefix += ", default sort key" if self.by_position else ""
         prefix += ", all records through Spark" if self.through_spark else ""
+        prefix += ", published in both formats" if self.published else ""
         return prefix + (f", {self.hash_bucket_count} hash buckets" if self.hash_bucket_count is not None else "")
 
 
@@ -158,6 +160,7 @@ class Arena:
             hash_bucket_count=variant.hash_bucket_count,
             max_rows_per_round=variant.max_rows_per_round,
             max_dead_row_share=variant.max_dead_row_share,
+            published=variant.published,
         )
         repeats = self.repeats if start.repeats is None else start.repeats
         referee = self._referee(start.contestant, start.shape, start.change, variant)
@@ -266,6 +269,15 @@ def cores_and_buckets(arena: Arena) -> list[Entry]:
     one_core = [Start(name, shape, change, cores=1, repeats=repeats) for name in _playing(arena, [OURS, DUCKDB])]
     buckets = [Start(OURS, shape, change, Variant(hash_bucket_count=count), repeats=repeats) for count in BUCKET_COUNTS]
     return [*arena.enter(*one_core), *arena.enter(*buckets)]
+
+
+def published(arena: Arena) -> list[Entry]:
+    """Ours on the whole table, which is published in both formats, and not."""
+    if OURS not in arena.only:
+        return []
+    shape = NARROW.scaled(arena.scale)
+    change = Change(int(shape.rows * _FULL_DELTA_SHARE))
+    return arena.enter(*(Start(OURS, shape, change, Variant(published=each)) for each in (False, True)))
 
 
 def _small(arena: Arena) -> Shape:

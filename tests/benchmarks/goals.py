@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compactor.model.names import OpenFormat
 from tests.benchmarks.acceptance import INSTRUCTIONS, Acceptance
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, FLOOR, OURS, SPARK
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
 from tests.benchmarks.object_store import DELAYS_MS, INCREMENTAL, LOOKUP, SCAN, STREAMS_OF, WHOLE, FarLake
 from tests.benchmarks.page_trust import PageTrust
+from tests.benchmarks.publishing import DEAD_ROWS, PARTITIONS, Publishing
 from tests.benchmarks.spark_events import HASH_BUCKET
 from tests.benchmarks.streams import FOLDER, S3, STREAMS, Streams
 from tests.benchmarks.wide import STREAMS as WIDE_STREAMS
@@ -32,6 +34,8 @@ SESSION_REQUESTS, IN_SEQUENCE = 30.0, 12.0
 PLAN_SECONDS, WIDE_SECONDS, WIDE_REQUESTS = 2.0, 60.0, 200.0
 LOAD_SECONDS, LOAD_BYTES, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50e6, 1.2, 5.0
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
+PUBLISH_MS, PUBLISH_P95_MS, OF_UNPUBLISHED, BITMAP_MS = 50.0, 100.0, 1.03, 20.0
+PUBLISH_REQUESTS = {OpenFormat.DELTA: 6.0, OpenFormat.ICEBERG: 10.0}
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,27 @@ def goals_of_years(found: Years) -> list[Goal]:
     times = found.writers.together / found.writers.one_by_one
     what = f"append_many / one by one, {found.writers.writers} writers"
     return [*goals, Goal(what, TIMES_ONE_BY_ONE, times, at_least=True)]
+
+
+def goals_of_publishing(found: Publishing, entries: Sequence[Entry]) -> list[Goal]:
+    """What it may cost that other engines read a table. Times of the full size only."""
+    goals = []
+    for times in found.times if found.partitions == PARTITIONS else ():
+        what = f"publish of a round as {times.format}, {found.partitions:,} partitions"
+        goals.append(Goal(f"{what}: median, ms", PUBLISH_MS, times.median_seconds * 1e3))
+        goals.append(Goal(f"{what}: 95th of 100, ms", PUBLISH_P95_MS, times.p95_seconds * 1e3))
+    for requests in found.requests:
+        what = f"publish of a round as {requests.format} on S3"
+        goals.append(Goal(f"{what}: requests", PUBLISH_REQUESTS[requests.format], requests.mean))
+        goals.append(Goal(f"{what}: listings", 0.0, requests.listings))
+    for spread, seconds in found.bitmap_seconds.items():
+        goals.append(Goal(f"bitmap of {DEAD_ROWS:,} dead rows, {spread}, ms of processor", BITMAP_MS, seconds * 1e3))
+    if entries:
+        without, published = entries
+        goals.append(
+            Goal("narrow: published in both formats / not", OF_UNPUBLISHED, published.seconds / without.seconds)
+        )
+    return goals
 
 
 def goals_of_object_store(found: FarLake) -> list[Goal]:

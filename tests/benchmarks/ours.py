@@ -33,7 +33,8 @@ class Ours:
     def prepare(self, folder: Path) -> None:
         task = self._task
         if task.compacted_lake is None:
-            table = DeltaCatalog.open(folder).create_table(TABLE)
+            properties = {"publish": "delta,iceberg"} if task.published else None
+            table = DeltaCatalog.open(folder).create_table(TABLE, properties=properties)
             table.append({}, list(task.table_files))
         else:
             # Every file of a lake is written once and then only replaced, so links are as good as copies.

@@ -25,6 +25,7 @@ from tests.benchmarks.object_store import (
     dollars_of,
 )
 from tests.benchmarks.page_trust import PageTrust
+from tests.benchmarks.publishing import COUNTED, DEAD_ROWS, FILES, Publishing
 from tests.benchmarks.spark_events import STEPS, Step
 from tests.benchmarks.streams import ROWS, Streams
 from tests.benchmarks.wide import Wide
@@ -320,6 +321,37 @@ def years_section(found: Years) -> Section:
         ),
     ]
     return "A log for years", text + markdown_table(["what", "measured"], rows)
+
+
+def publishing_section(found: Publishing, entries: Sequence[Entry]) -> Section:
+    """What it costs that other engines read a table."""
+    text = f"A table of {found.partitions:,} partitions of {FILES} files. A round replaces a file of one partition and "
+    text += (
+        "marks rows of another one dead; its publish is of a process that has published the table before. Times are "
+    )
+    text += (
+        f"on a folder; requests are of one publish on S3, the mean of {COUNTED}, with Delta Lake's checkpoints. S3 is "
+    )
+    text += f"seaweedfs, on the same cores; load average, these processes included, {os.getloadavg()[1]:.1f}.\n\n"
+    formats = [
+        (
+            str(times.format),
+            f"{times.median_seconds * 1e3:.1f} / {times.p95_seconds * 1e3:.1f}",
+            ", ".join(f"{count:.1f} {name}" for name, count in requests.by_operation.items()),
+            f"{requests.mean:.1f}, {requests.most}",
+        )
+        for times, requests in zip(found.times, found.requests, strict=True)
+    ]
+    columns = ["format", "median / 95th of 100, ms", "requests to S3", "in all: mean, most"]
+    text += markdown_table(columns, formats)
+    spreads = ", ".join(f"{seconds * 1e3:.1f} ms ({spread})" for spread, seconds in found.bitmap_seconds.items())
+    text += f"\nA Roaring bitmap of {DEAD_ROWS:,} dead rows takes, of processor, {spreads}."
+    if entries:
+        ranges = ["{:.2f} - {:.2f}".format(*each.timing.range_seconds) for each in entries]
+        rows = [(_who(each), f"{each.seconds:.2f}", span) for each, span in zip(entries, ranges, strict=True)]
+        text += "\n\nThe whole narrow table, compacted as above:\n\n"
+        text += markdown_table(["who", "s", "least - most, s"], rows)
+    return "Publishing", text
 
 
 def object_store_section(found: FarLake) -> Section:
