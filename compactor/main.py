@@ -94,12 +94,15 @@ def _run_bundle(body: bytes, path: BundleObject, state: ObjectStore, spark: Spar
     from compactor.engine.spark import SparkEngine
     from compactor.engine.spark_tasks import SparkTaskRunner
     from compactor.model.clock import SystemClock
-    from compactor.planning.bundle_plan import BundlePlan
+    from compactor.planning.bundle_plan import BundlePlan, share_tasks
     from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 
     plan = BundlePlan.parse_durable(body, path.key)
     runner: SparkTaskRunner[MemberTask, UnloggedEnd | None] = SparkTaskRunner(spark)
-    run_bundle(plan, path.bundle.job_run_id, state, runner, SparkEngine(spark).driver_hosts(), SystemClock())
+    engine = SparkEngine(spark)
+    resources = engine.resources()
+    groups = share_tasks(plan, resources.tasks, resources.task_memory_bytes)
+    run_bundle(plan, path.bundle.job_run_id, state, runner, engine.driver_hosts(), SystemClock(), groups=groups)
 
 
 def _run_session(body: bytes, options: argparse.Namespace, state: ObjectStore, spark: SparkContext) -> None:

@@ -13,7 +13,13 @@ from typing import Protocol
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.model.names import counted
-from compactor.planning.bundle_plan import BundleMember, BundlePlan, SmallSession, plan_bundle
+from compactor.planning.bundle_plan import (
+    MEMBERS_OF_A_TASK_MAX,
+    BundleMember,
+    BundlePlan,
+    SmallSession,
+    plan_bundle,
+)
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.read_progress import Commit
 from compactor.planning.session_input import commits_of
@@ -129,13 +135,15 @@ def plan_in_one_task(
     measured = measure_session(spec, lake)
     if not measured.has_work and not session_commits(spec, lake):
         return NothingToDo()
-    is_far = lake.location.root_uri.startswith("s3://")
+    is_far = lake.location.is_remote
     process = ThisProcess(resources.task_memory_bytes, 1, is_far)
     task = in_one_task(measured.size, spec.job_run.max_rows_per_round, process, resources.start_seconds)
     if task.reasons_for_spark:
         return LargeSession(task.reasons_for_spark)
+    part_bytes = resources.task_memory_bytes // MEMBERS_OF_A_TASK_MAX
+    shares_its_task = is_far and task.fits(part_bytes)
     of_a_task = Resources(
-        resources.task_memory_bytes,
+        part_bytes if shares_its_task else resources.task_memory_bytes,
         tasks=1,
         hash_buckets_min=min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN),
         start_seconds=0.0,

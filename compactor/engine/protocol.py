@@ -117,12 +117,21 @@ class Engine(Protocol):
 
 
 class TaskRunner(Protocol[TaskT, ResultT]):
-    """Calls one function for each of many elements, each call in a task of its own, as many at a time as there are
-    cores. For one use. tests/contract/test_task_runner.py holds every implementation to this."""
+    """Calls one function for each of many elements, in tasks, as many at a time as there are cores. For one use.
+    tests/contract/test_task_runner.py holds every implementation to this."""
 
-    def run(self, elements: Sequence[TaskT], function: Callable[[TaskT, bool], ResultT]) -> Mapping[int, LithifyError]:
+    def run(
+        self,
+        elements: Sequence[TaskT],
+        function: Callable[[TaskT, bool], ResultT],
+        groups: Sequence[Sequence[int]] = (),
+    ) -> Mapping[int, LithifyError]:
         """Starts them in order and returns when all have ended. The function gets the element, and whether an earlier
         task may have run it. The function and the elements are pickled.
+
+        groups  positions of elements that share a task, where their calls run side by side in threads: each position
+                once. Without groups each element has a task of its own. If a group's process dies, its elements get
+                tasks of their own
 
         Returns the positions of elements whose task killed its process, each with the error: they are not retried, and
         other elements are not affected. Raises errors that end the engine and errors of the function.

@@ -1,13 +1,15 @@
 """Runs many calls of one function on Spark, each in a task of its own.
 
-One Spark job has a task for each element, and an accumulator returns the results task by task. If a task kills its
-Python worker, Spark gives up the whole job; it is started again without that element.
+One Spark job has a task for each element, or group of elements, and an accumulator returns the results task by task.
+If a task kills its Python worker, Spark gives up the whole job; it is started again without that element. If that was a
+group's task, it is started again with a task for each of its elements.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Generic, TypeVar
 
@@ -21,7 +23,7 @@ ElementT = TypeVar("ElementT")
 ResultT = TypeVar("ResultT")
 
 LOST_MAX = 8
-"""After so many tasks that killed their process, the machines are considered faulty."""
+"""After so many tasks that killed their process, a group's included, the machines are considered faulty."""
 
 _FAILED_TASK = re.compile(r"Task (\d+) in stage \S+ failed")
 
@@ -34,24 +36,33 @@ class SparkTaskRunner(Generic[ElementT, ResultT]):
         self._ended: Accumulator[dict[int, ResultT]] = context.accumulator({}, _ByPlace())
 
     def run(
-        self, elements: Sequence[ElementT], function: Callable[[ElementT, bool], ResultT]
+        self,
+        elements: Sequence[ElementT],
+        function: Callable[[ElementT, bool], ResultT],
+        groups: Sequence[Sequence[int]] = (),
     ) -> Mapping[int, LithifyError]:
         lost: dict[int, LithifyError] = {}
-        left = list(enumerate(elements))
+        left = [list(group) for group in groups or [[number] for number in range(len(elements))]]
+        deaths = 0
         while left:
-            call = partial(_call, function, self._ended, bool(lost))
+            call = partial(_call_all, function, self._ended, bool(deaths))
+            tasks = [[(number, elements[number]) for number in group] for group in left]
             try:
                 with spark_job("the sessions of a bundle", self._context):
-                    self._context.parallelize(left, len(left)).foreach(call)
+                    self._context.parallelize(tasks, len(tasks)).foreach(call)
                 return lost
             except (OutOfMemory, Unavailable) as error:
                 failed = _FAILED_TASK.search(str(error.__cause__))
-                if failed is None or len(lost) == LOST_MAX:
+                if failed is None or deaths == LOST_MAX:
                     raise
-                number, _ = left[int(failed[1])]
-                lost[number] = error
-            done = self._ended.value.keys() | lost.keys()
-            left = [(number, element) for number, element in left if number not in done]
+                deaths += 1
+                suspects = left.pop(int(failed[1]))
+                if len(suspects) == 1:
+                    lost[suspects[0]] = error
+                else:
+                    left = [[number] for number in suspects] + left
+            done = self._ended.value.keys()
+            left = [group for group in ([each for each in group if each not in done] for group in left) if group]
         return lost
 
     def ended(self) -> Mapping[int, ResultT]:
@@ -68,16 +79,18 @@ class _ByPlace(AccumulatorParam[dict[int, ResultT]]):
         return value1 | value2
 
 
-def _call(
+def _call_all(
     function: Callable[[ElementT, bool], ResultT],
     ended: Accumulator[dict[int, ResultT]],
     may_have_run: bool,
-    numbered: tuple[int, ElementT],
+    numbered: Sequence[tuple[int, ElementT]],
 ) -> None:
     _configure_logging()
-    number, element = numbered
     task = TaskContext.get()
-    ended.add({number: function(element, may_have_run or (task is not None and task.attemptNumber() > 0))})
+    is_again = may_have_run or (task is not None and task.attemptNumber() > 0)
+    with ThreadPoolExecutor(len(numbered)) as threads:
+        calls = [(number, threads.submit(function, element, is_again)) for number, element in numbered]
+    ended.add({number: call.result() for number, call in calls})
 
 
 @cache

@@ -121,11 +121,17 @@ class InOneTask:
     seconds            from its beginning to its end, at most
     reasons_for_spark  reasons for a Spark job of its own; none: it may share one
     why                the reason why it may share one, in a sentence
+    in_process_bytes   that it may hold in the task
     """
 
     seconds: float
     reasons_for_spark: tuple[str, ...]
     why: str
+    in_process_bytes: int
+
+    def fits(self, memory_bytes: int) -> bool:
+        """Whether it may share its task, with so much of the memory."""
+        return self.in_process_bytes <= memory_bytes * TARGET_MEMORY_SHARE
 
 
 def in_one_task(
@@ -139,7 +145,8 @@ def in_one_task(
         f"small: {cost.in_process_seconds:.1f} s and {cost.in_process_bytes:,} bytes at most in one task, "
         f"and a Spark takes {start_seconds:.1f} s to start"
     )
-    return InOneTask(cost.in_process_seconds, tuple(cost.reasons_for_spark(process, start_seconds)), why)
+    reasons = tuple(cost.reasons_for_spark(process, start_seconds))
+    return InOneTask(cost.in_process_seconds, reasons, why, cost.in_process_bytes)
 
 
 def _placement(cost: _Cost, reasons: list[str], starts: bool) -> SessionPlacement:

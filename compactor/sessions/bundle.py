@@ -2,17 +2,21 @@
 
     driver                                                   a task, on any machine
     ------                                                   ----------------------
-    members, the longest first --one task each--> run_member: a normal attempt with its session log
+    members, the longest first --one or several a task--> run_member: a normal attempt with its session log
     heartbeat.json of the bundle <--ended members, rows--
 
+Members of a lake on an object store mostly wait for answers, so several share a task and wait side by side, each with
+its part of the task's memory (`share_tasks`).
+
 A failure affects only its own member: its end is in its session log, and the task itself succeeds. If a member kills
-its process, the driver writes its end. The bundle's heartbeat is a hint like a session's: it lists the ended members,
-so that watchers read only their logs.
+its process, the driver writes its end, and others that shared the task get tasks of their own. The bundle's heartbeat
+is a hint like a session's: it lists the ended members, so that watchers read only their logs.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -88,16 +92,19 @@ def run_bundle(
     runner: BundleTaskRunner,
     hosts: tuple[str, str] | None,
     clock: Clock,
+    *,
+    groups: Sequence[Sequence[int]] = (),
 ) -> None:
     """Runs every member, independently of failures of others. Raises errors that end the Spark job itself.
 
-    hosts  by which tasks reach this process, and on which it listens
+    hosts   by which tasks reach this process, and on which it listens
+    groups  members that share a task, by their position in the plan; empty: each has its own
     """
     with listening(*(hosts or ("127.0.0.1", "127.0.0.1")), clock) as listener:
         address = listener.address if listener is not None and hosts is not None else None
         tasks = [MemberTask(member, state.location, address) for member in plan.members]
         with _BundleHeartbeat(plan, BundleFolder(job_run_id, plan.bundle_id), state, runner, listener, clock) as heart:
-            for number, error in runner.run(tasks, run_member).items():
+            for number, error in runner.run(tasks, run_member, groups).items():
                 heart.lost(number, _write_end(plan.members[number], error, state, clock))
 
 

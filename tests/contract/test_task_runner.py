@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -58,6 +59,33 @@ def test_nothing_is_run_for_no_elements(make_runner: MakeRunner) -> None:
 def test_a_task_that_takes_its_process_down_is_not_tried_again_and_harms_no_other(make_runner: MakeRunner) -> None:
     runner = make_runner()
     lost = runner.run([1, 2, 3, 4, 5, 6], partial(_dies_at_three, os.getpid()))
+    assert list(lost) == [2]
+    assert isinstance(lost[2], OutOfMemory)
+    assert runner.ended() == {0: "1", 1: "2", 3: "4", 4: "5", 5: "6"}
+
+
+def test_elements_of_a_group_share_a_process_and_run_side_by_side(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    assert runner.run([10, 11, 12, 13], _meets_others, [[3, 0, 1], [2]]) == {}
+    assert runner.ended() == {0: "3 met", 1: "3 met", 2: "1 met", 3: "3 met"}
+
+
+_ALL_MET = threading.Barrier(3)
+
+
+def _meets_others(element: int, is_again: bool) -> str:
+    """12 is alone, the others wait for each other."""
+    if element == 12:
+        return "1 met"
+    _ALL_MET.wait(30)
+    return "3 met"
+
+
+def test_a_group_whose_process_dies_is_tried_again_one_by_one_and_only_the_killer_is_lost(
+    make_runner: MakeRunner,
+) -> None:
+    runner = make_runner()
+    lost = runner.run([1, 2, 3, 4, 5, 6], partial(_dies_at_three, os.getpid()), [[0, 1, 2], [3, 4, 5]])
     assert list(lost) == [2]
     assert isinstance(lost[2], OutOfMemory)
     assert runner.ended() == {0: "1", 1: "2", 3: "4", 4: "5", 5: "6"}

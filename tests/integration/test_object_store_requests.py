@@ -16,14 +16,19 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Fenced, Invalid
+from compactor.planning.bundle_plan import SmallSession, plan_bundle, share_tasks
 from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec
 from compactor.sessions.attempt import run_attempt
+from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.sessions.session_journal import SessionJournal
 from compactor.storage import opening
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from compactor.storage.paths import JobRunFolder
+from launcher.session_plan import plan_in_one_task
+from tests.fakes.in_process_runner import InProcessTaskRunner
 from tests.proxy import Proxy, Seen, Weather, proxy_before_bucket
 from tests.servers import REGION
 
@@ -291,6 +296,33 @@ def test_small_sessions_wait_for_the_store_side_by_side_and_each_is_told_of_in_i
     assert set(heard) == set(range(1, 9))
     assert depth(proxy) <= 4 * 8  # one after the other they are more than twice as deep
     assert catalog(proxy, "streams").table(TABLE).scan().to_table().num_rows == sum(range(10, 18))
+
+
+def test_members_of_a_bundle_wait_for_the_store_side_by_side_in_one_task(proxy: Proxy) -> None:
+    lake = catalog(proxy, "bundle")
+    streams_table(lake, 6)
+    run = JobRunSpec(
+        job_run_id="run",
+        lake=lake.location,
+        source_table_id=TABLE,
+        destination_compacted_table_id=TABLE,
+        primary_keys=("id",),
+    )
+    resources = Resources(task_memory_bytes=1 << 30, tasks=1)
+    small = [plan_in_one_task(pinned.spec, lake, resources) for pinned in pin_sessions(run, lake)]
+    plan = plan_bundle("bundle", [each for each in small if isinstance(each, SmallSession)], cores=1)
+    groups = share_tasks(plan, 1, resources.task_memory_bytes)
+    assert groups == (tuple(range(6)),)
+    proxy.count_anew()
+    proxy.set_weather(Weather(delay_seconds=0.1))
+    try:
+        runner = InProcessTaskRunner[MemberTask, UnloggedEnd | None]()
+        run_bundle(plan, "run", lake.store, runner, None, SystemClock(), groups=groups)
+    finally:
+        proxy.set_weather(Weather())
+    assert runner.ended() == dict.fromkeys(range(6))
+    assert depth(proxy) <= 4 * 6  # one after the other they are more than twice as deep
+    assert catalog(proxy, "bundle").table(TABLE).scan().to_table().num_rows == sum(range(10, 16))
 
 
 def test_a_bad_stream_among_small_ones_of_a_remote_lake_fails_alone_and_is_named(proxy: Proxy) -> None:
