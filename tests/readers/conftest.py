@@ -47,10 +47,12 @@ ENGINES: Mapping[str, OpenFormat] = MappingProxyType(
         "duckdb": OpenFormat.DELTA,
         "polars": OpenFormat.DELTA,
         "chdb": OpenFormat.DELTA,
+        "sail": OpenFormat.DELTA,
         "pyiceberg": OpenFormat.ICEBERG,
         "duckdb_iceberg": OpenFormat.ICEBERG,
         "polars_iceberg": OpenFormat.ICEBERG,
         "chdb_iceberg": OpenFormat.ICEBERG,
+        "sail_iceberg": OpenFormat.ICEBERG,
     }
 )
 
