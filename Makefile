@@ -93,7 +93,15 @@ format: $(INSTALLED)  ## let ruff lay out the code and mend what it safely can
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
 
-bench: $(INSTALLED) $(MINISTACK)/.installed  ## times against Spark's window query, DuckDB and the floor; writes tests/benchmarks/RESULTS.md
+# Lance is of no use without the environment's PyArrow and NumPy, so it lies in a folder and not in an environment.
+LANCE := .venv-lance
+$(LANCE)/.installed: tests/benchmarks/lance.lock $(INSTALLED)
+	@echo "Installing what tests/benchmarks/lance.lock names into $(LANCE)."
+	@rm -rf $(LANCE)
+	@$(BIN)/python -m pip install -qq --require-hashes --no-deps --target $(LANCE) --requirement tests/benchmarks/lance.lock
+	@touch $@
+
+bench: $(INSTALLED) $(MINISTACK)/.installed $(LANCE)/.installed  ## times against Spark's window query, DuckDB and the floor; writes tests/benchmarks/RESULTS.md
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 sla: $(INSTALLED)  ## how well time and money of sessions are predicted (ARGS="--sessions 150 --spark 12 --seed 1")
@@ -217,7 +225,8 @@ lock: $(INSTALLED)  ## write all locks after a change of pyproject.toml; pins th
 	@$(COMPILE) --group infra --constraints requirements.lock --output-file infra/requirements.lock $(ARGS)
 	@$(COMPILE) --group ministack --output-file tests/ministack.lock $(ARGS)
 	@$(COMPILE) --group readers --output-file tests/readers/requirements.lock $(ARGS)
-	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/requirements.lock; then \
+	@$(COMPILE) --group lance --constraints requirements.lock $(addprefix --no-emit-package ,pyarrow numpy pydantic pydantic-core annotated-types typing-extensions typing-inspection python-dateutil six urllib3) --output-file tests/benchmarks/lance.lock $(ARGS)
+	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/requirements.lock tests/benchmarks/lance.lock; then \
 		echo "A lock must name no index and no path: see the lines above." >&2; exit 1; fi
 
 lock-upgrade:  ## the same, with the newest releases of everything

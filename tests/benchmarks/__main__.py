@@ -29,6 +29,7 @@ from tests.benchmarks.years import measure_years
 SECTIONS = (
     "whole",
     "incremental",
+    "merges",
     "growing",
     "rounds",
     "cores",
@@ -104,7 +105,10 @@ def _run_shape(arena: Arena, section: str, shape: str, deltas: Sequence[tuple[fl
 
 
 def _run_other(arena: Arena, section: str, plot_path: Path, found: _Found) -> None:
-    if section == "growing":
+    if section == "merges":
+        entries = contests.merges(arena)
+        found.add(report.merges_section(entries), goals.goals_of_merges(entries), entries)
+    elif section == "growing":
         entries = contests.growing_table(arena)
         plot.draw(entries, plot_path)
         found.add(report.growing_section(entries, PLOT), goals.goals_of_growing(entries), entries)

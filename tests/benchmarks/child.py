@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.benchmarks.contestant import Answer, Call, Contestant, Task
 
 OURS, SPARK, DUCKDB, DUCKDB_JOIN, FLOOR = "lithify", "Spark window", "DuckDB QUALIFY", "DuckDB semi join", "floor"
+DELTA_LAKE, LANCE = "deltalake MERGE", "Lance merge_insert"
 
 
 def main(name: str, task_file: str) -> None:
@@ -39,8 +41,16 @@ def _start(name: str, task: Task, stack: ExitStack) -> Contestant:
         master = f"local[{task.cores},2]" if task.through_spark else None
         return Ours(task, SparkEngine(stack.enter_context(local_spark("benchmark", master))))
     from tests.benchmarks.competitors import DuckDb, DuckDbSemiJoin, Floor, SparkWindow
+    from tests.benchmarks.peers import DeltaLakeMerge, LanceMerge
 
-    kinds = {SPARK: SparkWindow, DUCKDB: DuckDb, DUCKDB_JOIN: DuckDbSemiJoin, FLOOR: Floor}
+    kinds: dict[str, Callable[[Task], Contestant]] = {
+        SPARK: SparkWindow,
+        DUCKDB: DuckDb,
+        DUCKDB_JOIN: DuckDbSemiJoin,
+        FLOOR: Floor,
+        DELTA_LAKE: DeltaLakeMerge,
+        LANCE: LanceMerge,
+    }
     return kinds[name](task)
 
 

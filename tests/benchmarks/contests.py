@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.benchmarks import data
 from tests.benchmarks.checks import Referee
-from tests.benchmarks.child import DUCKDB, DUCKDB_JOIN, FLOOR, OURS, SPARK
+from tests.benchmarks.child import DELTA_LAKE, DUCKDB, DUCKDB_JOIN, FLOOR, LANCE, OURS, SPARK
 from tests.benchmarks.contestant import Task
 from tests.benchmarks.data import NARROW, Change, Files, Shape, Survivors
 from tests.benchmarks.processes import Lane, Timing, measure
@@ -18,6 +18,8 @@ from tests.benchmarks.spark_events import Steps, steps_of
 EVERYBODY = (OURS, SPARK, DUCKDB, DUCKDB_JOIN, FLOOR)
 DELTAS = tuple((share, clustered) for share in (0.01, 0.05, 0.2) for clustered in (True, False))
 """Of incremental compactions: the share of the table's rows, and whether updates fall on the recent ones."""
+MERGED_SHARES = (0.05, 0.2)
+"""Of a table's rows that a delta has, beside others that merge."""
 TABLE_FACTORS = (1, 2, 4, 16)
 ROUND_FACTORS = (1, 4, 16)
 BUCKET_COUNTS = (1, 2, 8, 32)
@@ -226,6 +228,17 @@ def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]]
         change = Change(int(shape.rows * share), clustered)
         starts = [Start(OURS, shape, change, variant) for variant in _variants(arena, shape, change)]
         entries += arena.enter(*starts, *(Start(name, shape, change) for name in _playing(arena, [DUCKDB])))
+    return entries
+
+
+def merges(arena: Arena) -> list[Entry]:
+    """A delta with updates all over a table that is compacted, beside others that merge it into theirs."""
+    shape = NARROW.scaled(arena.scale)
+    entries = []
+    for share in MERGED_SHARES:
+        change = Change(int(shape.rows * share))
+        starts = [Start(OURS, shape, change, variant) for variant in _variants(arena, shape, change)]
+        entries += arena.enter(*starts, *(Start(name, shape, change) for name in (DELTA_LAKE, LANCE)))
     return entries
 
 

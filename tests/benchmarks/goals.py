@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compactor.model.names import OpenFormat
 from tests.benchmarks.acceptance import INSTRUCTIONS, Acceptance
 from tests.benchmarks.bounded import Bounded
-from tests.benchmarks.child import DUCKDB, FLOOR, OURS, SPARK
+from tests.benchmarks.child import DUCKDB, FLOOR, LANCE, OURS, SPARK
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
 from tests.benchmarks.object_store import DELAYS_MS, INCREMENTAL, LOOKUP, SCAN, STREAMS_OF, WHOLE, FarLake
 from tests.benchmarks.page_trust import PageTrust
@@ -24,6 +24,7 @@ TIMES_SPARK_OF_THE_PAPER = 13.0
 OF_DUCKDB, OF_FLOOR = 1.0, 1.3
 OF_DUCKDB_CLUSTERED, OF_DUCKDB_UNIFORM, INCREMENTAL_SHARE = 0.25, 0.6, 0.05
 OF_HALF_THE_TABLE = 1.15
+OF_LANCE = {0.05: 2.0, 0.2: 1.0}
 STREAMS_SECONDS = {FOLDER: 60.0, S3: 120.0}
 PLACES = {FOLDER: "a folder", S3: "S3"}
 OF_THE_NEAR = {(WHOLE, 30): 1.15, (WHOLE, 100): 1.5, (INCREMENTAL, 30): 1.3, (INCREMENTAL, 100): 2.0}
@@ -107,6 +108,22 @@ def goals_of_incremental(name: str, entries: Sequence[Entry]) -> list[Goal]:
         what = f"{name}: 5 % {ours.change.spread}{kept} / DuckDB QUALIFY on the whole table"
         goals.append(Goal(what, bound, ours.seconds / duck.seconds))
     return goals
+
+
+def goals_of_merges(entries: Sequence[Entry]) -> list[Goal]:
+    """Ours with dead rows kept, against Lance, which keeps them too."""
+    lance = {entry.change: entry.seconds for entry in entries if entry.contestant == LANCE}
+    kept = [entry for entry in entries if entry.variant.max_dead_row_share and entry.change is not None]
+    return [
+        Goal(
+            f"{share:.0%} uniform, dead rows kept / Lance merge_insert",
+            bound,
+            ours.seconds / lance[ours.change],
+        )
+        for ours in kept
+        for share, bound in OF_LANCE.items()
+        if ours.change is not None and abs(ours.change.rows / ours.shape.rows - share) < 1e-3
+    ]
 
 
 def goals_of_growing(entries: Sequence[Entry]) -> list[Goal]:

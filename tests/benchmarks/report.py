@@ -9,7 +9,7 @@ from pathlib import Path
 from compactor.planning.spec import PAGE_CHECK_SHARE, SessionResult
 from tests.benchmarks.acceptance import BEATS_PER_SECOND, Acceptance
 from tests.benchmarks.bounded import Bounded
-from tests.benchmarks.child import DUCKDB, OURS
+from tests.benchmarks.child import DUCKDB, LANCE, OURS
 from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry, Variant
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.goals import Goal
@@ -120,6 +120,34 @@ def incremental_section(name: str, entries: Sequence[Entry]) -> Section:
     text += "DuckDB takes the whole table and the delta. Where dead rows are kept, files with up to "
     text += f"{DEAD_ROW_SHARE:.0%} of them are not rewritten: they are noted in deletion vectors.\n\n"
     return f"Incremental, {name} rows", text + markdown_table(columns, rows) + _steps_table(entries)
+
+
+def merges_section(entries: Sequence[Entry]) -> Section:
+    """A delta merged into a table, by everybody that does it."""
+    rows = []
+    for entry in entries:
+        change = entry.change
+        if change is None:
+            continue
+        lance = next(each for each in entries if each.contestant == LANCE and each.change == change)
+        least, most = entry.timing.range_seconds
+        rows.append(
+            (
+                f"{change.rows / entry.shape.rows:.0%}",
+                f"{entry.contestant}{entry.variant}",
+                f"{entry.seconds:.2f}",
+                f"{least:.2f} - {most:.2f}",
+                f"{entry.seconds / lance.seconds:.2f}",
+                f"{entry.timing.memory.tree / _MIB:,.0f}",
+            )
+        )
+    text = f"A delta, 80 % of it updates all over a table of {entries[0].shape.rows:,} narrow rows in 16 files, on a "
+    text += (
+        "folder. Ours reads the delta's files and chooses the latest row of each key; the others get that from memory, "
+    )
+    text += "and it is not timed. Lance, and ours with dead rows kept, leave the table's files as they are.\n\n"
+    columns = ["delta, of the rows", "who", "s", "least - most, s", "/ Lance", "all processes, MiB"]
+    return "Merged into a table, beside others", text + markdown_table(columns, rows)
 
 
 def bounded_section(measured: Bounded) -> Section:
