@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
-from compactor.model.names import ContentType, SortOrder
+from compactor.model.names import NOT_WRITTEN, ContentType, SortOrder
 from compactor.planning.spec import (
     DEFAULT_SORT_KEYS,
     PAGE_CHECK_SHARE,
@@ -88,6 +91,11 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     """
     if delta_catalog_client is None:
         raise Invalid("delta_catalog_client is missing: pass DeltaCatalog.open('s3://bucket/prefix') or a local one")
+    if isinstance(delta_catalog_client, str | Path):
+        raise Invalid(
+            f"delta_catalog_client is the name {str(delta_catalog_client)!r}: pass "
+            f"DeltaCatalog.open({str(delta_catalog_client)!r})"
+        )
     if not 0 <= wait_seconds < float("inf"):
         raise Invalid(f"wait_seconds is {wait_seconds}: give 0 or more seconds")
     clock = SystemClock()
@@ -102,28 +110,31 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
         "compacted_file_content_type": compacted_file_content_type,
     }
     given = {name for name, value in by_argument.items() if value is not None}
-    run = JobRunSpec(
-        job_run_id=f"compact-{clock.new_id()}",
-        source_table_id=source_table_id,
-        primary_keys=tuple(sorted(primary_keys or ())),
-        sort_keys=tuple(_sort_key(pair) for pair in sort_keys or ()) or DEFAULT_SORT_KEYS,
-        desired_sla=desired_sla,
-        lake=delta_catalog_client.location,
-        destination_compacted_table_id=destination_compacted_table_id or source_table_id,
-        rows_per_primary_key_index_file=rows_per_primary_key_index_file,
-        rows_per_compacted_file=(
-            ROWS_PER_COMPACTED_FILE if rows_per_compacted_file is None else rows_per_compacted_file
-        ),
-        hash_bucket_count=hash_bucket_count,
-        sns_event_topic_arn=sns_event_topic_arn,
-        compacted_file_content_type=_content_type(compacted_file_content_type or ContentType.PARQUET),
-        partitions=None if partitions is None else tuple(dict(each) for each in partitions),
-        max_rows_per_round=max_rows_per_round,
-        tombstone_retention=tombstone_retention,
-        max_dead_row_share=float(max_dead_row_share),
-        own_parquet_pages=own_parquet_pages,
-        page_check_share=float(page_check_share),
-    )
+    try:
+        run = JobRunSpec(
+            job_run_id=f"compact-{clock.new_id()}",
+            source_table_id=source_table_id,
+            primary_keys=tuple(sorted(primary_keys or ())),
+            sort_keys=tuple(_sort_key(pair) for pair in sort_keys or ()) or DEFAULT_SORT_KEYS,
+            desired_sla=desired_sla,
+            lake=delta_catalog_client.location,
+            destination_compacted_table_id=destination_compacted_table_id or source_table_id,
+            rows_per_primary_key_index_file=rows_per_primary_key_index_file,
+            rows_per_compacted_file=(
+                ROWS_PER_COMPACTED_FILE if rows_per_compacted_file is None else rows_per_compacted_file
+            ),
+            hash_bucket_count=hash_bucket_count,
+            sns_event_topic_arn=sns_event_topic_arn,
+            compacted_file_content_type=_content_type(compacted_file_content_type or ContentType.PARQUET),
+            partitions=_partitions(partitions),
+            max_rows_per_round=max_rows_per_round,
+            tombstone_retention=tombstone_retention,
+            max_dead_row_share=max_dead_row_share,
+            own_parquet_pages=own_parquet_pages,
+            page_check_share=page_check_share,
+        )
+    except ValidationError as error:
+        raise Invalid(*_wrong_types(error)) from error
     reasons = violations(run, keys_from_table=primary_keys is None)
     if reasons:
         raise Invalid(*reasons)
@@ -138,11 +149,27 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
     return run_here(run, lake, clock, engine, progress, wait_seconds)
 
 
+def _partitions(given: Sequence[Mapping[str, str]] | None) -> tuple[dict[str, str], ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, str | Mapping) or not all(isinstance(each, Mapping) for each in given):
+        raise Invalid(f"partitions is {given!r}: pass a list of dicts, each with a text by partition key")
+    return tuple(dict(each) for each in given)
+
+
+def _wrong_types(error: ValidationError) -> list[str]:
+    """A sentence for each argument whose type is another than `compact()` takes."""
+    return [
+        f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg'].replace('Input should', 'it must')}"
+        for each in error.errors(include_url=False)
+    ]
+
+
 def _sort_key(pair: tuple[str, str]) -> SortKey:
     try:
         column, order = pair
         return SortKey(column=column, order=SortOrder(order))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise Invalid(f"sort key {pair!r} is no (column, order) pair: order is 'ascending' or 'descending'") from error
 
 
@@ -150,5 +177,5 @@ def _content_type(name: str) -> ContentType:
     try:
         return ContentType(name)
     except ValueError as error:
-        known = ", ".join(ContentType)
+        known = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
         raise Invalid(f"compacted_file_content_type {name!r} is none of {known}") from error

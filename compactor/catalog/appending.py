@@ -43,6 +43,8 @@ class DeltaRequest:
     stream_version: int | None
 
     def __post_init__(self) -> None:
+        if self.position is not None and not isinstance(self.position, int):
+            raise Invalid(f"position is {self.position!r}: give a whole number")
         if self.position is not None and not POSITION_MIN <= self.position <= POSITION_MAX:
             raise Invalid(f"position {self.position} does not fit into 64 bits: use {POSITION_MIN} to {POSITION_MAX}")
         if not self.delta_id:

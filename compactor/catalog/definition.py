@@ -95,7 +95,10 @@ def define_table(
     if isinstance(partition_keys, str):
         reasons.append(f"partition_keys is the text {partition_keys!r}: give a list of names")
     else:
-        reasons += [f"partition key {key!r} has no name" for key in partition_keys if not key]
+        reasons += [
+            f"partition key {key!r} is no text: give a list of names" for key in partition_keys if type(key) is not str
+        ]
+        reasons += [f"partition key {key!r} has no name" for key in partition_keys if key == ""]
         reasons += [f"partition key {key!r} is named twice" for key in _repeated(partition_keys)]
     if schema is not None:
         reasons += [f"column {name!r} is in the schema twice" for name in _repeated(schema.names)]
