@@ -109,7 +109,7 @@ def status(
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show job runs, or one with its sessions."""
+    """Show job runs, or one with its sessions. `lithify table show TABLE` shows who else is at work on a table."""
     dependencies = dependencies_of(context)
     records = open_job_runs(dependencies, state, s3_endpoint_url, region)
     if job_run_id is not None:

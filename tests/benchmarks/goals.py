@@ -33,7 +33,7 @@ SECONDS_FAR = {(STREAMS_OF, 30): 0.15, (SCAN, 30): 0.35, (LOOKUP, 30): 0.15}
 ACCEPTED_PER_SECOND, MEMORY_GROWTH = 10.0, 1.1
 SESSION_REQUESTS, IN_SEQUENCE = 30.0, 12.0
 PLAN_SECONDS, WIDE_SECONDS, WIDE_REQUESTS = 2.0, 60.0, 200.0
-LOAD_SECONDS, LOAD_BYTES, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50e6, 1.2, 5.0
+LOAD_SECONDS, LOAD_MB, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50.0, 1.2, 5.0
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
 PUBLISH_MS, PUBLISH_P95_MS, OF_UNPUBLISHED, BITMAP_MS = 50.0, 100.0, 1.03, 20.0
 PUBLISH_REQUESTS = {OpenFormat.DELTA: 6.0, OpenFormat.ICEBERG: 10.0}
@@ -204,7 +204,7 @@ def goals_of_years(found: Years) -> list[Goal]:
         goals.append(Goal("the same, requests", WIDE_REQUESTS, wide.requests))
     if load.deltas == DELTAS:
         goals.append(Goal(f"load of a stream after {load.deltas:,} deltas, s", LOAD_SECONDS, load.seconds))
-        goals.append(Goal("the same, bytes of memory", LOAD_BYTES, load.grown_bytes))
+        goals.append(Goal("the same, MB of memory", LOAD_MB, load.grown_bytes / 1e6))
     if appends.at == APPENDS:
         ratio = appends.last_seconds / appends.first_seconds
         goals.append(Goal(f"append at the {appends.at:,}th delta / at the 1,000th", OF_THE_FIRST_APPEND, ratio))
