@@ -146,10 +146,12 @@ def register_files(
     files, schemas = [], []
     for number, uri in enumerate(uris, start=1):
         content_type = _content_type(uri, fallback)
-        content.update(f"{uri}\0{content_type}\0{_fingerprint(location, uri)}\0".encode())
+        version = _version(location, uri)
+        content.update(f"{uri}\0{content_type}\0{version.fingerprint}\0".encode())
         measured = measure(location, TabularFile(uri, content_type), declared)
         check_schema(measured.schema, uri, declared, table_id)
-        files.append(data_file(number, uri, content_type, measured, private_columns))
+        file = data_file(number, uri, content_type, measured, private_columns)
+        files.append(file.model_copy(update={"etag": version.etag}))
         schemas.append((uri, measured.schema))
     return DeltaFiles(tuple(files), f"files:sha256:{content.hexdigest()}", tuple(schemas))
 
@@ -201,6 +203,7 @@ def data_file(
         footer=measured.footer,
         row_groups=measured.row_groups,
         schema_fingerprint=None if content_type.is_text else fingerprint_schema(measured.schema),
+        crc32=measured.crc32,
     )
 
 
@@ -217,8 +220,19 @@ def _content_type(uri: str, fallback: ContentType) -> ContentType:
         return fallback
 
 
-def _fingerprint(location: StoreLocation, uri: str) -> str:
-    """Size and time of the file, which change when it is written again."""
+@dataclass(frozen=True)
+class _Version:
+    """Which bytes a registered file has.
+
+    fingerprint  its size and time, which change when it is written again
+    etag         of an object, where its store has ETags
+    """
+
+    fingerprint: str
+    etag: str | None = None
+
+
+def _version(location: StoreLocation, uri: str) -> _Version:
     path = local_path(uri)
     if path is None:
         # Discard the cached size and time: the object may have been replaced.
@@ -226,10 +240,10 @@ def _fingerprint(location: StoreLocation, uri: str) -> str:
             tail = open_tail(range_reader(location), uri, refresh=True)
         except Corrupt as error:
             raise Invalid(f"{uri} does not exist: give the URI or path of a data file") from error
-        return f"{tail.size_bytes} {tail.modified_at_ms * 1_000_000}"
+        return _Version(f"{tail.size_bytes} {tail.modified_at_ms * 1_000_000}", tail.version)
     with reading(uri, "a data file"):
         found = fs.LocalFileSystem().get_file_info(path)
     if found.type != fs.FileType.File:
         reason = "is a folder" if found.type == fs.FileType.Directory else "does not exist"
         raise Invalid(f"{uri} {reason}: give the URI or path of a data file")
-    return f"{found.size} {found.mtime_ns}"
+    return _Version(f"{found.size} {found.mtime_ns}")

@@ -119,9 +119,7 @@ class StreamSchemas:
             return None
         # The compaction reports a missing or damaged file. It must not block the appends of other writers.
         with suppress(Invalid, Corrupt):
-            return self._keep(
-                uri, read_schema(stream.location, TabularFile(uri, file.content_type, file.size_bytes), self._declared)
-            )
+            return self._keep(uri, read_schema(stream.location, TabularFile.of(uri, file), self._declared))
         return None
 
     def _keep(self, uri: str, schema: pa.Schema) -> pa.Schema:

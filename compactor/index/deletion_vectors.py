@@ -24,7 +24,7 @@ def read_dead_rows(location: StoreLocation, vector: DeletionVector) -> npt.NDArr
     """The dead rows of a file, ascending. Raises `Corrupt` if the vector differs from the log's statement."""
     uri = f"{location.root_uri}/{vector.path}"
     try:
-        table = read_table(location, TabularFile(uri, ContentType.FEATHER, vector.size_bytes))
+        table = read_table(location, TabularFile(uri, ContentType.FEATHER, vector.size_bytes, crc32=vector.crc32))
     except Invalid as error:
         raise Corrupt(str(error)) from error
     if table.schema.names != _SCHEMA.names or table.num_rows != vector.rows:
@@ -40,5 +40,11 @@ def write_dead_rows(
     column = pa.array(dead_rows.astype(np.uint64))
     with TabularWriter.open(location, f"{location.root_uri}/{path.key}", ContentType.FEATHER, _SCHEMA) as writer:
         writer.write(pa.Table.from_arrays([column], schema=_SCHEMA))
-        size_bytes = writer.close().size_bytes
-    return DeletionVector(file_number=path.file_number, path=path.key, rows=len(dead_rows), size_bytes=size_bytes)
+        measured = writer.close()
+    return DeletionVector(
+        file_number=path.file_number,
+        path=path.key,
+        rows=len(dead_rows),
+        size_bytes=measured.size_bytes,
+        crc32=measured.crc32,
+    )

@@ -26,7 +26,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt
 from compactor.model.names import counted
 from compactor.schemas.text import parse_schema
-from compactor.tabular import TabularFile, read_batches, written_here
+from compactor.tabular import TabularFile, check_bytes, read_batches, written_here
 
 PROBLEMS_SHOWN_MAX = 20
 
@@ -126,8 +126,9 @@ def _audit_file(
 def _digests_in(stream: PartitionStream, compacted: CompactedStream, file_number: int) -> Digests:
     file = compacted.files[file_number]
     pieces: list[npt.NDArray[np.uint32]] = [np.empty((0, 5), np.uint32)]
-    source = TabularFile(stream.uri_of(file.path), file.content_type, file.size_bytes)
+    source = TabularFile.of(stream.uri_of(file.path), file)
     schema = parse_schema(compacted.last_round.compacted_schema)
+    check_bytes(stream.location, source)
     with written_here():
         # An audit must not depend on this package's own reading of pages.
         for batch in read_batches(stream.location, source, compacted.primary_keys, schema, own_pages=False):

@@ -42,6 +42,8 @@ class DataFile(Document):
     footer, row_groups  of Parquet; None and empty: not recorded
     schema_fingerprint  files of one content type with equal fingerprints have the same columns; None: not recorded, or
                         the file has no types of its own
+    crc32               of the file's bytes; None: not recorded, as for files that were registered
+    etag                of a file that was registered in an object store, as the store gives it; None: not recorded
     """
 
     file_number: int = Field(ge=1)
@@ -53,6 +55,8 @@ class DataFile(Document):
     footer: FooterRange | None = None
     row_groups: tuple[RowGroupSize, ...] = ()
     schema_fingerprint: str | None = None
+    crc32: int | None = Field(default=None, ge=0)
+    etag: str | None = None
 
 
 class IndexPointers(Document):
@@ -98,10 +102,12 @@ class IndexFile(Document):
 class DeletionVector(Document):
     """Which rows of a live compacted file are dead: an Arrow IPC file of their row indices, ascending.
 
-    rows  how many rows of the file are dead
+    rows   how many rows of the file are dead
+    crc32  of the vector's bytes; None: not recorded
     """
 
     file_number: int = Field(ge=1)
     path: str
     rows: int = Field(ge=1)
     size_bytes: int = Field(ge=0)
+    crc32: int | None = Field(default=None, ge=0)

@@ -153,7 +153,7 @@ def _compacted_sources(
     return tuple(
         CompactedSource(
             ordinal=ordinal,
-            file=TabularFile(destination.uri_of(file.path), file.content_type, file.size_bytes),
+            file=TabularFile.of(destination.uri_of(file.path), file),
             rows=file.rows,
             size_bytes=file.size_bytes,
             file_number=file.file_number,
@@ -168,7 +168,7 @@ def _delta_sources(session: SessionInput, files: Sequence[DeltaFileRef], first_o
     return tuple(
         DeltaSource(
             ordinal=ordinal,
-            file=TabularFile(ref.uri, ref.file.content_type, ref.file.size_bytes),
+            file=TabularFile.of(ref.uri, ref.file),
             rows=ref.file.rows,
             size_bytes=ref.file.size_bytes,
             position=ref.position,

@@ -301,7 +301,7 @@ def _schemas_of(
     """One footer is read of all files that the log says to have the same columns, unless these are known."""
 
     def read(ref: DeltaFileRef) -> pa.Schema:
-        return schema_of(location, TabularFile(ref.uri, ref.file.content_type, ref.file.size_bytes), declared)
+        return schema_of(location, TabularFile.of(ref.uri, ref.file), declared)
 
     def report_read(schema: pa.Schema) -> pa.Schema:
         report.read_one()

@@ -77,7 +77,7 @@ def lookup(
 
 
 def _source(stream: PartitionStream, file: DataFile) -> TabularFile:
-    return TabularFile(stream.uri_of(file.path), file.content_type, file.size_bytes)
+    return TabularFile.of(stream.uri_of(file.path), file)
 
 
 def _likely_files(compacted: CompactedStream, key: Mapping[str, KeyValue]) -> list[DataFile]:

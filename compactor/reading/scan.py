@@ -188,7 +188,7 @@ class Scan:
 
 
 def _file_of(scanned: ScanFile) -> TabularFile:
-    return TabularFile(scanned.uri, scanned.file.content_type, scanned.file.size_bytes)
+    return TabularFile.of(scanned.uri, scanned.file)
 
 
 def open_scan(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from compactor.tabular.files import (
     begin_ends,
+    check_bytes,
     each_begun,
     infer_content_type,
     measure,
@@ -43,6 +44,7 @@ __all__ = [
     "TabularFile",
     "TabularWriter",
     "begin_ends",
+    "check_bytes",
     "check_row_group",
     "dictionary_columns_of",
     "each_begun",

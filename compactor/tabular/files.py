@@ -13,8 +13,9 @@ from functools import partial
 from types import MappingProxyType
 
 import pyarrow as pa
+from isal import isal_zlib
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import ContentType
 from compactor.schemas.cast import plain_table
 from compactor.schemas.unify import plain_schema, refuse_repeated_columns
@@ -25,7 +26,7 @@ from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularF
 from compactor.tabular.ipc import Ipc
 from compactor.tabular.orc import Orc
 from compactor.tabular.parquet import Parquet, begin_parquet
-from compactor.tabular.remote_file import open_tail
+from compactor.tabular.remote_file import check_crc32, open_tail
 from compactor.tabular.text import Csv, JsonLines
 
 _SUFFIXES: Mapping[str, ContentType] = MappingProxyType(
@@ -94,7 +95,10 @@ def read_table(
             for an ORC file, which may store a column with another type
     """
     with reading(file.uri, file.content_type):
-        return plain_table(_format(file).read_table(_source(location, file), columns, schema))
+        source = _source(location, file)
+        if _is_read_whole(file, columns):
+            source = replace(source, body=_whole(source))
+        return plain_table(_format(file).read_table(source, columns, schema))
 
 
 def read_batches(
@@ -111,12 +115,50 @@ def read_batches(
     is_for_arrow = file.content_type is ContentType.PARQUET and not own_pages
     reader: TabularFormat = Parquet(own_pages=False) if is_for_arrow else _format(file)
     with reading(file.uri, file.content_type):
-        for batch in reader.read_batches(_source(location, file), columns, schema):
+        source = _source(location, file)
+        if _is_read_whole(file, columns) and not source.is_remote:
+            source = replace(source, body=_whole(source))
+        for batch in reader.read_batches(source, columns, schema):
             held = batch.schema
             if plain_schema(held) is held:
                 yield batch
             else:
                 yield from plain_table(pa.Table.from_batches([batch])).to_batches()
+
+
+def check_bytes(location: StoreLocation, file: TabularFile) -> None:
+    """Reads all bytes of a file whose checksum the log has, in pieces. Raises `Corrupt` if it has another one."""
+    if file.crc32 is None:
+        return
+    found = 0
+    with reading(file.uri, file.content_type), _source(location, file).open() as opened:
+        while piece := opened.read(REQUEST_BYTES_MAX):
+            found = isal_zlib.crc32(piece, found)
+    if found != file.crc32:
+        raise Corrupt(f"{file.uri} is damaged: its CRC-32 is {found:08x}, but the log says {file.crc32:08x}")
+
+
+def _is_read_whole(file: TabularFile, columns: Sequence[str] | None) -> bool:
+    """Whether all bytes will be read, and are compared with the log. Pages of Parquet have checksums of their own."""
+    is_whole = columns is None or file.content_type.is_text
+    return is_whole and file.crc32 is not None and file.content_type is not ContentType.PARQUET
+
+
+def _whole(source: Source) -> pa.Buffer:
+    """All bytes, which are those that the log means."""
+    if source.is_remote:
+        with source.open() as opened:
+            body = opened.read_buffer()
+    else:
+        body = _mapped(source.path)
+    if source.file.crc32 is not None:
+        check_crc32(source.file.uri, body, source.file.crc32)
+    return body
+
+
+def _mapped(path: str) -> pa.Buffer:
+    with pa.memory_map(path) as opened:
+        return opened.read_buffer()
 
 
 def each_begun(
@@ -153,7 +195,7 @@ def _begin_soon(source: Source, columns: Sequence[str] | None, room_bytes: int) 
 
 def _begin(source: Source, reader: RangeReader, columns: Sequence[str] | None) -> None:
     file = source.file
-    tail = open_tail(reader, file.uri, file.size_bytes)
+    tail = open_tail(reader, file.uri, file.size_bytes, etag=file.etag, crc32=file.crc32)
     if tail.size_bytes == len(tail.data):
         return
     if file.content_type is ContentType.PARQUET:

@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import fs
 
-from compactor.model.files import ColumnStats, FooterRange, RowGroupSize
+from compactor.model.files import ColumnStats, DataFile, FooterRange, RowGroupSize
 from compactor.model.names import ContentType
 from compactor.schemas.unify import refuse_repeated_columns
 from compactor.storage.location import StoreLocation
@@ -23,12 +23,20 @@ from compactor.tabular.remote_file import RemoteFile
 class TabularFile:
     """A file to read: its URI, `s3://bucket/key` or `file:///path`, and its format.
 
-    size_bytes  from the log; a remote file of another size is `Corrupt`. None: not known
+    size_bytes, etag  from the log; a remote file with another one is `Corrupt`. None: not known
+    crc32             from the log; a file that is read whole and has another one is `Corrupt`. None: not known
     """
 
     uri: str
     content_type: ContentType
     size_bytes: int | None = None
+    etag: str | None = None
+    crc32: int | None = None
+
+    @classmethod
+    def of(cls, uri: str, file: DataFile) -> TabularFile:
+        """A file of the log."""
+        return cls(uri, file.content_type, file.size_bytes, file.etag, file.crc32)
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class FileMeasure:
 
     columns  by top-level column name; a column without statistics may be absent
     footer, row_groups  of Parquet
+    crc32    of a file that was written here
     """
 
     rows: int
@@ -45,6 +54,7 @@ class FileMeasure:
     columns: Mapping[str, ColumnStats] = field(default_factory=dict)
     footer: FooterRange | None = None
     row_groups: tuple[RowGroupSize, ...] = ()
+    crc32: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,11 +72,15 @@ class FileOutline:
 
 @dataclass(frozen=True)
 class Source:
-    """An existing file: on this machine, at `path`, or remote, read by `reader`. Not sent to other processes."""
+    """An existing file: on this machine, at `path`, or remote, read by `reader`. Not sent to other processes.
+
+    body  its bytes, where these were read already
+    """
 
     file: TabularFile
     path: str
     reader: RangeReader | None = None
+    body: pa.Buffer | None = None
 
     @classmethod
     def of(cls, location: StoreLocation, file: TabularFile) -> Source:
@@ -76,6 +90,8 @@ class Source:
 
     def open(self) -> pa.NativeFile:
         """The bytes, with random access."""
+        if self.body is not None:
+            return pa.BufferReader(self.body)
         remote = self.open_remote()
         if remote is None:
             return fs.LocalFileSystem().open_input_file(self.path)
@@ -83,7 +99,10 @@ class Source:
 
     def open_remote(self) -> RemoteFile | None:
         """The file object of a remote file, for readers that request ranges themselves; None: the file is local."""
-        return None if self.reader is None else RemoteFile(self.reader, self.file.uri, self.file.size_bytes)
+        if self.reader is None:
+            return None
+        file = self.file
+        return RemoteFile(self.reader, file.uri, file.size_bytes, etag=file.etag, crc32=file.crc32)
 
     @property
     def is_remote(self) -> bool:

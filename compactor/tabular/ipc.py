@@ -64,7 +64,8 @@ class Ipc:
 
 @contextmanager
 def _open(source: Source) -> Iterator[pa.NativeFile]:
-    opened = source.open() if source.is_remote else pa.memory_map(source.path)
+    is_mapped = not source.is_remote and source.body is None
+    opened = pa.memory_map(source.path) if is_mapped else source.open()
     with opened:
         yield opened
 

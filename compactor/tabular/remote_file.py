@@ -10,6 +10,9 @@ import io
 import threading
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+from isal import isal_zlib
+
 from compactor.model.errors import Corrupt, LithifyError
 from compactor.storage.ranges import REQUEST_BYTES_MAX, RangeReader, Span, Tail
 
@@ -24,12 +27,20 @@ _failures = threading.local()
 class RemoteFile(io.RawIOBase):
     """The file object behind a `pa.PythonFile`. Used by one thread at a time."""
 
-    def __init__(self, reader: RangeReader, uri: str, size_bytes: int | None = None) -> None:
-        """`size_bytes`: from the log. Raises `Corrupt` if the object has another size."""
+    def __init__(
+        self,
+        reader: RangeReader,
+        uri: str,
+        size_bytes: int | None = None,
+        *,
+        etag: str | None = None,
+        crc32: int | None = None,
+    ) -> None:
+        """`size_bytes`, `etag`, `crc32`: from the log. Raises `Corrupt` if the object has others, see `open_tail`."""
         super().__init__()
         self.uri = uri
         self._reader = reader
-        self._tail = open_tail(reader, uri, size_bytes)
+        self._tail = open_tail(reader, uri, size_bytes, etag=etag, crc32=crc32)
         self._held: list[tuple[Span, memoryview]] = []
         self._block: tuple[Span, memoryview] | None = None
         self._position = 0
@@ -132,11 +143,50 @@ class RemoteFile(io.RawIOBase):
             raise
 
 
-def open_tail(reader: RangeReader, uri: str, size_bytes: int | None = None, *, refresh: bool = False) -> Tail:
-    """The end of a file, or all of a small one. Raises `Corrupt` if the log has another size.
+def open_tail(
+    reader: RangeReader,
+    uri: str,
+    size_bytes: int | None = None,
+    *,
+    etag: str | None = None,
+    crc32: int | None = None,
+    refresh: bool = False,
+) -> Tail:
+    """The end of a file, or all of a small one. Raises `Corrupt` if the log has another size, another ETag where the
+    store has one, or another CRC-32 of a file that was read whole.
 
     refresh  read again, since the file may have been replaced
     """
+    tail = _tail(reader, uri, size_bytes, refresh=refresh)
+    try:
+        _check_tail(tail, uri, etag, crc32)
+    except Corrupt:
+        if refresh:
+            raise
+        # The end may have been kept from a time before the file was replaced and appended again.
+        tail = _tail(reader, uri, size_bytes, refresh=True)
+        _check_tail(tail, uri, etag, crc32)
+    return tail
+
+
+def _check_tail(tail: Tail, uri: str, etag: str | None, crc32: int | None) -> None:
+    if etag is not None and tail.version is not None and tail.version != etag:
+        raise Corrupt(
+            f"{uri} was replaced after it was appended: its ETag is {tail.version}, but the log says {etag}; retract "
+            "that delta, and append the file as it is now"
+        )
+    if crc32 is not None and len(tail.data) == tail.size_bytes:
+        check_crc32(uri, tail.data, crc32)
+
+
+def check_crc32(uri: str, body: memoryview | pa.Buffer, crc32: int) -> None:
+    """Raises `Corrupt` if these are not the bytes that the log means."""
+    found = isal_zlib.crc32(body)
+    if found != crc32:
+        raise Corrupt(f"{uri} is damaged: its CRC-32 is {found:08x}, but the log says {crc32:08x}")
+
+
+def _tail(reader: RangeReader, uri: str, size_bytes: int | None, *, refresh: bool) -> Tail:
     if size_bytes is not None and size_bytes <= WHOLE_BYTES_MAX:
         tail = reader.tail(uri, size_bytes=size_bytes, length=max(size_bytes, 1), refresh=refresh)
     else:

@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 
 import pyarrow as pa
@@ -43,20 +43,11 @@ def open_text(source: Source) -> Iterator[pa.NativeFile]:
             yield text
 
 
-@dataclass(frozen=True)
-class _Beginning(Source):
-    """The first two blocks of a text, uncompressed: the first one's last row ends in the second one."""
-
-    text: bytes = b""
-
-    def open(self) -> pa.NativeFile:
-        return pa.BufferReader(self.text)
-
-
-def _beginning(source: Source) -> _Beginning:
-    """Read by itself, because PyArrow's parser reads many blocks ahead."""
+def _beginning(source: Source) -> Source:
+    """The first two blocks of a text, uncompressed: the first one's last row ends in the second one. Read by itself,
+    because PyArrow's parser reads many blocks ahead."""
     with open_text(source) as text:
-        return _Beginning(source.file, source.path, source.reader, text.read(2 * BLOCK_BYTES))
+        return replace(source, body=text.read_buffer(2 * BLOCK_BYTES))
 
 
 # ------------------------------------------------------------------------------------------------ CSV and TSV
@@ -129,7 +120,7 @@ class Csv:
         kinds = {field.name: declared.get(field.name, field.type) for field in header}
         # A column of one block may not fit its declared type: the session reports that after reading the whole file.
         block = self._first_block(start, header)
-        whole = len(declared) == len(header) or len(start.text) <= BLOCK_BYTES
+        whole = len(declared) == len(header) or start.open().size() <= BLOCK_BYTES
         return FileOutline(pa.schema(list(kinds.items())), _row_bytes(block), whole)
 
     def _first_block(self, source: Source, header: pa.Schema) -> pa.RecordBatch | None:

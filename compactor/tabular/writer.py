@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -123,10 +124,11 @@ class TabularWriter:
             self.abort()
             raise
         if footer is not None:
-            self._measure = parquet_measure(footer, self._stored, size_bytes)
+            measure = parquet_measure(footer, self._stored, size_bytes)
         else:
             columns = self._stats.column_stats() if self._stats is not None else {}
-            self._measure = FileMeasure(self._rows, size_bytes, self._stored, columns)
+            measure = FileMeasure(self._rows, size_bytes, self._stored, columns)
+        self._measure = replace(measure, crc32=self._target.crc32)
         return self._measure
 
     def abort(self) -> None:

@@ -84,7 +84,7 @@ def _schemas(
         uri = stream.uri_of(file.path) if file is not None else ""
         if file is not None and may_read(uri) and file.schema_fingerprint not in known:
             known |= {file.schema_fingerprint} - {None}
-            yield uri, read_schema(stream.location, TabularFile(uri, file.content_type, file.size_bytes), table.schema)
+            yield uri, read_schema(stream.location, TabularFile.of(uri, file), table.schema)
 
 
 def _newest_upserted_file(active: SourceStream) -> DataFile | None:

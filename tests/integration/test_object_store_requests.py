@@ -256,6 +256,41 @@ def test_a_registered_file_that_has_changed_since_its_append_is_corrupt_and_name
         compact(catalog(proxy, prefix))
 
 
+@pytest.mark.parametrize("in_another_process", [True, False])
+@pytest.mark.parametrize("rows", [1_000, 200_000], ids=["read by one request", "read in parts"])
+def test_a_registered_file_that_was_replaced_by_one_of_the_same_size_is_corrupt_and_named(
+    proxy: Proxy, in_another_process: bool, rows: int
+) -> None:
+    import boto3
+
+    s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
+    prefix = f"same-size-{rows}-{in_another_process}"
+    bodies = []
+    for status in ("given", "other"):
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows_of(np.arange(rows), status), sink)
+        bodies.append(sink.getvalue().to_pybytes())
+    assert len(bodies[0]) == len(bodies[1])
+    s3.put_object(Bucket="far", Key=f"{prefix}/x.parquet", Body=bodies[0])
+    proxy.count_anew()
+    delta = catalog(proxy, prefix).create_table(TABLE, []).append({}, [f"s3://far/{prefix}/x.parquet"])
+    assert "HEAD" not in requests_by_operation(proxy)
+    assert delta.files[0].etag == s3.head_object(Bucket="far", Key=f"{prefix}/x.parquet")["ETag"]
+    s3.put_object(Bucket="far", Key=f"{prefix}/x.parquet", Body=bodies[1])
+    if in_another_process:
+        opening._range_reader.cache_clear()
+    what = "replaced after it was appended|changed while it was read"
+    if not in_another_process and rows == 1_000:
+        compact(catalog(proxy, prefix))  # of a small file this process has all bytes, as they were appended
+        assert set(catalog(proxy, prefix).table(TABLE).scan().to_table().column("status").to_pylist()) == {"given"}
+        return
+    with pytest.raises(Corrupt, match=rf"s3://far/{prefix}/x\.parquet (was|has) ({what})"):
+        compact(catalog(proxy, prefix))
+    s3.put_object(Bucket="far", Key=f"{prefix}/x.parquet", Body=bodies[0])
+    compact(catalog(proxy, prefix))
+    assert catalog(proxy, prefix).table(TABLE).scan().to_table().num_rows == rows
+
+
 def test_a_file_that_is_registered_again_after_it_was_written_anew_is_measured_anew(proxy: Proxy) -> None:
     import boto3
 
