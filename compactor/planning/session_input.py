@@ -147,7 +147,8 @@ def read_session_input(
         if not only_reads:
             _check_open(destination_table, run, (declared, before, *schemas), _real_columns(sort_keys))
         declared, before = (None if each is None else open_schema(each) for each in (declared, before))
-    grown = tuple(open_schema(each) for each in schemas) if is_open else schemas
+    opened = {each: open_schema(each) if is_open else each for each in dict.fromkeys(schemas)}  # few, of many files
+    grown = tuple(opened[each] for each in schemas)
     schema = _grow_schema(declared, before, pending, grown, keys)
     _check_keys(schema, pending, schemas, key_columns, sort_keys)
     stored_schema(schema, run.compacted_file_content_type)
@@ -191,7 +192,8 @@ def _check_open(table: Table, run: JobRunSpec, schemas: Sequence[pa.Schema | Non
     """Raises `Invalid`, with every reason, if the rows cannot be published exactly."""
     publish = table.properties.publish
     open_table = OpenTable(table.partition_keys, run.primary_keys, sorted_by, OpenFormat.DELTA in publish)
-    found = [reason for schema in schemas if schema is not None for reason in reasons_against(schema, open_table)]
+    distinct = [schema for schema in dict.fromkeys(schemas) if schema is not None]
+    found = [reason for schema in distinct for reason in reasons_against(schema, open_table)]
     reasons = [*dict.fromkeys(found), *reasons_against_place(run.lake, table.table_id)]
     if run.compacted_file_content_type is not ContentType.PARQUET:
         reasons.append(f"compacted_file_content_type is {run.compacted_file_content_type}: published files are parquet")
