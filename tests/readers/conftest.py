@@ -28,15 +28,19 @@ class Engine:
 
     def read(self, table: str) -> pa.Table:
         """All rows of the table at a path or a URI."""
+        return self.run(f"read_{self.name}.py", table)
+
+    def run(self, program: str, *arguments: str) -> pa.Table:
+        """What one of the programs beside this file reads."""
         ran = subprocess.run(
-            [PYTHON, HERE / f"read_{self.name}.py", table],
+            [PYTHON, HERE / program, *arguments],
             cwd="/",  # ClickHouse reads only files below the folder that it runs in
             env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **self.environment},
             capture_output=True,
             check=False,
         )
         if ran.returncode:
-            raise AssertionError(f"{self.name} cannot read {table}: {ran.stderr.decode()[-2_000:]}")
+            raise AssertionError(f"{self.name} cannot read {arguments}: {ran.stderr.decode()[-2_000:]}")
         with pa.ipc.open_stream(ran.stdout) as stream:
             return stream.read_all()
 
