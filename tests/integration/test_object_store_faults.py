@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,11 @@ import pytest
 import compactor
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
+from compactor.model.errors import Unavailable
+from compactor.sessions.progress import SessionProgress
+from compactor.storage import opening
+from compactor.storage.aws import s3
+from compactor.storage.aws.limits import RequestLimits
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from tests.proxy import Proxy, Weather, proxy_before_bucket
@@ -31,7 +37,7 @@ def proxy() -> Iterator[Proxy]:
 @pytest.fixture
 def fair_afterwards(proxy: Proxy) -> Iterator[None]:
     yield
-    proxy.set_weather(Weather())
+    proxy.set_weather(Weather(), "s3")
 
 
 def catalog(proxy: Proxy, prefix: str) -> DeltaCatalog:
@@ -80,3 +86,73 @@ def test_a_compaction_and_a_scan_end_right_in_spite_of(proxy: Proxy, fault: str)
 
     if FAULTS[fault].harm != "none":
         assert sum(proxy.harmed.values()) >= 3
+
+
+IMPATIENT = RequestLimits(
+    connect_seconds=1.0, answer_seconds=1.0, bytes_per_second_min=16 * 1024 * 1024, tries_max=2, repeat_seconds_max=1.0
+)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Requests of this process have short limits: with those of every day the end of a silence takes two minutes."""
+
+    @lru_cache
+    def clients(_process_id: int, endpoint_url: str | None, region: str | None) -> s3.S3Clients:
+        return s3.S3Clients.open(endpoint_url, region, IMPATIENT)
+
+    monkeypatch.setattr(s3, "_clients_of_process", clients)
+    opening._range_reader.cache_clear()
+    yield
+    opening._range_reader.cache_clear()
+
+
+LASTING = {
+    "silence from a request on": Weather("silence", every=15, burst=15),
+    "a byte a second": Weather(bytes_per_second=1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fair_afterwards", "impatient")
+@pytest.mark.parametrize("fault", LASTING)
+def test_a_compaction_in_lasting_trouble_is_unavailable_and_the_next_one_ends_right(proxy: Proxy, fault: str) -> None:
+    """That it ends at all, while the trouble lasts, shows its limits."""
+    prefix = fault.replace(" ", "-")
+    written(proxy, prefix)
+    proxy.set_weather(LASTING[fault], "s3")
+    with pytest.raises(Unavailable, match="s3://troubled/"):
+        compact(proxy, prefix)
+    proxy.set_weather(Weather(), "s3")
+
+    compact(proxy, prefix)
+    assert_right(proxy, prefix)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fair_afterwards", "impatient")
+@pytest.mark.parametrize(
+    "weather", [Weather("silence"), Weather(bytes_per_second=1)], ids=["silence", "a byte a second"]
+)
+def test_a_compaction_that_the_store_leaves_in_the_middle_is_unavailable_and_the_next_one_ends_right(
+    proxy: Proxy, weather: Weather
+) -> None:
+    prefix = f"in-the-middle-{weather.harm}"
+    written(proxy, prefix)
+
+    def leave(progress: SessionProgress) -> None:
+        if progress.heartbeat is not None and progress.heartbeat.step == "materialize":
+            proxy.set_weather(weather, "s3")
+
+    with pytest.raises(Unavailable, match="s3://troubled/"):
+        compactor.compact(
+            TABLE,
+            {"id"},
+            delta_catalog_client=catalog(proxy, prefix),
+            rows_per_compacted_file=10_000,
+            progress=leave,
+        )
+    proxy.set_weather(Weather(), "s3")
+
+    compact(proxy, prefix)
+    assert_right(proxy, prefix)
