@@ -131,6 +131,18 @@ class StreamSchemas:
         return plain
 
 
+def refuse_without_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str]) -> None:
+    """Raises `Invalid`, with every reason, for columns that lack a primary key of the table."""
+    reasons = [
+        f"{name} lacks primary key column {key!r}: it has {', '.join(schema.names)}"
+        for name, schema in found
+        for key in primary_keys
+        if key not in schema.names
+    ]
+    if reasons:
+        raise Invalid(*reasons)
+
+
 def _refuse_closed(found: Sequence[NamedSchema], published: OpenTable) -> None:
     """Raises `Invalid`, with every reason, for columns that cannot be published."""
     reasons = [f"{name}: {reason}" for name, schema in found for reason in reasons_against(schema, published)]

@@ -40,7 +40,7 @@ from compactor.catalog.news import partitions_with_news
 from compactor.catalog.properties import TableProperties, TableState
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
 from compactor.catalog.stream import PartitionStream
-from compactor.catalog.stream_schema import StreamSchemas
+from compactor.catalog.stream_schema import StreamSchemas, refuse_without_keys
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
@@ -530,6 +530,7 @@ class Table:
     ) -> None:
         plain = [(name, plain_schema(schema)) for name, schema in found]
         target, published = appending.target_of(snapshot, request), self._published()
+        refuse_without_keys(plain, self.properties.primary_keys or ())
         self._schemas.check(stream, snapshot, target, request.operation, plain, published)
 
     def _published(self) -> OpenTable | None:

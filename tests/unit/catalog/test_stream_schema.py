@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from compactor.catalog.stream_schema import FILES_READ_MAX
@@ -122,3 +123,19 @@ def test_the_known_schema_is_declared_compacted_and_pending_together(lake: Delta
     table.append({}, pa.table({"id": [2], "c": [True]}))
     assert table.known_schema().names == ["id", "b", "c"]
     assert table.known_schema().field("id").type == pa.int64()
+
+
+@pytest.mark.parametrize("operation", ["upsert", "delete"])
+def test_a_delta_without_a_key_that_the_table_knows_is_refused_and_nothing_is_written(
+    lake: DeltaCatalog, tmp_path: Path, operation: str
+) -> None:
+    table = lake.create_table("ACME.KEYED.V1", primary_keys=["id", "line"])
+    renamed = pa.table({"ID": [1], "line": [1]})
+    pq.write_table(renamed, tmp_path / "renamed.parquet")
+    before = objects(lake)
+    with pytest.raises(Invalid, match="the delta lacks primary key column 'id': it has ID, line"):
+        table.append({}, renamed, operation=operation)
+    with pytest.raises(Invalid, match=r"renamed\.parquet lacks primary key column 'id': it has ID, line"):
+        table.append({}, [tmp_path / "renamed.parquet"], operation=operation)
+    assert objects(lake) == before
+    table.append({}, renamed.rename_columns(["id", "line"]), operation=operation)
