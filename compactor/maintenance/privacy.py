@@ -35,6 +35,7 @@ from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.index.deletion_vectors import read_dead_rows
+from compactor.index.layout import TOMBSTONE_FILE_NUMBER
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.log.durable_log import Entry
@@ -209,9 +210,9 @@ class _StreamSearch:
                 if rows is None or len(rows):
                     yield self._data_holder(entry, kind, rows)
             case IndexFilePath():
-                held = _readable(lambda: _holds_digest(self._stream, uri, self._key.digest))
-                if held is not False:
-                    yield self._data_holder(entry, "index file", None if held is None else np.zeros(1, np.int64))
+                numbers = _readable(lambda: _file_numbers_of_key(self._stream, uri, self._key.digest))
+                if numbers is None or len(numbers):
+                    yield self._data_holder(entry, "index file", numbers)
             case DeletionVectorPath() | IndexPointersPath():
                 return
             case _:
@@ -256,6 +257,9 @@ class _StreamSearch:
         if kind == "delta file":
             return self._live_delta(key)
         if kind == "index file":
+            if rows is not None and (rows == TOMBSTONE_FILE_NUMBER).all():
+                how = "a round with a `tombstone_retention` that has passed forgets it; then gc deletes it"
+                return "the index remembers by the key's digest that it is deleted, for late rows", None, how
             how = "rounds merge it with what they bring, `lithify rehash` at once; then gc deletes it"
             return "the live index has the key's digest", None, how
         if rows is not None and self._are_dead(key, rows):
@@ -494,9 +498,12 @@ def _rows_of_key(stream: PartitionStream, file: TabularFile, key: _Key) -> npt.N
     return np.concatenate(found)
 
 
-def _holds_digest(stream: PartitionStream, uri: str, digest: bytes) -> bool:
-    digests = read_table(stream.location, TabularFile(uri, ContentType.FEATHER), ["digest"]).column("digest")
-    return bool(pc.any(pc.equal(digests, pa.scalar(digest, digests.type))).as_py())
+def _file_numbers_of_key(stream: PartitionStream, uri: str, digest: bytes) -> npt.NDArray[np.int64]:
+    """Of the key's index rows: where its row is, or that it is deleted."""
+    rows = read_table(stream.location, TabularFile(uri, ContentType.FEATHER), ["digest", "file_number"])
+    digests = rows.column("digest")
+    found = rows.column("file_number").filter(pc.equal(digests, pa.scalar(digest, digests.type)))
+    return np.asarray(found.to_numpy(), np.int64)
 
 
 def _readable(read: Callable[[], FoundT]) -> FoundT | None:

@@ -174,6 +174,27 @@ def test_a_live_row_is_named_with_what_to_do(lake: DeltaCatalog, table: Table, c
     assert any("append a delete of the key" in holder.how for holder in live)
 
 
+def test_a_tombstone_is_named_with_what_to_do_until_a_round_forgets_it(lake: DeltaCatalog, clock: ManualClock) -> None:
+    table = lake.create_table(PEOPLE, sort_keys=[("visits", "ascending")], properties=PRIVATE)
+    table.append({}, people(ANN, BOB))
+    run(lake)
+    table.append({}, people(ANN), operation="delete")
+    run(lake)
+    for _ in range(10):
+        clock.sleep(RETENTION)
+        collect(lake, clock)
+    (holder,) = proof_of(lake, clock).holders
+    assert (holder.kind, holder.goes_at_ms) == ("index file", None)
+    assert "that it is deleted, for late rows" in holder.why
+    assert "`tombstone_retention`" in holder.how
+    table.append({}, people(BOB))
+    compact(PEOPLE, delta_catalog_client=lake, tombstone_retention=0, engine=UnrulyEngine())
+    for _ in range(10):
+        clock.sleep(RETENTION)
+        collect(lake, clock)
+    assert proof_of(lake, clock).holders == ()
+
+
 def test_a_dead_row_beside_a_deletion_vector_is_named(lake: DeltaCatalog, clock: ManualClock) -> None:
     table = lake.create_table(PEOPLE, properties=PRIVATE)
     table.append({}, people(ANN, *(f"{n}@example" for n in range(20))))
