@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests.benchmarks import contests, goals, plot, report
 from tests.benchmarks.acceptance import measure_acceptance
+from tests.benchmarks.bandwidth import measure_bandwidth
 from tests.benchmarks.bounded import measure_bounded
 from tests.benchmarks.contests import DELTAS, EVERYBODY, Arena, Entry
 from tests.benchmarks.data import NARROW, WIDE
@@ -40,6 +42,7 @@ SECTIONS = (
     "streams",
     "wide",
     "object-store",
+    "bandwidth",
     "years",
     "publishing",
 )
@@ -48,6 +51,34 @@ PLOT = "time_by_table_size.png"
 
 _SHAPES = {shape.name: shape for shape in (NARROW, WIDE)}
 _QUICK_SCALE = 0.005
+
+_Measured = TypeVar("_Measured")
+_Measure = Callable[[Path, float], tuple[Section, Sequence[Goal]]]
+"""A section without contestants, by the folder and the scale."""
+
+
+def _section(
+    measure: Callable[[Path, float], _Measured],
+    write: Callable[[_Measured], Section],
+    judge: Callable[[_Measured], Sequence[Goal]],
+) -> _Measure:
+    def measured(folder: Path, scale: float) -> tuple[Section, Sequence[Goal]]:
+        found = measure(folder, scale)
+        return write(found), judge(found)
+
+    return measured
+
+
+_WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
+    "bounded": _section(measure_bounded, report.bounded_section, goals.goals_of_bounded),
+    "pages": _section(measure_page_trust, report.page_trust_section, goals.goals_of_page_trust),
+    "acceptance": _section(measure_acceptance, report.acceptance_section, goals.goals_of_acceptance),
+    "streams": _section(measure_streams, report.streams_section, goals.goals_of_streams),
+    "wide": _section(measure_wide, report.wide_section, goals.goals_of_wide),
+    "object-store": _section(measure_object_store, report.object_store_section, goals.goals_of_object_store),
+    "bandwidth": _section(measure_bandwidth, report.bandwidth_section, goals.goals_of_bandwidth),
+    "years": _section(measure_years, report.years_section, goals.goals_of_years),
+}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -127,35 +158,10 @@ def _run_other(arena: Arena, section: str, plot_path: Path, found: _Found) -> No
     elif section == "startup":
         found.add(report.startup_section(measure_startup(arena.folder, arena.repeats)), [], [])
     else:
-        written, reached = _measured(section, arena.folder / section, arena.scale)
+        folder = arena.folder / section
+        folder.mkdir()
+        written, reached = _WITHOUT_CONTESTANTS[section](folder, arena.scale)
         found.add(written, reached, [])
-
-
-def _measured(section: str, folder: Path, scale: float) -> tuple[Section, Sequence[Goal]]:
-    """A section without contestants."""
-    folder.mkdir()
-    match section:
-        case "bounded":
-            bounded = measure_bounded(folder, scale)
-            return report.bounded_section(bounded), goals.goals_of_bounded(bounded)
-        case "pages":
-            trust = measure_page_trust(folder, scale)
-            return report.page_trust_section(trust), goals.goals_of_page_trust(trust)
-        case "acceptance":
-            accepted = measure_acceptance(folder, scale)
-            return report.acceptance_section(accepted), goals.goals_of_acceptance(accepted)
-        case "streams":
-            streams = measure_streams(folder, scale)
-            return report.streams_section(streams), goals.goals_of_streams(streams)
-        case "wide":
-            wide = measure_wide(folder, scale)
-            return report.wide_section(wide), goals.goals_of_wide(wide)
-        case "object-store":
-            far = measure_object_store(folder, scale)
-            return report.object_store_section(far), goals.goals_of_object_store(far)
-        case _:
-            years = measure_years(folder, scale)
-            return report.years_section(years), goals.goals_of_years(years)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from compactor.model.names import OpenFormat
 from tests.benchmarks.acceptance import INSTRUCTIONS, Acceptance
+from tests.benchmarks.bandwidth import Bandwidth
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, FLOOR, LANCE, OURS, SPARK
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
-from tests.benchmarks.object_store import DELAYS_MS, INCREMENTAL, LOOKUP, SCAN, STREAMS_OF, WHOLE, FarLake
+from tests.benchmarks.object_store import CHANGES, DELAYS_MS, INCREMENTAL, LOOKUP, SCAN, STREAMS_OF, WHOLE, FarLake
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.publishing import DEAD_ROWS, PARTITIONS, Publishing
 from tests.benchmarks.spark_events import HASH_BUCKET
@@ -27,9 +28,10 @@ OF_HALF_THE_TABLE = 1.15
 OF_LANCE = {0.05: 2.0, 0.2: 1.0}
 STREAMS_SECONDS = {FOLDER: 60.0, S3: 120.0}
 PLACES = {FOLDER: "a folder", S3: "S3"}
-OF_THE_NEAR = {(WHOLE, 30): 1.15, (WHOLE, 100): 1.5, (INCREMENTAL, 30): 1.3, (INCREMENTAL, 100): 2.0}
+OF_THE_NEAR = {(WHOLE, 30): 1.15, (WHOLE, 100): 1.5, (str(INCREMENTAL), 30): 1.3, (str(INCREMENTAL), 100): 2.0}
 OF_NEEDED_BYTES = 1.1
-SECONDS_FAR = {(STREAMS_OF, 30): 0.15, (SCAN, 30): 0.35, (LOOKUP, 30): 0.15}
+SECONDS_FAR = {(STREAMS_OF, None): 0.03, (STREAMS_OF, 30): 0.15, (SCAN, 30): 0.35, (LOOKUP, 30): 0.15}
+OF_SPEED_WITHOUT_LIMIT = 0.8
 ACCEPTED_PER_SECOND, MEMORY_GROWTH = 10.0, 1.1
 SESSION_REQUESTS, IN_SEQUENCE = 30.0, 12.0
 PLAN_SECONDS, WIDE_SECONDS, WIDE_REQUESTS = 2.0, 60.0, 200.0
@@ -241,20 +243,46 @@ def goals_of_object_store(found: FarLake) -> list[Goal]:
         for (what, delay_ms), bound in OF_THE_NEAR.items()
         if (far := found.of(what, delay_ms)) is not None and (near := found.of(what, 0)) is not None
     ]
-    for delay_ms in DELAYS_MS:
-        whole, incremental = found.of(WHOLE, delay_ms), found.of(INCREMENTAL, delay_ms)
-        if whole is not None and incremental is not None:
-            what = f"10 % clustered / the whole table, {delay_ms} ms away"
-            goals.append(Goal(what, 1.0, incremental.seconds / whole.seconds))
-    near = found.of(INCREMENTAL, 0)
+    for delay_ms in (None, *DELAYS_MS):
+        whole = found.of(WHOLE, delay_ms)
+        changed = [found.of(str(change), delay_ms) for change in CHANGES]
+        goals += [
+            Goal(f"{each.what} / the whole table, {distance(delay_ms)}", 1.0, each.seconds / whole.seconds)
+            for each in changed
+            if whole is not None and each is not None
+        ]
+    near = found.of(str(INCREMENTAL), 0)
     if near is not None:
-        what = "10 % clustered: bytes down / delta, files rewritten and index"
+        what = f"{INCREMENTAL}: bytes down / delta, files rewritten and index"
         goals.append(Goal(what, OF_NEEDED_BYTES, near.bytes_down / found.needed_bytes))
     for (what, delay_ms), bound in SECONDS_FAR.items():
         far = found.of(what, delay_ms)
         if far is not None:
-            goals.append(Goal(f"{what}, {delay_ms} ms away, s", bound, far.seconds))
+            goals.append(Goal(f"{what}, {distance(delay_ms)}, s", bound, far.seconds))
     return goals
+
+
+def distance(delay_ms: int | None) -> str:
+    return "in a folder" if delay_ms is None else f"{delay_ms} ms away"
+
+
+def goals_of_bandwidth(found: Bandwidth) -> list[Goal]:
+    """Connections in parallel make up for what one of them lacks."""
+    what = "speed with 100 MB/s a connection / without a limit, rows of 1 KiB"
+    return [
+        Goal(
+            f"{what}: whole",
+            OF_SPEED_WITHOUT_LIMIT,
+            found.free.whole_seconds / found.limited.whole_seconds,
+            at_least=True,
+        ),
+        Goal(
+            f"{what}: {INCREMENTAL}",
+            OF_SPEED_WITHOUT_LIMIT,
+            found.free.incremental_seconds / found.limited.incremental_seconds,
+            at_least=True,
+        ),
+    ]
 
 
 def _find(entries: Sequence[Entry], contestant: str) -> Entry | None:

@@ -37,7 +37,6 @@ from tests.servers import BUCKET, REGION
 LIVE = 1_000
 RETIRED_TOGETHER = 50_000
 DELTAS_PER_ENTRY = 500
-WINDOW = 2_000
 SECONDS_OF_WRITERS = 15.0
 BATCH = 64
 CLOCK = SystemClock()
@@ -125,15 +124,17 @@ def _peak_bytes() -> int:
 
 
 def measure_appends(until: int) -> Appends:
+    """The mean of as many appends as half of the deltas before the mark and after it, so that each mean has its share
+    of the checkpoints, whose sizes grow with the log and whose number falls."""
     log = _log(MemoryStore(CLOCK))
     found: dict[int, float] = {}
     for mark in (1_000, until):
-        while (there := _count(log)) < mark - WINDOW // 2:
-            _append(log, min(DELTAS_PER_ENTRY, mark - WINDOW // 2 - there))
+        while (there := _count(log)) < mark // 2:
+            _append(log, min(DELTAS_PER_ENTRY, mark // 2 - there))
         begun = time.process_time()
-        for _ in range(WINDOW):
+        for _ in range(mark):
             _append(log, 1)
-        found[mark] = (time.process_time() - begun) / WINDOW
+        found[mark] = (time.process_time() - begun) / mark
     first_seconds, last_seconds = found.values()
     return Appends(until, first_seconds, last_seconds)
 

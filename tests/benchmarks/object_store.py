@@ -1,5 +1,5 @@
-"""What a compaction, a scan and a lookup take over an object store that is 0, 30 or 100 ms away: seconds, requests and
-bytes down. The store is seaweedfs; a proxy before it delays and counts.
+"""What a compaction, a scan and a lookup take in a folder, and over an object store that is 0, 30 or 100 ms away:
+seconds, requests and bytes down. The store is seaweedfs; a proxy before it delays and counts.
 
 Requests and bytes follow from the input alone; seconds follow from the machine as well.
 """
@@ -7,10 +7,13 @@ Requests and bytes follow from the input alone; seconds follow from the machine 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.api import compact
+from compactor.catalog.snapshot import CompactedStream
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.files import IndexFile
@@ -30,29 +34,60 @@ DELAYS_MS = (0, 30, 100)
 ROWS = 1_000_000
 DELTA_FILES = 8
 COMPACTED_FILES = 16
-CHANGED_SHARE = 0.1
-STREAMS = 20
+STREAMS = 200
 ROWS_OF_A_STREAM = 1_000
 LOOKUPS = 5
 
 DOLLARS_PER_WRITE, DOLLARS_PER_READ = 0.005 / 1_000, 0.0004 / 1_000
 """List prices of S3 Standard in us-east-1: of PUT, POST and LIST; of GET and HEAD. Deletes cost nothing."""
 
-WHOLE, INCREMENTAL, STREAMS_OF, SCAN, LOOKUP = "whole", "incremental", "a stream", "scan", "lookup"
 
-_TABLE = "BENCH.FAR.V1"
+@dataclass(frozen=True)
+class Change:
+    """A delta of updates.
+
+    share      of the table's rows
+    clustered  neighbouring keys; otherwise keys spread over the whole table
+    """
+
+    share: float
+    clustered: bool
+
+    @property
+    def spread(self) -> str:
+        return "clustered" if self.clustered else "uniform"
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} {self.spread}"
+
+    def ids_of(self, rows: int) -> npt.NDArray[np.int64]:
+        count = int(rows * self.share)
+        if self.clustered:
+            return np.arange(rows // 3, rows // 3 + count)
+        return np.sort(np.random.default_rng(7).choice(rows, count, replace=False))
+
+
+INCREMENTAL = Change(0.1, clustered=True)
+REPEATS = 3
+CHANGES = tuple(Change(share, clustered) for share in (0.01, 0.05, 0.1, 0.2) for clustered in (True, False))
+"""Each over tables of its own, `REPEATS` of them: so `WHOLE` is the median of all of these."""
+
+WHOLE, STREAMS_OF, SCAN, LOOKUP = "whole", "a stream", "scan", "lookup"
+
+_MANY = "BENCH.MANY.V1"
 
 
 @dataclass(frozen=True)
 class Far:
     """One operation at one distance.
 
-    seconds   of one: of a stream where there are many, of a lookup
+    delay_ms  None: in a folder of this machine
+    seconds   of one: of a stream where there are many, of a lookup; the median where it was repeated
     requests  of one, by operation
     """
 
     what: str
-    delay_ms: int
+    delay_ms: int | None
     seconds: float
     requests: Mapping[str, float]
     bytes_down: float
@@ -64,7 +99,7 @@ class FarLake:
     """
     found         by operation and delay
     table_bytes   the compacted files at rest
-    needed_bytes  what an incremental run cannot do without: its delta, the files it rewrites, the index it searches
+    needed_bytes  what the incremental run cannot do without: its delta, the files it rewrites, the index it searches
     """
 
     found: tuple[Far, ...]
@@ -72,81 +107,99 @@ class FarLake:
     table_bytes: int
     needed_bytes: int
 
-    def of(self, what: str, delay_ms: int) -> Far | None:
+    def of(self, what: str, delay_ms: int | None) -> Far | None:
         return next((each for each in self.found if (each.what, each.delay_ms) == (what, delay_ms)), None)
 
 
 def measure_object_store(folder: Path, scale: float, delays_ms: Sequence[int] = DELAYS_MS) -> FarLake:
     """Raises `RuntimeError` if a row is missing or wrong."""
     rows = max(int(ROWS * scale), 16_000)
-    with aws_environment(), seaweedfs_server(folder) as url, proxy_process_before(url) as proxy:
-        _Runs(proxy, "warm", 0, 16_000).run()  # loads the kernels and opens connections
-        runs = [_Runs(proxy, f"at-{delay_ms}", delay_ms, rows) for delay_ms in delays_ms]
+    with aws_environment(), seaweedfs_server(folder / "seaweedfs") as url, proxy_process_before(url) as proxy:
+        _Runs(proxy, _on_s3(proxy, "warm"), 0, 16_000).run()  # loads the kernels and opens connections
+        runs = [_Runs(proxy, parse_location(str(folder / "lake")), None, rows)]
+        runs += [_Runs(proxy, _on_s3(proxy, f"at-{delay_ms}"), delay_ms, rows) for delay_ms in delays_ms]
         found = tuple(each for run in runs for each in run.run())
-    return FarLake(found, rows, runs[0].table_bytes, runs[0].needed_bytes)
+    return FarLake(found, rows, runs[-1].table_bytes, runs[-1].needed_bytes)
+
+
+def _on_s3(proxy: ProxyProcess, prefix: str) -> StoreLocation:
+    return parse_location(f"s3://{BUCKET}/{prefix}", endpoint_url=proxy.url, region=REGION)
 
 
 class _Runs:
-    """All operations at one distance, on a table of their own."""
+    """All operations at one distance, on tables of their own."""
 
-    def __init__(self, proxy: ProxyProcess, name: str, delay_ms: int, rows: int) -> None:
+    def __init__(self, proxy: ProxyProcess, location: StoreLocation, delay_ms: int | None, rows: int) -> None:
         self._proxy = proxy
-        self._prefix = name
+        self._location = location
         self._delay_ms = delay_ms
         self._rows = rows
         self.table_bytes = 0
         self.needed_bytes = 0
+        self._read_of = ""
 
-    def run(self) -> Iterator[Far]:
-        catalog = self._catalog()
-        table = catalog.create_table(_TABLE, [])
+    def run(self) -> list[Far]:
+        repeated: dict[str, list[Far]] = defaultdict(list)
+        for change in CHANGES:
+            for turn in range(REPEATS):
+                table_id = f"BENCH.FAR-{change.share:.0%}-{change.spread}-{turn}.V1".replace("%", "")
+                self._append_table(table_id)
+                repeated[WHOLE].append(self._measured(WHOLE, 1, partial(self._compact, table_id)))
+                before = self._compacted(table_id)
+                delta = _rows_of(change.ids_of(self._rows), "new")
+                self._catalog().table(table_id).append({}, delta)
+                repeated[str(change)].append(self._measured(str(change), 1, partial(self._compact, table_id)))
+                if change == INCREMENTAL:
+                    self._note_bytes(table_id, before)
+                    self._read_of = table_id
+        found = [_median_of(each) for each in repeated.values()]
+        opened = [self._catalog().table(self._read_of) for _ in range(1 + LOOKUPS)]
+        found.append(self._measured(SCAN, 1, lambda: self._scan(opened[0])))
+        found.append(self._measured(LOOKUP, LOOKUPS, lambda: self._look_up(opened[1:])))
+        found.append(self._streams())
+        return found
+
+    def _append_table(self, table_id: str) -> None:
+        table = self._catalog().create_table(table_id, [])
         for ids in np.array_split(np.arange(self._rows), DELTA_FILES):
             table.append({}, _rows_of(ids, "old"))
-        yield self._measured(WHOLE, 1, self._compact)
-        before = self._catalog().table(_TABLE).stream({}).load().state.compacted
-        changed = int(self._rows * CHANGED_SHARE)
-        start = self._rows // 3
-        delta = _rows_of(np.arange(start, start + changed), "new")
-        catalog.table(_TABLE).append({}, delta)
-        yield self._measured(INCREMENTAL, 1, self._compact)
-        stream = self._catalog().table(_TABLE).stream({}).load().state
-        after = stream.compacted
-        if before is None or after is None or stream.active is None:
+
+    def _compacted(self, table_id: str) -> CompactedStream:
+        compacted = self._catalog().table(table_id).stream({}).load().state.compacted
+        if compacted is None:
             raise RuntimeError("nothing was compacted")
+        return compacted
+
+    def _note_bytes(self, table_id: str, before: CompactedStream) -> None:
+        after = self._compacted(table_id)
+        active = self._catalog().table(table_id).stream({}).load().state.active
+        if active is None:
+            raise RuntimeError("the stream has no deltas")
         rewritten = [file for number, file in before.files.items() if number not in after.files]
         self.table_bytes = before.bytes_at_rest
-        self.needed_bytes = sum(file.size_bytes for file in stream.active.deltas[-1].files)
+        self.needed_bytes = sum(file.size_bytes for file in active.deltas[-1].files)
         self.needed_bytes += sum(file.size_bytes for file in rewritten) + _index_bytes(before.index_files)
-        opened = [self._catalog().table(_TABLE) for _ in range(1 + LOOKUPS)]
-        yield self._measured(SCAN, 1, lambda: self._scan(opened[0]))
-        yield self._measured(LOOKUP, LOOKUPS, lambda: self._look_up(opened[1:]))
-        yield from self._streams()
 
-    def _streams(self) -> Iterator[Far]:
-        name = f"{_TABLE.removesuffix('V1')}V2"
-        table = self._catalog().create_table(name, ["stream"])
+    def _streams(self) -> Far:
+        table = self._catalog().create_table(_MANY, ["stream"])
         for number in range(STREAMS):
             table.append({"stream": str(number)}, _rows_of(np.arange(ROWS_OF_A_STREAM), "old"))
-        yield self._measured(STREAMS_OF, STREAMS, lambda: self._compact(name))
+        return self._measured(STREAMS_OF, STREAMS, lambda: self._compact(_MANY))
 
     def _measured(self, what: str, count: int, work: Callable[[], None]) -> Far:
-        with _weather(self._proxy, self._delay_ms):
+        with weather_of(self._proxy, Weather(delay_seconds=(self._delay_ms or 0) / 1000)):
             began = time.monotonic()
             work()
             seconds = time.monotonic() - began
             traffic = self._proxy.counted()
         requests = {operation: each.requests / count for (_, operation), each in sorted(traffic.items())}
-        down, up = _sums(traffic)
+        down, up = bytes_of(traffic)
         return Far(what, self._delay_ms, seconds / count, requests, down / count, up / count)
 
     def _catalog(self) -> DeltaCatalog:
-        return DeltaCatalog(open_store(self._location()), SystemClock())
+        return DeltaCatalog(open_store(self._location), SystemClock())
 
-    def _location(self) -> StoreLocation:
-        root = f"s3://{BUCKET}/{self._prefix}"
-        return parse_location(root, endpoint_url=self._proxy.url, region=REGION)
-
-    def _compact(self, name: str = _TABLE) -> None:
+    def _compact(self, name: str) -> None:
         compact(
             name,
             {"id"},
@@ -157,7 +210,7 @@ class _Runs:
     def _scan(self, table: Table) -> None:
         found = table.scan().to_table()
         new = pc.sum(pc.equal(found.column("status"), "new")).as_py()
-        if (found.num_rows, new) != (self._rows, int(self._rows * CHANGED_SHARE)):
+        if (found.num_rows, new) != (self._rows, len(INCREMENTAL.ids_of(self._rows))):
             raise RuntimeError(f"the scan found {found.num_rows} rows, {new} of them new")
 
     def _look_up(self, tables: Sequence[Table]) -> None:
@@ -169,11 +222,16 @@ class _Runs:
                 raise RuntimeError(f"key {key} was not found: {found}")
 
 
+def _median_of(found: Sequence[Far]) -> Far:
+    """Of one operation that was repeated; requests and bytes are those of the first."""
+    return replace(found[0], seconds=median(each.seconds for each in found))
+
+
 @contextmanager
-def _weather(proxy: ProxyProcess, delay_ms: int) -> Iterator[None]:
-    """The distance, for what is measured alone."""
+def weather_of(proxy: ProxyProcess, weather: Weather) -> Iterator[None]:
+    """The weather of what is measured alone; requests are counted from its start."""
     proxy.count_anew()
-    proxy.set_weather(Weather(delay_seconds=delay_ms / 1000))
+    proxy.set_weather(weather)
     try:
         yield
     finally:
@@ -202,5 +260,6 @@ def dollars_of(requests: Mapping[str, float]) -> float:
     return sum(count * prices.get(operation, DOLLARS_PER_WRITE) for operation, count in requests.items())
 
 
-def _sums(traffic: Mapping[tuple[str, str], Traffic]) -> tuple[int, int]:
+def bytes_of(traffic: Mapping[tuple[str, str], Traffic]) -> tuple[int, int]:
+    """Down and up."""
     return sum(each.bytes_down for each in traffic.values()), sum(each.bytes_up for each in traffic.values())

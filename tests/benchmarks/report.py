@@ -8,17 +8,19 @@ from pathlib import Path
 
 from compactor.planning.spec import PAGE_CHECK_SHARE, SessionResult
 from tests.benchmarks.acceptance import BEATS_PER_SECOND, Acceptance
+from tests.benchmarks.bandwidth import Bandwidth
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, LANCE, OURS
 from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry, Variant
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.object_store import (
-    CHANGED_SHARE,
     COMPACTED_FILES,
     DELTA_FILES,
     DOLLARS_PER_READ,
     DOLLARS_PER_WRITE,
+    INCREMENTAL,
+    REPEATS,
     ROWS_OF_A_STREAM,
     STREAMS,
     FarLake,
@@ -385,19 +387,18 @@ def publishing_section(found: Publishing, entries: Sequence[Entry]) -> Section:
 def object_store_section(found: FarLake) -> Section:
     """What distance costs."""
     text = f"{found.rows:,} rows in {DELTA_FILES} deltas, compacted into {COMPACTED_FILES} files of "
-    text += f"{found.table_bytes / 1e6:.0f} MB in all; then a delta of {CHANGED_SHARE:.0%} of neighbouring keys; "
-    text += (
-        f"{STREAMS} streams of {ROWS_OF_A_STREAM:,} rows. In one process, from `compact()`, over seaweedfs behind a "
-    )
-    text += "proxy that delays each answer; the server and the proxy are on the same cores. Requests and bytes follow "
-    text += "from the input, times from the machine as well. List prices of S3 in us-east-1: "
-    text += f"${DOLLARS_PER_WRITE * 1000:.3f} for 1,000 writes or listings, ${DOLLARS_PER_READ * 1000:.4f} for 1,000 "
-    text += "reads.\n\n"
+    text += f"{found.table_bytes / 1e6:.0f} MB in all; then a delta of a share of the rows, with neighbouring keys "
+    text += f"(clustered) or keys from all over the table (uniform); medians of {REPEATS} tables each, for the "
+    text += f"whole compaction of all of them. {STREAMS} streams of {ROWS_OF_A_STREAM:,} rows in one "
+    text += "`compact()`. In one process, over seaweedfs behind a proxy that delays each answer; the server and the "
+    text += "proxy are on the same cores. Requests and bytes follow from the input, times from the machine as well. "
+    text += f"List prices of S3 in us-east-1: ${DOLLARS_PER_WRITE * 1000:.3f} for 1,000 writes or listings, "
+    text += f"${DOLLARS_PER_READ * 1000:.4f} for 1,000 reads.\n\n"
     rows = [
         (
             each.what,
-            f"{each.delay_ms}",
-            f"{each.seconds:.2f}",
+            "folder" if each.delay_ms is None else f"{each.delay_ms}",
+            f"{each.seconds:.3f}",
             ", ".join(f"{count:,.1f} {operation}" for operation, count in each.requests.items()),
             f"{each.bytes_down / 1e6:.2f}",
             f"{each.bytes_up / 1e6:.2f}",
@@ -407,6 +408,20 @@ def object_store_section(found: FarLake) -> Section:
     ]
     columns = ["what", "ms away", "s", "requests", "MB down", "MB up", "$ of requests, a million times"]
     return "On an object store", text + markdown_table(columns, rows)
+
+
+def bandwidth_section(found: Bandwidth) -> Section:
+    """What a limit of each connection costs, and what requests cost."""
+    text = f"{found.rows:,} rows of 1 KiB that no codec makes shorter, compacted; then {INCREMENTAL}. Over seaweedfs "
+    text += "behind a proxy that limits each connection; both are on the same cores.\n\n"
+    rows = [
+        (name, f"{wire.whole_seconds:.2f}", f"{wire.incremental_seconds:.2f}")
+        for name, wire in (("without a limit", found.free), ("100 MB/s a connection", found.limited))
+    ]
+    text += markdown_table(["connections", "whole, s", f"{INCREMENTAL}, s"], rows)
+    requests = ", ".join(f"{count:,} {operation}" for operation, count in found.free.requests.items())
+    text += f"\nRequests of {INCREMENTAL}: {requests}; ${dollars_of(found.free.requests):.6f} at list prices."
+    return "Limited connections", text
 
 
 def fit_section(fits: Sequence[Fit]) -> Section:
