@@ -70,6 +70,9 @@ class _Planned:
 WAIT_POLL_SECONDS = 5.0
 """Between two looks at a stream that another session has: short beside a session, and one or two requests each."""
 
+TASKS_AT_ONCE = 4
+"""Of a session in this process whose lake is on an object store: while one waits for answers, another one computes."""
+
 
 def run_here(
     run: JobRunSpec,
@@ -90,7 +93,7 @@ def run_here(
     sink = _sink(run, clock)
     sessions = pin_sessions(run, lake)
     work = _Work(run, lake, clock, engine, listener, sink)
-    with _Engines(engine, f"lithify {run.job_run_id}") as engines:
+    with _Engines(engine, _own_engine(lake), f"lithify {run.job_run_id}") as engines:
         work.run_all(sessions, engines, as_pinned=True)
         until_seconds = clock.monotonic_seconds() + wait_seconds
         while (blocked := work.blocked(sessions)) and (left := until_seconds - clock.monotonic_seconds()) > 0:
@@ -232,8 +235,8 @@ class _Engines:
     """A context manager: the engines of sessions. Spark is started when the first session needs it, and stopped at the
     end."""
 
-    def __init__(self, given: Engine | None, app_name: str) -> None:
-        self._at_hand = given or InProcessEngine()
+    def __init__(self, given: Engine | None, own_engine: InProcessEngine, app_name: str) -> None:
+        self._at_hand = given or own_engine
         self._app_name = app_name
         self._spark: Engine | None = None
         self._stack = ExitStack()
@@ -260,6 +263,11 @@ class _Engines:
         return planned.plan.model_copy(update={"expected_sla": without_start(planned.plan.expected_sla)}), self._spark
 
 
+def _own_engine(lake: DeltaCatalog) -> InProcessEngine:
+    """For sessions that run in this process one after the other."""
+    return InProcessEngine(TASKS_AT_ONCE if lake.location.is_remote else 1)
+
+
 def _plan_all(
     run: JobRunSpec,
     sessions: Sequence[PinnedSession],
@@ -272,15 +280,16 @@ def _plan_all(
 ) -> dict[str, _Planned]:
     """The plan of every session that has something to do, by its id."""
     measured = _measure_all(sessions, lake, clock, failed, as_pinned=as_pinned)
-    at_hand = InProcessEngine().resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
+    whole = InProcessEngine().resources()
+    at_hand = _own_engine(lake).resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
     placements: tuple[SessionPlacement | None, ...] = (None,) * len(measured)
     if engine is None:
-        process = ThisProcess(at_hand.task_memory_bytes, usable_cores(), lake.location.is_remote)
+        process = ThisProcess(whole.task_memory_bytes, usable_cores(), lake.location.is_remote)
         placements = choose_placements([each.size for each in measured.values()], run.max_rows_per_round, process)
     on_spark = (
         _spark_resources() if any(placement is not None and placement.on_spark for placement in placements) else at_hand
     )
-    part_bytes = at_hand.task_memory_bytes // AT_ONCE
+    part_bytes = whole.task_memory_bytes // AT_ONCE
     small = [
         placement is not None and lake.location.is_remote and placement.fits(part_bytes) for placement in placements
     ]

@@ -1,13 +1,17 @@
-"""Runs the steps of a round in this process, one task after the other: no Spark, no Java, nothing to start.
+"""Runs the steps of a round in this process: no Spark, no Java, nothing to start.
 
 For small sessions: `compact()` uses it for a session that takes less time than the start of a Spark, a Spark job can
-run many such sessions, one per task, and tests run thousands. All records of a round are held in memory.
+run many such sessions, one per task, and tests run thousands. All records of a round are held in memory. Tasks run one
+after the other, or a few side by side where they wait for an object store.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar, cast
@@ -30,17 +34,25 @@ START_SECONDS = 0.8
 
 
 class InProcessEngine:
-    """An engine of one core: this thread's."""
+    """An engine of about one core: threads share this process's."""
 
     _has_run = False
 
-    def __init__(self) -> None:
+    def __init__(self, tasks_at_once: int = 1) -> None:
+        """`tasks_at_once`: each has an equal part of the memory."""
+        self._tasks_at_once = tasks_at_once
         self._tasks_done = 0
+        self._lock = threading.Lock()
 
     def resources(self) -> Resources:
         share = guest_share(usable_memory_bytes(), cores=1)
-        start_seconds = 0.0 if InProcessEngine._has_run else START_SECONDS
-        return replace(share, hash_buckets_min=usable_cores(), start_seconds=start_seconds, in_process=True)
+        return replace(
+            share,
+            task_memory_bytes=share.task_memory_bytes // self._tasks_at_once,
+            hash_buckets_min=usable_cores(),
+            start_seconds=0.0 if InProcessEngine._has_run else START_SECONDS,
+            in_process=True,
+        )
 
     @contextmanager
     def exchange(self, spare_scratch_bytes: int | None = None) -> Iterator[InProcessExchange]:
@@ -60,9 +72,23 @@ class InProcessEngine:
     def run_task(self, task: Callable[[], ResultT]) -> ResultT:
         """Runs one task to its end."""
         result = task()
-        self._tasks_done += 1
+        with self._lock:
+            self._tasks_done += 1
         InProcessEngine._has_run = True
         return result
+
+    def run_tasks(self, tasks: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
+        """Runs all tasks of a step. Raises the first error, after the tasks that had begun."""
+        if self._tasks_at_once == 1 or len(tasks) == 1:
+            return [self.run_task(task) for task in tasks]
+        with ThreadPoolExecutor(self._tasks_at_once, thread_name_prefix="task") as threads:
+            # Each in a copy of this context, so that log lines name the session.
+            begun = [threads.submit(copy_context().run, self.run_task, task) for task in tasks]
+            try:
+                return [each.result() for each in begun]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def send(self, value: ValueT) -> ValueT:
         """Passes a function, a task's value or a record to a task."""
@@ -96,14 +122,17 @@ class InProcessRecords(Records[RecordT]):
 
     def shuffle(self: InProcessRecords[Addressed[ValueT]], partitions: int) -> InProcessRecords[ValueT]:
         arrived: list[list[ValueT]] | None = None
+        lock = threading.Lock()  # the first task that reads runs those before the shuffle, the others wait
 
         def compute(partition: int) -> Iterator[ValueT]:
             nonlocal arrived
-            if arrived is None:
-                arrived = [[] for _ in range(partitions)]
-                for records in self._run_all(lambda number: list(self._compute(number))):
-                    for address, record in records:
-                        arrived[address].append(record)
+            with lock:
+                if arrived is None:
+                    sent: list[list[ValueT]] = [[] for _ in range(partitions)]
+                    for records in self._run_all(lambda number: list(self._compute(number))):
+                        for address, record in records:
+                            sent[address].append(record)
+                    arrived = sent
             return map(self._engine.send, self._engine.order_of_arrival(arrived[partition]))
 
         return InProcessRecords(self._engine, partitions, compute)
@@ -146,7 +175,7 @@ class InProcessRecords(Records[RecordT]):
         return self._engine.send(function)(self._engine.send(tasks[partition]), self._compute(partition))
 
     def _run_all(self, task: Callable[[int], ResultT]) -> list[ResultT]:
-        return [self._engine.run_task(partial(task, number)) for number in range(self._partitions)]
+        return self._engine.run_tasks([partial(task, number) for number in range(self._partitions)])
 
 
 def _drained(task: Generator[KeptT, None, NoteT]) -> tuple[list[KeptT], NoteT]:

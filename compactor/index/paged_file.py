@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -73,19 +74,22 @@ def _close_gaps(wanted: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> 
 
 class KeptFiles:
     """Files of which a process has read something that it may need again: what a round's dedupe step has read of the
-    index is asked for again when the index is written. The oldest are let go where they take more than their room."""
+    index is asked for again when the index is written. The oldest are let go where they take more than their room. Safe
+    to share between threads."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._files: OrderedDict[tuple[int, str], PagedFile] = OrderedDict()
 
     def open(self, reader: RangeReader, uri: str, size_bytes: int, room_bytes: int = KEPT_BYTES_MAX) -> PagedFile:
-        key = id(reader), uri
-        file = self._files.pop(key, None)
-        if file is None or file.size_bytes != size_bytes:
-            file = PagedFile(reader, uri, size_bytes)
-        self._files[key] = file
-        taken = sum(each.bytes_there for each in self._files.values())
-        while taken > room_bytes and len(self._files) > 1:
-            _, oldest = self._files.popitem(last=False)
-            taken -= oldest.bytes_there
-        return file
+        with self._lock:
+            key = id(reader), uri
+            file = self._files.pop(key, None)
+            if file is None or file.size_bytes != size_bytes:
+                file = PagedFile(reader, uri, size_bytes)
+            self._files[key] = file
+            taken = sum(each.bytes_there for each in self._files.values())
+            while taken > room_bytes and len(self._files) > 1:
+                _, oldest = self._files.popitem(last=False)
+                taken -= oldest.bytes_there
+            return file

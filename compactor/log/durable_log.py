@@ -144,7 +144,9 @@ class DurableLog(Generic[StateT, ActionT]):
         exist)."""
         if as_of is not None and as_of < 0:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: entries count from 1")
-        if self._has_not_begun():
+        if self._is_short() and as_of is None:
+            log_state = self._load_short()
+        elif self._has_not_begun():
             log_state = LogState(0, self._format.initial)
         elif as_of is None and self._is_listed():
             log_state = self._load_listed()
@@ -160,10 +162,21 @@ class DurableLog(Generic[StateT, ActionT]):
         return self._format.keeps_entries and self._newest.entry_number == 0 and self._read(1) is None
 
     def _is_listed(self) -> bool:
-        """Whether a listing finds the log's end faster than requests for one entry after the other. For a short log
-        whose first entry is known, a request for the second one costs less."""
-        is_short = self._format.keeps_entries and self._format.checkpoint is None
-        return self._store.location.is_remote and self._newest.entry_number == 0 and not is_short
+        """Whether a listing finds the log's end faster than requests for one entry after the other."""
+        return self._store.location.is_remote and self._newest.entry_number == 0
+
+    def _is_short(self) -> bool:
+        """Whether this is a remote log without a cached state that probably has an entry or two."""
+        return self._is_listed() and self._format.keeps_entries and self._format.checkpoint is None
+
+    def _load_short(self) -> LogState[StateT]:
+        """The requests for the first entry and the second one, of which one is missing as a rule, are sent together."""
+        log_state = LogState(0, self._format.initial)
+        for entry in side_by_side(self._store.location, self._read, (1, 2)):
+            if entry is None:
+                return log_state
+            log_state = self._apply(log_state, entry)
+        return self._replay(log_state, None)
 
     def _load_listed(self) -> LogState[StateT]:
         """The fold of a remote log without a cached state: one listing, then entries and checkpoint in parallel.

@@ -124,12 +124,18 @@ class SessionJournal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._stop_beating()
+        self._writer.shutdown(wait=True)
+        if not self._is_unseen() and not isinstance(error, Fenced):
+            self._write_heartbeat()
+
+    def _stop_beating(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._writer.shutdown(wait=True)
-        unseen = self._is_brief and self._written is None
-        if not unseen and not isinstance(error, Fenced):
-            self._write_heartbeat()
+
+    def _is_unseen(self) -> bool:
+        """Whether the session is over so soon that nobody has seen a heartbeat."""
+        return self._is_brief and self._written is None
 
     def started(self, rounds_done: int, rounds: int, rows: int, expected_sla: float) -> None:
         self._append_meanwhile(SessionStarted(attempt=self.attempt, rounds=rounds, expected_sla=expected_sla))
@@ -178,6 +184,11 @@ class SessionJournal:
         self._append(ExpectedSlaChanged(attempt=self.attempt, before=before, now=now))
 
     def succeeded(self, result: SessionResult) -> None:
+        """On an object store the last heartbeat is written meanwhile: both say that the last round is committed."""
+        self._stop_beating()
+        self.settled()
+        if self._store.location.is_remote and not self._is_unseen():
+            self._writer.submit(self._write_heartbeat)
         self._append(SessionSucceeded(attempt=self.attempt, result=result))
 
     def failed(self, error_kind: ErrorKind, reasons: tuple[str, ...]) -> None:

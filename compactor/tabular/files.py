@@ -20,13 +20,13 @@ from compactor.model.names import ContentType
 from compactor.schemas.cast import plain_table
 from compactor.schemas.unify import plain_schema, refuse_repeated_columns
 from compactor.storage.location import StoreLocation
-from compactor.storage.ranges import AHEAD_BYTES_MAX, REQUEST_BYTES_MAX, RangeReader, Span
+from compactor.storage.ranges import AHEAD_BYTES_MAX, REQUEST_BYTES_MAX, TAIL_BYTES, RangeReader, Span
 from compactor.tabular.filesystems import reading
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, TabularFormat
 from compactor.tabular.ipc import Ipc
 from compactor.tabular.orc import Orc
 from compactor.tabular.parquet import Parquet, begin_parquet
-from compactor.tabular.remote_file import check_crc32, open_tail
+from compactor.tabular.remote_file import WHOLE_BYTES_MAX, check_crc32, open_tail
 from compactor.tabular.text import Csv, JsonLines
 
 _SUFFIXES: Mapping[str, ContentType] = MappingProxyType(
@@ -169,15 +169,24 @@ def each_begun(
     room_bytes: int = AHEAD_BYTES_MAX,
 ) -> Iterator[TabularFile]:
     """Yields the files in order. While a remote file is read, the next `ahead` files are prefetched: their ends, and of
-    the columns (None: all) as much as there is room for."""
+    the columns (None: all) as much as there is room for. The first ones are begun at once, before they are asked for.
+    """
     begun: list[Future[None] | None] = []
-    for number, file in enumerate(files):
-        while len(files) > 1 and len(begun) < min(number + 1 + ahead, len(files)):
+
+    def begin(count: int) -> None:
+        while len(files) > 1 and len(begun) < min(count, len(files)):
             begun.append(_begin_soon(_source(location, files[len(begun)]), columns, room_bytes))
-        under_way = begun[number] if begun else None
-        if under_way is not None:
-            under_way.exception()  # the read will raise the error, if there was one
-        yield file
+
+    def each() -> Iterator[TabularFile]:
+        for number, file in enumerate(files):
+            begin(number + 1 + ahead)
+            under_way = begun[number] if begun else None
+            if under_way is not None:
+                under_way.exception()  # the read will raise the error, if there was one
+            yield file
+
+    begin(1 + ahead)
+    return each()
 
 
 def begin_ends(location: StoreLocation, files: Sequence[TabularFile]) -> None:
@@ -195,6 +204,8 @@ def _begin_soon(source: Source, columns: Sequence[str] | None, room_bytes: int) 
 
 def _begin(source: Source, reader: RangeReader, columns: Sequence[str] | None) -> None:
     file = source.file
+    if _is_all_of_a_file_of_ours(file, columns):
+        reader.begin(file.uri, [Span(0, (file.size_bytes or 0) - TAIL_BYTES)])
     tail = open_tail(reader, file.uri, file.size_bytes, etag=file.etag, crc32=file.crc32)
     if tail.size_bytes == len(tail.data):
         return
@@ -202,6 +213,13 @@ def _begin(source: Source, reader: RangeReader, columns: Sequence[str] | None) -
         begin_parquet(source, columns)
     else:
         reader.begin(file.uri, [Span(0, min(tail.size_bytes, REQUEST_BYTES_MAX))])
+
+
+def _is_all_of_a_file_of_ours(file: TabularFile, columns: Sequence[str] | None) -> bool:
+    """Whether every byte of a large file will be needed that Lithify has written, so that it never changes: then its
+    end need not be there before the rest is asked for."""
+    is_ours = file.crc32 is not None and file.content_type is ContentType.PARQUET
+    return is_ours and columns is None and (file.size_bytes or 0) > WHOLE_BYTES_MAX
 
 
 def read_row(location: StoreLocation, file: TabularFile, row_index: int, schema: pa.Schema | None = None) -> pa.Table:

@@ -1,4 +1,5 @@
-"""The guarantees that a round needs of every engine: Spark, in-process, and in-process with a cluster's behaviour."""
+"""The guarantees that a round needs of every engine: Spark, in-process (also with tasks side by side), and in-process
+with a cluster's behaviour."""
 
 from __future__ import annotations
 
@@ -19,12 +20,20 @@ from tests.fakes.unruly_engine import UnrulyEngine
 
 
 @pytest.fixture(
-    params=["in process", "unruly", "unruly with files", pytest.param("spark", marks=pytest.mark.spark)],
+    params=[
+        "in process",
+        "in process, side by side",
+        "unruly",
+        "unruly with files",
+        pytest.param("spark", marks=pytest.mark.spark),
+    ],
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
     match request.param:
         case "in process":
             return InProcessEngine()
+        case "in process, side by side":
+            return InProcessEngine(tasks_at_once=3)
         case "unruly":
             return UnrulyEngine(0)
         case "unruly with files":

@@ -183,6 +183,49 @@ def test_index_files_of_several_buckets_are_on_their_way_at_the_same_time(proxy:
     assert catalog(proxy, "beside").table(TABLE).scan().to_table().num_rows == 1_000
 
 
+def test_tasks_of_a_session_in_this_process_wait_for_the_store_side_by_side(proxy: Proxy) -> None:
+    lake = catalog(proxy, "side")
+    table = lake.create_table(TABLE, [])
+    for start in (0, 1_000_000):
+        table.append({}, rows_of(np.arange(start, start + 600_000), "old"))
+    compact(catalog(proxy, "side"))
+    catalog(proxy, "side").table(TABLE).append({}, rows_of(np.arange(0, 1_600_000, 100), "new"))
+    proxy.count_anew()
+    proxy.set_weather(Weather(delay_seconds=0.3))
+    try:
+        compact(catalog(proxy, "side"))
+    finally:
+        proxy.set_weather(Weather())
+
+    first_of_index: dict[str, Seen] = {}
+    for seen in proxy.seen():
+        if "/index/" in seen.request.target and seen.requested_range:
+            first_of_index.setdefault(seen.request.target, seen)
+    assert len(first_of_index) >= 2
+    assert max(each.began_seconds for each in first_of_index.values()) < min(
+        each.ended_seconds for each in first_of_index.values()
+    )
+    definition = [seen for seen in proxy.seen() if f"tables/{TABLE}/log/" in seen.request.target]
+    assert len(definition) == 2
+    assert max(each.began_seconds for each in definition) < min(each.ended_seconds for each in definition)
+    bodies = [
+        seen
+        for seen in proxy.seen()
+        if seen.requested_range.startswith("bytes=0-") and "/compacted/" in seen.request.target
+    ]
+    ends = [
+        seen for seen in proxy.seen() if seen.requested_range == "bytes=-65536" and "/compacted/" in seen.request.target
+    ]
+    assert {seen.request.target for seen in bodies} == {seen.request.target for seen in ends} != set()
+    ended = {seen.request.target: seen.ended_seconds for seen in ends}
+    assert all(seen.began_seconds < ended[seen.request.target] for seen in bodies)
+    log = [seen for seen in proxy.seen() if "/sessions/" in seen.request.target][-2:]
+    assert {seen.request.verb for seen in log} == {"PUT"}
+    assert log[1].began_seconds < log[0].ended_seconds
+    found = catalog(proxy, "side").table(TABLE).scan().to_table()
+    assert pc.sum(pc.equal(found.column("status"), "new")).as_py() == 16_000
+
+
 def test_the_start_of_a_session_and_each_round_s_end_are_logged_before_the_next_commit(proxy: Proxy) -> None:
     table = catalog(proxy, "started").create_table(TABLE, [])
     for start in (0, 1_000):

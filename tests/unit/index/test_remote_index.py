@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -204,6 +205,18 @@ def test_a_process_keeps_no_more_of_remote_files_than_it_is_told_to() -> None:
 
     assert kept.open(reader, "s3://lake/1", 10 * PAGE_BYTES).bytes_there == 10 * PAGE_BYTES
     assert kept.open(reader, "s3://lake/0", 10 * PAGE_BYTES).bytes_there == 0
+
+
+def test_kept_files_are_opened_by_many_threads_at_once() -> None:
+    objects = MemoryRanges({f"s3://lake/{number}": bytes(2 * PAGE_BYTES) for number in range(64)})
+    reader, kept = RangeReader(objects), KeptFiles()
+
+    def open_all(_: int) -> None:
+        for number in range(64):
+            kept.open(reader, f"s3://lake/{number}", 2 * PAGE_BYTES, 20 * PAGE_BYTES).need([Span(0, 2 * PAGE_BYTES)])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(open_all, range(8)))
 
 
 def test_pages_in_small_gaps_come_along_and_none_comes_twice() -> None:
