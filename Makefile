@@ -147,7 +147,15 @@ $(READERS)/.installed: tests/readers/requirements.lock
 	@$(READERS)/bin/python -m pip install -qq --require-hashes --requirement tests/readers/requirements.lock
 	@touch $@
 
-test-readers: $(INSTALLED) $(READERS)/.installed  ## published tables as other engines read them: exact rows
+# PySpark 3.5 does not fit beside the client of another release.
+SPARK_ICEBERG := .venv-spark-iceberg
+$(SPARK_ICEBERG)/.installed: tests/readers/spark.lock
+	@$(call make_venv,$(SPARK_ICEBERG))
+	@echo "Installing what tests/readers/spark.lock names into $(SPARK_ICEBERG)."
+	@$(SPARK_ICEBERG)/bin/python -m pip install -qq --require-hashes --requirement tests/readers/spark.lock
+	@touch $@
+
+test-readers: $(INSTALLED) $(READERS)/.installed $(SPARK_ICEBERG)/.installed  ## published tables as other engines read them: exact rows
 	@$(BIN)/python -m pytest tests/readers $(ARGS)
 
 # --------------------------------------------------------------------------------------------------------------- infra
@@ -225,8 +233,9 @@ lock: $(INSTALLED)  ## write all locks after a change of pyproject.toml; pins th
 	@$(COMPILE) --group infra --constraints requirements.lock --output-file infra/requirements.lock $(ARGS)
 	@$(COMPILE) --group ministack --output-file tests/ministack.lock $(ARGS)
 	@$(COMPILE) --group readers --output-file tests/readers/requirements.lock $(ARGS)
+	@$(COMPILE) --group spark-iceberg --output-file tests/readers/spark.lock $(ARGS)
 	@$(COMPILE) --group lance --constraints requirements.lock $(addprefix --no-emit-package ,pyarrow numpy pydantic pydantic-core annotated-types typing-extensions typing-inspection python-dateutil six urllib3) --output-file tests/benchmarks/lance.lock $(ARGS)
-	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/requirements.lock tests/benchmarks/lance.lock; then \
+	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/*.lock tests/benchmarks/lance.lock; then \
 		echo "A lock must name no index and no path: see the lines above." >&2; exit 1; fi
 
 lock-upgrade:  ## the same, with the newest releases of everything

@@ -16,7 +16,13 @@ from compactor.model.names import OpenFormat
 from compactor.storage.paths import TableFolder
 
 HERE = Path(__file__).parent
-PYTHON = HERE.parent.parent / ".venv-readers" / "bin" / "python"
+ROOT = HERE.parent.parent
+PYTHON = ROOT / ".venv-readers" / "bin" / "python"
+OTHER_PYTHONS = MappingProxyType({"spark_iceberg": ROOT / ".venv-spark-iceberg" / "bin" / "python"})
+"""Of engines whose packages do not fit with those of the others."""
+
+KEPT = ("PATH", "HOME", "JAVA_HOME")
+"""Of the environment, what every engine's process has."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,9 @@ class Engine:
     def run(self, program: str, *arguments: str) -> pa.Table:
         """What one of the programs beside this file reads."""
         ran = subprocess.run(
-            [PYTHON, HERE / program, *arguments],
+            [OTHER_PYTHONS.get(self.name, PYTHON), HERE / program, *arguments],
             cwd="/",  # ClickHouse reads only files below the folder that it runs in
-            env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **self.environment},
+            env={**{name: os.environ[name] for name in KEPT if name in os.environ}, **self.environment},
             capture_output=True,
             check=False,
         )

@@ -277,7 +277,10 @@ class PublishedYears(Years):
 
     def _hinted(self) -> IcebergState:
         log = IcebergLog(self._store(), ORDERS, self._clock)
-        return log.at(log.hinted())
+        version = log.hinted()
+        found = log.at(version)
+        assert found.version == version, f"garbage collection deleted version {version}, which the hint names"
+        return found
 
     def _key(self, uri: str) -> str:
         return uri.removeprefix(f"{self._store().location.root_uri}/")
