@@ -19,6 +19,7 @@ a reader as of an earlier entry replays about as many entries as have been writt
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -45,8 +46,12 @@ CHECKPOINT_ENTRIES = 32
 KEPT_BYTES_RATIO = 3
 """All kept checkpoints together, with their pieces, against the newest one."""
 
-MERGES = ((512, 16), (8_192, 31))
+SMALL_ROWS = 512
+MERGES = ((SMALL_ROWS, 16), (8_192, 31))
 """(rows, pieces): when so many of a series' last pieces have fewer rows each, they are merged into one."""
+
+SMALL_KEPT = 64
+"""Small pieces that their writer remembers, so that it does not read them when it merges them."""
 
 WHOLE_KEPT = 2
 """Earlier checkpoints of the whole form that are kept beside the newest."""
@@ -199,6 +204,7 @@ class CheckpointFolder(Generic[StateT]):
         self._clock = clock
         self._every = every
         self._last_head: tuple[CheckpointHead, int] | None = None
+        self._small: deque[tuple[str, pa.Table]] = deque(maxlen=SMALL_KEPT)
         self._is_broken = False
         self._may_delete = True
 
@@ -259,7 +265,7 @@ class CheckpointFolder(Generic[StateT]):
         body = self._store.read(key)
         if body is None:
             raise Corrupt(f"{key} is missing")
-        table = pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+        table = _parsed(body)
         if table.num_rows != piece.rows:
             raise Corrupt(f"{key} has {table.num_rows} rows, not {piece.rows}")
         return table
@@ -306,7 +312,7 @@ class CheckpointFolder(Generic[StateT]):
                 _log.warning("checkpoint_missing", log=self._folder, checkpoint=key)
             return None
         try:
-            table = pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+            table = _parsed(body)
             metadata = table.schema.metadata or {}
             identity = tuple(
                 metadata.get(name) for name in (b"lithify.format", b"lithify.log", b"lithify.entry_number")
@@ -367,7 +373,7 @@ class CheckpointFolder(Generic[StateT]):
             return  # another writer has written a later one
         before = self._head_to_share_with(hinted)
         described = form.describe(log_state.state)
-        writer = _PieceWriter(self._store, self._folder, number, self._clock, self._read_piece)
+        writer = _PieceWriter(self._store, self._folder, number, self._clock, self._small, self._read_piece)
         try:
             pieces = writer.pieces(described, before[0].pieces if before else ())
         except _UNREADABLE as error:  # a piece of the earlier checkpoint is gone: share nothing with it
@@ -436,12 +442,15 @@ class _PieceWriter:
         folder: str,
         entry_number: int,
         clock: Clock,
+        small: deque[tuple[str, pa.Table]],
         read: Callable[[Piece], pa.Table],
     ) -> None:
+        """`small`: pieces by name that were written here; new ones are added."""
         self._store = store
         self._folder = folder
         self._entry_number = entry_number
         self._clock = clock
+        self._small = small
         self._read = read
 
     def pieces(self, described: Described, stored: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -465,7 +474,8 @@ class _PieceWriter:
         for rows_max, count in MERGES:
             small = _last_below(kept, rows_max)
             if len(small) >= count:
-                rows = _joined([self._read(piece) for piece in small])
+                known = dict(self._small)
+                rows = _joined([known[each.name] if each.name in known else self._read(each) for each in small])
                 merged = self._put(series.name, rows, first=small[0].first, last=small[-1].last)
                 kept = [*kept[: len(kept) - len(small)], merged]
         return kept
@@ -476,6 +486,8 @@ class _PieceWriter:
         name = CheckpointObject.piece(self._folder, self._entry_number, self._clock.new_id()).name
         body = _rendered(rows)
         self._store.overwrite(CheckpointObject(self._folder, name).key, body)
+        if rows.num_rows < SMALL_ROWS:
+            self._small.append((name, rows))
         return Piece(
             series=series,
             name=name,
@@ -554,6 +566,19 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 def _rendered(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    is_small = table.num_rows < SMALL_ROWS  # dictionaries of a few values are longer than the values
+    pq.write_table(
+        table, sink, compression="zstd", write_page_checksum=True, write_statistics=False, use_dictionary=not is_small
+    )
     rendered: bytes = sink.getvalue().to_pybytes()
     return rendered
+
+
+def _parsed(body: bytes) -> pa.Table:
+    """Without PyArrow's scan of data sets, which costs more than the reading of a small piece."""
+    return pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True).read(
+        use_threads=len(body) > _BYTES_FOR_THREADS
+    )
+
+
+_BYTES_FOR_THREADS = 1024 * 1024

@@ -125,18 +125,17 @@ def _peak_bytes() -> int:
 
 def measure_appends(until: int) -> Appends:
     """The mean of as many appends as half of the deltas before the mark and after it, so that each mean has its share
-    of the checkpoints, whose sizes grow with the log and whose number falls."""
+    of the checkpoints, whose sizes grow with the log and whose number falls, and of Python's garbage collections."""
     log = _log(MemoryStore(CLOCK))
-    found: dict[int, float] = {}
+    found = []
     for mark in (1_000, until):
         while (there := _count(log)) < mark // 2:
             _append(log, min(DELTAS_PER_ENTRY, mark // 2 - there))
         begun = time.process_time()
         for _ in range(mark):
             _append(log, 1)
-        found[mark] = (time.process_time() - begun) / mark
-    first_seconds, last_seconds = found.values()
-    return Appends(until, first_seconds, last_seconds)
+        found.append((time.process_time() - begun) / mark)
+    return Appends(until, *found)
 
 
 def measure_writers(count: int, url: str) -> Writers:

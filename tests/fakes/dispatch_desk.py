@@ -53,10 +53,10 @@ from tests.fakes.small_cluster import SmallCluster, SmallJob
 from tests.waiting import wait_until
 
 TABLE = "ACME.ORDERS.V1"
-TELLS_AT_ONCE = PublisherSettings(round_seconds=0.01, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
+TELLS_AT_ONCE = PublisherSettings(round_seconds=0.002, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
 """No topic is left alone, so that a test need not wait for the end of that."""
 
-ANSWERS_AT_ONCE = AnswerSettings(round_seconds=0.01, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
+ANSWERS_AT_ONCE = AnswerSettings(round_seconds=0.002, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
 
 STALL_SECONDS = 10_000.0
 """Longer than any launch or step may take without progress."""
@@ -65,8 +65,8 @@ FOLLOWS_SPEED = ("heartbeat.emitted", "session.expected_sla_changed")
 """Events that a session publishes as often as the machine's speed makes it."""
 
 QUICK = SessionLauncherSettings(
-    watcher=WatcherSettings(poll_seconds=0.01, look_seconds=0.01),
-    retry=RetryPolicy(max_attempts=3, retry_seconds=0.01),
+    watcher=WatcherSettings(poll_seconds=0.002, look_seconds=0.002),
+    retry=RetryPolicy(max_attempts=3, retry_seconds=0.002),
 )
 
 
@@ -81,10 +81,10 @@ class Desk:
     sink: MemorySink = field(default_factory=MemorySink)
     settings: JobRunControllerSettings = field(
         default_factory=lambda: JobRunControllerSettings(
-            tick_seconds=0.01,
+            tick_seconds=0.002,
             sweep_seconds=0.0,
             look_seconds=0.0,
-            requeue_seconds=0.01,
+            requeue_seconds=0.002,
             turn_look_seconds=0.05,
         )
     )
@@ -198,7 +198,7 @@ class Desk:
             if done():
                 return True
             self.tick()
-            self.clock.sleep(0.005)  # moves a manual clock to the end of a pause
+            self.clock.sleep(0.002)  # moves a manual clock to the end of a pause
             return False
 
         wait_until(done_after_a_tick, every_seconds=0.001)

@@ -207,3 +207,17 @@ def test_a_writer_that_cannot_delete_goes_on_and_garbage_collection_finds_what_i
     stream.requests.requests.clear()
     assert stream.log().load().state == stream.replayed()
     assert entries_read(stream) <= CHECKPOINT_ENTRIES
+
+
+def test_a_writer_reads_none_of_its_own_small_pieces_when_it_merges_them() -> None:
+    stream = Stream()
+    stream.add(16 * CHECKPOINT_ENTRIES)
+    assert max(piece.rows for piece in stream.newest().pieces) >= 15 * CHECKPOINT_ENTRIES
+    assert stream.requests.count("read", ".parquet") == 0
+
+
+def test_of_two_writers_each_reads_the_pieces_of_the_other_when_it_merges() -> None:
+    stream = Stream(processes=2)
+    stream.add(16 * CHECKPOINT_ENTRIES)
+    assert max(piece.rows for piece in stream.newest().pieces) >= 15 * CHECKPOINT_ENTRIES
+    assert stream.log().load().state == stream.replayed()

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -124,6 +124,7 @@ def test_of_a_log_of_thousands_of_entries_one_page_is_listed_beside_those_after_
     assert store.count("read", ENTRY) == 1_100 % CHECKPOINT_ENTRIES
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=5),
     st.sets(st.sampled_from(["hint", "checkpoint"])),
