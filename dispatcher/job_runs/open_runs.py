@@ -163,11 +163,12 @@ class OpenJobRuns:
         return sum(each.not_before_seconds <= now_seconds for each in waiting)
 
     def offer(self, job_run_id: str, log: JobRunLog | None = None) -> None:
-        """Adds a job run that was just accepted here. `log`: its log with the cached fold, if available."""
+        """Adds a job run that was just accepted or rejected here. `log`: its log with the cached fold, if available."""
         if job_run_id not in self._open:
             self._open[job_run_id] = self._new(job_run_id, log)
         each = self._open[job_run_id]
         each.is_due = True
+        each.was_tried = False  # a sweep may have found its marker before its first entry
         each.was_read = log is not None and each.log is log and log.newest.state.accepted is not None
 
     def look(self, held: Mapping[str, MarkedJobRun], publishing: Iterable[str]) -> None:

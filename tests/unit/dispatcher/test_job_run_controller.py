@@ -19,13 +19,14 @@ from compactor.model.release import this_release
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.paths import JobRunFolder, LogObject, MarkedJobRun, ReleaseOfState, SessionFolder
+from dispatcher.intake.intake import Accepted, Rejected
 from dispatcher.job_runs.claims import Claim, ClaimWatch, JobRunLog, claim_job_run
 from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunState, JobRunStatus, SessionLaunching, session_spec
 from dispatcher.job_runs.liveness import Fleet
 from launcher.retrying import Setbacks
 from launcher.submit import SparkJob, job_name
-from tests.fakes.dispatch_desk import FOLLOWS_SPEED, TABLE, Desk
+from tests.fakes.dispatch_desk import FOLLOWS_SPEED, TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_sink import MemorySink
@@ -244,6 +245,35 @@ def test_a_job_run_that_nobody_offered_is_found_by_its_marker(desk: Desk) -> Non
     second.run()
     assert second.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     second.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "mark", "event"),
+    [(["id"], "mark_open", "job_run.accepted"), (["nope"], "mark_to_be_published", "job_run.rejected")],
+)
+def test_a_document_whose_marker_a_sweep_finds_before_its_first_entry_waits_for_no_further_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[str], mark: str, event: str
+) -> None:
+    desk = Desk(tmp_path)
+    desk.settings = replace(desk.settings, sweep_seconds=3_600.0)
+    desk = replace(desk)
+    desk.append([{"id": 1}])
+    marks = getattr(desk.records, mark)
+
+    def mark_and_sweep(*arguments: object) -> object:
+        marked = marks(*arguments)
+        desk.tick()
+        return marked
+
+    monkeypatch.setattr(desk.records, mark, mark_and_sweep)
+    desk.send(instruction(primary_keys=keys))
+    (taken,) = desk.take()
+    assert isinstance(taken, Accepted | Rejected)
+    desk.controller.offer(taken.job_run_id if isinstance(taken, Accepted) else taken.message_id)
+    for _ in range(3):
+        desk.tick()
+    assert event in desk.sink.names
+    desk.close()
 
 
 def test_a_fenced_dispatcher_leaves_its_spark_job_to_who_took_over_and_writes_nothing_more(tmp_path: Path) -> None:
