@@ -43,9 +43,18 @@ from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import StreamSchemas, refuse_without_keys
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
+from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
-from compactor.model.names import ContentType, LifecycleState, OpenFormat, Operation, PartitionValues, render_partition
+from compactor.model.names import (
+    PARTITION_STREAM_POSITION,
+    ContentType,
+    LifecycleState,
+    OpenFormat,
+    Operation,
+    PartitionValues,
+    render_partition,
+)
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import plain_schema, unify_schemas
@@ -80,6 +89,9 @@ PROPERTIES_KNOWN_SECONDS = 60.0
 
 PARTITIONS_PER_PAGE = 1_000
 """As many as S3 lists with one request."""
+
+STREAMS_LOOKED_AT_MAX = 16
+"""Until one is compacted, when keys are set."""
 
 DELTAS_PER_ENTRY_MAX = 10_000
 """Of `append_many`: an entry is read whole, by every reader."""
@@ -312,6 +324,7 @@ class Table:
                 reasons = _reasons_against_place(self._store.location, self.table_id, properties)
                 if reasons:
                     raise Invalid(*reasons)
+            self._check_keys_of_index(definition.properties, properties)
             if properties.news_hints and not definition.properties.news_hints:
                 raise Invalid(
                     "news_hints can only be set by create_table: streams that are there, and writers at work, have none"
@@ -320,6 +333,31 @@ class Table:
 
         self.refresh(self._definition_log().append(decide).after.state)
         return self.properties
+
+    def _check_keys_of_index(self, before: TableProperties, now: TableProperties) -> None:
+        """Raises `Invalid` if compacted rows have an index of other keys: the next compaction would be refused. Only
+        the first compacted stream among `STREAMS_LOOKED_AT_MAX` is compared: compactions compare each."""
+        keys_change = (now.primary_keys, now.sort_keys) != (before.primary_keys, before.sort_keys)
+        if not keys_change or now.destination_compacted_table_id not in (None, self.table_id):
+            return
+        for partition in islice(self.each_partition(with_news=False), STREAMS_LOOKED_AT_MAX):
+            stream = self.stream(partition)
+            compacted = stream.load().state.compacted
+            if compacted is None:
+                continue
+            reasons = []
+            if now.primary_keys is not None and set(now.primary_keys) != set(compacted.primary_keys):
+                reasons.append(f"with primary_keys={','.join(compacted.primary_keys)}")
+            sort_keys = () if now.sort_keys == (SortKey(column=PARTITION_STREAM_POSITION),) else now.sort_keys
+            if sort_keys is not None and sort_keys != compacted.sort_keys:
+                by = ",".join(f"{key.column}:{key.order}" for key in compacted.sort_keys)
+                reasons.append(f"with sort_keys={by}" if by else "by arrival")
+            if reasons:
+                raise Invalid(
+                    f"{stream} was compacted {' and '.join(reasons)}: keep these, or set "
+                    "destination_compacted_table_id to another table, too"
+                )
+            return
 
     def _check_publishable(self, properties: TableProperties) -> None:
         """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
