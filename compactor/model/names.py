@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -97,6 +97,17 @@ class TableId:
 def render_partition(partition: PartitionValues) -> str:
     """A partition as text for people: `order_day=1995-04-03`, `region=EU/day=1`, or `(unpartitioned)`."""
     return "/".join(f"{key}={value}" for key, value in partition.items()) or "(unpartitioned)"
+
+
+PARTITIONS_NAMED_MAX = 3
+
+
+def no_such_partition(table_id: str, partition: PartitionValues, existing: Sequence[PartitionValues]) -> str:
+    """The reason why a partition is refused, with some that exist."""
+    shown = ", ".join(render_partition(each) for each in existing[:PARTITIONS_NAMED_MAX])
+    more = len(existing) - PARTITIONS_NAMED_MAX
+    there_are = f"there are {shown}{f' and {more:,} more' if more > 0 else ''}" if existing else "it has none yet"
+    return f"{table_id} has no partition {render_partition(partition)}: {there_are}"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

@@ -13,7 +13,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import encoded_width
 from compactor.model.errors import Invalid
-from compactor.model.names import counted, render_partition
+from compactor.model.names import counted, no_such_partition
 from compactor.planning.destinations import check_destination
 from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatistics, statistics_of
 from compactor.planning.session_input import (
@@ -328,7 +328,10 @@ def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str
     known = {frozenset(partition.items()) for partition in existing}
     missing = [partition for partition in run.partitions if frozenset(partition.items()) not in known]
     if missing:
-        raise Invalid(*(f"{run.source_table_id} has no partition {render_partition(each)}" for each in missing))
+        # `stream` refuses other keys than the table's
+        raise Invalid(
+            *(no_such_partition(run.source_table_id, source.stream(each).partition, existing) for each in missing)
+        )
     return run.partitions
 
 

@@ -78,7 +78,8 @@ def compact_table(
         float, typer.Option(help="Files with at most this share of dead rows are not rewritten.")
     ] = 0.0,
     content_type: Annotated[
-        ContentType | None, typer.Option(help="Of compacted files; left out: the table's own, or parquet.")
+        ContentType | None,
+        typer.Option(help="Of compacted files (json is only read); left out: the table's own, or parquet."),
     ] = None,
     wait_seconds: Annotated[
         float,

@@ -13,8 +13,12 @@ def read_document(file: str) -> str:
     """The text of a file, or of standard input for `-`. Raises `Invalid` if it cannot be read."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{file} cannot be read: {error}") from error
+    except FileNotFoundError as error:
+        raise Invalid(f"there is no file {file}") from error
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{file} is not UTF-8: {error}") from error
 
 
 def valid_instruction(body: str) -> InstructionDocument:

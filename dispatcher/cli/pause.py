@@ -13,6 +13,7 @@ from dispatcher.cli.options import Output, OutputOption, RegionOption, S3Endpoin
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import open_job_runs
 from dispatcher.clients import dependencies_of
+from dispatcher.job_runs.job_run_log import JobRunStatus
 from dispatcher.job_runs.job_run_store import JobRunStore
 
 JobRun = Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="One job run.")]
@@ -85,5 +86,7 @@ def _named(target: PausedObject) -> str:
 
 def _check_open(records: JobRunStore, job_run_id: str) -> None:
     status = records.state(job_run_id).status
+    if status is JobRunStatus.ABSENT:
+        raise Invalid(f"there is no job run {job_run_id!r} here: `lithify status` lists those there are")
     if not status.is_open:
         raise Invalid(f"job run {job_run_id} cannot be paused: it is {status}")

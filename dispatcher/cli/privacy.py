@@ -17,8 +17,8 @@ from dispatcher.cli.options import (
     S3EndpointOption,
     TableArgument,
 )
-from dispatcher.cli.output import answer_records, parse_partition
-from dispatcher.cli.table_places import open_lake, parse_key, partitions_of
+from dispatcher.cli.output import answer_records
+from dispatcher.cli.table_places import named_partition, open_lake, parse_key, partitions_of
 from dispatcher.clients import dependencies_of, show_help
 from dispatcher.layout import Column, time_text
 
@@ -58,7 +58,7 @@ def prove_key(
     """
     catalog = open_lake(lake, s3_endpoint_url, region)
     opened = catalog.table(table)
-    wanted = opened.stream(parse_partition(partition)).partition
+    wanted = opened.stream(named_partition(opened, partition)).partition
     partitions_of(opened, partition)
     schema = key_schema(catalog, table, wanted)
     values = parse_key(key, schema.names, schema)

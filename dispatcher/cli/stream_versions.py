@@ -17,8 +17,8 @@ from dispatcher.cli.options import (
     S3EndpointOption,
     TableArgument,
 )
-from dispatcher.cli.output import answer, parse_partition
-from dispatcher.cli.table_places import existing_stream, open_lake
+from dispatcher.cli.output import answer
+from dispatcher.cli.table_places import existing_stream, named_partition, open_lake
 
 VersionOption = Annotated[int, typer.Option("--stream-version", min=1, help="Its number.")]
 
@@ -33,7 +33,7 @@ def new_version(
 ) -> None:
     """Create the next version of a partition stream. Fill it by append --stream-version, then release it."""
     opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = opened.stream(parse_partition(partition)).partition
+    wanted = opened.stream(named_partition(opened, partition)).partition
     number = opened.create_stream_version(wanted)
     _answer(output, opened, wanted, number, "is unreleased: compactions do not read it until it is released")
 

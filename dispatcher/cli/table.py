@@ -24,8 +24,8 @@ from dispatcher.cli.options import (
     S3EndpointOption,
     TableArgument,
 )
-from dispatcher.cli.output import answer, answer_records, parse_partition
-from dispatcher.cli.table_places import existing_stream, open_lake, partitions_of
+from dispatcher.cli.output import answer, answer_records
+from dispatcher.cli.table_places import existing_stream, named_partition, open_lake, partitions_of
 from dispatcher.cli.table_properties import parse_properties
 from dispatcher.clients import show_help
 from dispatcher.layout import PARTITION, Column, age_text, count_text, data_columns, time_text
@@ -135,19 +135,16 @@ def append(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Append one delta to a partition stream."""
-    wanted = parse_partition(partition)
-    delta = (
-        open_lake(lake, s3_endpoint_url, region)
-        .table(table)
-        .append(
-            wanted,
-            files,
-            operation=operation,
-            position=position,
-            delta_id=delta_id,
-            content_type=content_type,
-            stream_version=stream_version,
-        )
+    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    wanted = named_partition(opened, partition)
+    delta = opened.append(
+        wanted,
+        files,
+        operation=operation,
+        position=position,
+        delta_id=delta_id,
+        content_type=content_type,
+        stream_version=stream_version,
     )
     answer(
         output,

@@ -11,13 +11,11 @@ from compactor.catalog.tables import PartitionStream
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
-from compactor.model.names import render_partition
+from compactor.model.names import no_such_partition
 from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.output import parse_partition
 from dispatcher.clients import CommandDependencies
 from dispatcher.job_runs.job_run_store import JobRunStore
-
-_PARTITIONS_NAMED_MAX = 3
 
 
 def open_lake(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCatalog:
@@ -52,10 +50,18 @@ def existing_stream(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | No
 
     Raises `Invalid` if there is none.
     """
-    named = parse_partition(pairs)
     table = lake.table(table_id)
+    named = named_partition(table, pairs)
     partitions_of(table, pairs)
     return table, table.stream(named)
+
+
+def named_partition(table: Table, pairs: Sequence[str] | None) -> dict[str, str]:
+    """Raises `Invalid` if the table has partition keys and no partition is named."""
+    if table.partition_keys and not pairs:
+        keys = " ".join(f"--partition '{key}=VALUE'" for key in table.partition_keys)
+        raise Invalid(f"which partition of {table.table_id}? Add {keys}")
+    return parse_partition(pairs)
 
 
 def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, str]]:
@@ -65,10 +71,7 @@ def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, s
         return existing
     stream = table.stream(parse_partition(pairs))
     if stream.partition not in existing:
-        shown = ", ".join(render_partition(each) for each in existing[:_PARTITIONS_NAMED_MAX])
-        more = len(existing) - _PARTITIONS_NAMED_MAX
-        there_are = f"there are {shown}{f' and {more:,} more' if more > 0 else ''}" if existing else "it has none yet"
-        raise Invalid(f"{table.table_id} has no partition {render_partition(stream.partition)}: {there_are}")
+        raise Invalid(no_such_partition(table.table_id, stream.partition, existing))
     return [stream.partition]
 
 

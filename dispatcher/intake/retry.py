@@ -44,7 +44,7 @@ def plan_retry(
     """Writes nothing. Raises `Invalid`, with every reason, if the job run must not be retried."""
     before = records.state(job_run_id)
     if before.accepted is None or before.status not in RETRIED:
-        raise Invalid(_why_not(job_run_id, before))
+        raise Invalid(_why_not(records, job_run_id, before))
     next_id = _next_id(job_run_id, before.accepted)
     existing = records.state(next_id)
     if existing.status is not JobRunStatus.ABSENT:
@@ -104,8 +104,10 @@ def _existing(job_run_id: str, next_id: str, existing: JobRunState) -> Retry:
     return Retry(accepted, stands=True)
 
 
-def _why_not(job_run_id: str, state: JobRunState) -> str:
+def _why_not(records: JobRunStore, job_run_id: str, state: JobRunState) -> str:
     match state.status:
+        case JobRunStatus.ABSENT if records.rejected_message_ids(job_run_id):
+            return f"{job_run_id} was rejected: correct its document and send it, or `lithify redrive` it"
         case JobRunStatus.ABSENT:
             return f"there is no job run {job_run_id!r} here: `lithify status` lists those there are"
         case JobRunStatus.REJECTED:

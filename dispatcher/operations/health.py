@@ -76,10 +76,10 @@ class HealthFile:
 
 
 def read_health(path: Path) -> HealthReport:
-    """Raises `Invalid` if no dispatcher has reported."""
+    """Raises `Unavailable` if no dispatcher has reported."""
     try:
         return HealthReport.parse_durable(path.read_bytes(), str(path))
     except FileNotFoundError as error:
-        raise Invalid(f"there is no {path}: does a dispatcher run with this work folder?") from error
+        raise Unavailable(f"there is no {path}: does a dispatcher run with this work folder?") from error
     except (OSError, Corrupt) as error:
         raise Invalid(f"{path} cannot be read: {error}") from error

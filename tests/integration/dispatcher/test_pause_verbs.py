@@ -49,7 +49,7 @@ def test_a_pause_names_exactly_one_existing_scope(desk: Desk, state: State, comm
     for wrong, reason in (
         ((), "one thing only"),
         (("run", "--everything"), "one thing only"),
-        (("nobody",), "job run nobody cannot be paused: it is absent"),
+        (("nobody",), "there is no job run 'nobody' here: `lithify status` lists"),
         (("--table", "orders"), "orders"),
     ):
         result = command("pause", *wrong, *state)

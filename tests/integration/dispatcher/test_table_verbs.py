@@ -244,7 +244,8 @@ def test_a_state_that_does_not_exist_is_an_error(command: Command, tmp_path: Pat
 
 def test_set_and_get_say_what_a_table_knows_about_itself(lithify: Lithify, orders: Table) -> None:
     """`orders` makes the lake."""
-    answered = lithify.answer("set", ORDERS, "primary_keys=id", "sort_keys=price:descending", "gc_grace_seconds=86400")
+    keys = ("primary_keys=id", "sort_keys=price:descending", "destination_compacted_table_id=ACME.CHEAPEST.V1")
+    answered = lithify.answer("set", ORDERS, *keys, "gc_grace_seconds=86400")
     assert answered["properties"]["primary_keys"] == ["id"]
     lithify.answer("set", ORDERS, "state=offline", "--unset", "gc_grace_seconds")
     got = lithify.answer("get", ORDERS)["properties"]
@@ -264,6 +265,29 @@ def test_set_refuses_with_every_reason_and_changes_nothing(lithify: Lithify, ord
     assert "not PROPERTY=VALUE" in lithify.refusal("set", ORDERS, "state")
     assert "nothing to set" in lithify.refusal("set", ORDERS)
     assert "no property 'stat'" in lithify.refusal("get", ORDERS, "stat")
+
+
+def test_set_refuses_other_keys_than_those_of_the_compacted_rows(
+    lake: DeltaCatalog, lithify: Lithify, orders: Table
+) -> None:
+    wrong = lithify.refusal("set", ORDERS, "primary_keys=idd", "sort_keys=price")
+    assert "day=monday was compacted with primary_keys=id and by arrival: keep these" in wrong
+    assert lithify.answer("get", ORDERS, "primary_keys")["properties"] == {"primary_keys": None}
+    lithify.answer("set", ORDERS, "primary_keys=id", "sort_keys=partition_stream_position")
+    run(lake)
+
+
+def test_a_verb_of_one_partition_asks_for_it_as_it_is_written(lithify: Lithify, orders: Table) -> None:
+    for verb in (("log", ORDERS), ("lookup", ORDERS, "--key", "id=1"), ("append", ORDERS, "more.parquet")):
+        assert "which partition of ACME.ORDERS.V1? Add --partition 'day=VALUE'" in lithify.refusal(*verb)
+
+
+def test_compact_names_partitions_that_exist_and_the_right_key(command: Command, lake: DeltaCatalog) -> None:
+    lake.create_table(ORDERS, ["day"]).append(MONDAY, pa.table({"id": [1]}))
+    wrong = (("day=friday", "has no partition day=friday: there are day=monday"), ("dya=monday", "is no partition key"))
+    for partition, sentence in wrong:
+        result = command("compact", ORDERS, "-k", "id", "-p", partition, "--lake", lake.location.root_uri)
+        assert (result.exit_code, sentence in result.err) == (2, True), result.err
 
 
 def test_create_takes_properties(lithify: Lithify) -> None:

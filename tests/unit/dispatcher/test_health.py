@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.model.errors import Denied, Invalid, Unavailable
+from compactor.model.errors import Denied, Unavailable
 from dispatcher.operations.health import HEALTH_FILE, HealthFile, read_health
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import Desk
@@ -44,7 +44,7 @@ def test_a_report_names_each_trouble_with_its_kind_and_since_when(tmp_path: Path
 
 
 def test_where_no_dispatcher_has_reported_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="does a dispatcher run with this work folder"):
+    with pytest.raises(Unavailable, match="does a dispatcher run with this work folder"):
         read_health(tmp_path / HEALTH_FILE)
 
 
@@ -69,7 +69,7 @@ def test_a_topic_and_a_state_in_trouble_are_seen_until_they_answer(tmp_path: Pat
 def test_the_verb_s_exit_code_says_whether_a_dispatcher_is_well(tmp_path: Path, command: Command) -> None:
     file, clock = tmp_path / HEALTH_FILE, ManualClock()
     verb = ("health", "--work-folder", str(tmp_path))
-    assert command(*verb).exit_code == 2
+    assert command(*verb).exit_code == 1
 
     clock.set_ms(32_503_680_000_000)  # no report is older than that
     HealthFile(file, "me", 0, clock).write_when_due({}, 1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.model.errors import Invalid
 from compactor.model.names import SortOrder
 from compactor.planning.spec import (
     DEFAULT_SORT_KEYS,
@@ -18,6 +20,7 @@ from compactor.planning.spec import (
     JobRunSpec,
 )
 from compactor.storage.location import StoreLocation
+from dispatcher.cli.documents import read_document
 from dispatcher.intake.instruction import (
     InstructionDocument,
     Violations,
@@ -284,3 +287,16 @@ def test_no_document_breaks_the_parser_and_each_reason_is_a_sentence(document: d
     if isinstance(parsed, Violations):
         assert parsed.reasons
         assert all(reason.strip() for reason in parsed.reasons)
+
+
+def test_a_document_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "latin.json").write_bytes(b"\xe4")
+    for name, reason in (
+        ("nowhere.json", "there is no file"),
+        ("", "cannot be read: Is a directory"),
+        ("latin.json", "is not UTF-8: 'utf-8' codec can't decode byte 0xe4 in position 0"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            read_document(str(tmp_path / name))
+        assert reason in str(refused.value)
+        assert str(tmp_path / name) in str(refused.value)

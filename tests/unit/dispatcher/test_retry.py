@@ -167,8 +167,11 @@ def test_a_refused_retry_has_its_reason(desk: Desk) -> None:
         retry(desk, "orders")
     with pytest.raises(Invalid, match="there is no job run 'other' here"):
         retry(desk, "other")
+    desk.send(instruction(job_run_id="wrong", primary_keys=["nope"]))
     rejected = desk.send("{")
     desk.take()
+    with pytest.raises(Invalid, match="wrong was rejected: correct its document"):
+        retry(desk, "wrong")
     with pytest.raises(Invalid, match=f"{rejected} was rejected: correct its document"):
         retry(desk, rejected)
 
