@@ -94,16 +94,19 @@ def run_bundle(
     clock: Clock,
     *,
     groups: Sequence[Sequence[int]] = (),
+    poll_seconds: float = POLL_SECONDS,
 ) -> None:
     """Runs every member, independently of failures of others. Raises errors that end the Spark job itself.
 
-    hosts   by which tasks reach this process, and on which it listens
-    groups  members that share a task, by their position in the plan; empty: each has its own
+    hosts         by which tasks reach this process, and on which it listens
+    groups        members that share a task, by their position in the plan; empty: each has its own
+    poll_seconds  between two looks at the progress of members
     """
+    folder = BundleFolder(job_run_id, plan.bundle_id)
     with listening(*(hosts or ("127.0.0.1", "127.0.0.1")), clock) as listener:
         address = listener.address if listener is not None and hosts is not None else None
         tasks = [MemberTask(member, state.location, address) for member in plan.members]
-        with _BundleHeartbeat(plan, BundleFolder(job_run_id, plan.bundle_id), state, runner, listener, clock) as heart:
+        with _BundleHeartbeat(plan, folder, state, runner, listener, clock, poll_seconds=poll_seconds) as heart:
             for number, error in runner.run(tasks, run_member, groups).items():
                 heart.lost(number, _write_end(plan.members[number], error, state, clock))
 
@@ -138,7 +141,10 @@ class _BundleHeartbeat:
         runner: BundleTaskRunner,
         listener: ProgressListener | None,
         clock: Clock,
+        *,
+        poll_seconds: float,
     ) -> None:
+        self._poll_seconds = poll_seconds
         self._key = folder.heartbeat.key
         self._state = state
         self._runner = runner
@@ -166,7 +172,7 @@ class _BundleHeartbeat:
         self._ended[number] = unlogged
 
     def _keep_beating(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
+        while not self._stop.wait(self._poll_seconds):
             self._look()
 
     def _look(self) -> None:

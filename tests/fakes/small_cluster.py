@@ -34,6 +34,9 @@ from tests.fakes.in_process_runner import InProcessTaskRunner, ProcessDied
 
 STOPPED_EXIT_CODE = 143
 
+LOOKS_EVERY_SECONDS = 0.02
+"""At the progress of a bundle's members, so that tests need not wait a second for it."""
+
 
 @dataclass(frozen=True)
 class Succeeds:
@@ -265,7 +268,15 @@ class SmallJob:
         cluster = self._cluster
         runner = InProcessTaskRunner[MemberTask, "UnloggedEnd | None"](self._run_member)
         try:
-            run_bundle(plan, path.bundle.job_run_id, cluster.state, runner, None, cluster.clock)
+            run_bundle(
+                plan,
+                path.bundle.job_run_id,
+                cluster.state,
+                runner,
+                None,
+                cluster.clock,
+                poll_seconds=LOOKS_EVERY_SECONDS,
+            )
         except _Stopped:
             return STOPPED_EXIT_CODE
         except _Crashed as crash:
