@@ -4,6 +4,7 @@
 |---|---|---|
 | created | ours | done |
 | taken | another's, or our own: a store may repeat a put whose first answer was lost | read it, compare |
+| denied | refused: not written | the same; the credentials may be renewed in between |
 | unavailable | unknown | read it, compare; absent: put the same bytes again, which is safe |
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compactor.model.clock import Clock, chance
-from compactor.model.errors import Outdated, Unavailable
+from compactor.model.errors import Denied, Outdated, Unavailable
 from compactor.storage.object_store import ObjectStore
 
 ATTEMPTS_MAX = 5
@@ -28,17 +29,20 @@ UNKNOWN_DOUBLINGS = 5
 def create_once(store: ObjectStore, key: str, body: bytes, is_ours: Callable[[bytes], bool], clock: Clock) -> bool:
     """Whether this call created the object; False: it is another writer's, and nothing was written.
 
-    Raises `Unavailable` if the outcome is unknown: the object may exist, or appear later.
+    Raises `Unavailable` if the outcome is unknown: the object may exist, or appear later; `Denied` if each try was
+    refused, and nothing was written.
 
     is_ours  compares an existing object with `body`; it may raise `Outdated` for the object of a newer release
     """
     failure: Unavailable | None = None
+    may_exist = False
     for tries in range(ATTEMPTS_MAX):
         try:
             if store.put_if_absent(key, body):
                 return True
         except Unavailable as error:
             failure = error
+            may_exist = may_exist or not isinstance(error, Denied)
         try:
             existing = store.read(key)
             if existing is not None:
@@ -48,6 +52,8 @@ def create_once(store: ObjectStore, key: str, body: bytes, is_ours: Callable[[by
         except Unavailable as error:
             failure = error
         pause(UNKNOWN_DOUBLINGS + tries, clock)
+    if isinstance(failure, Denied) and not may_exist:
+        raise Denied(f"{key} was not written: {failure}") from failure
     raise Unavailable(f"it is not known whether {key} was written: {failure}") from failure
 
 

@@ -105,7 +105,7 @@ class LocalStore:
         with _translated(top):
             for name, is_folder in _children(top, at_root=not prefix):
                 # A folder without files remains after a delete or a stopped writer. It has no key, so it is not listed.
-                if is_folder and any(files for _, _, files in os.walk(top / name)):
+                if is_folder and any(files for _, _, files in os.walk(top / name, onerror=_raise_unless_gone)):
                     yield name.removesuffix("/")
 
     def delete(self, key: str) -> None:
@@ -179,6 +179,13 @@ def _fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """`os.walk` leaves out what it cannot read: a table or a partition would seem not to exist."""
+    if not isinstance(error, FileNotFoundError):
+        with _translated(Path(error.filename)):
+            raise error
 
 
 def _children(folder: Path, *, at_root: bool) -> list[tuple[str, bool]]:

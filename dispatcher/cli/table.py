@@ -60,6 +60,12 @@ def _in_flight_text(plan: object) -> str:
     return f"{plan['job_run_id']}, attempt {plan['attempt']}, since {time_text(plan['at_ms'])}"
 
 
+def _action_text(action: dict[str, object]) -> str:
+    """An action's name; of a delta also the id that `retract` takes."""
+    name = str(action["action"])
+    return f"{name} {action['delta_id']} ({action['operation']})" if name == "delta_added" else name
+
+
 _IN_FLIGHT_COLUMN = Column("in_flight", "in flight", _in_flight_text)
 _NOT_SHOWN = {"action", "compacted_schema"}
 _PUBLISHED_COLUMNS = (
@@ -69,7 +75,7 @@ _PUBLISHED_COLUMNS = (
 _ENTRY_COLUMNS = (
     Column("entry_number", "entry"),
     Column("at_ms", "at (UTC)", time_text),
-    Column("actions", show=lambda actions: ", ".join(str(each["action"]) for each in actions)),  # type: ignore[attr-defined]
+    Column("actions", show=lambda actions: ", ".join(map(_action_text, actions))),  # type: ignore[call-overload]
 )
 
 

@@ -15,7 +15,7 @@ from compactor.log.checkpoints import CHECKPOINT_ENTRIES, LogState, WholeCheckpo
 from compactor.log.durable_log import DurableLog, LogFormat
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, Invalid, Outdated, Unavailable
+from compactor.model.errors import Corrupt, Denied, Invalid, Outdated, Unavailable
 from compactor.storage.object_store import ObjectStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
@@ -213,6 +213,23 @@ def test_a_put_that_lost_to_a_rival_while_its_answer_was_lost_decides_again(stor
         return [WordsAdded(word=f"after {log_state.entry_number}")]
 
     assert log_over(faulty, ManualClock()).append(decide).after.state == ("rival", "after 1")
+
+
+def test_a_store_that_refuses_each_try_says_that_nothing_was_written(store: ObjectStore) -> None:
+    faulty = FaultyStore(store)
+    faulty.fail("put_if_absent", times=None, error=Denied)
+    with pytest.raises(Denied, match="was not written: the store failed before"):
+        log_over(faulty, ManualClock()).append(add_words("a"))
+    assert log_over(store).load().entry_number == 0
+
+
+def test_a_store_that_refuses_after_a_lost_answer_leaves_the_outcome_unknown(store: ObjectStore) -> None:
+    faulty = FaultyStore(store)
+    faulty.fail("put_if_absent", when="after")
+    faulty.fail("read", times=None, error=Denied)
+    with pytest.raises(Unavailable, match="it is not known whether") as unknown:
+        log_over(faulty, ManualClock()).append(add_words("a"))
+    assert not isinstance(unknown.value, Denied)
 
 
 def test_a_store_that_stays_away_leaves_the_outcome_unknown_and_says_so(store: ObjectStore) -> None:

@@ -277,6 +277,11 @@ def test_set_refuses_other_keys_than_those_of_the_compacted_rows(
     run(lake)
 
 
+def test_the_log_shows_the_id_of_each_delta_that_retract_takes(lithify: Lithify, orders: Table) -> None:
+    pending = orders.append(MONDAY, pa.table({"id": [9], "price": [0.0]}))
+    assert f"delta_added {pending.delta_id} (upsert)" in lithify.run("log", ORDERS, "-p", "day=monday").out
+
+
 def test_a_verb_of_one_partition_asks_for_it_as_it_is_written(lithify: Lithify, orders: Table) -> None:
     for verb in (("log", ORDERS), ("lookup", ORDERS, "--key", "id=1"), ("append", ORDERS, "more.parquet")):
         assert "which partition of ACME.ORDERS.V1? Add --partition 'day=VALUE'" in lithify.refusal(*verb)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.model.errors import Invalid, Unavailable
+from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.local import WRITING_FOLDER, LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import OpenJobRun, TaskToken
@@ -33,6 +33,23 @@ def test_a_half_written_file_of_a_crash_is_not_an_object(store: LocalStore, root
     assert list(store.list_folders("")) == ["a"]
     with pytest.raises(Invalid, match="is reserved for the store"):
         store.read(f"{WRITING_FOLDER}/1-2-3")
+
+
+def test_a_folder_that_may_not_be_read_is_named_and_not_left_out(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_if_absent("tables/a/log", b"")
+    store.put_if_absent("tables/b/log", b"")
+    scandir = os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if Path(path) == root / "tables" / "a":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(Denied, match=r"tables/a cannot be reached: Permission denied"):
+        list(store.list_folders("tables/"))
 
 
 def test_a_task_token_is_readable_by_its_own_user_alone(store: LocalStore, root: Path) -> None:
