@@ -78,17 +78,19 @@ class InProcessEngine:
         return result
 
     def run_tasks(self, tasks: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
-        """Runs all tasks of a step. Raises the first error, after the tasks that had begun."""
+        """Runs all tasks of a step. Raises the first error, after the tasks that had begun; an interrupt at once."""
         if self._tasks_at_once == 1 or len(tasks) == 1:
             return [self.run_task(task) for task in tasks]
-        with ThreadPoolExecutor(self._tasks_at_once, thread_name_prefix="task") as threads:
+        threads = ThreadPoolExecutor(self._tasks_at_once, thread_name_prefix="task")
+        try:
             # Each in a copy of this context, so that log lines name the session.
             begun = [threads.submit(copy_context().run, self.run_task, task) for task in tasks]
-            try:
-                return [each.result() for each in begun]
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+            results = [each.result() for each in begun]
+        except BaseException as error:
+            threads.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+            raise
+        threads.shutdown()
+        return results
 
     def send(self, value: ValueT) -> ValueT:
         """Passes a function, a task's value or a record to a task."""

@@ -63,6 +63,21 @@ def test_the_first_error_is_raised_when_the_tasks_that_had_begun_have_ended() ->
     assert ended.is_set()
 
 
+def test_an_interrupt_waits_for_no_task() -> None:
+    engine, running, let_go = InProcessEngine(tasks_at_once=2), threading.Barrier(2), threading.Event()
+
+    def task(number: int, _: Iterable[int]) -> None:
+        running.wait(SECONDS_MAX)
+        if number == 0:
+            raise KeyboardInterrupt
+        assert let_go.wait(SECONDS_MAX)
+
+    with engine.exchange() as exchange, pytest.raises(KeyboardInterrupt):
+        exchange.map(range(2), _same).shuffle(2).collect("test", range(2), task)
+    assert not let_go.is_set()
+    let_go.set()
+
+
 def test_log_lines_of_tasks_name_their_session() -> None:
     def names(_: int, __: Iterable[int]) -> object:
         return get_contextvars().get("session_id")
