@@ -16,6 +16,7 @@ from compactor.log.durable_log import DurableLog, LogFormat
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Invalid, Outdated, Unavailable
+from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
@@ -227,9 +228,11 @@ def test_a_store_that_refuses_after_a_lost_answer_leaves_the_outcome_unknown(sto
     faulty = FaultyStore(store)
     faulty.fail("put_if_absent", when="after")
     faulty.fail("read", times=None, error=Denied)
-    with pytest.raises(Unavailable, match="it is not known whether") as unknown:
-        log_over(faulty, ManualClock()).append(add_words("a"))
+    with pytest.raises(Unavailable, match="it is not known whether key was written") as unknown:
+        create_once(faulty, "key", b"ours", lambda found: found == b"ours", ManualClock())
     assert not isinstance(unknown.value, Denied)
+    faulty.heal()
+    assert create_once(faulty, "key", b"ours", lambda found: found == b"ours", ManualClock())
 
 
 def test_a_store_that_stays_away_leaves_the_outcome_unknown_and_says_so(store: ObjectStore) -> None:
