@@ -185,10 +185,11 @@ class SessionJournal:
 
     def succeeded(self, result: SessionResult) -> None:
         """On an object store the last heartbeat is written meanwhile: both say that the last round is committed."""
-        self._stop_beating()
-        self.settled()
-        if self._store.location.is_remote and not self._is_unseen():
-            self._writer.submit(self._write_heartbeat)
+        if self._store.location.is_remote and self._thread.is_alive():
+            self._stop_beating()
+            self.settled()
+            if not self._is_unseen():
+                self._writer.submit(self._write_heartbeat)
         self._append(SessionSucceeded(attempt=self.attempt, result=result))
 
     def failed(self, error_kind: ErrorKind, reasons: tuple[str, ...]) -> None:

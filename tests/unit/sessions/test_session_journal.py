@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import ErrorKind, Fenced, Unavailable
 from compactor.planning.read_progress import READ_FOOTERS
+from compactor.planning.spec import SessionResult
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionFailed, describe_progress
 from compactor.storage.location import StoreLocation
@@ -19,6 +20,7 @@ from compactor.storage.paths import JobRunFolder
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.waiting import wait_until
 
 FOLDER = JobRunFolder("run").session("session")
 
@@ -255,3 +257,37 @@ def test_a_start_whose_answer_was_lost_is_written_once() -> None:
         journal.started(0, 1, 10, 5.0)
         journal.settled()
     assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 1
+
+
+RESULT = SessionResult(
+    session_id="session",
+    partition={},
+    rounds=1,
+    rows_in=1,
+    rows_out=1,
+    rows_deduplicated=0,
+    rows_deleted=0,
+    seconds=1.0,
+    expected_sla=1.0,
+)
+
+
+def test_on_an_object_store_the_last_heartbeat_is_written_while_the_end_is() -> None:
+    clock = ManualClock()
+    store = HeldStore(clock)
+    with SessionJournal(store, FOLDER, 1, clock) as journal:
+        ending = threading.Thread(target=journal.succeeded, args=(RESULT,))
+        ending.start()
+        wait_until(lambda: store.read(FOLDER.heartbeat.key) is not None, every_seconds=0.001)
+        assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 0
+        store.may_create.set()
+        ending.join()
+    assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 1
+
+
+def test_a_journal_that_beats_nowhere_writes_the_end_and_no_heartbeat() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock, FAR)
+    SessionJournal(store, FOLDER, 1, clock).succeeded(RESULT)
+    assert DurableLog(store, FOLDER.log, SESSION_LOG, clock).load().entry_number == 1
+    assert store.read(FOLDER.heartbeat.key) is None
