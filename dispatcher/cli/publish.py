@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -65,11 +65,17 @@ def publish_tables(
         "tables",
         _COLUMNS,
         none="No table here has the property publish.",
-        before=["Nothing was written. Without --dry-run this would be published:"] if dry_run and shown else [],
+        before=_before(shown) if dry_run and shown else [],
         after=reasons,
     )
     if any(each["state"] in ("failed", "refused") for each in shown):
         raise Unavailable("not everything is published: see the reasons, and publish again")
+
+
+def _before(shown: Sequence[Mapping[str, object]]) -> list[str]:
+    if any(each["behind"] for each in shown):
+        return ["Nothing was written. Without --dry-run this would be published:"]
+    return ["Everything is published: there would be nothing to write."]
 
 
 def _of_table(

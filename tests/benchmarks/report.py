@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from compactor.planning.spec import PAGE_CHECK_SHARE, SessionResult
@@ -44,6 +44,24 @@ does. `rows/s-core` and `MiB/s-core` are of all rows and bytes at rest that a co
 What is compared is of one run; sections may be of several, as `--section` measures one anew.
 """
 _GOALS = "Against the goals"
+_QUESTIONS = (
+    ("What was reached, and what was missed?", _GOALS),
+    ("How fast is a first compaction, beside Spark and DuckDB?", "Whole table, narrow rows"),
+    ("How fast is a delta over a compacted table?", "Incremental, narrow rows"),
+    ("How fast beside MERGE of Delta Lake and merge_insert of Lance?", "Merged into a table, beside others"),
+    ("Is it fast on S3, and what do its requests cost?", "On an object store"),
+    ("What if the connection to S3 is slow?", "Limited connections"),
+    ("How many small partitions or instructions, on a folder and on S3?", "Many small partition streams"),
+    ("Does it stay as fast when the table grows?", "A growing table"),
+    ("Does it stay as fast after years of appends?", "A log for years"),
+    ("How much memory and disk does it need?", "Little memory, little disk"),
+    ("What does publishing for other engines cost?", "Publishing"),
+    ("How long until a session has begun?", "Start-up"),
+    ("Are predictions of time and money right?", "Expected SLA and cost, before and after"),
+    ("What if something is killed?", "Killed, and gone on"),
+)
+"""What readers come for, and the section that answers it."""
+
 ROUND_STEPS = ("hash_bucket", "dedupe", "materialize")
 _MIB = 2**20
 
@@ -449,7 +467,21 @@ def write(path: Path, measured: Iterable[Section]) -> None:
         before = sections.get(heading, "") if heading == _GOALS else ""
         sections[heading] = _merge_rows(before, text)
     body = "\n".join(f"## {heading}\n\n{text.strip()}\n" for heading, text in sections.items())
-    path.write_text(f"{_TITLE}\n{body}")
+    path.write_text(f"{_TITLE}\n{_contents(sections)}\n{body}")
+
+
+def _contents(sections: Container[str]) -> str:
+    """The questions that these sections answer, with links to them; those that none answers are named as such."""
+    rows = [
+        (question, f"[{heading}](#{_anchor(heading)})" if heading in sections else f"not in this file yet: {heading}")
+        for question, heading in _QUESTIONS
+    ]
+    return markdown_table(["question", "section"], rows)
+
+
+def _anchor(heading: str) -> str:
+    """As Markdown's viewers name it."""
+    return "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -").replace(" ", "-")
 
 
 def show(sections: Iterable[Section]) -> None:

@@ -99,6 +99,7 @@ def test_publish_shows_in_a_dry_run_what_it_then_does(lake: DeltaCatalog, table:
     assert [id_ for id_, _ in _read(lake)] == [1, 2, 3]
     planned = _answer(command, "tables", "publish", "--dry-run", *where)
     assert (planned["behind"], planned["state"]) == (0, "published")
+    assert command("publish", "--dry-run", *where).out.startswith("Everything is published: there would be nothing")
 
 
 def test_show_has_the_lag_and_publish_ends_it(
@@ -115,6 +116,7 @@ def test_show_has_the_lag_and_publish_ends_it(
     before = sorted(tmp_path.rglob("*"))
     planned = _answer(command, "tables", "publish", TABLE_ID, "--dry-run", *where)
     assert (planned["behind"], planned["state"], planned["version"]) == (1, "behind", None)
+    assert command("publish", "--dry-run", *where).out.startswith("Nothing was written. Without --dry-run")
     assert sorted(tmp_path.rglob("*")) == before, "a dry run writes nothing"
     done = _answer(command, "tables", "publish", *where)
     assert (done["state"], done["version"], done["files_added"]) == ("published", 0, 1)
