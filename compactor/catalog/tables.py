@@ -733,7 +733,8 @@ class Table:
     def _in_key_order(self, partition: Mapping[str, object]) -> dict[str, str]:
         if not isinstance(partition, Mapping):
             raise Invalid(f"a partition is a dict of text by partition key, not a {type(partition).__name__}")
-        has = f"table {self.table_id} has the partition keys {list(self.partition_keys)}"
+        keys = ", ".join(map(repr, self.partition_keys))
+        has = f"table {self.table_id} has {f'the partition keys {keys}' if keys else 'no partition keys'}"
         reasons = [f"the partition lacks {key!r}: {has}" for key in self.partition_keys if key not in partition]
         reasons += [f"{key!r} is no partition key: {has}" for key in partition if key not in self.partition_keys]
         reasons += [

@@ -57,8 +57,8 @@ def prove_key(
     those of all columns.
     """
     catalog = open_lake(lake, s3_endpoint_url, region)
-    opened = catalog.table(table)
-    wanted = opened.stream(named_partition(opened, partition)).partition
+    opened, named = named_partition(catalog, table, partition)
+    wanted = opened.stream(named).partition
     partitions_of(opened, partition)
     schema = key_schema(catalog, table, wanted)
     values = parse_key(key, schema.names, schema)

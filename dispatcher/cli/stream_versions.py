@@ -32,8 +32,8 @@ def new_version(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Create the next version of a partition stream. Fill it by append --stream-version, then release it."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = opened.stream(named_partition(opened, partition)).partition
+    opened, named = named_partition(open_lake(lake, s3_endpoint_url, region), table, partition)
+    wanted = opened.stream(named).partition
     number = opened.create_stream_version(wanted)
     _answer(output, opened, wanted, number, "is unreleased: compactions do not read it until it is released")
 

@@ -141,8 +141,7 @@ def append(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Append one delta to a partition stream."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
-    wanted = named_partition(opened, partition)
+    opened, wanted = named_partition(open_lake(lake, s3_endpoint_url, region), table, partition)
     delta = opened.append(
         wanted,
         files,

@@ -50,18 +50,22 @@ def existing_stream(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | No
 
     Raises `Invalid` if there is none.
     """
-    table = lake.table(table_id)
-    named = named_partition(table, pairs)
+    table, partition = named_partition(lake, table_id, pairs)
     partitions_of(table, pairs)
-    return table, table.stream(named)
+    return table, table.stream(partition)
 
 
-def named_partition(table: Table, pairs: Sequence[str] | None) -> dict[str, str]:
-    """Raises `Invalid` if the table has partition keys and no partition is named."""
-    if table.partition_keys and not pairs:
+def named_partition(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> tuple[Table, dict[str, str]]:
+    """A table, and the partition that the pairs name, whether it has a stream or not.
+
+    Raises `Invalid` if there is no such table, or if it has partition keys and no partition is named.
+    """
+    partition = parse_partition(pairs)
+    table = lake.table(table_id)
+    if table.partition_keys and not partition:
         keys = " ".join(f"--partition '{key}=VALUE'" for key in table.partition_keys)
-        raise Invalid(f"which partition of {table.table_id}? Add {keys}")
-    return parse_partition(pairs)
+        raise Invalid(f"which partition of {table_id}? Add {keys}")
+    return table, partition
 
 
 def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, str]]:

@@ -87,7 +87,7 @@ def test_a_delete_without_the_key_column_is_named(
         ({"compacted_file_content_type": "json"}, "compacted_file_content_type json can be read only"),
         ({"compacted_file_content_type": "avro"}, "compacted_file_content_type 'avro' is none of parquet,"),
         ({"destination_compacted_table_id": "nowhere"}, "'nowhere' is not a table id: write OWNER.NAME.Vn"),
-        ({"partitions": [{"day": "1"}]}, "ACME.ORDERS.V1 has no partition day=1"),
+        ({"partitions": [{"day": "1"}]}, "'day' is no partition key: table ACME.ORDERS.V1 has no partition keys"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
