@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -181,7 +182,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         _configure_logging(environment)
         dependencies = _dependencies(environment)
-        answered = app(
+        answered = _commands()(
             args=list(arguments),
             prog_name=app.info.name,
             standalone_mode=False,
@@ -290,10 +291,16 @@ def _defaults(variables: Mapping[str, str]) -> dict[str, object]:
     """Defaults of options from the environment, per command; a command ignores options that it does not have. The
     service reads all of its options from variables by itself."""
     given = {name: variables[name] for name in OPTIONS_FROM_ENVIRONMENT if name in variables}
+    return {name: _of_command(each, given) for name, each in _commands().commands.items() if name != "dispatch"}
+
+
+@cache
+def _commands() -> TyperGroup:
+    """All commands. typer inspects every one of their functions for this, so it is done once."""
     commands = get_command(app)
     if not isinstance(commands, TyperGroup):
         raise TypeError("lithify is no group of commands")
-    return {name: _of_command(each, given) for name, each in commands.commands.items() if name != "dispatch"}
+    return commands
 
 
 def _of_command(command: object, given: dict[str, str]) -> dict[str, object]:

@@ -86,8 +86,16 @@ def no_fsync() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_logging_of_an_earlier_test() -> Iterator[None]:
     """A test that runs a process's main sets up logging, at its level: the next one would capture fewer lines."""
+    _configure_test_logging()
     yield
     structlog.reset_defaults()
+
+
+def _configure_test_logging() -> None:
+    """structlog's defaults with plain tracebacks: drawing each frame in colors with its variables is slow."""
+    structlog.reset_defaults()
+    line = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], line])
 
 
 @dataclass(frozen=True)

@@ -490,7 +490,7 @@ def a_year(history: History, days: int = 365, job_runs: int = 1) -> None:
             history.close(day_of(at_ms))
 
 
-@pytest.mark.parametrize("job_runs", [1, 50])
+@pytest.mark.parametrize("job_runs", [1, 10])
 def test_an_overview_of_a_year_takes_400_requests_however_many_job_runs_end_on_a_day(
     history: History, store: FaultyStore, clock: ManualClock, job_runs: int
 ) -> None:

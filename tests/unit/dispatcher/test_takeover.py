@@ -70,10 +70,10 @@ def small(desk: Desk, owner: str, max_sessions: int = 1) -> Desk:
     return desk.second(owner=owner, settings=replace(SETTINGS, max_sessions=max_sessions))
 
 
-def pass_time(seconds: float, *desks: Desk) -> None:
-    """In steps of a second, in each of which all dispatchers tick."""
-    for _ in range(round(seconds)):
-        desks[0].clock.sleep(1.0)
+def pass_time(seconds: float, *desks: Desk, step_seconds: float = 1.0) -> None:
+    """In steps, in each of which all dispatchers tick."""
+    for _ in range(round(seconds / step_seconds)):
+        desks[0].clock.sleep(step_seconds)
         for desk in desks:
             desk.controller.tick()
 
@@ -326,7 +326,7 @@ def test_a_job_run_whose_acceptance_paused_for_hours_after_its_marker_is_found_b
         def put_if_absent(self, key: str, body: bytes) -> bool:
             if key.startswith("job_runs/") and not paused.is_set():
                 paused.set()
-                pass_time(4_000, *others)
+                pass_time(4_000, *others, step_seconds=10)
                 assert desk.records.open_job_run_ids() == []
             return super().put_if_absent(key, body)
 
@@ -353,10 +353,10 @@ def test_an_accepted_job_run_is_found_by_sweeps_whatever_paused_for_hours_and_di
             writes.append(key)
             is_paused_at = len(writes) - 1 == point
             if is_paused_at and when == "before":
-                pass_time(4_000, *others)
+                pass_time(4_000, *others, step_seconds=10)
             created = super().put_if_absent(key, body)
             if is_paused_at and when == "after":
-                pass_time(4_000, *others)
+                pass_time(4_000, *others, step_seconds=10)
             return created
 
     slow = replace(desk, state=Pausing(desk.state), owner="slow")
@@ -365,7 +365,7 @@ def test_an_accepted_job_run_is_found_by_sweeps_whatever_paused_for_hours_and_di
         *("open_job_runs_by_owner", "task_tokens", "job_runs", "open_job_runs_by_owner")
     ]
     if point == len(writes):
-        pass_time(4_000, *others)
+        pass_time(4_000, *others, step_seconds=10)
     pass_time(SWEEP_SECONDS, *others)
     assert owners(desk, ["run"])[0] in ("second", "third")
     for each in others:

@@ -151,15 +151,12 @@ def rounds(draw: st.DrawFn) -> tuple[dict[int, Remembered], list[Arriving], int,
 @given(rounds())
 @example(({}, [], 0, KEEP_FOR_EVER))
 @example(({1: Remembered(b"", None)}, [], 0, KEEP_FOR_EVER))
-def test_survivors_are_those_of_the_plain_fold(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
-    index, rows, width, retention = case
-    assert fold(index, rows, width, retention) == plain_fold(index, rows, width == 0, retention)
-
-
-@given(rounds())
-def test_every_row_is_accounted_for(case: tuple[dict[int, Remembered], list[Arriving], int, int]) -> None:
+def test_survivors_are_those_of_the_plain_fold_and_every_row_is_accounted_for(
+    case: tuple[dict[int, Remembered], list[Arriving], int, int],
+) -> None:
     index, rows, width, retention = case
     found = fold(index, rows, width, retention)
+    assert found == plain_fold(index, rows, width == 0, retention)
     rows_in = len(rows) + sum(each.deleted_at is None for each in index.values())
     rows_out = sum(outcome == LIVE for _, outcome in found.keys.values())
     assert rows_in == rows_out + found.rows_deduplicated + found.rows_deleted

@@ -107,7 +107,7 @@ PASSED_ON = [kind for kind in KEY_TYPES if kind.arrow_type != pa.float16()]
 
 @pytest.mark.parametrize("kind", PASSED_ON, ids=str)
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_rows_pass_on_as_arrow_would_have_taken_and_written_them(
     one_lake: Lake, kind: KeyType, data: st.DataObject
 ) -> None:
