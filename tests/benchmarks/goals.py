@@ -208,7 +208,7 @@ def goals_of_years(found: Years) -> list[Goal]:
         goals.append(Goal(f"load of a stream after {load.deltas:,} deltas, s", LOAD_SECONDS, load.seconds))
         goals.append(Goal("the same, MB of memory", LOAD_MB, load.grown_bytes / 1e6))
     if appends.at == APPENDS:
-        ratio = appends.last_seconds / appends.first_seconds
+        ratio = appends.last.seconds / appends.first.seconds
         goals.append(Goal(f"append at the {appends.at:,}th delta / at the 1,000th", OF_THE_FIRST_APPEND, ratio))
     times = found.writers.together / found.writers.one_by_one
     what = f"append_many / one by one, {found.writers.writers} writers"

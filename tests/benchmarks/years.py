@@ -86,7 +86,7 @@ class Years:
 
 def measure_years(folder: Path, scale: float) -> Years:
     """`scale` of every size."""
-    appends = measure_appends(max(round(APPENDS * scale), 4_000))
+    appends = measure_appends(max(round(APPENDS * scale), 4_000), folder / "appends")
     with aws_environment(), seaweedfs_server(folder / "s3") as url:
         return Years(
             session=_small_session(folder, url),
