@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import zipimport
+from pathlib import Path
 from typing import BinaryIO
 
 if __name__ == "__main__":
@@ -26,6 +27,7 @@ prefer_unpacked_pyspark()
 from pyspark import daemon, worker  # noqa: E402
 
 import compactor.sessions.round_runner  # noqa: E402, F401  (its import is the point)
+from compactor.index.files import share_index_pages  # noqa: E402
 from compactor.kernels.warm import warm_kernels  # noqa: E402
 
 _BUFFER_BYTES = 65536
@@ -47,6 +49,13 @@ def _keep_what_is_loaded() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def _share_index_pages() -> None:
+    """In the scratch folders of the executor, which Spark names to its Python workers and deletes at its end."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")  # noqa: TID251
+    if folders:
+        share_index_pages([Path(folder) for folder in folders.split(",")])
 
 
 def keep_freed_memory() -> None:
@@ -97,6 +106,7 @@ def _run_task(infile: BinaryIO, outfile: BinaryIO) -> None:
 if __name__ == "__main__":
     keep_freed_memory()
     warm_kernels()
+    _share_index_pages()
     _keep_what_is_loaded()
     worker.main = _run_task
     daemon.worker_main = _run_task  # releases before Spark 4.1 look for it here

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from compactor.index.layout import (
 )
 from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
 from compactor.index.remote_search import RowsInRun, expected_rows
+from compactor.index.shared_pages import SharedPages
 from compactor.kernels.digest_sort import digest_order
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Digests
@@ -275,7 +277,14 @@ class _Opened:
 
 
 _KEPT = KeptFiles()
-"""Of this process. A forked one goes on with what it was given, and never sees what another one reads."""
+"""Of this process."""
+
+
+def share_index_pages(scratch_folders: Sequence[Path]) -> None:
+    """From now on this process, and those that it forks, find in these folders what others of the machine have read of
+    remote index files. The folders' owner deletes them."""
+    _KEPT.share(SharedPages(scratch_folders))
+
 
 _ENDS_BYTES = 8 * 1024
 """What an Arrow IPC file has before and after its columns, with room to spare."""

@@ -11,33 +11,50 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from compactor.index.shared_pages import PAGE_BYTES, SharedFile, SharedPages
 from compactor.storage.ranges import RangeReader, Span
-
-PAGE_BYTES = 64 * 1024
 
 GAP_PAGES_MAX = 2
 """Pages between two that are wanted come along: a request costs more than they do."""
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Of files that a process keeps for who asks next, unless it is told to keep less or more; `sizing` counts it."""
+"""Of files that a process keeps in its memory for who asks next, unless it is told to keep less or more; `sizing`
+counts it."""
+
+KEPT_OPEN_MAX = 128
+"""Files that a process keeps open, however little memory they take."""
 
 
 class PagedFile:
     """Room for a whole file, which takes memory only where a page was fetched. Other pages read as zeros, so readers
-    fetch pages first. Used by one thread at a time."""
+    fetch pages first. Used by one thread at a time.
 
-    def __init__(self, reader: RangeReader, uri: str, size_bytes: int) -> None:
+    shared  where other processes of this machine keep theirs, and find what this one fetches; None: nowhere
+    """
+
+    def __init__(self, reader: RangeReader, uri: str, size_bytes: int, shared: SharedFile | None = None) -> None:
         self.uri = uri
         self.size_bytes = size_bytes
         self._reader = reader
+        self._shared = shared
         # Not from the heap, which may be told to clear what it hands out.
-        self._memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        room = max(size_bytes, 1)
+        self._memory = mmap.mmap(-1, room, flags=private) if shared is None else shared.mapped(room)
         self._there = np.zeros(-(-size_bytes // PAGE_BYTES), np.bool_)
+        self._in_memory = np.zeros_like(self._there)
         self.buffer: pa.Buffer = pa.py_buffer(memoryview(self._memory)[:size_bytes])
+        self.look_again()
 
     @property
-    def bytes_there(self) -> int:
-        return int(np.count_nonzero(self._there)) * PAGE_BYTES
+    def bytes_in_memory(self) -> int:
+        """Of this process alone."""
+        return int(np.count_nonzero(self._in_memory)) * PAGE_BYTES
+
+    def look_again(self) -> None:
+        """Takes what other processes have fetched since."""
+        if self._shared is not None:
+            self._there |= self._shared.pages_there()
 
     def begin(self, spans: Sequence[Span]) -> None:
         """Requests the pages that `need` will wait for, if there is room."""
@@ -48,8 +65,11 @@ class PagedFile:
         missing = self._missing(spans)
         room = memoryview(self._memory)
         for span, data in zip(missing, self._reader.read(self.uri, missing, join_gap_bytes=0), strict=True):
-            room[span.start : span.end] = data
-            self._there[span.start // PAGE_BYTES : -(-span.end // PAGE_BYTES)] = True
+            pages = slice(span.start // PAGE_BYTES, -(-span.end // PAGE_BYTES))
+            if self._shared is None or not self._shared.put(span.start, memoryview(data)):
+                room[span.start : span.end] = data
+                self._in_memory[pages] = True
+            self._there[pages] = True
 
     def _missing(self, spans: Sequence[Span]) -> list[Span]:
         wanted = np.zeros(len(self._there), np.bool_)
@@ -80,16 +100,24 @@ class KeptFiles:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[tuple[int, str], PagedFile] = OrderedDict()
+        self._shared: SharedPages | None = None
+
+    def share(self, pages: SharedPages) -> None:
+        """From now on with all processes of this machine, on its scratch disks instead of in memory."""
+        self._shared = pages
 
     def open(self, reader: RangeReader, uri: str, size_bytes: int, room_bytes: int = KEPT_BYTES_MAX) -> PagedFile:
         with self._lock:
             key = id(reader), uri
             file = self._files.pop(key, None)
             if file is None or file.size_bytes != size_bytes:
-                file = PagedFile(reader, uri, size_bytes)
+                shared = self._shared.open(uri, size_bytes) if self._shared is not None and size_bytes > 0 else None
+                file = PagedFile(reader, uri, size_bytes, shared)
+            else:
+                file.look_again()
             self._files[key] = file
-            taken = sum(each.bytes_there for each in self._files.values())
-            while taken > room_bytes and len(self._files) > 1:
+            taken = sum(each.bytes_in_memory for each in self._files.values())
+            while (taken > room_bytes or len(self._files) > KEPT_OPEN_MAX) and len(self._files) > 1:
                 _, oldest = self._files.popitem(last=False)
-                taken -= oldest.bytes_there
+                taken -= oldest.bytes_in_memory
             return file

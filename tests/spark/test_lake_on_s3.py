@@ -12,13 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor import DeltaCatalog
+from compactor import DeltaCatalog, compact
 from compactor.index.range_lookup import find_pointer
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.maintenance.verify import verify
 from compactor.storage.object_store import ObjectStore
+from tests.proxy import proxy_before
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server
 from tests.spark.compact_program import command_to_compact
 
@@ -39,8 +40,8 @@ def lake(tmp_path: Path) -> Iterator[DeltaCatalog]:
         yield DeltaCatalog.open(f"s3://{BUCKET}/lake", endpoint_url=endpoint_url, region="us-east-1")
 
 
-def compact_on_spark(lake: DeltaCatalog) -> dict[str, int]:
-    return only_session(command_to_compact(lake.location, TABLE, ["id"], hash_bucket_count=2))
+def compact_on_spark(lake: DeltaCatalog, **others: int) -> dict[str, int]:
+    return only_session(command_to_compact(lake.location, TABLE, ["id"], **{"hash_bucket_count": 2, **others}))
 
 
 def compact_by_the_command(lake: DeltaCatalog) -> dict[str, int]:
@@ -104,3 +105,25 @@ def test_a_lake_on_s3_is_compacted_audited_and_read_by_key(lake: DeltaCatalog) -
     runs = verify(stream).index_runs
     assert reads_of_small_table <= READS_OF_ONE_RUN
     assert max(reads_to_find(lake, key) for key in (0, 7_777, 99_999)) <= READS_OF_ONE_RUN * runs
+
+
+def test_workers_of_one_machine_fetch_the_index_once_for_dedupe_and_for_writing_it_again(lake: DeltaCatalog) -> None:
+    orders = lake.create_table(TABLE)
+    orders.append({}, pa.table({"id": range(200_000), "value": [n % 1_000 for n in range(200_000)]}))
+    compact(TABLE, {"id"}, delta_catalog_client=lake, hash_bucket_count=8, rows_per_compacted_file=20_000)
+    compacted = orders.stream({}).load().state.compacted
+    assert compacted is not None
+    index_bytes = sum(file.bytes_at_rest for file in compacted.index_files)
+    orders.append({}, pa.table({"id": range(50_000, 80_000), "value": [-1] * 30_000}))
+
+    with proxy_before(str(lake.location.endpoint_url)) as proxy:
+        far = DeltaCatalog.open(lake.location.root_uri, endpoint_url=proxy.url, region="us-east-1")
+        session = compact_on_spark(far, hash_bucket_count=8, rows_per_compacted_file=20_000)
+        of_index = [
+            each for each in proxy.seen() if "/index/" in each.request.target and each.request.operation != "PUT"
+        ]
+
+    assert session["rows_out"] == 200_000
+    assert index_bytes / 2 < sum(each.bytes_down for each in of_index) <= 1.05 * index_bytes
+    assert verify(orders.stream({})).problems == ()
+    assert orders.scan().to_table().column("value").to_pylist().count(-1) == 30_000
