@@ -11,7 +11,17 @@ from tests.benchmarks.bandwidth import Bandwidth
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, FLOOR, LANCE, OURS, SPARK
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
-from tests.benchmarks.object_store import CHANGES, DELAYS_MS, INCREMENTAL, LOOKUP, SCAN, STREAMS_OF, WHOLE, FarLake
+from tests.benchmarks.object_store import (
+    CHANGES,
+    DELAYS_MS,
+    INCREMENTAL,
+    LOOKUP,
+    SCAN,
+    STREAMS_OF,
+    WHOLE,
+    FarLake,
+    FarLakes,
+)
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.publishing import DEAD_ROWS, PARTITIONS, Publishing
 from tests.benchmarks.spark_events import HASH_BUCKET
@@ -236,10 +246,14 @@ def goals_of_publishing(found: Publishing, entries: Sequence[Entry]) -> list[Goa
     return goals
 
 
-def goals_of_object_store(found: FarLake) -> list[Goal]:
+def goals_of_object_store(found: FarLakes) -> list[Goal]:
     """What distance may cost, and what an incremental run may cost beside a whole one."""
+    return [*_goals_of_lake(found.small, ""), *_goals_of_lake(found.large, f"{found.large.rows:,} rows: ")]
+
+
+def _goals_of_lake(found: FarLake, prefix: str) -> list[Goal]:
     goals = [
-        Goal(f"{what} at {delay_ms} ms / at 0 ms", bound, far.seconds / near.seconds)
+        Goal(f"{prefix}{what} at {delay_ms} ms / at 0 ms", bound, far.seconds / near.seconds)
         for (what, delay_ms), bound in OF_THE_NEAR.items()
         if (far := found.of(what, delay_ms)) is not None and (near := found.of(what, 0)) is not None
     ]
@@ -247,18 +261,18 @@ def goals_of_object_store(found: FarLake) -> list[Goal]:
         whole = found.of(WHOLE, delay_ms)
         changed = [found.of(str(change), delay_ms) for change in CHANGES]
         goals += [
-            Goal(f"{each.what} / the whole table, {distance(delay_ms)}", 1.0, each.seconds / whole.seconds)
+            Goal(f"{prefix}{each.what} / the whole table, {distance(delay_ms)}", 1.0, each.seconds / whole.seconds)
             for each in changed
             if whole is not None and each is not None
         ]
     near = found.of(str(INCREMENTAL), 0)
     if near is not None:
-        what = f"{INCREMENTAL}: bytes down / delta, files rewritten and index"
+        what = f"{prefix}{INCREMENTAL}: bytes down / delta, files rewritten and index"
         goals.append(Goal(what, OF_NEEDED_BYTES, near.bytes_down / found.needed_bytes))
     for (what, delay_ms), bound in SECONDS_FAR.items():
         far = found.of(what, delay_ms)
         if far is not None:
-            goals.append(Goal(f"{what}, {distance(delay_ms)}, s", bound, far.seconds))
+            goals.append(Goal(f"{prefix}{what}, {distance(delay_ms)}, s", bound, far.seconds))
     return goals
 
 

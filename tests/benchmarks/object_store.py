@@ -32,6 +32,8 @@ from tests.servers import BUCKET, REGION, aws_environment, seaweedfs_server
 
 DELAYS_MS = (0, 30, 100)
 ROWS = 1_000_000
+LARGE = 8
+"""Times as many rows, for what is worth a Spark."""
 DELTA_FILES = 8
 COMPACTED_FILES = 16
 STREAMS = 200
@@ -96,7 +98,8 @@ class Far:
 
 @dataclass(frozen=True)
 class FarLake:
-    """
+    """Operations on tables of so many rows.
+
     found         by operation and delay
     table_bytes   the compacted files at rest
     needed_bytes  what the incremental run cannot do without: its delta, the files it rewrites, the index it searches
@@ -111,14 +114,35 @@ class FarLake:
         return next((each for each in self.found if (each.what, each.delay_ms) == (what, delay_ms)), None)
 
 
-def measure_object_store(folder: Path, scale: float, delays_ms: Sequence[int] = DELAYS_MS) -> FarLake:
+@dataclass(frozen=True)
+class FarLakes:
+    """`large`: the whole compaction and `INCREMENTAL` alone."""
+
+    small: FarLake
+    large: FarLake
+
+
+def measure_object_store(folder: Path, scale: float, delays_ms: Sequence[int] = DELAYS_MS) -> FarLakes:
     """Raises `RuntimeError` if a row is missing or wrong."""
     rows = max(int(ROWS * scale), 16_000)
     with aws_environment(), seaweedfs_server(folder / "seaweedfs") as url, proxy_process_before(url) as proxy:
         _Runs(proxy, _on_s3(proxy, "warm"), 0, 16_000).run()  # loads the kernels and opens connections
-        runs = [_Runs(proxy, parse_location(str(folder / "lake")), None, rows)]
-        runs += [_Runs(proxy, _on_s3(proxy, f"at-{delay_ms}"), delay_ms, rows) for delay_ms in delays_ms]
-        found = tuple(each for run in runs for each in run.run())
+        small = _far_lake(proxy, folder / "lake", "at", rows, delays_ms, lambda runs: runs.run())
+        large = _far_lake(proxy, folder / "large", "large", LARGE * rows, delays_ms, lambda runs: runs.run_large())
+    return FarLakes(small, large)
+
+
+def _far_lake(
+    proxy: ProxyProcess,
+    folder: Path,
+    prefix: str,
+    rows: int,
+    delays_ms: Sequence[int],
+    run: Callable[[_Runs], list[Far]],
+) -> FarLake:
+    runs = [_Runs(proxy, parse_location(str(folder)), None, rows)]
+    runs += [_Runs(proxy, _on_s3(proxy, f"{prefix}-{delay_ms}"), delay_ms, rows) for delay_ms in delays_ms]
+    found = tuple(each for one in runs for each in run(one))
     return FarLake(found, rows, runs[-1].table_bytes, runs[-1].needed_bytes)
 
 
@@ -143,21 +167,29 @@ class _Runs:
         for change in CHANGES:
             for turn in range(REPEATS):
                 table_id = f"BENCH.FAR-{change.share:.0%}-{change.spread}-{turn}.V1".replace("%", "")
-                self._append_table(table_id)
-                repeated[WHOLE].append(self._measured(WHOLE, 1, partial(self._compact, table_id)))
-                before = self._compacted(table_id)
-                delta = _rows_of(change.ids_of(self._rows), "new")
-                self._catalog().table(table_id).append({}, delta)
-                repeated[str(change)].append(self._measured(str(change), 1, partial(self._compact, table_id)))
-                if change == INCREMENTAL:
-                    self._note_bytes(table_id, before)
-                    self._read_of = table_id
+                for far in self._compactions(table_id, change):
+                    repeated[far.what].append(far)
         found = [_median_of(each) for each in repeated.values()]
         opened = [self._catalog().table(self._read_of) for _ in range(1 + LOOKUPS)]
         found.append(self._measured(SCAN, 1, lambda: self._scan(opened[0])))
         found.append(self._measured(LOOKUP, LOOKUPS, lambda: self._look_up(opened[1:])))
         found.append(self._streams())
         return found
+
+    def run_large(self) -> list[Far]:
+        return self._compactions("BENCH.LARGE.V1", INCREMENTAL)
+
+    def _compactions(self, table_id: str, change: Change) -> list[Far]:
+        """Of a new table, and of a change of it."""
+        self._append_table(table_id)
+        whole = self._measured(WHOLE, 1, partial(self._compact, table_id))
+        before = self._compacted(table_id)
+        self._catalog().table(table_id).append({}, _rows_of(change.ids_of(self._rows), "new"))
+        changed = self._measured(str(change), 1, partial(self._compact, table_id))
+        if change == INCREMENTAL:
+            self._note_bytes(table_id, before)
+            self._read_of = table_id
+        return [whole, changed]
 
     def _append_table(self, table_id: str) -> None:
         table = self._catalog().create_table(table_id, [])
