@@ -178,3 +178,48 @@ def test_ctrl_c_during_a_verb_is_one_sentence_and_exit_code_130(tmp_path: Path, 
         signal.signal(signal.SIGINT, before)
     assert (result.exit_code, result.out) == (130, "")
     assert result.err.strip() == f"lithify: {INTERRUPTED}"
+
+
+def started_with(verb: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """`lithify` in a process of its own, with `verb` for its verbs. `before`: what its caller has set."""
+    program = f"""
+import signal, sys, time, types
+{before}
+def verb():
+{textwrap.indent(textwrap.dedent(verb), "    ")}
+sys.modules["dispatcher.main"] = types.SimpleNamespace(main=verb)
+from dispatcher.start import main
+main()
+"""
+    return subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def test_ctrl_c_in_a_constructor_says_nothing_of_the_half_made_object() -> None:
+    result = started_with("""
+        class HalfMade:
+            def __init__(self):
+                signal.raise_signal(signal.SIGINT)
+                self.handle = 1
+            def __del__(self):
+                del self.handle
+        HalfMade()
+    """)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "lithify: interrupted\n")
+
+
+def test_ctrl_c_in_a_destructor_is_not_lost() -> None:
+    result = started_with("""
+        class Ends:
+            def __del__(self):
+                signal.raise_signal(signal.SIGINT)
+        Ends()
+        time.sleep(60)
+    """)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "lithify: interrupted\n")
+
+
+def test_ctrl_c_that_the_caller_ignores_stays_ignored() -> None:
+    result = started_with(
+        'signal.raise_signal(signal.SIGINT); print("done")', before="signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
