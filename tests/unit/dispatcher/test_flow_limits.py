@@ -256,6 +256,7 @@ def test_the_shards_of_a_job_run_share_its_money_whoever_holds_them(
 
 def test_what_waits_for_the_money_of_a_day_runs_on_the_next(tmp_path: Path, hold: threading.Event) -> None:
     desk, other = fleet(tmp_path, FlowLimits(max_usd_per_day_in_all=1.1), hold)
+    desk.move_on(86_400 - desk.clock.now_ms() / 1000 % 86_400)  # all of the following minutes are in one day
     desk.append_days(DAYS, 2)
     for day in (1, 2):
         accept(desk, f"run {day}", source_table_id=DAYS, partitions=[{"day": str(day)}])
