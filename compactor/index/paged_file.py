@@ -18,11 +18,10 @@ GAP_PAGES_MAX = 2
 """Pages between two that are wanted come along: a request costs more than they do."""
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Of files that a process keeps in its memory for who asks next, unless it is told to keep less or more; `sizing`
-counts it."""
+"""Of files that a process keeps for who asks next, unless it is told to keep less or more; `sizing` counts it."""
 
-KEPT_OPEN_MAX = 128
-"""Files that a process keeps open, however little memory they take."""
+KEPT_SHARED_MAX = 128
+"""Files whose pages are shared, however small: each takes two file descriptors."""
 
 
 class PagedFile:
@@ -42,14 +41,13 @@ class PagedFile:
         room = max(size_bytes, 1)
         self._memory = mmap.mmap(-1, room, flags=private) if shared is None else shared.mapped(room)
         self._there = np.zeros(-(-size_bytes // PAGE_BYTES), np.bool_)
-        self._in_memory = np.zeros_like(self._there)
         self.buffer: pa.Buffer = pa.py_buffer(memoryview(self._memory)[:size_bytes])
         self.look_again()
 
     @property
-    def bytes_in_memory(self) -> int:
-        """Of this process alone."""
-        return int(np.count_nonzero(self._in_memory)) * PAGE_BYTES
+    def bytes_there(self) -> int:
+        """What may be resident in this process, also of a shared file: a cluster ends a process by that."""
+        return int(np.count_nonzero(self._there)) * PAGE_BYTES
 
     def look_again(self) -> None:
         """Takes what other processes have fetched since."""
@@ -65,11 +63,9 @@ class PagedFile:
         missing = self._missing(spans)
         room = memoryview(self._memory)
         for span, data in zip(missing, self._reader.read(self.uri, missing, join_gap_bytes=0), strict=True):
-            pages = slice(span.start // PAGE_BYTES, -(-span.end // PAGE_BYTES))
             if self._shared is None or not self._shared.put(span.start, memoryview(data)):
                 room[span.start : span.end] = data
-                self._in_memory[pages] = True
-            self._there[pages] = True
+            self._there[span.start // PAGE_BYTES : -(-span.end // PAGE_BYTES)] = True
 
     def _missing(self, spans: Sequence[Span]) -> list[Span]:
         wanted = np.zeros(len(self._there), np.bool_)
@@ -95,7 +91,9 @@ def _close_gaps(wanted: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> 
 class KeptFiles:
     """Files of which a process has read something that it may need again: what a round's dedupe step has read of the
     index is asked for again when the index is written. The oldest are let go where they take more than their room. Safe
-    to share between threads."""
+    to share between threads.
+
+    Where pages are shared, a file that was let go is opened again with what is on the disk."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,7 +101,7 @@ class KeptFiles:
         self._shared: SharedPages | None = None
 
     def share(self, pages: SharedPages) -> None:
-        """From now on with all processes of this machine, on its scratch disks instead of in memory."""
+        """From now on pages are on the machine's scratch disks, for all of its processes."""
         self._shared = pages
 
     def open(self, reader: RangeReader, uri: str, size_bytes: int, room_bytes: int = KEPT_BYTES_MAX) -> PagedFile:
@@ -116,8 +114,9 @@ class KeptFiles:
             else:
                 file.look_again()
             self._files[key] = file
-            taken = sum(each.bytes_in_memory for each in self._files.values())
-            while (taken > room_bytes or len(self._files) > KEPT_OPEN_MAX) and len(self._files) > 1:
+            files_max = KEPT_SHARED_MAX if self._shared is not None else len(self._files)
+            taken = sum(each.bytes_there for each in self._files.values())
+            while (taken > room_bytes or len(self._files) > files_max) and len(self._files) > 1:
                 _, oldest = self._files.popitem(last=False)
-                taken -= oldest.bytes_in_memory
+                taken -= oldest.bytes_there
             return file

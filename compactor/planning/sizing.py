@@ -75,8 +75,8 @@ AHEAD_BYTES_MAX = 64 * 1024 * 1024
 KEPT_INDEX_MEMORY_SHARE = 1 / 16
 KEPT_INDEX_BYTES_MAX = 256 * 1024 * 1024
 """Of a task's memory, for pages of a remote index that dedupe has read and that are asked for again when the new run is
-written: 256 MiB give 16 MiB, which hold the file numbers of 4 million rows. Spark's workers keep them on a scratch disk
-instead, for all of their machine (`index.shared_pages`), and here only what a full disk does not take."""
+written: 256 MiB give 16 MiB, which hold the file numbers of 4 million rows. Spark's workers keep them on a scratch
+disk for all of their machine (`index.shared_pages`), and of those this much mapped."""
 
 SENT_INDEX_MEMORY_SHARE = 1 / 16
 SENT_INDEX_BYTES_MAX = 64 * 1024 * 1024

@@ -204,8 +204,8 @@ def test_a_process_keeps_no_more_of_remote_files_than_it_is_told_to() -> None:
         kept.open(reader, f"s3://lake/{number}", 10 * PAGE_BYTES).need([Span(0, 10 * PAGE_BYTES)])
     kept.open(reader, "s3://lake/2", 10 * PAGE_BYTES, room_bytes=15 * PAGE_BYTES)
 
-    assert kept.open(reader, "s3://lake/1", 10 * PAGE_BYTES).bytes_in_memory == 10 * PAGE_BYTES
-    assert kept.open(reader, "s3://lake/0", 10 * PAGE_BYTES).bytes_in_memory == 0
+    assert kept.open(reader, "s3://lake/1", 10 * PAGE_BYTES).bytes_there == 10 * PAGE_BYTES
+    assert kept.open(reader, "s3://lake/0", 10 * PAGE_BYTES).bytes_there == 0
 
 
 def test_kept_files_are_opened_by_many_threads_at_once() -> None:
