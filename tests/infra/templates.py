@@ -1,6 +1,6 @@
-"""Examples of stages, their templates, and the golden files that these are compared with.
+"""Examples of stages, their templates, and what is generated from them: golden files, and README's tables on AWS.
 
-`make accept-templates` writes the golden files anew: `git diff` then shows what changes.
+`make generate` writes both: `git diff` then shows what changes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.app import build, checked_stage
+from infra.deploy import teardown_table
+from infra.permission_table import permission_table
 from infra.permissions import Part
+from tests.readme_tables import README, with_table
 
 Template = dict[str, Any]
 
 GOLDEN = Path(__file__).parent / "golden"
-ACCEPT = "make accept-templates"
 
 GIVEN: Mapping[str, tuple[str, ...]] = {
     "dev": ("dev",),
@@ -99,11 +101,18 @@ def _changes(before: object, after: object, path: str) -> Iterator[tuple[str, st
         yield path, f"{json.dumps(before)} -> {json.dumps(after)}"
 
 
-def accept() -> None:
-    GOLDEN.mkdir(exist_ok=True)
+def readme_tables() -> Mapping[str, list[str]]:
+    return {"permissions": list(permission_table(parts_of("dev"), synthesised("dev"))), "teardown": [*teardown_table()]}
+
+
+def write() -> None:
     for example in GIVEN:
         golden_file(example).write_text(rendered(synthesised(example)))
+    page = README.read_text()
+    for name, lines in readme_tables().items():
+        page = with_table(page, name, lines)
+    README.write_text(page)
 
 
 if __name__ == "__main__":
-    accept()
+    write()

@@ -1,4 +1,4 @@
-"""README's sections on AWS: the table of permissions is the template's, and every block is run or said not to be."""
+"""README's sections on AWS: its tables are the template's, and every block is run or said not to be."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from infra.app import checked_stage
-from infra.deploy import DESTROYED, KEPT, SURE
+from infra.deploy import SURE
 from infra.outputs import OUTPUTS
-from infra.permission_table import permission_table
-from tests.infra.templates import parts_of, synthesised
+from tests.infra.templates import readme_tables
+from tests.readme_tables import GENERATE, table_in
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text()
@@ -24,16 +26,9 @@ def section(title: str) -> str:
     return found[1]
 
 
-def test_the_table_of_permissions_is_the_template_s() -> None:
-    lines = list(permission_table(parts_of("dev"), synthesised("dev")))
-    rows = [line for line in section("Permissions").splitlines() if line.startswith("|")]
-    assert rows == lines, "\n".join(["README's table should be:", *lines])
-
-
-def test_readme_says_what_a_deletion_keeps_and_destroys() -> None:
-    text = " ".join(section("Tear down").split())
-    for what, _ in (*KEPT, *DESTROYED):
-        assert what in text
+@pytest.mark.parametrize("name", sorted(readme_tables()))
+def test_a_generated_table_of_readme_is_up_to_date(name: str) -> None:
+    assert table_in(README, name) == readme_tables()[name], f"run {GENERATE}"
 
 
 def commands() -> list[str]:

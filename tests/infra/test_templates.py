@@ -13,7 +13,8 @@ from dispatcher.job_runs import meter
 from dispatcher.operations import metrics
 from infra.alarms import metric_name
 from infra.storage import LOG_ENTRIES, TASK_TOKENS
-from tests.infra.templates import ACCEPT, GIVEN, Template, differences, golden_file, synthesised
+from tests.infra.templates import GIVEN, Template, differences, golden_file, synthesised
+from tests.readme_tables import GENERATE
 
 KEPT = {
     "AWS::S3::Bucket": "lakes and state",
@@ -31,7 +32,7 @@ def resources(template: Template, resource_type: str) -> dict[str, Template]:
 @pytest.mark.parametrize("example", sorted(GIVEN))
 def test_a_template_is_the_golden_one(example: str) -> None:
     changes = list(differences(json.loads(golden_file(example).read_text()), synthesised(example)))
-    assert not changes, "\n".join([f"{example} differs; if that is meant: {ACCEPT}", *changes])
+    assert not changes, "\n".join([f"{example} differs; if that is meant: {GENERATE}", *changes])
 
 
 def test_a_difference_is_told_by_resource_and_property(dev: Template) -> None:

@@ -27,6 +27,7 @@ from tests.workflows import REPOSITORY, StepFunctions, ministack_workflows, moto
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
 CLUSTER, FAMILY = "lithify-test", "lithify-test-dispatcher"
+NODE = REPOSITORY / ".venv-infra" / "bin" / "node"
 VALIDATOR = REPOSITORY / ".venv-asl" / "node_modules" / ".bin" / "asl-validator"
 HANDOVERS = int(os.environ.get("HANDOVERS", "2"))
 
@@ -44,7 +45,7 @@ QUICK = WorkflowTimes(heartbeat=60, restart=1, watch=60, look=1, execution_event
 def test_the_definition_is_a_valid_one(tmp_path: Path, dispatchers: int) -> None:
     file = tmp_path / "workflow.json"
     file.write_text(json.dumps(machine(DEPLOYED, dispatchers)))
-    checked = subprocess.run([VALIDATOR, "--json-path", file], capture_output=True, text=True, check=False)
+    checked = subprocess.run([NODE, VALIDATOR, "--json-path", file], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
