@@ -63,7 +63,9 @@ def compact(  # noqa: PLR0913, PLR0917  (the paper's signature)
                           None: the table's own; where it has none, the last row of the stream
     destination_compacted_table_id, rows_per_compacted_file, compacted_file_content_type
                           None: the table's own; where it has none, the source table, 4,000,000 and "parquet"
-    desired_sla           seconds that it should take at most
+    desired_sla           seconds that it should take at most. The cores are this machine's, so it changes no plan:
+                          `within_desired_sla` of the result says whether it was met, and a warning before the first
+                          session names the seconds that are expected if these are more
     sns_event_topic_arn   a topic for events; a session's are published when it has ended
     partitions            the partition streams; None: all that have an active stream version
     max_rows_per_round    delta rows; None: as many as fit into memory

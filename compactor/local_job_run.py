@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -92,6 +92,7 @@ def run_here(
     """
     sink = _sink(run, clock)
     sessions = pin_sessions(run, lake)
+    started_at_seconds = clock.monotonic_seconds()
     work = _Work(run, lake, clock, engine, listener, sink)
     with _Engines(engine, _own_engine(lake), f"lithify {run.job_run_id}") as engines:
         work.run_all(sessions, engines, as_pinned=True)
@@ -107,7 +108,13 @@ def run_here(
     ended = tuple(results[_id(session)] for session in sessions if _id(session) in results)
     in_error = [session for session in sessions if _id(session) in failed]
     failures = tuple(_failure(session, failed[_id(session)]) for session in in_error)
-    outcome = JobRunResult(job_run_id=run.job_run_id, sessions=ended, failures=failures)
+    outcome = JobRunResult(
+        job_run_id=run.job_run_id,
+        sessions=ended,
+        failures=failures,
+        seconds=clock.monotonic_seconds() - started_at_seconds,
+        desired_sla=run.desired_sla,
+    )
     if in_error:
         raise _together([failed[_id(session)] for session in in_error], outcome)
     return outcome
@@ -147,6 +154,7 @@ class _Work:
         if self.destination is None and (plans or not self.failed):
             source = self._lake.table(self._run.source_table_id)
             self.destination = self._lake.create_table_like(self._run.destination_compacted_table_id, source)
+        _warn_if_late(self._run, plans.values())
         at_work = [session for session in sessions if _id(session) in plans]
         self.results.update({_id(each): _nothing_to_do(each) for each in sessions if not each.has_work})
 
@@ -307,6 +315,19 @@ def _plan_all(
             if not runs_on_spark:
                 at_hand = replace(at_hand, start_seconds=0.0)  # what a process loads, it loads once
     return plans
+
+
+def _warn_if_late(run: JobRunSpec, plans: Collection[_Planned]) -> None:
+    """The cores of this machine are what they are, so a desired SLA that cannot be kept is said before the work."""
+    beside = sum(each.plan.expected_sla for each in plans if each.side_by_side)
+    expected_seconds = beside / AT_ONCE + sum(each.plan.expected_sla for each in plans if not each.side_by_side)
+    if run.desired_sla is not None and expected_seconds > run.desired_sla:
+        structlog.get_logger().warning(
+            "desired_sla_exceeded",
+            desired_seconds=run.desired_sla,
+            expected_seconds=round(expected_seconds, 1),
+            cores=usable_cores(),
+        )
 
 
 def _measure_all(

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import Annotated, get_args
 
 import pyarrow as pa
@@ -193,6 +194,11 @@ def contradictions(
     yield from _wrong_destination(properties)
     yield from _wrong_publication(properties, partition_keys, schema)
     yield from _wrong_glue_database(properties)
+    if properties.news_hints and properties.publish:
+        yield (
+            "news_hints lists the streams that have deltas, and a published table is looked at whole: files "
+            "may have to be rewritten that no delta touches. Set one of them: leave out news_hints, or publish"
+        )
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
@@ -261,6 +267,14 @@ def _wrong_publication(
     table = OpenTable(partition_keys, properties.primary_keys or (), sort_keys, OpenFormat.DELTA in publish)
     found = reasons_against(pa.schema([]) if schema is None else schema, table)
     yield from (f"publish is {', '.join(publish)}: {reason}" for reason in found)
+
+
+def packages_missing(properties: TableProperties) -> tuple[str, ...]:
+    """Why the table cannot be published with the packages that are installed here. The log may say more than this
+    process can do, so it is asked before `publish` is set, and not whenever a table is opened."""
+    if OpenFormat.ICEBERG not in properties.publish or find_spec("pyiceberg") is not None:
+        return ()
+    return ("publish names iceberg, whose package is not installed here: pip install 'lithify[iceberg]'",)
 
 
 def _wrong_glue_database(properties: TableProperties) -> Iterator[str]:

@@ -37,7 +37,7 @@ from compactor.catalog.delta_files import (
     write_files,
 )
 from compactor.catalog.news import partitions_with_news
-from compactor.catalog.properties import TableProperties, TableState
+from compactor.catalog.properties import TableProperties, TableState, packages_missing
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import StreamSchemas, refuse_without_keys
@@ -212,6 +212,7 @@ class DeltaCatalog:
             return []
 
         reasons = _reasons_against_place(self.location, table_id, wanted.properties)
+        reasons += packages_missing(wanted.properties)
         if reasons:
             raise Invalid(*reasons)
         created = self._definition_log(table_id).append(decide)
@@ -361,7 +362,8 @@ class Table:
 
     def _check_publishable(self, properties: TableProperties) -> None:
         """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
-        found = dict.fromkeys(_reasons_against_place(self._store.location, self.table_id, properties))
+        place = _reasons_against_place(self._store.location, self.table_id, properties)
+        found = dict.fromkeys((*place, *packages_missing(properties)))
         for partition in self.partitions():
             compacted = self.stream(partition).load().state.compacted
             if compacted is not None:

@@ -42,6 +42,7 @@ class PinnedSession:
     """A session with its pinned source and the amount of its work.
 
     files_to_clean     compacted files with more dead rows than the job run allows
+    rehashes           the index has another hash bucket count than the job run asks for
     uris_outside_lake  pending files that were registered in place
     """
 
@@ -50,12 +51,13 @@ class PinnedSession:
     pending_rows: int
     pending_file_count: int
     files_to_clean: int
+    rehashes: bool = False
     uris_outside_lake: tuple[str, ...] = ()
 
     @property
     def has_work(self) -> bool:
-        """Whether there are deltas to compact, or compacted files to clean."""
-        return self.pending_file_count > 0 or self.files_to_clean > 0
+        """Whether there are deltas to compact, compacted files to clean, or an index to rehash."""
+        return self.pending_file_count > 0 or self.files_to_clean > 0 or self.rehashes
 
 
 def pin_sessions(
@@ -191,8 +193,9 @@ def measure_session(
     share = spec.job_run.max_dead_row_share
     statistics = measure(session, outlines, lake, share)
     cleaning = _cleaning(session, share)
-    why = (*cleaning, *statistics.arithmetic())
-    has_work = bool(session.pending or cleaning)
+    rehashing = _rehashing(spec.job_run, session.compacted)
+    why = (*cleaning, *rehashing, *statistics.arithmetic())
+    has_work = bool(session.pending or cleaning or rehashing)
     return MeasuredSession(
         spec, statistics.size, why, statistics if with_statistics else None, has_work, known_schemas(session)
     )
@@ -309,12 +312,18 @@ def _cleaning(session: SessionInput, max_dead_row_share: float) -> tuple[str, ..
     )
 
 
+def _rehashing(run: JobRunSpec, compacted: CompactedStream | None) -> tuple[str, ...]:
+    """The reason to rehash the index, if the job run asks for another hash bucket count."""
+    if compacted is None or not run.rehashes(compacted.hash_bucket_count):
+        return ()
+    return (f"the index is rehashed from {compacted.hash_bucket_count:,} hash buckets, as asked for",)
+
+
 def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str]]:
     """The partitions of a job run that names none, in the order of the store, listed as the caller takes them. Of a
-    table that lists the streams with something to do only these. Published tables are looked at whole: files may have
-    to be rewritten that no delta has touched."""
+    table that lists the streams with deltas only these, unless the indexes of all streams may have to be rehashed."""
     into_itself = run.destination_compacted_table_id == source.table_id
-    with_news = into_itself and not source.properties.publish
+    with_news = into_itself and run.hash_bucket_count is None
     if not source.partition_keys and not (with_news and source.properties.news_hints):
         return iter([{}])  # its one stream; a log without entries has nothing to pin
     return source.each_partition(with_news=with_news)
@@ -408,5 +417,6 @@ def _pinned(
         pending_rows=sum(ref.file.rows for ref in pending),
         pending_file_count=len(pending),
         files_to_clean=_files_to_clean(compacted, run.max_dead_row_share, is_open) if compacted else 0,
+        rehashes=compacted is not None and run.rehashes(compacted.hash_bucket_count),
         uris_outside_lake=tuple(ref.uri for ref in pending if "://" in ref.file.path),
     )

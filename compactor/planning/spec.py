@@ -69,6 +69,10 @@ class JobRunSpec(Document):
     task_token: str | None = Field(default=None, exclude=True)
     priority: int = 0
 
+    def rehashes(self, hash_bucket_count: int) -> bool:
+        """Whether it asks for another hash bucket count than this one of an index."""
+        return self.hash_bucket_count not in (None, hash_bucket_count)
+
 
 class SessionSpec(Document):
     """One session: one partition stream of a job run, with its pinned input.
@@ -137,6 +141,7 @@ class SessionResult(Document):
     seconds       from its launch, the start of its Spark included, to its end; in its own log, its start is the
                   predicted one
     expected_sla  the predicted value of `seconds`
+    hash_bucket_count  of its index at the end; None: nothing is compacted, or not recorded
     store          its use of the lake's store; None: not recorded
     expected_cost  before it, in money; None: nothing was launched for it
     cost           what it used; None likewise
@@ -152,6 +157,7 @@ class SessionResult(Document):
     seconds: float
     expected_sla: float
     completions: tuple[RoundCommitted, ...] = ()
+    hash_bucket_count: int | None = None
     store: StoreUse | None = None
     expected_cost: Cost | None = None
     cost: Cost | None = None
@@ -169,12 +175,21 @@ class SessionFailure(Document):
 class JobRunResult(Document):
     """What `compact()` returns: a result per session, in partition order. No sessions: there was nothing to do.
 
-    failures  only where `compact()` raises: in the `result` of its error
+    failures     only where `compact()` raises: in the `result` of its error
+    seconds      of all sessions together, with their plans
+    desired_sla  the seconds that were asked for; None: none were
     """
 
     job_run_id: str
     sessions: tuple[SessionResult, ...]
     failures: tuple[SessionFailure, ...] = ()
+    seconds: float = 0.0
+    desired_sla: int | None = None
+
+    @property
+    def within_desired_sla(self) -> bool | None:
+        """None: no `desired_sla` was asked for."""
+        return None if self.desired_sla is None else self.seconds <= self.desired_sla
 
 
 SessionEnd = Literal["succeeded", "failed"]

@@ -68,11 +68,31 @@ def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clo
             return DeltaPublisher(store, table.table_id, table.partition_keys, clock, private)
         case OpenFormat.ICEBERG:
             keys, properties = table.partition_keys, table.properties
-            with _needs_iceberg(table.table_id):
-                from compactor.publishing.iceberg import IcebergPublisher
+            try:
+                with _needs_iceberg(table.table_id):
+                    from compactor.publishing.iceberg import IcebergPublisher
+            except Invalid as missing:
+                return _NotInstalled(format_, missing.reasons)
             return IcebergPublisher(
                 store, table.table_id, keys, clock, properties.grace_seconds, properties.private_columns
             )
+
+
+@dataclass(frozen=True)
+class _NotInstalled:
+    """The publisher of a format whose package is not installed here: it refuses, and the other formats go on."""
+
+    format: OpenFormat
+    reasons: tuple[str, ...]
+
+    def publish(self, streams: Sequence[PartitionStream]) -> Outcome:
+        raise Invalid(*self.reasons)
+
+    def position(self, stream: PartitionStream) -> int:
+        raise Invalid(*self.reasons)
+
+    def state(self) -> PublishedState:
+        raise Invalid(*self.reasons)
 
 
 @contextmanager

@@ -121,8 +121,9 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     )
     pace.earlier_attempts([(rows_arrived(each), sum(step.seconds for step in each.steps.values())) for each in done])
     dependencies.report.follow(pace.rows_reported)
-    with _announced(plan, session, rounds, dependencies) if rounds else nullcontext(session) as session:
-        snapshot = _rehash_first(plan, session, dependencies) if rounds else session.snapshot
+    has_work = bool(rounds) or (session.compacted is not None and run.rehashes(session.compacted.hash_bucket_count))
+    with _announced(plan, session, rounds, dependencies) if has_work else nullcontext(session) as session:
+        snapshot = _rehash_first(plan, session, dependencies) if has_work else session.snapshot
         for number, files in enumerate(rounds):
             following = rounds[number + 1][0] if number + 1 < len(rounds) else None
             turn = RoundTurn(len(done) + 1, rounds_in_all, files, following, commit_id=dependencies.clock.new_id())
@@ -194,6 +195,7 @@ def summarise(
         seconds=seconds,
         expected_sla=expected_sla,
         completions=tuple(completions),
+        hash_bucket_count=snapshot.compacted.hash_bucket_count if snapshot.compacted else None,
         store=_store_use(completions),
         expected_cost=plan.cluster.cost if plan.cluster is not None else None,
     )

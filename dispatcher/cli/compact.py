@@ -126,7 +126,7 @@ def _show(output: Output, result: JobRunResult) -> None:
         "sessions": [_figures(session) for session in result.sessions],
         "failures": [failure.model_dump(mode="json") for failure in result.failures],
     }
-    if output is Output.TEXT and not result.failures and not any(session.rounds for session in result.sessions):
+    if output is Output.TEXT and not result.failures and not any(session.seconds for session in result.sessions):
         write_lines([NOTHING_TO_DO])
         return
     answer_records(output, value, "sessions", _COLUMNS, none=NOTHING_TO_DO)

@@ -67,7 +67,10 @@ from launcher.clusters.local import session_resources
 from launcher.outcomes import NothingToDo
 from launcher.session_plan import Room, makespan_seconds
 
-NOTHING_TO_DO = "nothing to do: no delta is pending, and no compacted file has more dead rows than max_dead_row_share"
+NOTHING_TO_DO = (
+    "nothing to do: no delta is pending, no compacted file has more dead rows than max_dead_row_share, and no index "
+    "has another hash bucket count than was asked for"
+)
 
 _IDLE_SHOWN_MAX = 10
 

@@ -316,7 +316,12 @@ def _published_figures(
         return [{"format": each, "version": None, "reasons": error.reasons} for each in table.properties.publish]
     shown: list[dict[str, object]] = []
     for publisher in publishers:
-        for figures, lag in zip(streams, lags(publisher, opened, clock), strict=True):
+        try:
+            lags_of_streams = lags(publisher, opened, clock)
+        except Invalid as error:
+            shown.append({"format": publisher.format, "version": None, "reasons": error.reasons})
+            continue
+        for figures, lag in zip(streams, lags_of_streams, strict=True):
             behind = max(lag.behind, int(str(figures.get("unpublished_files", 0))))
             figures["unpublished_files"], figures["published_lag_seconds"] = behind, lag.seconds
         shown.append(

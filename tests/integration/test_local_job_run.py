@@ -68,6 +68,37 @@ def _initial_sla(lake: DeltaCatalog, job_run_id: str, session_id: str) -> float:
     return started.expected_sla
 
 
+def test_another_hash_bucket_count_alone_rehashes_the_index(lake: DeltaCatalog, command: Command) -> None:
+    (before, _) = compact(TABLE, {"id"}, delta_catalog_client=lake).sessions
+    assert before.hash_bucket_count is not None
+    wanted = str(before.hash_bucket_count + 3)
+    given = ("-k", "id", "--lake", lake.location.root_uri, "--hash-bucket-count", wanted)
+    result = command("compact", TABLE, *given)
+    assert "nothing to do" not in result.out
+    for day in ("1", "2"):
+        stream = lake.table(TABLE).stream({"day": day})
+        compacted = stream.load().state.compacted
+        assert compacted is not None
+        assert (str(compacted.hash_bucket_count), compacted.rows) == (wanted, 2)
+        assert not verify(stream).problems
+    assert "nothing to do" in command("compact", TABLE, *given).out
+
+
+def test_a_result_says_whether_the_desired_sla_was_met(lake: DeltaCatalog, capsys: pytest.CaptureFixture[str]) -> None:
+    result = compact(TABLE, {"id"}, desired_sla=3_600, delta_catalog_client=lake)
+    assert (result.desired_sla, result.within_desired_sla) == (3_600, True)
+    assert "desired_sla_exceeded" not in capsys.readouterr().out
+    assert compact(TABLE, {"id"}, delta_catalog_client=lake).within_desired_sla is None
+
+
+def test_a_desired_sla_that_this_machine_cannot_keep_is_said_before_the_work(
+    lake: DeltaCatalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.table(TABLE).append({"day": "1"}, pa.table({"id": range(2_000_000)}))
+    compact(TABLE, {"id"}, desired_sla=1, delta_catalog_client=lake)
+    assert "desired_sla_exceeded" in capsys.readouterr().out
+
+
 def test_a_listener_hears_of_sessions_in_this_process(lake: DeltaCatalog) -> None:
     steps: list[SessionProgress] = []
     compact(TABLE, {"id"}, delta_catalog_client=lake, progress=steps.append)

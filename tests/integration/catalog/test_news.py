@@ -40,7 +40,6 @@ def run(lake: DeltaCatalog, share: float = 0.0) -> list[str]:
         {"id"},
         delta_catalog_client=lake,
         max_dead_row_share=share,
-        hash_bucket_count=1,
         engine=UnrulyEngine(),
     )
     return [session.partition["day"] for session in result.sessions]
@@ -171,6 +170,20 @@ def test_hints_begin_with_the_table_and_never_later(lake: DeltaCatalog) -> None:
     assert table.partitions_with_news() is None
     with pytest.raises(Invalid, match="news_hints can only be set by create_table"):
         table.set_properties({"news_hints": True})
+
+
+def test_a_published_table_has_no_news_hints(lake: DeltaCatalog, orders: Table) -> None:
+    with pytest.raises(Invalid, match="is looked at whole"):
+        orders.set_properties({"publish": "delta"})
+    with pytest.raises(Invalid, match="leave out news_hints, or publish"):
+        lake.create_table(ELSEWHERE, ["day"], properties={"news_hints": True, "publish": "delta"})
+
+
+def test_another_hash_bucket_count_reaches_streams_without_news(lake: DeltaCatalog, orders: Table) -> None:
+    append(orders, "01")
+    run(lake)
+    result = compact(ORDERS, {"id"}, delta_catalog_client=lake, hash_bucket_count=7, engine=UnrulyEngine())
+    assert [session.hash_bucket_count for session in result.sessions] == [7]
 
 
 def test_partitions_are_listed_in_pages(lake: DeltaCatalog, orders: Table) -> None:

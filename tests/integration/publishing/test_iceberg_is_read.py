@@ -24,10 +24,11 @@ from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Invalid, Unavailable
+from compactor.model.names import OpenFormat
 from compactor.publishing.iceberg import GROUPS_MAX, IcebergPublisher
 from compactor.publishing.iceberg_metadata import METADATA_BYTES_MAX, SNAPSHOTS_MAX
 from compactor.publishing.protocol import NothingToDo, Published
-from compactor.publishing.publication import publishers_of
+from compactor.publishing.publication import PublishFailed, publish, publishers_of
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.storage.paths import IcebergMetadata, is_open_file
 from tests.arrow_types import KEY_TYPES, KeyType
@@ -337,11 +338,29 @@ def test_types_that_iceberg_does_not_reconcile_are_refused_by_name(tmp_path: Pat
     assert "delete the table's folder iceberg/" in refused.reasons[0]
 
 
-def test_without_the_package_the_reason_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake, table = published_lake(tmp_path, "iceberg")
+def test_without_the_package_the_other_format_is_published_and_the_reason_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, table = published_lake(tmp_path, "delta,iceberg")
+    partition = {"region": "EU", "day": "1"}
+    table.append(partition, pa.table({"id": [7]}))
     monkeypatch.setitem(sys.modules, "compactor.publishing.iceberg", None)
-    with pytest.raises(Invalid, match=r"install lithify\[iceberg\]"):
-        publishers_of(lake.store, table, SystemClock())
+    compact(table.table_id, {"id"}, delta_catalog_client=lake)
+    delta, iceberg = publish(publishers_of(lake.store, table, SystemClock()), [table.stream(partition)])
+    assert isinstance(delta, NothingToDo)
+    assert delta.version is not None
+    assert isinstance(iceberg, PublishFailed)
+    assert "install lithify[iceberg]" in iceberg.reasons[0]
+
+
+def test_without_the_package_the_property_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, table = published_lake(tmp_path, "delta")
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(Invalid, match=r"pip install 'lithify\[iceberg\]'"):
+        table.set_properties({"publish": "delta,iceberg"})
+    with pytest.raises(Invalid, match=r"pip install 'lithify\[iceberg\]'"):
+        lake.create_table("ACME.OTHER.V1", properties={"publish": "iceberg"})
+    assert table.properties.publish == (OpenFormat.DELTA,)
 
 
 def test_a_store_that_does_not_answer_leaves_the_table_as_it_was(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def session_with(*uris: str) -> PinnedSession:
         source_position=1,
         destination_entry_number=0,
     )
-    return PinnedSession(spec, 0, 1, len(uris), 0, uris)
+    return PinnedSession(spec, 0, 1, len(uris), 0, uris_outside_lake=uris)
 
 
 def test_a_lake_on_s3_names_files_outside_of_it_only_where_they_are_allowed() -> None:

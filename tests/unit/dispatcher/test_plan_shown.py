@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from compactor import DeltaCatalog
+from compactor import DeltaCatalog, compact
+from compactor.engine.in_process import InProcessEngine
 from compactor.model.clock import SystemClock
 from compactor.planning.machine_share import GIB, session_share
 from compactor.planning.session_planner import pin_sessions
@@ -188,3 +189,14 @@ def test_limits_that_no_instance_type_fits_into_are_refused_with_the_other_limit
     result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-vcpus", "2")
     assert result.exit_code == 2
     assert "1 node of the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 2" in result.err
+
+
+def test_an_index_that_is_to_be_rehashed_is_work(command: Command, lake: Path) -> None:
+    compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(lake), engine=InProcessEngine())
+    assert planned(command, lake)["total"]["nothing_to_do"] == len(DAYS)
+    one, two, untouched = planned(command, lake, hash_bucket_count=31)["sessions"]
+    for each in (one, two):
+        assert not each["nothing_to_do"]
+        assert each["hash_bucket_count"] == 31
+        assert "rehashed from" in each["arithmetic"][0]
+    assert untouched["nothing_to_do"], "it has no index"
