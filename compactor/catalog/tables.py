@@ -679,15 +679,20 @@ class Table:
         return unify_schemas(named) if named else pa.schema([])
 
     def backlog(self, partition: PartitionValues) -> Backlog:
-        """The deltas of a partition that are not compacted yet; for a compacted copy those of its source table."""
+        """The deltas of a partition that are not compacted yet; for a compacted copy those of its source table. Of a
+        source that is only compacted into other tables: those that one of them has not taken yet."""
         stream = self.stream(partition)
-        compacted = stream.load().state.compacted
-        source = stream
-        if compacted is not None and compacted.source_table_id != self.table_id:
-            source = PartitionStream.open(
-                self._store, TableFolder(compacted.source_table_id).stream(stream.partition), self._clock
-            )
-        return backlog_of(source, compacted)
+        snapshot = stream.load().state
+        compacted = snapshot.compacted
+        if compacted is not None:
+            own = compacted.source_table_id == self.table_id
+            return backlog_of(stream if own else self._same_partition(compacted.source_table_id, stream), compacted)
+        copies = snapshot.active.taken if snapshot.active is not None else ()
+        sides = [self._same_partition(each.compacted_table_id, stream).load().state.compacted for each in copies]
+        return max((backlog_of(stream, side) for side in sides or [None]), key=lambda each: each.deltas)
+
+    def _same_partition(self, table_id: str, stream: PartitionStream) -> PartitionStream:
+        return PartitionStream.open(self._store, TableFolder(table_id).stream(stream.partition), self._clock)
 
     def stream(self, partition: PartitionValues) -> PartitionStream:
         """A partition stream, which may have no entry yet. Raises `Invalid` if the values are not the table's keys."""

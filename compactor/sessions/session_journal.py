@@ -178,10 +178,17 @@ class SessionJournal:
             self._unwritten = (done,)
         else:
             self._append_meanwhile(done)
-        self._move(step="committed", rows_done=self._beat.rows_done + rows_arrived(completion))
+        self._done = _none
+        done_rows = self._beat.rows_done + rows_arrived(completion)
+        self._move(step="committed", tasks=0, tasks_done=0, rows_done=done_rows)
 
     def expected_sla_changed(self, before: float, now: float) -> None:
         self._append(ExpectedSlaChanged(attempt=self.attempt, before=before, now=now))
+
+    def share_done(self, share: float) -> None:
+        """For the next heartbeat: what it follows from, a step or rows, is progress that has one anyway."""
+        with self._lock:
+            self._beat = self._beat.model_copy(update={"share_done": share})
 
     def succeeded(self, result: SessionResult) -> None:
         """On an object store the last heartbeat is written meanwhile: both say that the last round is committed."""
@@ -257,10 +264,10 @@ class SessionJournal:
         try:
             done, rows = self._done(), self._rows_in_tasks()
             more_rows = rows != self._beat.rows_in_tasks
-            if more_rows or done != self._beat.tasks_done:
-                self._move(tasks_done=done, rows_in_tasks=rows)
             if more_rows:
                 self._rows_reported(rows)
+            if more_rows or done != self._beat.tasks_done:
+                self._move(tasks_done=done, rows_in_tasks=rows)
         except Exception as error:  # noqa: BLE001  (a watcher would take silence for a stall)
             _log.warning("heartbeat_failed", reason=f"{type(error).__name__}: {error}")
         if self._clock.monotonic_seconds() >= self._write_due_seconds:

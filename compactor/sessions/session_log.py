@@ -85,6 +85,7 @@ class Heartbeat(Document):
 
     tasks_done, tasks  of a Spark step; in a reading step, the files or entries that were read, and their number
     rows_in_tasks      rows that running tasks have reported, in all steps of the attempt: it changes within a task
+    share_done         of the attempt's work, from 0 to 1, by these rows; None: no round has begun
     """
 
     attempt: int
@@ -97,6 +98,7 @@ class Heartbeat(Document):
     rows_done: int
     rows: int
     rows_in_tasks: int = 0
+    share_done: float | None = None
 
 
 class StepProgress(Protocol):

@@ -278,7 +278,12 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
     parsed = pa.schema([(name, _json_type(name, arrow_type)) for name, arrow_type in _types(schema).items()])
     kinds = dict(zip(parsed.names, parsed.types, strict=True))
     rows = 0
-    for lines in islice(_blocks_of_lines(source), blocks_max):
+    for number, lines in enumerate(islice(_blocks_of_lines(source), blocks_max)):
+        if number == 0 and lines.lstrip()[:1] == b"[":
+            raise Invalid(
+                f"{source.file.uri} cannot be read as json: it is an array; write an object a line, "
+                "as `jq -c '.[]'` does"
+            )
         table = arrow_json.read_json(
             pa.BufferReader(lines),
             read_options=_json_read_options(lines),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from compactor.log.durable_log import LogState
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, Unavailable
 from compactor.model.names import render_partition
 from dispatcher.cli.documents import read_document, valid_instruction
 from dispatcher.cli.job_run_lines import job_run_lines
@@ -16,6 +16,7 @@ from dispatcher.cli.options import (
     DocumentArgument,
     EndpointOption,
     JobRunArgument,
+    KnownLakeOption,
     KnownStateOption,
     Output,
     OutputOption,
@@ -25,7 +26,7 @@ from dispatcher.cli.options import (
     StateOption,
 )
 from dispatcher.cli.output import answer, answer_records, page_width
-from dispatcher.cli.table_places import open_job_runs
+from dispatcher.cli.table_places import open_job_runs, open_lake
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.intake import preview_job_run_id
 from dispatcher.intake.retry import Retry, begin_retry, plan_retry
@@ -59,6 +60,7 @@ def submit(
     file: DocumentArgument,
     queue_url: QueueOption,
     state: KnownStateOption = None,
+    lake: KnownLakeOption = None,
     endpoint_url: EndpointOption = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
@@ -67,7 +69,8 @@ def submit(
 ) -> None:
     """Validate an instruction document and put it on the queue, and say what its dispatcher will do with it.
 
-    With --state, a document that would be refused for its job_run_id is not sent.
+    With --state, a document that would be refused for its job_run_id is not sent; with --lake, or where the document
+    names a delta_catalog, neither is one whose table does not exist.
     """
     dependencies = dependencies_of(context)
     body = read_document(file)
@@ -77,11 +80,15 @@ def submit(
         if state is not None
         else None
     )
+    lake_uri = document.delta_catalog or lake
+    unchecked = None if lake_uri is None else _check_table(document.source_table_id, lake_uri, s3_endpoint_url, region)
     preview = preview_job_run_id(document, records)
-    outlook = {"outlook": preview} if preview is not None else {}
+    sentences = [each for each in (preview, unchecked) if each is not None]
+    outlook = {"outlook": " ".join(sentences)} if sentences else {}
     if dry_run:
-        lines = ["The document is valid. Nothing was sent.", *([preview] if preview is not None else [])]
-        answer(output, {"valid": True, "sent": False, **outlook}, lines)
+        answer(
+            output, {"valid": True, "sent": False, **outlook}, ["The document is valid. Nothing was sent.", *sentences]
+        )
         return
     message_id = dependencies.clients.queue(QueueAddress(queue_url, None, endpoint_url, region)).send(
         body, group=document.source_table_id
@@ -92,10 +99,20 @@ def submit(
         {"valid": True, "sent": True, "message_id": message_id, "job_run_id": job_run_id, **outlook},
         [
             "Sent." if preview is not None else f"Sent. The job run will be called {job_run_id}",
-            *([preview] if preview is not None else []),
+            *sentences,
             f"  lithify watch {job_run_id}{f' --message-id {message_id}' if job_run_id != message_id else ''}",
         ],
     )
+
+
+def _check_table(table_id: str, lake: str, s3_endpoint_url: str | None, region: str | None) -> str | None:
+    """Raises `Invalid` if the table does not exist. Returns a sentence where this user cannot see the lake: its
+    dispatcher may."""
+    try:
+        open_lake(lake, s3_endpoint_url, region).table(table_id)
+    except Unavailable as error:
+        return f"Whether table {table_id} exists was not checked: {error}"
+    return None
 
 
 def status(

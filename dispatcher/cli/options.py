@@ -25,6 +25,7 @@ KnownStateOption = Annotated[
     str | None,
     typer.Option("--state", help="Where job runs are recorded: to say what became of this id before."),
 ]
+KnownLakeOption = Annotated[str | None, typer.Option("--lake", help="For a document that names no delta_catalog.")]
 QueueOption = Annotated[str, typer.Option("--queue-url", help="The SQS queue of instruction documents.")]
 DeadLettersOption = Annotated[
     str | None,

@@ -36,6 +36,7 @@ from dispatcher.cli.options import (
     BundleSessionsOption,
     CoresOption,
     DocumentArgument,
+    KnownLakeOption,
     MemoryOption,
     Output,
     OutputOption,
@@ -139,7 +140,7 @@ class Total:
 def plan(
     context: typer.Context,
     file: DocumentArgument,
-    lake: Annotated[str | None, typer.Option(help="For a document that names no delta_catalog.")] = None,
+    lake: KnownLakeOption = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions that share the machine, side by side.")] = 1,

@@ -61,8 +61,9 @@ class ProgressScreen:
 def _progress_text(beat: Heartbeat | None) -> str:
     if beat is None:
         return "starts"
-    rows = f", {beat.rows_done:,} of {counted(beat.rows, 'delta row')} done" if beat.round_number else ""
-    return f"{describe_progress(beat)}{rows}"
+    if beat.share_done is None or not beat.tasks:
+        return describe_progress(beat)
+    return f"{describe_progress(beat)}, {beat.share_done:.0%} of {counted(beat.rows, 'delta row')}"
 
 
 def _round(beat: Heartbeat) -> str:

@@ -424,13 +424,13 @@ def _left(expected: float | None, seconds: float | None) -> tuple[float, tuple[f
 
 
 def _share(session: SessionState, beat: Heartbeat | None) -> float | None:
-    """What is compacted of a session's delta rows, by its last heartbeat: whole rounds, and of the round that runs the
-    tasks of its step."""
+    """The done share of a session's work, by its last heartbeat: committed rounds, and the rows that the tasks of the
+    running one have reported. A round that is not committed may have to run again."""
     if session.end is not None:
         return 1.0 if isinstance(session.end, Succeeded | NothingToDo) else None
     if beat is None or beat.attempt != session.attempt:
         return None
-    return min(beat.rows_done / beat.rows, 1.0) if beat.rows else 0.0
+    return beat.share_done or 0.0
 
 
 def _since_launch(session: SessionState, clock: Clock) -> float | None:

@@ -87,6 +87,21 @@ def test_watching_a_job_run_that_failed_exits_with_1(house: House, mailroom: Mai
     assert "the document is not JSON" in done.stdout
 
 
+def test_a_document_of_a_table_that_does_not_exist_is_not_sent(
+    house: House, mailroom: Mailroom, document: Path
+) -> None:
+    queue = ("--queue-url", mailroom.queue_url, "--endpoint-url", mailroom.endpoint_url, "--region", "us-east-1")
+    lake = ("--lake", str(house.folder / "lake"))
+    house.append([{"id": 1, "v": "a"}])
+    owner, name, version = TABLE.split(".")
+    other_case = f"{owner}.{name.swapcase()}.{version}"
+    document.write_text(json.dumps({**json.loads(document.read_text()), "source_table_id": other_case}))
+    refused = house.lithify("submit", str(document), *queue, *lake)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"did you mean {TABLE}?" in refused.stderr
+    assert mailroom.waiting() == 0
+
+
 def test_submit_says_what_will_come_of_an_id_that_was_used_before(
     house: House, mailroom: Mailroom, document: Path
 ) -> None:

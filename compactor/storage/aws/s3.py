@@ -36,6 +36,7 @@ from compactor.storage.aws.failures import translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
+from compactor.storage.side_by_side import AT_ONCE
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest, AWSResponse
@@ -47,8 +48,10 @@ AnswerT = TypeVar("AnswerT")
 
 KEY_BYTES_MAX = 1_024
 
-CONNECTIONS_MAX = 32
-"""Connections that one client keeps open; all threads of a process share the client."""
+CONNECTIONS_MAX = AT_ONCE * AT_ONCE
+"""Connections that one client keeps open; all threads of a process share the client: calls side by side, each of which
+reads a log whose entries are read side by side. A connection beyond this is closed after its answer, with a warning of
+urllib3's."""
 
 RENEW_SECONDS_MIN = 30.0
 """Least time between two renewals of clients whose credentials are refused."""

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.backlog import Backlog
 from compactor.lake import Table
 from compactor.model.errors import Invalid
 from tests.conftest import Command, CommandResult
@@ -106,6 +107,22 @@ def test_the_backlog_is_told_with_its_age(lithify: Lithify, orders: Table) -> No
     assert monday["pending_seconds"] >= 0
     assert (tuesday["pending_deltas"], tuesday["pending_rows"], tuesday["oldest_pending_at_ms"]) == (0, 0, None)
     assert "oldest pending" in lithify.run("show", ORDERS).out
+
+
+def test_a_source_whose_rows_are_all_in_its_compacted_copy_waits_for_nothing(lake: DeltaCatalog) -> None:
+    source = lake.create_table("ACME.SOURCE.V1", partition_keys=["day"])
+    source.append(MONDAY, pa.table({"id": [1], "price": [1.0]}))
+    assert source.backlog(MONDAY).deltas == 1
+    compact(
+        source.table_id,
+        {"id"},
+        delta_catalog_client=lake,
+        destination_compacted_table_id="ACME.COPY.V1",
+        engine=UnrulyEngine(),
+    )
+    assert source.backlog(MONDAY) == Backlog(0, 0, None)
+    source.append(MONDAY, pa.table({"id": [2], "price": [1.0]}))
+    assert source.backlog(MONDAY).rows == 1
 
 
 def test_the_oldest_pending_delta_is_found_among_many_entries(

@@ -38,6 +38,12 @@ def _fake_java(home: Path, version: str, *, trimmed: bool = False) -> Path:
     return home
 
 
+def started_by(home: Path) -> Path:
+    """The home of the Java that a home's `bin/java` starts."""
+    said = subprocess.run([home / "bin" / "java"], env={}, capture_output=True, text=True, check=True).stderr
+    return Path(said.partition("java.home = ")[2].splitlines()[0])
+
+
 @pytest.fixture
 def cache_folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
@@ -53,8 +59,7 @@ def test_java_home_wins_if_its_java_is_17_or_21(tmp_path: Path, cache_folder: Pa
     named = _fake_java(tmp_path / "named", version)
     on_path = _fake_java(tmp_path / "on_path", "17")
     environment = {"JAVA_HOME": str(named), "PATH": f"{on_path / 'bin'}:/bin"}
-    assert find_java_home(environment, cache_folder) == named
-    assert not cache_folder.exists()
+    assert started_by(find_java_home(environment, cache_folder)) == named
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "25"])
@@ -64,7 +69,7 @@ def test_a_java_home_of_another_version_gives_way_to_the_java_on_path(
     named = _fake_java(tmp_path / "named", version)
     on_path = _fake_java(tmp_path / "on_path", "21")
     environment = {"JAVA_HOME": str(named), "PATH": f"{on_path / 'bin'}:/bin"}
-    assert find_java_home(environment, cache_folder) == on_path
+    assert started_by(find_java_home(environment, cache_folder)) == on_path
 
 
 def test_a_link_on_path_leads_to_the_home_of_its_java(tmp_path: Path, cache_folder: Path) -> None:
@@ -72,7 +77,21 @@ def test_a_link_on_path_leads_to_the_home_of_its_java(tmp_path: Path, cache_fold
     links = tmp_path / "links"
     links.mkdir()
     (links / "java").symlink_to(home / "bin" / "java")
-    assert find_java_home({"PATH": f"{links}:/bin"}, cache_folder) == home
+    assert started_by(find_java_home({"PATH": f"{links}:/bin"}, cache_folder)) == home
+
+
+def test_spark_s_warning_of_an_incubating_module_is_avoided_with_any_java(tmp_path: Path, cache_folder: Path) -> None:
+    complete = _fake_java(tmp_path / "complete", "21")
+    home = find_java_home({"JAVA_HOME": str(complete), "PATH": "/bin"}, cache_folder)
+    command = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "Main"]
+    finished = subprocess.run(command, env={}, capture_output=True, text=True, check=True)
+    assert finished.stdout == "started with: Main\n"
+
+
+def test_where_nothing_can_be_written_a_complete_java_is_started_as_it_is(tmp_path: Path) -> None:
+    complete, taken = _fake_java(tmp_path / "complete", "17"), tmp_path / "taken"
+    taken.write_text("a file where the folder should be")
+    assert find_java_home({"JAVA_HOME": str(complete), "PATH": "/bin"}, taken) == complete
 
 
 def test_a_trimmed_java_gets_a_home_whose_java_drops_the_vector_module_and_nothing_else(

@@ -187,6 +187,7 @@ def test_a_running_session_has_a_bar_with_its_rows_its_round_and_what_is_left_wi
         tasks=8,
         rows_done=3_000,
         rows=10_000,
+        share_done=0.3,
     )
     state.records.store.overwrite(SessionFolder(RUN, SESSION).heartbeat.key, beat.render())
     assert state.session().share == 0.3

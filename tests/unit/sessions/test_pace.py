@@ -26,10 +26,14 @@ class ReportedChange:
     def __init__(self, *rounds: int, expected_sla: float = 100.0, rows_written: int | None = None) -> None:
         self.clock = ManualClock()
         self.changes: list[tuple[float, float]] = []
+        self.shares: list[float] = []
         started = self.clock.monotonic_seconds()
         work = ExpectedWork(expected_sla, 10.0, rounds, rows_written, first_pass_share=0.5)
         self.pace = Pace(
-            work, lambda: self.clock.monotonic_seconds() - started, lambda was, now: self.changes.append((was, now))
+            work,
+            lambda: self.clock.monotonic_seconds() - started,
+            lambda was, now: self.changes.append((was, now)),
+            self.shares.append,
         )
         self.clock.sleep(10)
 
@@ -54,6 +58,16 @@ def test_the_share_that_is_done_is_a_share_and_only_grows(
     assert work.share_of(rounds_done, in_second_pass=second, rows_in_pass=rows + 1) >= share
     assert work.share_of(rounds_done, in_second_pass=True) >= work.share_of(rounds_done) - 1e-9
     assert work.share_of(rounds_done + 1) >= share - 1e-9
+
+
+def test_a_session_of_one_round_has_shares_before_it_commits() -> None:
+    reported = ReportedChange(1_000, rows_written=1_000)
+    reported.pace.pass_started(second=False)
+    reported.pace.rows_reported(1_000)
+    reported.pace.pass_started(second=True)
+    reported.pace.rows_reported(2_000)
+    reported.pace.round_done()
+    assert reported.shares == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_session_of_one_round_is_refined_when_its_first_pass_has_ended() -> None:

@@ -319,6 +319,14 @@ def test_json_values_of_two_kinds_are_refused(location: StoreLocation, tmp_path:
         measure(location, close_by)
 
 
+@pytest.mark.parametrize("text", [b'[{"a": 1}, {"a": 2}]', b'\n [\n{"a": 1},\n{"a": 2}\n]\n'])
+def test_a_json_array_is_refused_with_the_form_that_is_read(
+    location: StoreLocation, tmp_path: Path, text: bytes
+) -> None:
+    with pytest.raises(Invalid, match=r"x\.json cannot be read as json: it is an array; write an object a line"):
+        measure(location, _given(tmp_path, "x.json", text))
+
+
 def test_an_empty_json_file_has_no_rows(location: StoreLocation, tmp_path: Path) -> None:
     file = _given(tmp_path, "x.json", b"\n")
     assert read_table(location, file).num_rows == measure(location, file).rows == 0
