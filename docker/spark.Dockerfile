@@ -1,4 +1,4 @@
-# Lithify on a Spark image: for the job on EMR on EKS or EMR Serverless, and for a dispatcher with drivers beside it.
+# Lithify on a Spark image: for the job on EMR Serverless, and for a dispatcher with drivers beside it.
 # From the repository's root, on the Spark of requirements.lock:
 #
 #     docker build --file docker/spark.Dockerfile --tag lithify-spark .
