@@ -53,9 +53,11 @@ def rows_of_every_kind(ids: list[int], turn: int) -> pa.Table:
 
 
 def append_round(table: Table, partition: Mapping[str, str], chance: random.Random, turn: int) -> None:
-    """Some rows, of which some are updates, and some deletes."""
-    table.append(partition, rows_of_every_kind(chance.sample(range(300), chance.randint(20, 120)), turn))
-    kept = chance.sample(range(300), 15)
+    """Some rows, of which some are updates, and some deletes. Neighbours are deleted too, so that vectors have runs."""
+    neighbours = range(1_000 + 100 * turn, 1_060 + 100 * turn)
+    ids = [*chance.sample(range(300), chance.randint(20, 120)), *neighbours]
+    table.append(partition, rows_of_every_kind(ids, turn))
+    kept = [*chance.sample(range(300), 15), *(key - 100 for key in neighbours[5:45])]
     table.append(partition, pa.table({"id": pa.array(kept, pa.int32())}), operation="delete")
 
 

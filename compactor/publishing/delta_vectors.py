@@ -15,9 +15,9 @@ from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap64
 
 from compactor.publishing.delta_actions import VectorReference
-from compactor.publishing.roaring import roaring_bitmap
 
 FOLDER = "dead"
 """Of vectors, below the table's root; references begin with it."""
@@ -38,7 +38,9 @@ def vector_id(path: str) -> UUID:
 
 def vector_file(dead_rows: npt.NDArray[np.int64]) -> bytes:
     """The whole file; rows ascending, each once."""
-    data = struct.pack("<I", _MAGIC) + roaring_bitmap(dead_rows)
+    bitmap = BitMap64(dead_rows.astype(np.uint64))
+    bitmap.run_optimize()
+    data = struct.pack("<I", _MAGIC) + bitmap.serialize()
     return _FILE_VERSION + struct.pack(">I", len(data)) + data + struct.pack(">I", crc32(data))
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.names import OpenFormat
+from compactor.publishing.delta_vectors import vector_file
 from compactor.publishing.protocol import Outcome, Published, Publisher
 from compactor.publishing.publication import publishers_of
-from compactor.publishing.roaring import roaring_bitmap
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
@@ -175,7 +175,7 @@ def _bitmap(share: float) -> float:
     def seconds() -> Iterable[float]:
         for _ in range(_BITMAPS):
             began = time.thread_time()
-            roaring_bitmap(rows)
+            vector_file(rows)
             yield time.thread_time() - began
 
     return statistics.median(seconds())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.publishing.delta_vectors import FOLDER, reference, referred_commit, referred_id, vector_id
+from compactor.publishing.delta_vectors import FOLDER, reference, referred_commit, referred_id, vector_file, vector_id
 
 
 @given(st.text(min_size=1), st.uuids().map(lambda each: each.hex))
@@ -20,3 +21,10 @@ def test_references_of_earlier_releases_name_no_attempt(path: str) -> None:
     written = reference(path, "0" * 32, b"123456789", 3)
     earlier = written.model_copy(update={"path_or_inline_dv": FOLDER + written.path_or_inline_dv[-20:]})
     assert (referred_id(earlier), referred_commit(earlier)) == (vector_id(path), None)
+
+
+def test_neighbouring_dead_rows_are_a_run_and_not_bits() -> None:
+    cookie_of_runs = (12_347).to_bytes(2, "little")
+    file = vector_file(np.arange(90_000, dtype=np.int64))
+    assert len(file) < 100
+    assert cookie_of_runs in file
