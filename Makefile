@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install archive demo test test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate test-all release-check test-infra test-images test-readers lock lock-upgrade clean
+.PHONY: help install archive demo test check test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate test-all release-check test-infra test-images test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -92,6 +92,9 @@ test-all:  ## every suite that a machine with Python and make can run, one after
 RELEASE_SUITES := test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
 release-check:  ## what a release needs beside test-all: other Sparks, images, the long simulation, benchmarks; half a day
 	@for suite in $(RELEASE_SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
+
+check: lint  ## lint and the unit tests: what to run before each commit, in about a minute and a half
+	@$(BIN)/python -m pytest $(TWO_PROCESSES) -q tests/unit $(ARGS)
 
 lint: $(INSTALLED)  ## style, formatting, types, and which package may import which
 	@$(BIN)/ruff check

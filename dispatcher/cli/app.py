@@ -13,6 +13,7 @@ from dispatcher.cli.archive import archive
 from dispatcher.cli.audit import lookup, rehash, verify_table
 from dispatcher.cli.clusters import clusters
 from dispatcher.cli.compact import compact_table
+from dispatcher.cli.debug import debug_app
 from dispatcher.cli.demo import demo
 from dispatcher.cli.dispatch import dispatch
 from dispatcher.cli.events import events_app
@@ -101,6 +102,7 @@ table_app.command()(files)
 table_app.command()(drop)
 table_app.command()(lookup)
 table_app.command("verify")(verify_table)
+app.add_typer(debug_app, name="debug")
 app.add_typer(events_app, name="events")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(report_app, name="report")

@@ -1,0 +1,131 @@
+"""`lithify debug log`: any log of a lake or a state, entry by entry, with its fold. The logs are what is true; every
+other verb shows a view of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from pydantic import JsonValue
+from pydantic_core import to_json, to_jsonable_python
+
+from compactor.catalog.definition import TABLE_LOG
+from compactor.catalog.stream import STREAM_LOG
+from compactor.log.durable_log import DurableLog, LogFormat
+from compactor.model.errors import Invalid
+from compactor.sessions.session_log import SESSION_LOG
+from dispatcher.cli.options import (
+    KnownLakeOption,
+    KnownStateOption,
+    Output,
+    OutputOption,
+    RegionOption,
+    S3EndpointOption,
+)
+from dispatcher.cli.output import answer
+from dispatcher.cli.table_places import check_exists
+from dispatcher.clients import dependencies_of
+from dispatcher.job_runs.history import HISTORY_LOG
+from dispatcher.job_runs.job_run_log import JOB_RUN_LOG
+from dispatcher.job_runs.turn_log import TURN_LOG
+from dispatcher.layout import time_text
+
+debug_app = typer.Typer(help="Look into what is stored.", no_args_is_help=True)
+
+ENTRIES_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of log: the keys of its folders, and its format."""
+
+    folder: str
+    format: LogFormat[Any, Any]
+
+    def is_of(self, key: str) -> bool:
+        pattern = re.sub(r"<[a-z ]+>", "[^/].*", self.folder)
+        return re.fullmatch(pattern, key) is not None
+
+
+_KINDS = (
+    _Kind("tables/<table id>/streams/<partition>/log", STREAM_LOG),
+    _Kind("tables/<table id>/log", TABLE_LOG),
+    _Kind("job_runs/<job run id>/sessions/<session id>/log", SESSION_LOG),
+    _Kind("job_runs/<job run id>/log", JOB_RUN_LOG),
+    _Kind("history/days/<day>/log", HISTORY_LOG),
+    _Kind("turns/log", TURN_LOG),
+)
+"""The first whose folder a key fits."""
+
+
+@debug_app.callback()
+def debug() -> None:
+    """Look into what is stored."""
+
+
+@debug_app.command("log")
+def show_log(
+    context: typer.Context,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The log's folder in the lake or the state: it ends with log.")
+    ],
+    lake: KnownLakeOption = None,
+    state: KnownStateOption = None,
+    as_of: Annotated[int | None, typer.Option(min=1, help="The last entry to show; left out: the newest.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="How many entries to show.")] = ENTRIES_SHOWN,
+    s3_endpoint_url: S3EndpointOption = None,
+    region: RegionOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Print a log entry by entry, and then what they fold to. A key of `tables/` is looked up in the lake, any other in
+    the state, or in the lake where no state is given: sessions of `compact()` have their logs there."""
+    dependencies = dependencies_of(context)
+    kind = _kind_of(key.strip("/"))
+    root = lake if key.startswith("tables/") or state is None else state
+    if root is None:
+        raise Invalid(f"give --{'lake' if key.startswith('tables/') else 'state'}: {key} is in it")
+    store = dependencies.store(root, s3_endpoint_url, region)
+    check_exists(store, "lake or state")
+    log: DurableLog[Any, Any] = DurableLog(store, key.strip("/"), kind.format, dependencies.clock)
+    found = log.load(as_of=as_of)
+    if found.entry_number == 0:
+        raise Invalid(f"there is no log {key} in {store.location.root_uri}: it has no entry")
+    first = max(found.entry_number - last + 1, 1)
+    entries = [
+        {"entry": each.number, "at_ms": each.at_ms, "entry_id": each.entry_id, "actions": _json(each.actions)}
+        for each in log.entries_between(first, found.entry_number)
+    ]
+    fold = _json(found.state)
+    value: dict[str, object] = {"log": key, "kind": kind.format.name, "entries": entries, "fold": fold}
+    answer(output, value, list(_lines(entries, found.entry_number, fold)))
+
+
+def _kind_of(key: str) -> _Kind:
+    for kind in _KINDS:
+        if kind.is_of(key):
+            return kind
+    raise Invalid(f"{key} is no folder of a log: write one of {', '.join(kind.folder for kind in _KINDS)}")
+
+
+def _json(value: object) -> JsonValue:
+    """Folds are values of dataclasses, with collections of their own that are shown as they describe themselves."""
+    found: JsonValue = to_jsonable_python(value, fallback=_as_known)
+    return found
+
+
+def _as_known(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence | frozenset | set) else repr(value)
+
+
+def _lines(entries: Sequence[dict[str, Any]], newest: int, fold: JsonValue) -> Iterator[str]:
+    for each in entries:
+        yield f"entry {each['entry']}  {time_text(each['at_ms'])} UTC  {each['entry_id']}"
+        for action in each["actions"]:
+            yield f"  {to_json(action).decode()}"
+    yield f"fold of entries 1 to {newest}"
+    yield from (f"  {line}" for line in to_json(fold, indent=2).decode().splitlines())
