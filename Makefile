@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install archive demo test check test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate test-all release-check test-infra test-images test-readers lock lock-upgrade clean
+.PHONY: help install dist archive demo test check test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate test-all release-check test-infra test-images test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -63,6 +63,10 @@ $(MINISTACK)/.installed: tests/ministack.lock
 	@touch $@
 
 # -------------------------------------------------------------------------------------------------------------- to use
+
+dist: $(INSTALLED)  ## build the wheel and the sdist into dist/, and check them
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@$(BIN)/twine check --strict dist/*
 
 archive: $(INSTALLED)  ## pack the Python environment of a cluster's workers (ARGS="--cpu x86-64-v3")
 	@$(BIN)/lithify archive $(or $(TARGET),lithify.tar.gz) $(ARGS)

@@ -261,8 +261,9 @@ class _Engines:
         """The engine, and the plan with the time that is expected from now on."""
         if planned.on_spark and self._spark is None:
             # Only a job run that starts a Spark loads PySpark.
-            from compactor.engine.local import local_spark
-            from compactor.engine.spark import SparkEngine
+            with _needs_spark():
+                from compactor.engine.local import local_spark
+                from compactor.engine.spark import SparkEngine
 
             self._spark = SparkEngine(self._stack.enter_context(local_spark(self._app_name)))
             return planned.plan, self._spark
@@ -351,9 +352,22 @@ def _measure_all(
 
 
 def _spark_resources() -> Resources:
-    from compactor.engine.local import local_resources  # only a job run that needs a Spark loads PySpark
+    with _needs_spark():
+        from compactor.engine.local import local_resources  # only a job run that needs a Spark loads PySpark
 
     return local_resources()
+
+
+@contextmanager
+def _needs_spark() -> Iterator[None]:
+    """Around an import of PySpark, which the package leaves to an extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"this is worth a Spark on this machine, which needs a package that is not installed here ({error}): "
+            "pip install 'lithify[spark]', or 'lithify[java]' where there is no Java either"
+        ) from error
 
 
 @contextmanager
@@ -447,8 +461,9 @@ def rehash_here(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: 
     job_run_id = f"rehash-{clock.new_id()}"
     spec = spec_as_compacted(lake, stream, compacted, job_run_id)
     # Only a rehash that is possible loads PySpark.
-    from compactor.engine.local import local_spark
-    from compactor.engine.spark import SparkEngine
+    with _needs_spark():
+        from compactor.engine.local import local_spark
+        from compactor.engine.spark import SparkEngine
 
     resources = _spark_resources()
     plan = SessionPlan(

@@ -20,6 +20,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY compactor compactor
 COPY dispatcher dispatcher
 COPY launcher launcher
+COPY lithify lithify
 RUN /opt/lithify/bin/python -m pip install --quiet --no-cache-dir --no-deps --no-build-isolation . \
     && /opt/lithify/bin/python -P -m compactor.kernels.warm \
     && /opt/lithify/bin/python -m pip uninstall --quiet --yes setuptools pip \

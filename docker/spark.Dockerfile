@@ -58,6 +58,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY compactor compactor
 COPY dispatcher dispatcher
 COPY launcher launcher
+COPY lithify lithify
 # Kernels lie beside their sources, where numba loads them only for a user who may write there.
 RUN /opt/lithify/bin/python -m pip install --quiet --no-cache-dir --no-deps --no-build-isolation . \
     && /opt/lithify/bin/python -P -m compactor.kernels.warm \

@@ -317,7 +317,7 @@ def find_spark_home(environment: Mapping[str, str]) -> Path:
     else:
         spec = find_spec("pyspark")
         if spec is None or spec.origin is None:
-            raise Invalid("there is no Spark: install pyspark, or set SPARK_HOME to a Spark installation")
+            raise Invalid("there is no Spark: pip install 'lithify[spark]', or set SPARK_HOME to a Spark installation")
         home, hint = Path(spec.origin).parent, "pyspark is installed without Spark's own programs"
     if not (home / "bin" / "spark-submit").is_file():
         raise Invalid(f"there is no {home / 'bin' / 'spark-submit'}: {hint}")

@@ -133,3 +133,14 @@ def test_the_last_round_is_told_in_one_entry_with_the_success_and_earlier_ones_w
     of_rounds = [entry for entry in actions if entry != ["expected_sla_changed"]]
     assert session.rounds == 2
     assert of_rounds == [["session_started"], ["round_done"], ["round_done", "session_succeeded"]]
+
+
+def test_without_pyspark_a_session_that_is_worth_a_spark_says_what_to_install(
+    lake: DeltaCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "compactor.engine.local", None)
+    rows = pa.table({"id": [1, 2], "status": ["new", "sent"]})
+    lake.table(TABLE).append_many([({"day": "1"}, rows, "upsert")] * 120)
+    with pytest.raises(Invalid, match=r"pip install 'lithify\[spark\]'"):
+        compact(TABLE, {"id"}, delta_catalog_client=lake, max_rows_per_round=2)
+    assert lake.table(TABLE).backlog({"day": "1"}).deltas == 122, "it was said before the work"
