@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from compactor.catalog.actions import PlannedRound, SessionPlanEnded, SessionPlanned, StreamAction
 from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
@@ -48,9 +49,8 @@ EXPECTED_SLAS = 4
 def planned(
     plan: SessionPlan, session: SessionInput, rounds: Sequence[Sequence[DeltaFileRef]], attempt: int, clock: Clock
 ) -> SessionPlanned:
-    """The plan of an attempt for the log. `rounds`: the delta files of each round to run."""
+    """The plan of an attempt for the log. `rounds`: the delta files of each round to run; none for a rehash alone."""
     read_point = ReadPoint.of(session.snapshot)
-    following = [files[0] if files else None for files in rounds[1:]] + [None]
     return SessionPlanned(
         plan_id=clock.new_id(),
         job_run_id=plan.spec.job_run.job_run_id,
@@ -63,17 +63,17 @@ def planned(
         from_commit_id=read_point.round_commit_id,
         compacted_schema=render_schema(session.schema),
         hash_bucket_count=plan.hash_bucket_count,
-        rounds=tuple(_round(files, after) for files, after in zip(rounds, following, strict=True)),
+        rounds=tuple(_round(files, after) for files, after in zip_longest(rounds, rounds[1:], fillvalue=())),
         at_ms=clock.now_ms(),
         lasts_seconds=max(LASTS_SECONDS_MIN, round(EXPECTED_SLAS * plan.expected_sla)),
     )
 
 
-def _round(files: Sequence[DeltaFileRef], following: DeltaFileRef | None) -> PlannedRound:
+def _round(files: Sequence[DeltaFileRef], following: Sequence[DeltaFileRef]) -> PlannedRound:
     return PlannedRound(
         files=len(files),
         rows=sum(ref.file.rows for ref in files),
-        processed=watermark_after(files, following) if files else None,
+        processed=watermark_after(files, following[0] if following else None) if files else None,
     )
 
 

@@ -17,14 +17,17 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.local_job_run import WAIT_POLL_SECONDS, run_here
 from compactor.model.errors import Conflict, Corrupt, Fenced, Invalid
 from compactor.model.names import Operation
+from compactor.planning.session_planner import spec_as_compacted
 from compactor.planning.spec import JobRunResult
 from compactor.schemas.text import parse_schema
 from compactor.sessions.in_flight import LASTS_SECONDS_MIN
 from compactor.sessions.progress import SessionProgress
+from compactor.sessions.session import SessionDependencies, run_rehash
+from compactor.sessions.session_journal import SessionJournal
 from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID, run_of
 from tests.conftest import Command
-from tests.crashes import Delta, Lake, LaterClock, Options, attempt, check_rows
+from tests.crashes import Delta, Lake, LaterClock, Options, attempt, check_rows, session_folder
 from tests.fakes.doomed_store import Doom, DoomedStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
@@ -322,6 +325,37 @@ def test_the_command_waits_and_names_for_whom(lake: Lake, command: Command) -> N
     assert "waits: ACME.ORDERS.V1" in message
     assert "is being compacted by job run first since" in message
     assert "it has waited for 0.1 s" in message
+
+
+def rehash(lake: Lake, hash_bucket_count: int, job_run_id: str) -> None:
+    stream = lake.catalog().table(TABLE_ID).stream({})
+    compacted = stream.load().state.compacted
+    assert compacted is not None
+    spec = spec_as_compacted(lake.catalog(), stream, compacted, job_run_id)
+    plan = lake.plan(TWO_ROUNDS).model_copy(update={"spec": spec, "hash_bucket_count": hash_bucket_count})
+    with SessionJournal(lake.store(), session_folder(plan), 1, lake.clock) as journal:
+        run_rehash(plan, SessionDependencies(lake.catalog(), InProcessEngine(), lake.clock, journal))
+
+
+def test_a_rehash_has_a_plan_without_rounds_which_its_commit_ends(lake: Lake) -> None:
+    attempt(lake.plan(TWO_ROUNDS), lake, InProcessEngine(), 1)
+    rehash(lake, 3, "rehash")
+    plan = plans_in(lake)[-1]
+    assert isinstance(plan, SessionPlanned)
+    assert (plan.job_run_id, plan.rounds, plan.hash_bucket_count) == ("rehash", (), 3)
+    after = stream(lake)
+    assert after.in_flight is None
+    assert after.compacted is not None
+    assert after.compacted.hash_bucket_count == 3
+    check_rows(lake)
+
+
+def test_a_rehash_is_refused_while_a_session_is_at_work(lake: Lake) -> None:
+    attempt(lake.plan(TWO_ROUNDS), lake, InProcessEngine(), 1)
+    lake.append([Delta(Operation.UPSERT, [row(4)])])
+    kill_before_commit(lake, "first")
+    with pytest.raises(Conflict, match="is being compacted by job run first since"):
+        rehash(lake, 3, "rehash")
 
 
 def test_a_session_with_nothing_to_do_writes_no_plan(lake: Lake) -> None:
