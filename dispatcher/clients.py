@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from dispatcher.intake.queue import Queue
+from dispatcher.stops import Stops
 from dispatcher.workflow.callbacks import Workflows
 from launcher.cluster_sizing.cluster_plan import ClusterRoom
 from launcher.clusters import Cluster
@@ -80,12 +80,6 @@ class Clients(Protocol):
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
         """Clusters on EMR, or job runs on EMR Serverless. Sends no request. `owner`: of the launched ones."""
-
-
-class Stops(threading.Event):
-    """Set by SIGTERM and SIGINT. `interrupted`: it was SIGINT, which is Ctrl-C."""
-
-    interrupted = False
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,10 @@ from compactor.planning.sizing import Resources
 from compactor.publishing.glue import GlueService
 from dispatcher.cli.app import Interrupted, app
 from dispatcher.cli.output import flush, print_error
-from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress, Stops
+from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress
 from dispatcher.intake.queue import Queue
 from dispatcher.service_options import VARIABLE_PREFIX, variable_of
+from dispatcher.stops import Stops
 from dispatcher.workflow.callbacks import Workflows
 from launcher.archive import check_archive, spark_release_of
 from launcher.cluster_sizing.cluster_plan import ClusterRoom
@@ -162,13 +163,14 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 """typer's error for unknown options and verbs; its module differs between releases."""
 
 
-def main() -> None:
+def main(stops: Stops) -> None:
+    """`stops` may be set already: by a SIGTERM while this module was imported."""
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (as long as the process lives)
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere  # closed by who started us: `lithify ... >&-`
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # old terminals get an escaped text
-    exit_code = run(sys.argv[1:], os.environ)
+    exit_code = run(sys.argv[1:], os.environ, stops)
     try:
         sys.stdout.flush()
     except OSError:
@@ -177,11 +179,11 @@ def main() -> None:
     sys.exit(exit_code)
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def run(arguments: Sequence[str], environment: Mapping[str, str], stops: Stops | None = None) -> int:
     """The exit code of `lithify <arguments>`."""
     try:
         _configure_logging(environment)
-        dependencies = _dependencies(environment)
+        dependencies = _dependencies(environment, stops or Stops())
         answered = _commands()(
             args=list(arguments),
             prog_name=app.info.name,
@@ -230,8 +232,13 @@ def _usage(error: typer.BadParameter) -> str:
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} For help: {command} --help"
 
 
-def _dependencies(environment: Mapping[str, str]) -> CommandDependencies:
+def _dependencies(environment: Mapping[str, str], stops: Stops) -> CommandDependencies:
     clock = SystemClock()
+
+    def stops_on_signal() -> Stops:
+        stops.set_by(signal.SIGTERM, signal.SIGINT)
+        return stops
+
     return CommandDependencies(
         clients=ServiceClients(environment),
         clock=clock,
@@ -240,7 +247,7 @@ def _dependencies(environment: Mapping[str, str]) -> CommandDependencies:
         owner=f"{socket.gethostname()}/{os.getpid()}/{clock.new_id()[:8]}",
         program=_program(environment),
         variables=_variables(environment),
-        stops_on_signal=_stops_on_signal,
+        stops_on_signal=stops_on_signal,
         stand_in_for_aws=_stand_in_for_aws,
     )
 
@@ -250,7 +257,7 @@ def _program(environment: Mapping[str, str]) -> str:
     folder."""
     script = Path(sys.argv[0]).absolute()
     if script.name != app.info.name:
-        return shlex.join([sys.executable, "-m", "dispatcher.main"])
+        return shlex.join([sys.executable, "-m", "dispatcher.start"])
     found = shutil.which(script.name, path=environment.get("PATH", ""))
     if found is not None and Path(found).samefile(script):
         return script.name
@@ -264,18 +271,6 @@ def _stand_in_for_aws(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
-
-
-def _stops_on_signal() -> Stops:
-    stops = Stops()
-
-    def stop(number: int, _: object) -> None:
-        stops.interrupted = stops.interrupted or number == signal.SIGINT
-        stops.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return stops
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -308,7 +303,3 @@ def _of_command(command: object, given: dict[str, str]) -> dict[str, object]:
     if not isinstance(command, TyperGroup):
         return dict(given)
     return {name: _of_command(each, given) for name, each in command.commands.items()}
-
-
-if __name__ == "__main__":
-    main()

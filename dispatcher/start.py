@@ -1,4 +1,6 @@
-"""The entry of the `lithify` command: Ctrl-C is one sentence even while everything else is still being imported."""
+"""The entry of the `lithify` command, whose signals are handled before everything else is imported: Ctrl-C is one
+sentence, and a service that is asked to end does so in order, with exit code 0.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,19 @@ import sys
 import threading
 
 from compactor.model.exit_codes import EXIT_INTERRUPTED
+from dispatcher.stops import Stops
 
 
 def main() -> None:
+    stops = Stops()
+    if sys.argv[1:2] == ["dispatch"]:  # every other verb ends at once, as by default
+        stops.set_by(signal.SIGTERM)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller ignores it, as `nohup` may
         signal.signal(signal.SIGINT, _interrupt)
     try:
         from dispatcher.main import main as command
 
-        command()
+        command(stops)
     except KeyboardInterrupt:
         sys.stderr.write("lithify: interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
@@ -32,3 +38,7 @@ def _after_interrupt(ignored: sys.UnraisableHookArgs) -> None:
     if isinstance(ignored.exc_value, KeyboardInterrupt):
         # later, because an error of this function would be lost too
         threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+
+
+if __name__ == "__main__":
+    main()

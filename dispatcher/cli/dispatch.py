@@ -21,7 +21,7 @@ from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer
-from dispatcher.clients import CommandDependencies, Stops, dependencies_of
+from dispatcher.clients import CommandDependencies, dependencies_of
 from dispatcher.intake.queue import Queue
 from dispatcher.operations.first_contact import FirstContact
 from dispatcher.operations.health import HealthFile
@@ -39,6 +39,7 @@ from dispatcher.settings import (
     queue_address,
     session_clusters,
 )
+from dispatcher.stops import Stops
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, ending
 
 _log = structlog.get_logger(__name__)

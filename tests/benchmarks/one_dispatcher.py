@@ -89,7 +89,7 @@ def dispatcher(
     without one."""
     s3 = ("--s3-endpoint-url", state.endpoint_url) if state.endpoint_url is not None else ()
     command = [
-        *(sys.executable, "-m", "dispatcher.main", "dispatch"),
+        *(sys.executable, "-m", "dispatcher.start", "dispatch"),
         *("--queue-url", mail.queue_url, "--topic-arn", mail.topic_arn),
         *("--endpoint-url", mail.url, "--region", REGION),
         *("--state", state.root_uri, "--lake", lake.root_uri, *s3),

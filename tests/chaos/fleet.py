@@ -252,4 +252,4 @@ def check_out(commit: str, folder: Path) -> Path:
 
 
 def dispatch_command(options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "dispatcher.main", "dispatch", *options]
+    return [sys.executable, "-c", "from dispatcher.start import main; main()", "dispatch", *options]

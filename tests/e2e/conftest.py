@@ -248,7 +248,7 @@ class House:
     ) -> subprocess.Popen[bytes]:
         """`lithify dispatch` as a process of its own. Its log is dispatcher.log in the test's folder."""
         room = self.mailroom
-        command = [sys.executable, "-m", "dispatcher.main", "dispatch", *self.options(), *options]
+        command = [sys.executable, "-m", "dispatcher.start", "dispatch", *self.options(), *options]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_QUEUE_URL": room.queue_url, **variables}
         if spark_home is not None:
             environment["SPARK_HOME"] = str(spark_home)
@@ -259,7 +259,7 @@ class House:
 
     def lithify(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command line, to its end."""
-        command = [sys.executable, "-m", "dispatcher.main", *arguments]
+        command = [sys.executable, "-m", "dispatcher.start", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_LOG_LEVEL": "error"}
         return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=60

@@ -174,7 +174,7 @@ class KilledRound:
         settings = self.folder / "emr.json"
         settings.write_text(json.dumps(self._settings()))
         command = [
-            *(sys.executable, "-m", "dispatcher.main", "dispatch"),
+            *(sys.executable, "-m", "dispatcher.start", "dispatch"),
             *("--queue-url", self.queue_url, "--endpoint-url", self.town.aws_endpoint, "--region", REGION),
             *("--state", self.state.root_uri, "--lake", self.lake.root_uri),
             *("--s3-endpoint-url", self.town.s3_endpoint),

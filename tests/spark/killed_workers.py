@@ -132,7 +132,7 @@ class Run:
     def dispatcher(self, *options: str) -> subprocess.Popen[bytes]:
         around = self.around
         command = [
-            *(sys.executable, "-m", "dispatcher.main", "dispatch", "--queue-url", self.queue_url),
+            *(sys.executable, "-m", "dispatcher.start", "dispatch", "--queue-url", self.queue_url),
             *("--state", self.state_uri, "--lake", self.lake_uri, "--endpoint-url", around.aws_endpoint),
             *("--s3-endpoint-url", around.s3_endpoint, "--region", REGION, "--work-folder", str(self.folder / "work")),
             *("--master-url", around.spark.master_url, "--archive", str(around.archive)),

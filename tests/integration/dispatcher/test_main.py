@@ -123,7 +123,7 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_standard_output_that_is_closed_is_no_error(tmp_path: Path) -> None:
-    closed = 'exec "$0" -m dispatcher.main schema event >&-'
+    closed = 'exec "$0" -m dispatcher.start schema event >&-'
     done = subprocess.run(
         ["sh", "-c", closed, sys.executable],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -134,7 +134,7 @@ def test_a_standard_output_that_is_closed_is_no_error(tmp_path: Path) -> None:
 
 def lithify(folder: Path, out: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dispatcher.main", *arguments],
+        [sys.executable, "-m", "dispatcher.start", *arguments],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=out, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
@@ -155,6 +155,41 @@ def test_ctrl_c_is_one_sentence_even_while_everything_is_still_being_imported() 
         [sys.executable, "-c", textwrap.dedent(program)], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "lithify: interrupted\n")
+
+
+def test_a_dispatcher_that_is_asked_to_end_while_everything_is_still_being_imported_ends_in_order(
+    tmp_path: Path,
+) -> None:
+    """No queue listens at its address: it would wait for one."""
+    result = asked_to_end_while_it_starts(
+        tmp_path,
+        *("dispatch", "--queue-url", QUEUE, "--endpoint-url", "http://127.0.0.1:9"),
+        *("--state", str(tmp_path / "state"), "--lake", str(tmp_path / "lake")),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "The dispatcher has stopped; nothing is left in flight." in result.stdout
+
+
+def test_every_other_verb_ends_at_once_when_it_is_asked_to(tmp_path: Path) -> None:
+    assert asked_to_end_while_it_starts(tmp_path, "schema", "event").returncode == -signal.SIGTERM
+
+
+def asked_to_end_while_it_starts(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`lithify`, with a SIGTERM before the first of its larger imports."""
+    program = """
+        import signal, sys
+        class AskedToEnd:
+            def find_spec(self, name, *_):
+                if name == "dispatcher.main":
+                    signal.raise_signal(signal.SIGTERM)
+        sys.meta_path.insert(0, AskedToEnd())
+        from dispatcher.start import main
+        main()
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_ctrl_c_during_a_verb_is_one_sentence_and_exit_code_130(tmp_path: Path, command: Command) -> None:
@@ -185,7 +220,7 @@ def started_with(verb: str, before: str = "") -> subprocess.CompletedProcess[str
     program = f"""
 import signal, sys, time, types
 {before}
-def verb():
+def verb(*_):
 {textwrap.indent(textwrap.dedent(verb), "    ")}
 sys.modules["dispatcher.main"] = types.SimpleNamespace(main=verb)
 from dispatcher.start import main

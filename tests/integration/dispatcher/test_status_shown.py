@@ -88,7 +88,7 @@ def on_a_terminal(columns: int, *arguments: str) -> str:
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "dispatcher.main", *arguments],
+        [sys.executable, "-m", "dispatcher.start", *arguments],
         env={**environment, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm-256color"},
         stdin=its,
         stdout=its,
