@@ -40,7 +40,7 @@ import structlog
 
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
-from compactor.model.errors import Conflict, Corrupt, ErrorKind, Fenced, Invalid, Outdated, Unavailable
+from compactor.model.errors import Conflict, Corrupt, Denied, ErrorKind, Fenced, Invalid, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionResult
@@ -59,6 +59,7 @@ from launcher.spark_job import (
     JobSucceeded,
     JobVanished,
     NoCapacity,
+    NotLaunched,
     OutOfReach,
 )
 from launcher.submit import SparkJob, job_name
@@ -364,7 +365,7 @@ def launch_once(
     """Launches an observable job. Raises `Unavailable` if it is unknown whether it was launched."""
     try:
         reference = cluster.launch(job, cluster_plan)
-    except Invalid as error:
+    except (Invalid, Denied, NotLaunched) as error:
         return AttemptFailed(error.kind, reasons_of(error))
     except Unavailable as error:
         found = cluster.find(job.name)  # perhaps only the answer was lost

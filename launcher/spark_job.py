@@ -9,7 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compactor.model.document import Document
-from compactor.model.errors import ErrorKind
+from compactor.model.errors import ErrorKind, Unavailable
+
+
+class NotLaunched(Unavailable):
+    """The place has refused a launch for now: nothing of it runs. After any other `Unavailable` something may."""
 
 
 class ClusterReference(Document):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError
 
 from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Conflict, Denied, ErrorKind, Unavailable
@@ -22,7 +22,7 @@ from compactor.storage.aws.failures import translated
 from launcher.emr.reasons import of_refusal
 from launcher.emr.request import JsonObject
 from launcher.emr.service import ClusterSeen, JobRunSeen, StepSeen
-from launcher.spark_job import JobFailed, NoCapacity
+from launcher.spark_job import JobFailed, NoCapacity, NotLaunched
 
 TRIES = 5
 CONNECT_SECONDS, READ_SECONDS = 5, 30
@@ -66,8 +66,13 @@ class BotoEmr:
         return cls(client, single_try)
 
     def run_job_flow(self, request: JsonObject) -> str:
-        with _refused("EMR launches no cluster"):
-            cluster_id: str = self._single_try.run_job_flow(**request)["JobFlowId"]
+        try:
+            with _refused("EMR launches no cluster"):
+                cluster_id: str = self._single_try.run_job_flow(**request)["JobFlowId"]
+        except Unavailable as error:
+            if _did_nothing(error.__cause__) and not isinstance(error, Denied):
+                raise NotLaunched(str(error)) from error
+            raise
         return cluster_id
 
     def clusters(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[ClusterSeen]:
@@ -162,6 +167,13 @@ def _refused(failure: str) -> Iterator[None]:
                 case JobFailed():
                     kind = Denied if reason.error_kind is ErrorKind.DENIED else Unavailable
                     raise kind(f"{failure}: it {reason.reason}") from error
+
+
+def _did_nothing(error: BaseException | None) -> bool:
+    """Whether the service refused the request, or was not reached."""
+    if isinstance(error, ClientError):
+        return error.response["ResponseMetadata"]["HTTPStatusCode"] < 500
+    return isinstance(error, ConnectTimeoutError | EndpointConnectionError)
 
 
 def _created_after(name: str, at_ms: int | None) -> dict[str, datetime]:

@@ -52,7 +52,8 @@ class Cluster(Protocol):
     def launch(self, job: SparkJob, cluster_plan: ClusterPlan | None = None) -> ClusterReference:
         """Starts it; if a job of this name was launched already, returns that one.
 
-        Raises `Unavailable` if the place cannot launch now, or if the outcome is unknown; `Invalid` if it never can.
+        Raises `NotLaunched` or `Denied` if the place does not launch now, `Invalid` if it never can, any other
+        `Unavailable` if the outcome is unknown: `find` settles it.
         `cluster_plan`: the cluster for the job; None: it runs on existing machines, with `job.resources`.
         """
 
@@ -60,4 +61,5 @@ class Cluster(Protocol):
         """The launched job, running or not. None: it is not visible from here."""
 
     def find(self, name: str) -> ClusterReference | None:
-        """The job of this name, if one was launched at this place. Raises `Unavailable` if that is unknown."""
+        """The job of this name, if one was launched at this place; looks again for as long as a new one may be missing
+        from its listings. Raises `Unavailable` if it cannot look."""

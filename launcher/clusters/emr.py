@@ -24,9 +24,9 @@ from launcher.submit import SparkJob
 
 KIND = "emr"
 CLUSTER_ID = "cluster_id"
-LOOKS_AFTER_LOST_ANSWER = 3
-LOOK_PAUSE_SECONDS = 5.0
-"""A new cluster may be missing from listings for some seconds."""
+LOOK_PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0)
+"""Between two looks for a cluster that may have been launched: a new one may be missing from listings for some seconds.
+AWS states no bound; what is not listed after all of these counts as never launched."""
 
 FOUND_AGAIN_SECONDS = 14 * 86_400.0
 """Time after the launch in which a cluster is found by its name, even if it has ended."""
@@ -69,13 +69,7 @@ class EmrCluster:
             return found
         launch = Launch(job, tags_of(job, self._owner, self._settings.tags), cluster_plan)
         request = run_job_flow_request(launch, self._settings, self._equivalent_types(cluster_plan.instance_type))
-        try:
-            return self._reference(self._service.run_job_flow(request))
-        except Unavailable:
-            found = self._find_after_lost_answer(job.name)
-            if found is None:
-                raise
-            return found
+        return self._reference(self._service.run_job_flow(request))
 
     def attach(self, reference: ClusterReference) -> EmrJob | None:
         if reference.kind != KIND or reference.region != self._settings.region:
@@ -83,7 +77,13 @@ class EmrCluster:
         return EmrJob(self._service, reference, self._settings.log_uri)
 
     def find(self, name: str) -> ClusterReference | None:
-        return self._find(name, FOUND_AGAIN_SECONDS)
+        found = self._find(name, FOUND_AGAIN_SECONDS)
+        for pause_seconds in LOOK_PAUSES_SECONDS:
+            if found is not None:
+                break
+            self._clock.sleep(pause_seconds)
+            found = self._find(name, LAUNCHED_AGAIN_SECONDS)
+        return found
 
     def launched(self) -> Iterator[LaunchedJob]:
         """All running jobs that Lithify launched here, of any state store."""
@@ -92,15 +92,6 @@ class EmrCluster:
             if whole is not None and STATE_TAG in whole.tags and whole.state in LIVE_STATES:
                 reference = self._reference(whole.cluster_id)
                 yield LaunchedJob(reference, whole.name, whole.state, whole.tags, whole.created_at_ms)
-
-    def _find_after_lost_answer(self, name: str) -> ClusterReference | None:
-        for look in range(LOOKS_AFTER_LOST_ANSWER):
-            if look:
-                self._clock.sleep(LOOK_PAUSE_SECONDS)
-            found = self._find(name, LAUNCHED_AGAIN_SECONDS)
-            if found is not None:
-                return found
-        return None
 
     def _find(self, name: str, ended_within_seconds: float) -> ClusterReference | None:
         """Searches running clusters, and ended ones that were launched within this many seconds."""

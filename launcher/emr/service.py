@@ -59,9 +59,9 @@ class JobRunSeen:
 
 class EmrService(Protocol):
     def run_job_flow(self, request: JsonObject) -> str:
-        """The new cluster's id. Asked once: `Unavailable`:
-
-        it may have been launched, as there is no token. Raises `Invalid` for a request that can never work.
+        """The new cluster's id. Asked once, as there is no token. Raises `NotLaunched` or `Denied` for a request that
+        was refused for now, `Invalid` for one that can never work, and any other `Unavailable` if the cluster may have
+        been launched.
         """
 
     def clusters(self, states: Sequence[str], created_after_ms: int | None = None) -> Iterator[ClusterSeen]:

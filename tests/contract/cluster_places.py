@@ -35,6 +35,7 @@ from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSet
 from launcher.session_plan import Room
 from launcher.spark_job import ClusterReference
 from launcher.submit import SparkJob
+from tests.crashes import HurriedClock
 from tests.fakes.emr_account import NO_CAPACITY, EmrAccount, Timings
 from tests.fakes.emr_server import EmrServer
 from tests.fakes.emr_serverless_account import NO_SERVERLESS_CAPACITY, ServerlessAccount
@@ -342,7 +343,7 @@ class _StepStopped(BaseException):
 class EmrPlace(_AwsPlace):
     def cluster(self) -> EmrCluster:
         settings = EMR_SETTINGS.model_copy(update={"region": REGION, "endpoint_url": self.server.url})
-        return EmrCluster(self._service.emr, settings, self.room, "owner", SystemClock())
+        return EmrCluster(self._service.emr, settings, self.room, "owner", HurriedClock())
 
     def jobs_do(self, what: Does) -> None:
         super().jobs_do(what)

@@ -200,13 +200,17 @@ class FakeCluster:
 
 
 class EmrAccount:
-    """`mishaps`: failures of the clusters that are launched from now on, one each, in order; None: no failure."""
+    """
+    mishaps            failures of the clusters that are launched from now on, one each, in order; None: no failure
+    unlisted_seconds   for which a new cluster is missing from listings
+    """
 
     def __init__(self, clock: Clock, steps: StepRunner, timings: Timings = Timings()) -> None:
         self.clock = clock
         self.steps = steps
         self.timings = timings
         self.mishaps: list[Mishap | None] = []
+        self.unlisted_seconds = 0.0
         self.clusters: dict[str, FakeCluster] = {}
         self._numbers = 0
 
@@ -258,7 +262,9 @@ class EmrAccount:
         found = [
             each.summary()
             for each in reversed(self.clusters.values())
-            if each.state in states and after <= each.created_ms / 1000 <= before
+            if each.state in states
+            and after <= each.created_ms / 1000 <= before
+            and each.created_ms + self.unlisted_seconds * 1000 <= self.clock.now_ms()
         ]
         return _page("Clusters", found, request.get("Marker"))
 

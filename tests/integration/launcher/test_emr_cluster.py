@@ -11,9 +11,10 @@ from compactor.model.errors import Denied, ErrorKind, Invalid, Unavailable
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
+from launcher.attempt import AttemptFailed, launch_once
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
 from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.clusters.emr import EmrCluster, EmrJob
+from launcher.clusters.emr import LOOK_PAUSES_SECONDS, EmrCluster, EmrJob
 from launcher.clusters.emr_serverless import EmrServerlessCluster
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings
 from launcher.spark_job import (
@@ -168,21 +169,41 @@ def test_a_job_without_a_cluster_in_its_plan_is_refused(service: Service) -> Non
         service.serverless().launch(job_of())
 
 
-def test_a_lost_answer_to_a_launch_launches_no_second_cluster(service: Service) -> None:
+@pytest.mark.parametrize("unlisted_seconds", [0.0, 60.0])
+def test_a_lost_answer_to_a_launch_launches_no_second_cluster(service: Service, unlisted_seconds: float) -> None:
+    """Also while EMR's listings do not have the new cluster yet."""
+    service.server.emr.unlisted_seconds = unlisted_seconds
     service.server.faults.append(AnswerLost("RunJobFlow"))
+    launched = launch_once(service.cluster(), job_of(), ON_DEMAND)
+    assert isinstance(launched, tuple)
+    assert service.names_live() == [job_of().name]
+    assert launched[0].ids == {"cluster_id": service.server.emr.live()[0].cluster_id}
+    assert len(service.server.requests_of("RunJobFlow")) == 1
+
+
+def test_a_successor_finds_a_cluster_that_was_launched_just_now(service: Service) -> None:
+    service.server.emr.unlisted_seconds = 60.0
     reference = service.cluster().launch(job_of(), ON_DEMAND)
-    assert service.names_live() == [job_of().name]
-    assert reference.ids == {"cluster_id": service.server.emr.live()[0].cluster_id}
-    assert len(service.server.requests_of("RunJobFlow")) == 1
+    assert service.cluster("second").find(job_of().name) == reference
 
 
-def test_a_launch_that_never_arrived_is_reported_and_may_be_retried(service: Service) -> None:
+def test_a_launch_that_never_arrived_is_a_failed_attempt_once_no_listing_can_lag_any_more(service: Service) -> None:
     service.server.faults.append(Away("RunJobFlow"))
-    with pytest.raises(Unavailable, match="EMR launches no cluster"):
-        service.cluster().launch(job_of(), ON_DEMAND)
+    began_ms = service.clock.now_ms()
+    failed = launch_once(service.cluster(), job_of(), ON_DEMAND)
+    assert isinstance(failed, AttemptFailed)
+    assert failed.error_kind is ErrorKind.UNAVAILABLE
+    assert service.clock.now_ms() - began_ms == sum(LOOK_PAUSES_SECONDS) * 1000
     assert len(service.server.requests_of("RunJobFlow")) == 1
-    service.cluster().launch(job_of(), ON_DEMAND)
-    assert service.names_live() == [job_of().name]
+
+
+def test_a_launch_that_was_refused_is_not_searched_for(service: Service) -> None:
+    service.server.faults.append(Throttled("RunJobFlow"))
+    failed = launch_once(service.cluster(), job_of(), ON_DEMAND)
+    assert failed == AttemptFailed(
+        ErrorKind.UNAVAILABLE, ("EMR launches no cluster: Rate exceeded (ThrottlingException)",)
+    )
+    assert [name for name, _ in service.server.requests] == ["ListClusters", "ListClusters", "RunJobFlow"]
 
 
 def test_a_cluster_is_found_among_many_by_its_name(service: Service) -> None:
