@@ -31,9 +31,8 @@ from dispatcher.job_runs.sharding import Sharding
 from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
 from dispatcher.lakes import OpenLakes
-from dispatcher.operations.health import HealthFile
 from dispatcher.operations.ownerless import owners_in
-from dispatcher.service import Background, Dispatcher, ServiceSettings
+from dispatcher.service import Background, Dispatcher, ServiceSettings, health_file
 from dispatcher.workflow.callbacks import Callbacks
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.bundle_run import BundleDependencies
@@ -136,7 +135,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     controller = JobRunController(outside.owner, records, launchers, listeners, settings.controller, outside.clock)
     intake = Intake(outside.queue, records, open_lake, settings.intake, outside.clock)
     receiver = Receiver(outside.queue, intake, controller, listeners.meter, settings.receiver, outside.clock)
-    health = HealthFile(settings.service.health_file, outside.owner, settings.service.health_seconds, outside.clock)
+    health = health_file(settings.service, outside.owner, outside.clock)
     sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
     background = Background(HistoryUpkeep(records, settings.history, outside.clock), sweep, outside.task)
     return Dispatcher(receiver, controller, listeners, health, settings.service, outside.clock, background=background)

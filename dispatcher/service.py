@@ -25,7 +25,7 @@ from dispatcher.job_runs.history_upkeep import HistoryUpkeep
 from dispatcher.job_runs.job_run_controller import JobRunController
 from dispatcher.job_runs.listeners import Listeners
 from dispatcher.job_runs.meter import Reading
-from dispatcher.operations.health import HealthFile
+from dispatcher.operations.health import GONE_AFTER_SECONDS, HealthFile
 from dispatcher.operations.http_server import Observed
 from dispatcher.operations.metrics import (
     EVENTS_WAITING,
@@ -67,6 +67,7 @@ class ServiceSettings:
     embedded_metrics_seconds  between two writes of metrics to stdout, in CloudWatch's embedded format; None: none
     metrics_namespace  of these
     health_file    the report of services that are not reached, rewritten every `health_seconds`; None: no file
+    gone_after_seconds  age of a report that says that the dispatcher hangs or has ended
     cluster_sweep_seconds  between two looks for clusters without an owner; after two that find one, it is ended
     """
 
@@ -74,9 +75,14 @@ class ServiceSettings:
     until_idle: bool = False
     health_file: Path | None = None
     health_seconds: float = 5.0
+    gone_after_seconds: float = GONE_AFTER_SECONDS
     cluster_sweep_seconds: float = INTERVAL_SECONDS
     embedded_metrics_seconds: float | None = None
     metrics_namespace: str = NAMESPACE
+
+
+def health_file(settings: ServiceSettings, owner: str, clock: Clock) -> HealthFile:
+    return HealthFile(settings.health_file, owner, settings.health_seconds, clock, settings.gone_after_seconds)
 
 
 @dataclass(frozen=True)

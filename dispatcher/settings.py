@@ -23,7 +23,7 @@ from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
 from dispatcher.job_runs.topic_sinks import TopicSinks
 from dispatcher.job_runs.turn_log import FlowLimits
 from dispatcher.job_runs.workflow_answers import AnswerSettings
-from dispatcher.operations.health import HEALTH_FILE
+from dispatcher.operations.health import GONE_AFTER_SECONDS, HEALTH_FILE
 from dispatcher.operations.http_server import HttpAddress
 from dispatcher.service import ServiceSettings
 from dispatcher.service_options import ServiceOptions
@@ -73,7 +73,13 @@ def dispatcher_settings(options: ServiceOptions, sns_regions: Mapping[str, froze
         bundles=BundleBounds(options.bundle_sessions, options.bundle_seconds),
         answers=_settings(AnswerSettings, options),
         history=_settings(HistorySettings, options),
-        service=_settings(ServiceSettings, options, health_file=options.work_folder.absolute() / HEALTH_FILE),
+        service=_settings(
+            ServiceSettings,
+            options,
+            health_file=options.work_folder.absolute() / HEALTH_FILE,
+            health_seconds=min(ServiceSettings.health_seconds, options.claim_seconds / 3),
+            gone_after_seconds=min(GONE_AFTER_SECONDS, options.claim_seconds),
+        ),
     )
 
 

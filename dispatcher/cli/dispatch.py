@@ -24,10 +24,9 @@ from dispatcher.cli.output import answer
 from dispatcher.clients import CommandDependencies, dependencies_of
 from dispatcher.intake.queue import Queue
 from dispatcher.operations.first_contact import FirstContact
-from dispatcher.operations.health import HealthFile
 from dispatcher.operations.http_server import probes_over_http
 from dispatcher.option_limits import check_limits
-from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings
+from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings, health_file
 from dispatcher.service_options import OptionErrors, OptionField, ServiceOptions, option_fields, read_options
 from dispatcher.settings import (
     Clusters,
@@ -149,7 +148,7 @@ def _in_flight(spark_jobs_left: int) -> str:
 def _first_contact(
     dependencies: CommandDependencies, settings: ServiceSettings, stops: threading.Event
 ) -> FirstContact:
-    health = HealthFile(settings.health_file, dependencies.owner, settings.health_seconds, dependencies.clock)
+    health = health_file(settings, dependencies.owner, dependencies.clock)
     return FirstContact(health, settings.health_seconds, stops, dependencies.clock)
 
 

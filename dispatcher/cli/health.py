@@ -12,10 +12,9 @@ from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, time_text
-from dispatcher.operations.health import HEALTH_FILE, HealthReport, read_health
+from dispatcher.operations.health import GONE_AFTER_SECONDS, HEALTH_FILE, HealthReport, read_health
 
 EXIT_FAILED = 1
-REPORT_AGE_SECONDS_MAX = 60.0
 
 _COLUMNS = (
     Column("place"),
@@ -29,15 +28,20 @@ def health(
     context: typer.Context,
     work_folder: Annotated[Path, typer.Option(help="As it was given to `lithify dispatch`.")] = Path(".lithify"),
     age_seconds_max: Annotated[
-        float, typer.Option(min=1, help="A report older than this says that the dispatcher hangs or is gone.")
-    ] = REPORT_AGE_SECONDS_MAX,
+        float | None,
+        typer.Option(
+            min=1,
+            help="A report older than this says that the dispatcher hangs or is gone. Left out: its --claim-seconds, "
+            f"{GONE_AFTER_SECONDS:g} at most.",
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Say whether the dispatcher with this work folder runs and reaches queue, state and topics. Exit code 0: it does;
     1: it does not. Good for a container's health check."""
     report = read_health(work_folder / HEALTH_FILE)
     age_seconds = max(dependencies_of(context).clock.now_ms() - report.at_ms, 0) / 1000
-    gone = age_seconds > age_seconds_max
+    gone = age_seconds > (report.gone_after_seconds if age_seconds_max is None else age_seconds_max)
     answer_records(
         output,
         {**report.model_dump(mode="json"), "age_seconds": age_seconds, "is_well": not gone and not report.troubles},

@@ -14,6 +14,8 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid, Unavailable, kind_of
 
 HEALTH_FILE = "health.json"
+GONE_AFTER_SECONDS = 60.0
+"""Age of a report that says that its dispatcher hangs or has ended; less where others take over sooner."""
 
 
 class Trouble(Document):
@@ -26,18 +28,32 @@ class Trouble(Document):
 
 
 class HealthReport(Document):
-    """`job_runs_held`: job runs that it works on. Without troubles it reaches all services that it has tried."""
+    """Without troubles it reaches all services that it has tried.
+
+    job_runs_held       job runs that it works on
+    gone_after_seconds  a report of this age says that it hangs or has ended
+    """
 
     owner: str
     at_ms: int
     job_runs_held: int = Field(ge=0)
     troubles: tuple[Trouble, ...] = ()
+    gone_after_seconds: float = GONE_AFTER_SECONDS
 
 
 class HealthFile:
     """Not thread-safe: for the controller's thread. `path` None: nothing is written."""
 
-    def __init__(self, path: Path | None, owner: str, seconds: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        owner: str,
+        seconds: float,
+        clock: Clock,
+        gone_after_seconds: float = GONE_AFTER_SECONDS,
+    ) -> None:
+        """`seconds`: between two reports."""
+        self._gone_after_seconds = gone_after_seconds
         self._path = path
         self.owner = owner
         self._seconds = seconds
@@ -57,6 +73,7 @@ class HealthFile:
             owner=self.owner,
             at_ms=now_ms,
             job_runs_held=job_runs_held,
+            gone_after_seconds=self._gone_after_seconds,
             troubles=tuple(
                 Trouble(
                     place=place,

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from compactor.model.clock import SystemClock
 from compactor.model.errors import Denied, Unavailable
 from dispatcher.operations.health import HEALTH_FILE, HealthFile, read_health
+from dispatcher.service import health_file
+from dispatcher.service_options import ServiceOptions
+from dispatcher.settings import dispatcher_settings
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -86,3 +90,20 @@ def test_the_verb_s_exit_code_says_whether_a_dispatcher_is_well(tmp_path: Path, 
     gone = command(*verb)
     assert gone.exit_code == 1
     assert "has not reported for" in gone.out
+
+
+def test_a_dispatcher_that_was_killed_is_gone_once_others_take_over_from_it(tmp_path: Path, command: Command) -> None:
+    """By what its options were, which the last report has; a minute at most."""
+    for claim_seconds, gone_after_seconds in ((10.0, 10.0), (300.0, 60.0)):
+        settings = dispatcher_settings(ServiceOptions(claim_seconds=claim_seconds, work_folder=tmp_path), {}).service
+        assert settings.health_seconds <= claim_seconds / 3, "or it would be taken for dead while it is well"
+        clock = ManualClock()
+        clock.set_ms(SystemClock().now_ms() - round(gone_after_seconds * 1000) - 1_000)
+        health_file(settings, "me", clock).write_when_due({}, 1)
+        assert command("health", "--work-folder", str(tmp_path)).exit_code == 1
+        assert command("health", "--work-folder", str(tmp_path), "--age-seconds-max", "3600").exit_code == 0
+
+
+def test_a_report_of_an_older_release_counts_for_a_minute(tmp_path: Path) -> None:
+    (tmp_path / HEALTH_FILE).write_text('{"owner": "me", "at_ms": 1, "job_runs_held": 0}')
+    assert read_health(tmp_path / HEALTH_FILE).gone_after_seconds == 60.0
