@@ -89,6 +89,7 @@ class JobRunSucceeded(EventData):
 
     seconds, desired_sla, expected_sla  actual, desired and predicted time since its acceptance. The event's severity is
                                         "warning" if the actual time is more than the desired one
+    paused_seconds                      of the actual and the predicted time in a pause, which is no lateness
     """
 
     event_type: ClassVar[str] = "lithify.job_run.succeeded.v1"
@@ -103,10 +104,11 @@ class JobRunSucceeded(EventData):
     seconds: float
     desired_sla: int | None = None
     expected_sla: float | None = None
+    paused_seconds: float = 0.0
 
     @property
     def grade(self) -> Severity:
-        late = self.desired_sla is not None and self.seconds > self.desired_sla
+        late = self.desired_sla is not None and self.seconds - self.paused_seconds > self.desired_sla
         return Severity.WARNING if late else self.severity
 
 
@@ -118,6 +120,7 @@ class JobRunFailed(EventData):
     seconds: float
     desired_sla: int | None = None
     expected_sla: float | None = None
+    paused_seconds: float = 0.0
 
 
 class JobRunCancelled(EventData):

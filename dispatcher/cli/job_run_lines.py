@@ -144,6 +144,8 @@ def _time_lines(view: JobRunView, width: int | None) -> Iterator[Line]:
         yield from sentence_lines(f"  rejected at {accepted} UTC", width)
         return
     facts = [f"accepted at {accepted} UTC, {view.seconds:,.1f} s {'ago' if is_open(view) else 'from there to its end'}"]
+    if view.paused_seconds:
+        facts.append(f"{view.paused_seconds:,.1f} s of them in a pause")
     if view.expected_sla is not None:
         facts.append(f"{view.expected_sla:,.1f} s expected")
     if view.desired_sla is not None:
@@ -158,15 +160,16 @@ def _time_lines(view: JobRunView, width: int | None) -> Iterator[Line]:
 
 def _against_desired(view: JobRunView) -> tuple[str, str]:
     """The job run's time compared with the desired SLA, and its style."""
-    if view.desired_sla is None:
+    late = view.seconds_late(view.seconds)
+    if late is None:
         return "", ""
-    late = view.seconds - view.desired_sla
     if late > 0:
         return f"{late:,.1f} s late", FAILED
     if not is_open(view):
         return ("in time", SUCCEEDED) if view.status == "succeeded" else ("", "")
-    if view.expected_sla is not None and view.expected_sla > view.desired_sla:
-        return f"it will be about {view.expected_sla - view.desired_sla:,.1f} s late", STOPPED
+    will_be_late = view.seconds_late(view.expected_sla) if view.expected_sla is not None else None
+    if will_be_late is not None and will_be_late > 0:
+        return f"it will be about {will_be_late:,.1f} s late", STOPPED
     return "", ""
 
 

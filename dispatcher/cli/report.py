@@ -158,7 +158,7 @@ def tables(
 
 
 def _run(view: JobRunView) -> dict[str, object]:
-    late = view.seconds - view.desired_sla if view.desired_sla is not None else None
+    late = view.seconds_late(view.seconds)
     record = view.model_dump(mode="json", exclude={"sessions", "rejections"})
     return {**record, "late_seconds": max(late, 0.0) if late is not None else None}
 

@@ -13,6 +13,7 @@ from dispatcher.job_runs.claims import Claim
 from dispatcher.job_runs.job_run_log import (
     HolderAction,
     JobRunEnded,
+    JobRunOutcome,
     JobRunState,
     SessionEnded,
     SessionPin,
@@ -21,6 +22,7 @@ from dispatcher.job_runs.job_run_log import (
     conclude,
     expected_sla,
     outcome_of_sessions,
+    paused_seconds,
 )
 from dispatcher.job_runs.journal import ClaimJournal
 from dispatcher.job_runs.launch_gate import LaunchGate
@@ -148,14 +150,13 @@ class ClaimedJobRun:
         """Concludes the job run if all of its sessions have ended."""
         if state.ended is not None or conclude(state) is None:
             return state
-        seconds = (self._clock.now_ms() - self.accepted_at_ms) / 1000
+        now_ms = self._clock.now_ms()
 
         def decide(now: JobRunState) -> list[JobRunEnded]:
             outcome = conclude(now)
             if outcome is None:
                 return []
-            expected = expected_sla(now, self.accepted_at_ms, self._clock.now_ms())
-            return [JobRunEnded(epoch=self.claim.epoch, outcome=outcome, seconds=seconds, expected_sla=expected)]
+            return [_end(now, self.claim.epoch, outcome, self.accepted_at_ms, now_ms)]
 
         return self.claim.write(decide)
 
@@ -169,7 +170,7 @@ def end_as_failed(claim: Claim, error_kind: ErrorKind, reason: str, clock: Clock
     """Ends the job run and all of its open sessions, in one entry. Raises `Fenced` if the claim is lost."""
     accepted, first_at_ms = claim.log.newest.state.accepted, claim.log.entry(1).at_ms
     accepted_at_ms = first_at_ms if accepted is None else accepted.accepted_at_ms(first_at_ms)
-    seconds = (clock.now_ms() - accepted_at_ms) / 1000
+    now_ms = clock.now_ms()
 
     def decide(state: JobRunState) -> list[HolderAction]:
         if state.ended is not None:
@@ -189,7 +190,16 @@ def end_as_failed(claim: Claim, error_kind: ErrorKind, reason: str, clock: Clock
             raise Corrupt(f"{claim.log.folder} has sessions that are neither open nor ended")
         if not ends:  # all had ended already: the job run itself failed
             outcome = outcome.model_copy(update={"status": "failed", "reasons": (*outcome.reasons, reason)})
-        expected = expected_sla(state, accepted_at_ms, clock.now_ms())
-        return [*ends, JobRunEnded(epoch=claim.epoch, outcome=outcome, seconds=seconds, expected_sla=expected)]
+        return [*ends, _end(state, claim.epoch, outcome, accepted_at_ms, now_ms)]
 
     return claim.write(decide)
+
+
+def _end(state: JobRunState, epoch: int, outcome: JobRunOutcome, accepted_at_ms: int, now_ms: int) -> JobRunEnded:
+    return JobRunEnded(
+        epoch=epoch,
+        outcome=outcome,
+        seconds=(now_ms - accepted_at_ms) / 1000,
+        expected_sla=expected_sla(state, accepted_at_ms, now_ms),
+        paused_seconds=paused_seconds(state, now_ms),
+    )

@@ -70,7 +70,7 @@ _CLOSED = b"lithify.day_closed"
 class EndedJobRun(Document):
     """One job run, as overviews show it. For a rejected document `job_run_id` is the id of its message.
 
-    seconds       from its acceptance to its end
+    seconds       from its acceptance to its end, of which it was paused for `paused_seconds`
     sessions, rounds, rows_*  over all sessions that succeeded
     waiters       workflows that waited for it
     requested_job_run_id  the job run id in a rejected document
@@ -100,6 +100,7 @@ class EndedJobRun(Document):
     predecessor: str | None = None
     requested_job_run_id: str | None = None
     reasons: tuple[str, ...] = ()
+    paused_seconds: float = 0.0
 
     @property
     def day(self) -> str:
@@ -153,6 +154,7 @@ def ended_job_run(job_run_id: str, state: JobRunState, accepted_at_ms: int) -> E
         waiters=len(state.waiters),
         predecessor=state.accepted.predecessor,
         reasons=bounded(outcome.reasons),
+        paused_seconds=state.ended.paused_seconds,
     )
 
 

@@ -74,6 +74,9 @@ TICK_SECONDS_MIN = 0.2
 TAKEN_OVER_MAX = 16
 """Limit per tick, so that it stays short even if a dead dispatcher held many: the next tick continues."""
 
+RESUMED_MAX = 16
+"""The same for job runs whose pause has ended."""
+
 
 @dataclass(frozen=True)
 class JobRunControllerSettings:
@@ -165,7 +168,7 @@ class JobRunController:
         self._receiver_turned_at_seconds: float | None = None
         self._reported_set_aside: set[str] = set()
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
-        self._left_paused: dict[str, Pause] = {}
+        self._left_paused: dict[str, tuple[OpenJobRun, Pause]] = {}
         self.spark_jobs_left = 0
         """Spark jobs that may still run, of job runs that this dispatcher released."""
         self._ticked_at_seconds: float | None = None
@@ -394,16 +397,17 @@ class JobRunController:
         pause = self._pauses.of(state.accepted.spec)
         if pause is None:
             return False
-        if state.accepted.shard is None and note_pause(found.log, pause):
+        if state.accepted.shard is None and note_pause(found.log, pause, self._clock.now_ms()):
             _log.info("job_run_paused", scope=pause.scope, reason=pause.reason)
             self._publisher.follow(found.job_run_id, found.log, found.log.newest.state)
             self._publisher.leave(found.job_run_id)
-        self._left_paused[found.job_run_id] = pause
+        self._left_paused[found.job_run_id] = (found, pause)
         self._open.leave_alone(found.job_run_id, PAUSED_SECONDS)
         return True
 
     def _wake_resumed(self) -> None:
-        """Job runs whose pause has ended are processed with the next sweep."""
+        """Job runs whose pause has ended may be claimed now. Their logs say so first: what they wait for from here on
+        is no pause."""
         if not self._left_paused:
             return
         try:
@@ -411,10 +415,19 @@ class JobRunController:
         except LithifyError as error:
             _log.warning("pauses_not_read", reason=str(error))
             return
-        for job_run_id, pause in list(self._left_paused.items()):
-            if pause not in pauses:
-                del self._left_paused[job_run_id]
-                self._open.leave_alone(job_run_id, 0)
+        resumed = [found for found, pause in self._left_paused.values() if pause not in pauses]
+        for found in resumed[:RESUMED_MAX]:
+            with bound(job_run_id=shown(found.job_run_id)):
+                self._note_resumed(found)
+            del self._left_paused[found.job_run_id]
+            self._open.wake(found.job_run_id)
+
+    def _note_resumed(self, found: OpenJobRun) -> None:
+        try:
+            if shard_of(found.job_run_id) is None and note_pause(found.log, None, self._clock.now_ms()):
+                _log.info("job_run_resumed")
+        except LithifyError as error:
+            _log.warning("resume_not_noted", reason=str(error))  # whoever claims it does it
 
     def _claim(self, found: OpenJobRun) -> None:
         log = found.log
@@ -650,7 +663,8 @@ class JobRunController:
                 held = self._held[job_run_id]
                 if held.accepted.shard is not None:
                     continue  # the job run's own log says it
-                if (pause is None) != (held.newest.paused is None) and note_pause(held.claim.log, pause):
+                is_new = (pause is None) != (held.newest.paused is None)
+                if is_new and note_pause(held.claim.log, pause, self._clock.now_ms()):
                     _log.info("job_run_paused" if pause is not None else "job_run_resumed", job_run_id=job_run_id)
         except LithifyError as error:
             self.last_error = error

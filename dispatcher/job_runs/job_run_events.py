@@ -151,6 +151,7 @@ def _job_run_ended(action: JobRunEnded, desired_sla: int | None) -> EventData:
                 seconds=action.seconds,
                 desired_sla=desired_sla,
                 expected_sla=action.expected_sla,
+                paused_seconds=action.paused_seconds,
             )
         case "failed":
             return event_types.JobRunFailed(
@@ -159,6 +160,7 @@ def _job_run_ended(action: JobRunEnded, desired_sla: int | None) -> EventData:
                 seconds=action.seconds,
                 desired_sla=desired_sla,
                 expected_sla=action.expected_sla,
+                paused_seconds=action.paused_seconds,
             )
         case "cancelled":
             return event_types.JobRunCancelled(reason="; ".join(outcome.reasons), seconds=action.seconds)

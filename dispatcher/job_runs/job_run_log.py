@@ -233,15 +233,21 @@ class JobRunPaused(Document):
     """A dispatcher does not start a session of it, because `scope` is paused (`dispatcher/job_runs/pauses.py`).
 
     This entry is for display; the pause itself decides.
+
+    at_ms  when the dispatcher found it paused; None: an older release did, and the time counts as none
     """
 
     action: Literal["job_run_paused"] = "job_run_paused"
     scope: str
     reason: str
+    at_ms: int | None = None
 
 
 class JobRunResumed(Document):
+    """`at_ms`: when the dispatcher found that the pause had ended; None: an older release did."""
+
     action: Literal["job_run_resumed"] = "job_run_resumed"
+    at_ms: int | None = None
 
 
 class JobRunWaitsForMoney(Document):
@@ -383,8 +389,9 @@ class SessionEnded(Document):
 class JobRunEnded(Document):
     """The complete conclusion: this entry alone has the outcome of the job run.
 
-    seconds       from its acceptance
-    expected_sla  the predicted seconds; None: nothing was planned, or it was not recorded
+    seconds         from its acceptance
+    expected_sla    the predicted seconds; None: nothing was planned, or it was not recorded
+    paused_seconds  so many of both it was paused
     """
 
     action: Literal["job_run_ended"] = "job_run_ended"
@@ -392,6 +399,7 @@ class JobRunEnded(Document):
     outcome: JobRunOutcome
     seconds: float
     expected_sla: float | None = None
+    paused_seconds: float = 0.0
 
 
 class JobRunOutcome(Document):
@@ -530,6 +538,7 @@ class JobRunState:
     epoch        of the last claim, held or not
     repeated_by  message ids
     waiters      workflows that wait, answered ones too, by the id of the message that brought the token
+    paused_ms         in pauses that have ended
     waits_for_money   the reason, until the next launch
     has_lacked_money  it has waited for money before
     has_found_all     a job run that is pinned by time has no further sessions
@@ -545,6 +554,7 @@ class JobRunState:
     epoch: int = 0
     cancel: CancelRequested | None = None
     paused: JobRunPaused | None = None
+    paused_ms: int = 0
     waits_for_money: JobRunWaitsForMoney | None = None
     has_lacked_money: bool = False
     sessions: Mapping[str, SessionState] = field(default_factory=lambda: MappingProxyType({}))
@@ -623,11 +633,17 @@ def _apply_unclaimed(
         case JobRunPaused():
             return replace(state, paused=action)
         case JobRunResumed():
-            return replace(state, paused=None)
+            return replace(state, paused=None, paused_ms=state.paused_ms + _pause_ms(state.paused, action.at_ms))
         case JobRunWaitsForMoney():
             return replace(state, waits_for_money=action, has_lacked_money=True)
         case _:
             assert_never(action)
+
+
+def _pause_ms(paused: JobRunPaused | None, until_ms: int | None) -> int:
+    if paused is None or paused.at_ms is None or until_ms is None:
+        return 0
+    return max(until_ms - paused.at_ms, 0)
 
 
 def _with_waiter(state: JobRunState, action: JobRunAccepted | JobRunRejected | JobRunRepeated) -> JobRunState:
@@ -794,6 +810,22 @@ def expected_sla(
         for session_id, session in state.sessions.items()
         if session_id in planned or session.end is None
     )
+
+
+def paused_seconds(state: JobRunState, now_ms: int) -> float:
+    """For which it was paused, until its end or now. Pure."""
+    if state.ended is not None:
+        return state.ended.paused_seconds
+    return (state.paused_ms + _pause_ms(state.paused, now_ms)) / 1000
+
+
+def seconds_late(seconds: float, paused: float, desired_sla: int | None) -> float | None:
+    """Seconds above the desired SLA, below 0 if it is kept: the time of a pause does not count. None: none was desired.
+
+    seconds  actual or expected, from the acceptance
+    paused   seconds of them in a pause
+    """
+    return None if desired_sla is None else seconds - paused - desired_sla
 
 
 def conclude(state: JobRunState) -> JobRunOutcome | None:

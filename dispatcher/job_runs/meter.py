@@ -13,7 +13,7 @@ from typing import Literal
 
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind
-from dispatcher.job_runs.job_run_log import JobRunState
+from dispatcher.job_runs.job_run_log import JobRunState, seconds_late
 from launcher.outcomes import SessionEnd, Succeeded
 
 Unit = Literal["seconds", "bytes", "count", "usd"]
@@ -43,7 +43,7 @@ class Reading:
 JOB_RUNS_ENDED = Metric("job_runs_ended", "count", "Job runs that ended here, by how.")
 JOB_RUN_SECONDS = Metric("job_run_duration", "seconds", "From acceptance to end, of job runs that had a prediction.")
 JOB_RUN_EXPECTED = Metric("job_run_expected_duration", "seconds", "What that was predicted to take.")
-JOB_RUNS_LATE = Metric("job_runs_late", "count", "Job runs that took longer than their desired SLA.")
+JOB_RUNS_LATE = Metric("job_runs_late", "count", "Job runs that took longer than their desired SLA, pauses left out.")
 SESSIONS_ENDED = Metric("sessions_ended", "count", "Sessions that ended here, by how.")
 SESSION_SECONDS = Metric("session_duration", "seconds", "Of sessions that succeeded, from their last launch.")
 SESSION_EXPECTED = Metric("session_expected_duration", "seconds", "What that was predicted to take.")
@@ -117,8 +117,9 @@ class Meter:
             self._add(JOB_RUN_SECONDS, state.ended.seconds)
             self._add(JOB_RUN_EXPECTED, state.ended.expected_sla)
         desired_sla = state.accepted.spec.desired_sla if state.accepted is not None else None
-        if desired_sla is not None and state.ended.outcome.status != "cancelled":
-            self._add(JOB_RUNS_LATE, int(state.ended.seconds > desired_sla))
+        late = seconds_late(state.ended.seconds, state.ended.paused_seconds, desired_sla)
+        if late is not None and state.ended.outcome.status != "cancelled":
+            self._add(JOB_RUNS_LATE, int(late > 0))
 
     def message_taken(self, outcome: str) -> None:
         self._add(MESSAGES, 1, outcome=outcome)

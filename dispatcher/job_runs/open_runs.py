@@ -252,6 +252,12 @@ class OpenJobRuns:
             each.not_before_seconds = self._clock.monotonic_seconds() + seconds
             each.was_tried, each.is_due = True, seconds > 0
 
+    def wake(self, job_run_id: str) -> None:
+        """The job run that was left alone may be claimed from the next look on."""
+        each = self._open.get(job_run_id)
+        if each is not None:
+            each.not_before_seconds, each.was_tried, each.is_due = 0.0, False, True
+
     def held_by_another(self, job_run_id: str, state: JobRunState) -> None:
         """By its log another dispatcher holds it, whatever its marker says. That dispatcher is watched from now on."""
         each = self._open.get(job_run_id)

@@ -120,7 +120,7 @@ def _pause(path: PausedObject, body: bytes) -> Pause:
     )
 
 
-def note_pause(log: DurableLog[JobRunState, JobRunAction], pause: Pause | None) -> bool:
+def note_pause(log: DurableLog[JobRunState, JobRunAction], pause: Pause | None, at_ms: int) -> bool:
     """Logs once for each change that an open job run is paused or resumed. False: the log says so already."""
 
     def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
@@ -128,7 +128,7 @@ def note_pause(log: DurableLog[JobRunState, JobRunAction], pause: Pause | None) 
         if not state.status.is_open or (pause is None) == (state.paused is None):
             return []
         if pause is None:
-            return [JobRunResumed()]
-        return [JobRunPaused(scope=pause.scope, reason=pause.reason)]
+            return [JobRunResumed(at_ms=at_ms)]
+        return [JobRunPaused(scope=pause.scope, reason=pause.reason, at_ms=at_ms)]
 
     return log.append(decide, log.newest).entry is not None

@@ -44,7 +44,7 @@ class SessionSummary(Document):
 class ResultDocument(Document):
     """The result of a job run. Rows over all sessions that succeeded, as in `RowCounts`.
 
-    seconds     from its acceptance to its end
+    seconds     from its acceptance to its end, of which it was paused for `paused_seconds`
     sessions    one for each partition stream that had work; left out if `result_uri` is given
     result_uri  of the whole document, if it is too large for an answer
     """
@@ -66,6 +66,7 @@ class ResultDocument(Document):
     reasons: tuple[str, ...] = ()
     sessions: tuple[SessionSummary, ...] | None = Field(default=None)
     result_uri: str | None = None
+    paused_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def result_document(job_run_id: str, state: JobRunState) -> ResultDocument:
         desired_sla=spec.desired_sla,
         reasons=outcome.reasons,
         sessions=tuple(_session(session) for session in state.sessions.values()),
+        paused_seconds=state.ended.paused_seconds,
     )
 
 

@@ -16,7 +16,15 @@ from compactor.sessions.session_log import Heartbeat
 from compactor.storage.paths import SessionFolder
 from dispatcher.job_runs.costs import expected_cost, expected_usd, session_cost, used_usd
 from dispatcher.job_runs.history import EndedJobRun
-from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus, SessionState, ShardsState, expected_sla
+from dispatcher.job_runs.job_run_log import (
+    JobRunState,
+    JobRunStatus,
+    SessionState,
+    ShardsState,
+    expected_sla,
+    paused_seconds,
+    seconds_late,
+)
 from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.shards import ShardName
 from dispatcher.operations.waits import Waits, for_money
@@ -103,6 +111,7 @@ class JobRunView(Document):
     """One job run.
 
     seconds       from its acceptance to its end, or to now
+    paused_seconds  of these and of the expected ones, in a pause
     expected_sla  what that was predicted to take: the greatest of its sessions, each with its waiting; None: not known.
                   Where its sessions are shown, as they have refined it by now
     eta_seconds   the rest of that, while it is open; below 0 it is late
@@ -142,6 +151,11 @@ class JobRunView(Document):
     usd: float | None = None
     finds_sessions: bool = False
     shards: ShardsView | None = None
+    paused_seconds: float = 0.0
+
+    def seconds_late(self, seconds: float) -> float | None:
+        """Above the desired SLA, by its actual or expected seconds; None: none was desired."""
+        return seconds_late(seconds, self.paused_seconds, self.desired_sla)
 
 
 def view_job_run(records: JobRunStore, job_run_id: str, clock: Clock, *, with_sessions: bool = True) -> JobRunView:
@@ -231,6 +245,7 @@ def _view(
         usd=used_usd(state, clock.now_ms()),
         finds_sessions=state.is_finding and state.status.is_open,
         shards=_shards(state),
+        paused_seconds=paused_seconds(state, clock.now_ms()),
     )
 
 
@@ -329,6 +344,7 @@ def view_ended(ended: EndedJobRun) -> JobRunView:
         requested_job_run_id=ended.requested_job_run_id,
         expected_usd=ended.expected_usd,
         usd=ended.usd,
+        paused_seconds=ended.paused_seconds,
     )
 
 

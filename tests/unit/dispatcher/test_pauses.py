@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from compactor.events.types import Severity
 from compactor.storage.paths import PausedObject
 from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.job_runs.meter import JOB_RUNS_LATE
 from dispatcher.job_runs.pauses import Pauses
+from dispatcher.operations.status import view_job_run
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.memory_store import MemoryStore
@@ -59,6 +63,74 @@ def test_a_paused_job_run_waits_with_one_event_and_goes_on_when_it_is_resumed(de
         "job_run.resumed",
         "job_run.succeeded",
     ]
+
+
+def test_a_resumed_job_run_starts_within_the_interval_at_which_pauses_are_read(tmp_path: Path) -> None:
+    """And not with the next sweep."""
+    desk = Desk(tmp_path, settings=replace(LOOKS_AT_ONCE, sweep_seconds=3_600.0, pause_look_seconds=15.0))
+    desk.append([{"id": 1}])
+    desk.records.pauses.pause(EVERYTHING, "maintenance")
+    desk.accept(job_run_id="run")
+    ticks(desk)
+    desk.records.pauses.resume(EVERYTHING)
+    ticks(desk)
+    assert desk.cluster.launched == []
+    desk.move_on(15)
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    desk.close()
+
+
+def test_a_job_run_that_was_cancelled_in_a_pause_does_not_start_when_that_ends(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, settings=replace(LOOKS_AT_ONCE, sweep_seconds=3_600.0))
+    desk.append([{"id": 1}])
+    desk.records.pauses.pause(EVERYTHING, "maintenance")
+    desk.accept(job_run_id="run")
+    ticks(desk)
+    desk.records.log("run").append(lambda _: [CancelRequested(reason="not needed")])
+    desk.records.pauses.resume(EVERYTHING)
+    desk.tick_until(lambda: desk.job_run("run").ended is not None)
+    assert desk.job_run("run").status is JobRunStatus.CANCELLED
+    assert desk.cluster.launched == []
+    desk.close()
+
+
+def test_time_in_a_pause_is_no_lateness(desk: Desk) -> None:
+    desk.records.pauses.pause(EVERYTHING, "maintenance")
+    desk.accept(job_run_id="run", desired_sla=60)
+    ticks(desk)
+    desk.move_on(3_600)
+    assert view_job_run(desk.records, "run", desk.clock).paused_seconds >= 3_600
+    desk.records.pauses.resume(EVERYTHING)
+    desk.run()
+    view = view_job_run(desk.records, "run", desk.clock)
+    late = view.seconds_late(view.seconds)
+    assert view.seconds > 3_600
+    assert late is not None
+    assert late < 0
+    assert [each.severity for each in desk.sink.events if each.type.endswith("job_run.succeeded.v1")] == [Severity.INFO]
+    assert [each.value for each in desk.meter.readings() if each.metric is JOB_RUNS_LATE] == [0]
+
+
+def test_time_after_the_end_of_a_pause_counts_though_the_job_run_waits_for_a_free_place(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, settings=replace(LOOKS_AT_ONCE, max_job_runs=1, max_sessions=1))
+    desk.append([{"id": 1}])
+    desk.append([{"id": 1}], table="ACME.OTHER.V1")
+    desk.records.pauses.pause(OF_TABLE, "maintenance")
+    desk.accept(job_run_id="run")
+    ticks(desk)
+    held = threading.Event()
+    desk.cluster.behaves = lambda _: Succeeds(held)
+    desk.accept(job_run_id="other", source_table_id="ACME.OTHER.V1")
+    desk.tick_until(lambda: bool(desk.cluster.launched))
+    desk.records.pauses.resume(OF_TABLE)
+    ticks(desk)
+    desk.move_on(3_600)
+    ticks(desk)
+    assert desk.job_run("run").claim is None
+    assert view_job_run(desk.records, "run", desk.clock).paused_seconds < 60
+    held.set()
+    desk.run()
+    desk.close()
 
 
 def test_two_dispatchers_report_a_pause_once(desk: Desk) -> None:
