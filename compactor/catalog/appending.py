@@ -105,7 +105,10 @@ def take_deltas(
 
 def taken_back(stream: SourceStream, positions: Collection[int]) -> str:
     ids = ", ".join(repr(delta.delta_id) for delta in stream.retracted if delta.position in positions)
-    return f"{ids} was taken back (lithify table retract) since the session read it: it starts over without"
+    return (
+        f"{ids} was taken back (lithify table retract) since the session read it: nothing is lost, run it again to "
+        "compact the rest"
+    )
 
 
 def find_delta(snapshot: StreamSnapshot, request: DeltaRequest) -> DeltaAdded | None:

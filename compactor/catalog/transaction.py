@@ -31,8 +31,12 @@ class Committed:
 
 @dataclass(frozen=True)
 class Conflicted:
-    """The compacted side has changed since the plan read it. `entry_number` is the last entry that was read."""
+    """The compacted side has changed since the plan read it. `entry_number` is the last entry that was read.
 
+    sentence  for whoever ran the session; `reason` is for the operator's log
+    """
+
+    sentence: str
     reason: str
     entry_number: int
 
@@ -73,13 +77,17 @@ def commit(
         return Committed(existing, stream.load(as_of=existing).state)
     retracted = _taken_back(appended.after.state, action, read_positions)
     if retracted is not None:
-        return Conflicted(retracted, appended.after.entry_number)
+        return Conflicted(retracted, retracted, appended.after.entry_number)
     if ReadPoint.of(appended.after.state) == read_point:
-        return Conflicted("its plan was replaced or ended", appended.after.entry_number)
-    return Conflicted(
-        f"the plan read {read_point}; the stream is at {ReadPoint.of(appended.after.state)}",
-        appended.after.entry_number,
-    )
+        sentence = overtaken(stream, "has begun in its place")
+        return Conflicted(sentence, "its plan was replaced or ended", appended.after.entry_number)
+    reason = f"the plan read {read_point}; the stream is at {ReadPoint.of(appended.after.state)}"
+    return Conflicted(overtaken(stream), reason, appended.after.entry_number)
+
+
+def overtaken(stream: PartitionStream, what: str = "committed first") -> str:
+    """For whoever ran the loser of two compactions."""
+    return f"another compaction of {stream} {what}: nothing is lost, run it again to compact what is left"
 
 
 def _in_force(snapshot: StreamSnapshot, plan_id: str | None) -> bool:

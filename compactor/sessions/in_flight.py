@@ -29,6 +29,7 @@ from compactor.catalog.actions import PlannedRound, SessionPlanEnded, SessionPla
 from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
+from compactor.catalog.transaction import overtaken
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError
@@ -89,7 +90,7 @@ def in_flight(stream: PartitionStream, plan: SessionPlanned, clock: Clock) -> It
         if other is not None and other.is_of(plan.job_run_id, plan.session_id) and other.attempt > plan.attempt:
             raise Fenced(f"attempt {plan.attempt} was superseded by attempt {other.attempt} and stops")
         if ReadPoint.of(at.state) != read:
-            raise Fenced(f"the session read {read}; the stream is at {ReadPoint.of(at.state)}")
+            raise Fenced(overtaken(stream))
         return [plan]
 
     stream.log.append(decide, stream.log.newest)

@@ -140,9 +140,9 @@ def _commit(
         case Committed(entry_number=entry_number):
             _log_round(action, entry_number)
             return outcome
-        case Conflicted(reason=reason):
+        case Conflicted(sentence=sentence, reason=reason):
             operator_log("commit_fenced", level=WARNING, commit_id=action.commit_id, reason=reason)
-            raise Fenced(f"{action.session_id} was overtaken and commits nothing more: {reason}")
+            raise Fenced(sentence)
         case _:
             assert_never(outcome)
 
