@@ -1,4 +1,4 @@
-"""The dashboard: lag, actual against expected time, cost, job runs by state, retries."""
+"""The dashboard: the age of the oldest instruction, actual against expected time, cost, job runs by state, retries."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue
 
     graphs: Sequence[tuple[str, list[Line]]] = (
         (
-            "Lag: age of the oldest instruction, seconds",
+            "Age of the oldest instruction that waits to be taken, seconds",
             [
-                ["AWS/SQS", "ApproximateAgeOfOldestMessage", "QueueName", queue_name, {"stat": "Maximum"}],
+                _of_queue("ApproximateAgeOfOldestMessage", queue_name, "as the queue sees it"),
                 total(metrics.QUEUE_AGE, "Maximum", "as dispatchers see it"),
             ],
         ),
@@ -97,5 +97,8 @@ def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue
 
 
 def _messages(queue_name: str, label: str) -> Line:
-    name = "ApproximateNumberOfMessagesVisible"
-    return ["AWS/SQS", name, "QueueName", queue_name, {"stat": "Maximum", "label": label}]
+    return _of_queue("ApproximateNumberOfMessagesVisible", queue_name, label)
+
+
+def _of_queue(metric: str, queue_name: str, label: str) -> Line:
+    return ["AWS/SQS", metric, "QueueName", queue_name, {"stat": "Maximum", "label": label}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +26,13 @@ from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, Queue, 
 
 VISIBILITY_SECONDS = 900
 """Visibility timeout of dead letters while they are read; those that stay are released at the end."""
+
+KNOWN_AT_A_TIME_MAX = 10
+"""Receives in a row that may bring nothing new: a queue may deliver a message twice, and letters come again when they
+are read for longer than they are invisible."""
+
+RELEASED_AT_ONCE = 16
+"""A release is one request, which is mostly waiting."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -74,7 +82,9 @@ def redrive(
         str | None, typer.Option(help="Only those that have lain there for so long: 90s, 30m, 12h, 7d.")
     ] = None,
     newer_than: Annotated[str | None, typer.Option(help="Only those that have lain there no longer than that.")] = None,
-    messages_max: Annotated[int, typer.Option("--max", min=1, help="Messages to send at most.")] = 1_000,
+    messages_max: Annotated[
+        int | None, typer.Option("--max", min=1, help="Messages to send at most; left out: all.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "--list", help="Show them with their reasons; send nothing.")
     ] = False,
@@ -93,6 +103,8 @@ def redrive(
     report = move(queue, selection, messages_max, dependencies.clock.now_ms(), dry_run=dry_run)
     count = counted(len(report), "message")
     last = f"{count} would be sent again; nothing was." if dry_run else f"{count} sent again."
+    if len(report) == messages_max:
+        last += " That is --max: there may be more."
     answer(output, {"moved": not dry_run, "messages": report}, [*map(_line, report), last])
 
 
@@ -104,33 +116,40 @@ def parse_age(text: str, option: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
-def move(queue: Queue, selection: Selection, messages_max: int, now_ms: int, *, dry_run: bool) -> list[DeadLetter]:
-    """Each is sent before it is deleted: a crash in between sends it twice, and loses none. The rest are released."""
+def move(
+    queue: Queue, selection: Selection, messages_max: int | None, now_ms: int, *, dry_run: bool
+) -> list[DeadLetter]:
+    """Each is sent before it is deleted: a crash in between sends it twice, and loses none. The rest are released.
+
+    messages_max  None: all. What was sent here and is dead-lettered again meanwhile is not sent a second time
+    """
     dead_letters = queue.dead_letters()
     report: list[DeadLetter] = []
-    stays: list[QueueMessage] = []
-    seen: set[str] = set()
+    stays: dict[str, QueueMessage] = {}
+    sent: set[str] = set()
+    known_receives = 0
     try:
-        while len(report) < messages_max:
+        while len(report) != messages_max and known_receives < KNOWN_AT_A_TIME_MAX:
             received = dead_letters.receive(10, 1, VISIBILITY_SECONDS)
-            fresh = [message for message in received if message.message_id not in seen]
-            if not fresh:
-                return report
-            seen.update(message.message_id for message in fresh)
-            for message in fresh:
-                if len(report) == messages_max or not selection.takes(message, now_ms):
-                    stays.append(message)
+            if not received:
+                break
+            is_known = all(message.message_id in stays for message in received)
+            known_receives = known_receives + 1 if is_known else 0
+            for message in received:
+                is_new = message.message_id not in stays and message.origin.message_id not in sent
+                stays[message.message_id] = message  # with the latest receipt, if it came a second time
+                if not is_new or len(report) == messages_max or not selection.takes(message, now_ms):
                     continue
                 report.append(_shown(message))
-                if dry_run:
-                    stays.append(message)
-                else:
-                    report[-1]["sent_as"] = _send_again(queue, message)
+                if not dry_run:
+                    report[-1]["sent_as"] = sent_as = _send_again(queue, message)
+                    sent.add(sent_as)
                     dead_letters.delete(message)
+                    del stays[message.message_id]
         return report
     finally:
-        for message in stays:
-            _give_back(dead_letters, message)
+        with ThreadPoolExecutor(RELEASED_AT_ONCE, thread_name_prefix="dead-letters") as threads:
+            list(threads.map(lambda message: _give_back(dead_letters, message), stays.values()))
 
 
 def _send_again(queue: Queue, message: QueueMessage) -> str:

@@ -29,8 +29,6 @@ from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
 
-DEAD_LETTERS_MAX = 1_000
-
 _RUN_COLUMNS = (
     Column("job_run_id", "job run"),
     Column("table"),
@@ -135,7 +133,7 @@ def dead_letters(
     """Documents that were given up, with their reasons. They stay where they are: `redrive` sends them again."""
     dependencies = dependencies_of(context)
     queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, region))
-    found = move(queue, Selection(), DEAD_LETTERS_MAX, dependencies.clock.now_ms(), dry_run=True)
+    found = move(queue, Selection(), None, dependencies.clock.now_ms(), dry_run=True)
     none = "There is no dead letter."
     answer_records(output, {"dead_letters": found}, "dead_letters", _DEAD_LETTER_COLUMNS, none=none)
 

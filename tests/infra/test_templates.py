@@ -195,7 +195,13 @@ def test_the_dashboard_has_a_graph_for_each_question_of_an_operator(template: Te
         each["Properties"]["DashboardBody"] for each in resources(template, "AWS::CloudWatch::Dashboard").values()
     )
     graphs = json.dumps(body)
-    for question in ("Lag", "actual and expected", "US dollars", "Job runs by state", "Retries"):
+    for question in (
+        "Age of the oldest instruction that waits",
+        "actual and expected",
+        "US dollars",
+        "Job runs by state",
+        "Retries",
+    ):
         assert question in graphs
     for metric in (meter.JOB_RUN_SECONDS, meter.JOB_RUN_EXPECTED, meter.COST, meter.RETRIES, metrics.JOB_RUNS):
         assert metric_name(metric) in graphs

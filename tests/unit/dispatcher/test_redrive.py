@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pytest
 
 from compactor.model.errors import Invalid, Unavailable
 from dispatcher.cli.redrive import DeadLetter, Selection, move, parse_age
-from dispatcher.intake.queue import MessageAttribute
+from dispatcher.intake.queue import MessageAttribute, QueueMessage
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
 
@@ -41,7 +43,7 @@ ALL = Selection()
 
 
 def moved(
-    queue: MemoryQueue, clock: ManualClock, only: Selection = ALL, *, dry_run: bool = False, most: int = 10
+    queue: MemoryQueue, clock: ManualClock, only: Selection = ALL, *, dry_run: bool = False, most: int | None = None
 ) -> list[DeadLetter]:
     return move(queue, only, most, clock.now_ms(), dry_run=dry_run)
 
@@ -93,6 +95,67 @@ def test_a_message_sent_again_is_a_new_one_with_its_sender_s_attributes(queue: M
 def test_no_more_than_asked_for_are_sent(queue: MemoryQueue, clock: ManualClock) -> None:
     assert len(moved(queue, clock, most=2)) == 2
     assert len(queue.dead_letters().receive(10, 0, 0)) == 1
+
+
+class DeliversAgain(MemoryQueue):
+    """Every so many receives leave their messages visible, so that they are delivered once more."""
+
+    def __init__(self, clock: ManualClock, every: int) -> None:
+        super().__init__(clock)
+        self._every = every
+        self._receives = 0
+
+    def receive(self, messages_max: int, wait_seconds: int, visibility_seconds: int) -> Sequence[QueueMessage]:
+        self._receives += 1
+        stays_visible = self._receives % self._every == 0
+        return super().receive(messages_max, wait_seconds, 0 if stays_visible else visibility_seconds)
+
+
+class IsRefused(MemoryQueue):
+    """A dispatcher dead-letters everything again, at once."""
+
+    def send(
+        self,
+        body: str,
+        attributes: Mapping[str, MessageAttribute] = MappingProxyType({}),
+        group: str | None = None,
+    ) -> str:
+        sent_as = super().send(body, attributes, group)
+        (message,) = self.receive(1, 0, 30)
+        self.dead_letter(message, ["still wrong"])
+        self.delete(message)
+        return sent_as
+
+
+def with_letters(queue: MemoryQueue, count: int) -> MemoryQueue:
+    for number in range(count):
+        queue.dead_letters().put(json.dumps({"job_run_id": f"run-{number}"}), {})
+    return queue
+
+
+def test_all_of_many_dead_letters_are_shown_and_sent(clock: ManualClock) -> None:
+    queue = with_letters(MemoryQueue(clock, MemoryQueue(clock)), 1_205)
+    assert len(moved(queue, clock, dry_run=True)) == 1_205
+    assert queue.dead_letters().messages_visible() == 1_205
+    assert len(moved(queue, clock)) == 1_205
+    assert (queue.messages_left(), queue.dead_letters().messages_left()) == (1_205, 0)
+
+
+def test_letters_that_are_delivered_twice_hide_none_of_the_others_and_are_given_back(clock: ManualClock) -> None:
+    queue = with_letters(MemoryQueue(clock, DeliversAgain(clock, every=2)), 100)
+    assert len(moved(queue, clock, dry_run=True)) == 100
+    assert queue.dead_letters().messages_visible() == 100
+
+
+def test_reading_ends_though_letters_come_again_and_again(clock: ManualClock) -> None:
+    queue = with_letters(MemoryQueue(clock, DeliversAgain(clock, every=1)), 5)
+    assert len(moved(queue, clock, dry_run=True)) == 5
+
+
+def test_a_document_that_is_refused_again_while_others_are_sent_is_not_sent_a_second_time(clock: ManualClock) -> None:
+    queue = with_letters(IsRefused(clock, MemoryQueue(clock)), 30)
+    assert len(moved(queue, clock)) == 30
+    assert (queue.messages_left(), queue.dead_letters().messages_visible()) == (0, 30)
 
 
 def test_a_dead_letter_that_cannot_be_sent_stays(queue: MemoryQueue, clock: ManualClock) -> None:
