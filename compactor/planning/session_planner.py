@@ -16,6 +16,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import counted, no_such_partition
 from compactor.planning.destinations import check_destination
 from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatistics, statistics_of
+from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.session_input import (
     SessionInput,
     continued_stream,
@@ -189,9 +190,10 @@ def measure_session(
     with_statistics  keeps all that is known of the input, beside the amounts that a plan is made of
     as_pinned        the session was pinned just now: its logs are not read again
     """
-    session, outlines = _read_for_plan(spec, lake, as_pinned=as_pinned)
     share = spec.job_run.max_dead_row_share
-    statistics = measure(session, outlines, lake, share)
+    with naming_deltas(spec, lake):
+        session, outlines = _read_for_plan(spec, lake, as_pinned=as_pinned)
+        statistics = measure(session, outlines, lake, share)
     cleaning = _cleaning(session, share)
     rehashing = _rehashing(spec.job_run, session.compacted)
     why = (*cleaning, *rehashing, *statistics.arithmetic())

@@ -11,6 +11,7 @@ from compactor.engine.unexpected import sentence_of
 from compactor.log_context import bound, operator_log
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, Invalid, LithifyError
+from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.spec import SessionPlan, SessionResult
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.sessions.session_journal import HeartbeatListener, SessionJournal
@@ -50,7 +51,7 @@ def run_attempt_with_journal(
         journal.count_with(engine.tasks_done, lambda: 0 if listener is None else listener.rows())
         progress = None if listener is None else listener.address
         try:
-            with engine.translate_errors("the session"):
+            with naming_deltas(spec, lake), engine.translate_errors("the session"):
                 dependencies = SessionDependencies(
                     lake, engine, clock, journal, progress, before_seconds, journal.attempt
                 )
