@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from logging import ERROR, INFO, WARNING
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -39,6 +40,11 @@ class Cancelled(Document):
 
 
 SessionEnd = Annotated[Succeeded | NothingToDo | Failed | Cancelled, Field(discriminator="end")]
+
+
+def level_of(end: str) -> int:
+    """The level of a log line about the end of a session or a job run: the severity of its event."""
+    return {"failed": ERROR, "cancelled": WARNING}.get(end, INFO)
 
 
 @dataclass(frozen=True)

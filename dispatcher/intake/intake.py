@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from logging import ERROR, INFO
 from typing import assert_never
 
 import structlog
@@ -182,7 +183,8 @@ class Intake:
             except Exception as error:  # noqa: BLE001 (one message may not end a dispatcher, whatever is wrong)
                 _log.error("message_not_judged", error_kind=type(error).__name__, exc_info=error)
                 taken = self._answer_error(message, f"{type(error).__name__}: {error}", self._wait_for_repair)
-            _log.info("message_taken", outcome=type(taken).__name__, **_shown(taken))
+            level = ERROR if isinstance(taken, Rejected) else INFO
+            _log.log(level, "message_taken", outcome=type(taken).__name__, **_shown(taken))
             return taken
 
     def _judge(self, message: QueueMessage) -> Taken:

@@ -5,9 +5,11 @@ few entries.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from logging import INFO, WARNING
 
 import structlog
 
+from compactor.events.relay import bounded
 from compactor.model.clock import Clock
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.planning.cluster_plan import ClusterPlan
@@ -28,7 +30,7 @@ from dispatcher.job_runs.job_run_log import (
 from dispatcher.job_runs.launch_gate import LaunchGate
 from dispatcher.job_runs.listeners import Listeners
 from launcher.bundle_run import RetriedMember
-from launcher.outcomes import SessionEnd
+from launcher.outcomes import Failed, SessionEnd, level_of
 from launcher.session_plan import plan_changes
 from launcher.spark_job import ClusterReference
 
@@ -124,7 +126,11 @@ class ClaimBundleJournal:
         counts: dict[str, int] = {}
         for end in ends.values():
             counts[end.end] = counts.get(end.end, 0) + 1
-        _log.info("sessions_settled", **counts, retried=len(retried))
+        failed = {session_id: end for session_id, end in ends.items() if isinstance(end, Failed)}
+        reasons = bounded([f"{session_id}: {'; '.join(end.reasons)}" for session_id, end in failed.items()])
+        why = {"reasons": "; ".join(reasons)} if reasons else {}
+        level = max([WARNING if retried else INFO, *(level_of(end) for end in counts)])
+        _log.log(level, "sessions_settled", **counts, retried=len(retried), **why)
         retries = [
             SessionRetried(
                 epoch=self._claim.epoch,

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from compactor.events.relay import bounded
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable, kind_of
@@ -36,7 +37,7 @@ from dispatcher.job_runs.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.job_runs.claims import UNSEEN_CLAIM_SECONDS, Claim, JobRunLog, NotClaimed, claim_job_run
 from dispatcher.job_runs.costs import shard_ended
 from dispatcher.job_runs.job_run_events import set_aside_event
-from dispatcher.job_runs.job_run_log import JobRunState, SessionPin, SessionState, session_spec
+from dispatcher.job_runs.job_run_log import JobRunOutcome, JobRunState, SessionPin, SessionState, session_spec
 from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.job_runs.launch_gate import MONEY_SECONDS
 from dispatcher.job_runs.listeners import Listeners
@@ -54,7 +55,7 @@ from dispatcher.job_runs.turns import Turns
 from launcher.attempt import SessionCommand
 from launcher.bundle_run import LeftOpen, RunAgain
 from launcher.bundles import BundleLauncher
-from launcher.outcomes import Cancelled, Failed, Interrupted, Postponed, SessionOutcome, Succeeded
+from launcher.outcomes import Cancelled, Failed, Interrupted, Postponed, SessionOutcome, Succeeded, level_of
 from launcher.session_launcher import SessionLauncher, SessionTask
 
 _log = structlog.get_logger(__name__)
@@ -585,7 +586,7 @@ class JobRunController:
                 return self._record_shard_end(held, state)
             self._meter.job_run_ended(state)
             self._pauses.forget(held.job_run_id)
-            _log.info("job_run_ended", status=state.ended.outcome.status, seconds=round(state.ended.seconds, 3))
+            _log_end("job_run_ended", state.ended.outcome, seconds=round(state.ended.seconds, 3))
         return None
 
     def _record_shard_end(self, held: ClaimedJobRun, state: JobRunState) -> None:
@@ -599,7 +600,7 @@ class JobRunController:
         except LithifyError as error:
             _log.warning("shard_end_not_recorded", reason=str(error))
         self._has_news.set()  # the job run may have ended with it
-        _log.info("shard_ended", number=name.number, count=name.count, status=ended.outcome.status)
+        _log_end("shard_ended", ended.outcome, number=name.number, count=name.count)
 
     def _continue_open(self, held: ClaimedJobRun, state: JobRunState) -> JobRunState:
         if held.broken is not None:
@@ -891,6 +892,11 @@ def _still_open(held: ClaimedJobRun, unit: Unit) -> Unit:
     if any(each.not_before_seconds for each in unit):
         held.claim.log.load()
     return tuple(each for each in unit if held.newest.sessions[each.session_id].end is None)
+
+
+def _log_end(event: str, outcome: JobRunOutcome, **figures: float) -> None:
+    why = {"reasons": "; ".join(bounded(outcome.reasons))} if outcome.reasons else {}
+    _log.log(level_of(outcome.status), event, status=outcome.status, **figures, **why)
 
 
 def _reason_of(error: BaseException) -> str:

@@ -26,7 +26,7 @@ from dispatcher.job_runs.job_run_log import (
 from dispatcher.job_runs.launch_gate import LaunchGate
 from dispatcher.job_runs.listeners import Listeners
 from launcher.attempt import AttemptFailed
-from launcher.outcomes import Failed, SessionEnd, Succeeded
+from launcher.outcomes import Failed, SessionEnd, Succeeded, level_of
 from launcher.session_plan import plan_changes
 from launcher.spark_job import ClusterReference
 
@@ -145,7 +145,7 @@ class ClaimJournal:
             case Succeeded(result=result):
                 _log.info("session_ended", end=end.end, rounds=result.rounds, seconds=round(result.seconds, 3))
             case _:
-                _log.info("session_ended", end=end.end)
+                _log.log(level_of(end.end), "session_ended", end=end.end)
         at_ms, session_id = self._clock.now_ms(), self._about.session_id
         priced: list[SessionEnd] = []
 
