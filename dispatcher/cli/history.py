@@ -44,7 +44,7 @@ _COLUMNS = (
     Column("usd", show=usd_text),
     *(
         Column(name, for_people=False)
-        for name in EndedJobRun.model_fields
+        for name in (*EndedJobRun.model_fields, "message_id")
         if name
         not in ("job_run_id", "table", "status", "ended_at_ms", "seconds", "rounds", "rows_in", "rows_out", "usd")
     ),
@@ -86,7 +86,7 @@ def history(
         HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock).backfill()
     days = list(records.history.read(first, last))
     found = [
-        {"day": day.day, **each.model_dump(mode="json")}
+        {"day": day.day, **each.model_dump(mode="json"), "job_run_id": each.own_id, "message_id": each.message_id}
         for day in days
         for each in day.job_runs
         if (table is None or each.table == table) and (status is None or each.status == status)

@@ -141,7 +141,8 @@ def _subject(view: JobRunView) -> str:
 def _time_lines(view: JobRunView, width: int | None) -> Iterator[Line]:
     accepted = time_text(view.accepted_at_ms)
     if view.status == "rejected":
-        yield from sentence_lines(f"  rejected at {accepted} UTC", width)
+        message = f", message {view.message_id}" if view.message_id != view.job_run_id else ""
+        yield from sentence_lines(f"  rejected at {accepted} UTC{message}", width)
         return
     facts = [f"accepted at {accepted} UTC, {view.seconds:,.1f} s {'ago' if is_open(view) else 'from there to its end'}"]
     if view.paused_seconds:

@@ -103,6 +103,16 @@ class EndedJobRun(Document):
     paused_seconds: float = 0.0
 
     @property
+    def own_id(self) -> str:
+        """Of a rejected document: the id that it gave itself, if it did."""
+        return self.requested_job_run_id or self.job_run_id
+
+    @property
+    def message_id(self) -> str | None:
+        """Of a rejected document."""
+        return self.job_run_id if self.status == JobRunStatus.REJECTED else None
+
+    @property
     def day(self) -> str:
         return day_of(self.ended_at_ms)
 

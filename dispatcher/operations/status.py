@@ -108,7 +108,7 @@ class RejectionView(Document):
 
 
 class JobRunView(Document):
-    """One job run.
+    """One job run, or a rejected document under the id that it gave itself; without one, under its message's.
 
     seconds       from its acceptance to its end, or to now
     paused_seconds  of these and of the expected ones, in a pause
@@ -120,7 +120,7 @@ class JobRunView(Document):
     paused        what is paused, and why, where that keeps it from going on
     waits_for     money, its turn on a stream, or a place, while nothing of it runs; `watch` knows of money only
     waiters       workflows that waited for it, or wait
-    requested_job_run_id  of a rejected document: its own id
+    requested_job_run_id, message_id  of a rejected document: its own id, and its message's
     rejections    documents of this id that were rejected, the latest first; only where one job run is asked for
     expected_usd  what the clusters of its sessions and their requests are expected to cost; None: it launches none
     usd           what they used so far
@@ -146,6 +146,7 @@ class JobRunView(Document):
     reasons: tuple[str, ...]
     sessions: tuple[SessionView, ...] = Field(default=())
     requested_job_run_id: str | None = None
+    message_id: str | None = None
     rejections: tuple[RejectionView, ...] = ()
     expected_usd: float | None = None
     usd: float | None = None
@@ -224,8 +225,9 @@ def _view(
     job_run_id: str, state: JobRunState, accepted_at_ms: int, clock: Clock, waits: Waits | None = None
 ) -> JobRunView:
     spec = state.accepted.spec if state.accepted is not None else None
+    rejected = state.rejected
     return JobRunView(
-        job_run_id=job_run_id,
+        job_run_id=job_run_id if rejected is None else rejected.requested_job_run_id or job_run_id,
         table=spec.source_table_id if spec is not None else _rejected_table(state),
         destination=spec.destination_compacted_table_id if spec is not None else None,
         status=state.status,
@@ -240,7 +242,8 @@ def _view(
         waits_for=waits.of(state, accepted_at_ms) if waits is not None else for_money(state),
         waiters=len(state.waiters),
         reasons=_reasons(state),
-        requested_job_run_id=state.rejected.requested_job_run_id if state.rejected is not None else None,
+        requested_job_run_id=rejected.requested_job_run_id if rejected is not None else None,
+        message_id=rejected.message_id if rejected is not None else None,
         expected_usd=expected_usd(state),
         usd=used_usd(state, clock.now_ms()),
         finds_sessions=state.is_finding and state.status.is_open,
@@ -291,9 +294,9 @@ def view_all(records: JobRunStore, clock: Clock, ended_max: int | None = None) -
     if not records.history.is_complete:
         return _sorted(_outlines(records, records.job_run_ids(), clock))
     # The markers first: what ends in between is in the history by then.
-    views = {view.job_run_id: view for view in _outlines(records, records.open_job_run_ids(), clock)}
+    views = {view.message_id or view.job_run_id: view for view in _outlines(records, records.open_job_run_ids(), clock)}
     for view in _ended(records, ended_max):
-        views.setdefault(view.job_run_id, view)
+        views.setdefault(view.message_id or view.job_run_id, view)
     return _sorted(views.values())
 
 
@@ -328,7 +331,8 @@ def _ended(records: JobRunStore, ended_max: int | None) -> Iterator[JobRunView]:
 def view_ended(ended: EndedJobRun) -> JobRunView:
     """As the history has it."""
     return JobRunView(
-        job_run_id=ended.job_run_id,
+        job_run_id=ended.own_id,
+        message_id=ended.message_id,
         table=ended.table,
         destination=ended.destination,
         status=ended.status,

@@ -34,7 +34,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made.append([{"id": 1}])
     made.accept(job_run_id="first")
     made.run()
-    rejected = made.send("{}")
+    rejected = made.send(json.dumps({"job_run_id": "mine"}))
     made.take()
     made.publish(rejected)
     made.run()
@@ -69,11 +69,15 @@ def test_the_history_has_every_job_run_that_has_ended_the_latest_first(
     assert (found[0]["job_run_id"], found[0]["table"], found[0]["rows_out"]) == ("second", TABLE, 2)
     (rejected,) = answer(command, "history", *state, "--status", "rejected")["job_runs"]
     assert rejected["reasons"]
+    (shown,) = [each for each in answer(command, "report", "runs", *state)["job_runs"] if each["status"] == "rejected"]
+    (listed,) = [each for each in answer(command, "status", *state)["job_runs"] if each["status"] == "rejected"]
+    assert [each["job_run_id"] for each in (rejected, shown, listed)] == ["mine"] * 3
+    assert rejected["message_id"] == shown["message_id"] == listed["message_id"] != "mine"
     assert len(answer(command, "history", *state, "--until", FIRST)["job_runs"]) == 2
     assert len(answer(command, "history", *state, "--since", SECOND, "--table", TABLE)["job_runs"]) == 1
     assert answer(command, "history", *state, "--table", "ACME.OTHER.V1")["job_runs"] == []
     rows = list(csv.DictReader(io.StringIO(command("history", *state, "-o", "csv").out)))
-    assert set(rows[0]) == {"day", *EndedJobRun.model_fields}
+    assert set(rows[0]) == {"day", "message_id", *EndedJobRun.model_fields}
     assert "second" in command("history", *state).out
 
 

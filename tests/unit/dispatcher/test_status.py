@@ -73,6 +73,28 @@ def test_a_rejected_document_is_found_under_the_id_that_it_gave_itself_with_its_
     assert ["NO.OTHER.V1" in each.reasons[0] for each in view.rejections] == [True, False]
 
 
+def test_rejected_documents_are_listed_under_their_own_id_beside_the_job_run_of_that_id(desk: Desk) -> None:
+    desk.append([{"id": 1}])
+    desk.accept(job_run_id="mine")
+    desk.run()
+    messages = [desk.send(instruction(job_run_id="mine", priority=priority)) for priority in (1, 2)]
+    nameless = desk.send("{")
+    desk.take()
+    before = view_all(desk.records, desk.clock)
+    desk.publish(*messages, nameless)
+    desk.run()
+    for views in (before, view_all(desk.records, desk.clock)):
+        found = [(view.job_run_id, view.status, view.message_id) for view in views]
+        assert sorted(found, key=str) == sorted(
+            [
+                ("mine", "succeeded", None),
+                *(("mine", "rejected", message_id) for message_id in messages),
+                (nameless, "rejected", nameless),
+            ],
+            key=str,
+        )
+
+
 def test_of_a_job_run_is_told_which_documents_of_its_id_were_rejected(desk: Desk) -> None:
     desk.append([{"id": 1}])
     desk.accept(job_run_id="mine")
