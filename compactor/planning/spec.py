@@ -140,7 +140,7 @@ class SessionResult(Document):
 
     seconds       from its launch, the start of its Spark included, to its end; in its own log, its start is the
                   predicted one
-    expected_sla  the predicted value of `seconds`
+    expected_sla  the value of `seconds` that its plan predicted
     hash_bucket_count  of its index at the end; None: nothing is compacted, or not recorded
     store          its use of the lake's store; None: not recorded
     expected_cost  before it, in money; None: nothing was launched for it

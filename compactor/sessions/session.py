@@ -139,7 +139,7 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     if rounds and session.destination.news is not None:
         session.destination.news.clear(session.destination.load())
     seconds = dependencies.clock.monotonic_seconds() - started
-    return summarise(plan, snapshot, done, seconds, pace.expected_sla)
+    return summarise(plan, snapshot, done, seconds)
 
 
 def run_rehash(plan: SessionPlan, dependencies: SessionDependencies) -> StreamSnapshot:
@@ -183,9 +183,9 @@ def summarise(
     snapshot: StreamSnapshot,
     completions: Sequence[RoundCommitted],
     seconds: float,
-    expected_sla: float,
 ) -> SessionResult:
-    """The result of a session from its completions: input of the first round, output of the last."""
+    """The result of a session from its completions: input of the first round, output of the last. It is held against
+    what was planned; what was expected of it while it ran is in its log."""
     live_rows = snapshot.compacted.rows if snapshot.compacted else 0
     arrived = sum(each.counts.rows_in - each.counts.rows_before for each in completions)
     return SessionResult(
@@ -197,7 +197,7 @@ def summarise(
         rows_deduplicated=sum(each.counts.rows_deduplicated for each in completions),
         rows_deleted=sum(each.counts.rows_deleted for each in completions),
         seconds=seconds,
-        expected_sla=expected_sla,
+        expected_sla=plan.expected_sla,
         completions=tuple(completions),
         hash_bucket_count=snapshot.compacted.hash_bucket_count if snapshot.compacted else None,
         store=_store_use(completions),

@@ -148,7 +148,7 @@ def _time_lines(view: JobRunView, width: int | None) -> Iterator[Line]:
     if view.paused_seconds:
         facts.append(f"{view.paused_seconds:,.1f} s of them in a pause")
     if view.expected_sla is not None:
-        facts.append(f"{view.expected_sla:,.1f} s expected")
+        facts.append(f"{view.expected_sla:,.1f} s expected from there")
     if view.desired_sla is not None:
         facts.append(f"{view.desired_sla:,} s desired")
     if view.expected_usd is not None:

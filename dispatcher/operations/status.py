@@ -53,7 +53,7 @@ class SessionView(Document):
     """One session.
 
     seconds       from the last attempt's launch to the session's end, or to now; None: none was launched
-    expected_sla  its predicted value, in seconds
+    expected_sla  its predicted value, in seconds: once it has ended that of its plan, before as it has refined it
     eta_seconds   the rest of it; below 0 it is late
     eta_band_seconds  from what is predicted without its buffer to that with twice of it
     share         of its delta rows that is compacted, 0 to 1; None: it has not begun
@@ -405,7 +405,7 @@ def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock
     folder = SessionFolder(job_run_id, session.pin.session_id)
     running = records.session_log(job_run_id, session.pin.session_id).load().state
     expected = session.plan.expected_sla if session.plan is not None else None
-    if running.attempt == session.attempt:  # it has begun and refined it
+    if session.end is None and running.attempt == session.attempt:  # it has begun and refined it
         expected = running.expected_sla or expected
     seconds = _since_launch(session, clock)
     counts = [each.counts for each in running.rounds_done]

@@ -41,6 +41,7 @@ from dispatcher.operations.status import JobRunView, SessionView, view_job_run
 from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
 from launcher.cluster_sizing.money import cost_used
 from launcher.outcomes import Failed, Succeeded
+from launcher.session_plan import makespan_seconds
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 
@@ -233,47 +234,75 @@ def test_the_refined_expected_sla_of_a_running_session_counts_for_its_job_run(st
     assert state.view().expected_sla == 6 + 45
 
 
-def test_sessions_that_wait_for_a_slot_are_expected_to_take_what_the_others_take() -> None:
-    def session(number: int, expected: float | None, launched_at_ms: int | None) -> SessionState:
-        pin = SessionPin(
-            session_id=str(number),
-            partition={"day": str(number)},
-            source_stream_version=1,
-            source_entry_number=1,
-            source_position=1,
-            destination_entry_number=0,
-        )
-        plan = None
-        if expected is not None:
-            plan = SessionPlanned(
-                epoch=1,
-                session_id=str(number),
-                hash_bucket_count=1,
-                max_rows_per_round=1,
-                task_memory_bytes=1,
-                tasks=1,
-                expected_sla=expected,
-                arithmetic=(),
-            )
-        return SessionState(pin, plan, launched_at_ms=launched_at_ms)
-
-    waiting = JobRunState(
-        sessions={"1": session(1, 10.0, 2_000), "2": session(2, 20.0, 3_000), "3": session(3, None, None)}
+def session(number: int, expected: float | None, launched_at_ms: int | None, bundle: str | None = None) -> SessionState:
+    pin = SessionPin(
+        session_id=str(number),
+        partition={"day": str(number)},
+        source_stream_version=1,
+        source_entry_number=1,
+        source_position=1,
+        destination_entry_number=0,
     )
-    assert expected_sla(waiting, 0, 5_000) == 3 + 20
+    plan = None
+    if expected is not None:
+        plan = SessionPlanned(
+            epoch=1,
+            session_id=str(number),
+            hash_bucket_count=1,
+            max_rows_per_round=1,
+            task_memory_bytes=1,
+            tasks=1,
+            expected_sla=expected,
+            arithmetic=(),
+        )
+    return SessionState(pin, plan, launched_at_ms=launched_at_ms, bundle=bundle)
+
+
+def job_run_of(*sessions: SessionState) -> JobRunState:
+    return JobRunState(sessions={each.pin.session_id: each for each in sessions})
+
+
+def test_sessions_that_wait_for_a_slot_are_expected_to_take_what_the_others_take() -> None:
+    waiting = job_run_of(session(1, 10.0, 2_000), session(2, 20.0, 3_000), session(3, None, None))
+    assert expected_sla(waiting, 0, 5_000) == 2 + 10 + (10 + 20) / 2, "it begins when the first one ends"
     assert expected_sla(waiting, 0, 15_000) == 15 + (10 + 20) / 2
     assert expected_sla(waiting, 0, 5_000, {"1": 100.0}) == 2 + 100
-    assert expected_sla(JobRunState(sessions={"3": session(3, None, None)}), 0, 5_000) is None
+    assert expected_sla(job_run_of(session(3, None, None)), 0, 5_000) is None
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2, 3])
+def test_a_job_run_is_expected_to_take_what_its_plan_says_after_its_wait(at_a_time: int) -> None:
+    """Though its other sessions have not been planned yet."""
+    launched = [session(number, 10.0, 2_000) for number in range(at_a_time)]
+    waiting = [session(number, None, None) for number in range(at_a_time, 5)]
+    as_planned = makespan_seconds([10.0] * 5, at_a_time)
+    assert expected_sla(job_run_of(*launched, *waiting), 0, 2_000) == 2 + as_planned
+
+
+def test_sessions_that_wait_for_a_shared_spark_job_begin_together() -> None:
+    sharing = [session(number, 10.0, 2_000, "bundle") for number in range(3)]
+    waiting = [session(number, None, None) for number in range(3, 9)]
+    assert expected_sla(job_run_of(*sharing, *waiting), 0, 2_000) == 2 + 10 + 10
+
+
+def test_a_session_that_has_ended_is_held_against_its_plan(state: State) -> None:
+    state.accept()
+    state.plan(expected_sla=10.0)
+    state.launch(attempt=2)
+    state.rounds(expected_sla=45.0)
+    state.fail()
+    assert state.session().expected_sla == 10.0
+    assert state.view().expected_sla == 10.0
 
 
 def test_the_desired_sla_is_compared_with_the_whole_job_run(state: State) -> None:
     state.accept()
     state.plan(expected_sla=DESIRED_SLA + 5.0)
-    assert "35.0 s expected, 30 s desired: it will be about 5.0 s late" in text(state.view())
+    assert "35.0 s expected from there, 30 s desired: it will be about 5.0 s late" in text(state.view())
     state.launch(attempt=1)
     state.clock.sleep(DESIRED_SLA + 2)
     state.fail()
-    assert "32.0 s from there to its end, 35.0 s expected, 30 s desired: 2.0 s late" in text(state.view())
+    assert "32.0 s from there to its end, 35.0 s expected from there, 30 s desired: 2.0 s late" in text(state.view())
 
 
 def test_a_job_run_fits_a_terminal_of_80_columns(state: State) -> None:
