@@ -3,6 +3,9 @@
 A reader never sees half an object, and of several writers of one key exactly one wins: the body is written to a
 temporary file under `.writing/` and fsynced, and only then gets its name, by a hard link (which fails if the name is
 taken) or by a rename (which replaces). Files that a crash leaves under `.writing/` are not objects.
+
+An object behind a symbolic link is read by its key. A listing never leaves the lake: it shows the link itself, since
+what is listed may be deleted.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import itertools
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -98,12 +101,13 @@ class LocalStore:
         folder, _, _ = prefix.rpartition("/")
         top = self._root / folder if folder else self._root
         with _translated(top):
+            self._refuse_links_to(top)
             yield from _walk(top, f"{folder}/" if folder else "", prefix, start_after)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         top = self._root / prefix
         with _translated(top):
-            for name, is_folder in _children(top, at_root=not prefix):
+            for name, is_folder in _children(top, at_root=not prefix, follows_links=True):
                 # A folder without files remains after a delete or a stopped writer. It has no key, so it is not listed.
                 if is_folder and any(files for _, _, files in os.walk(top / name, onerror=_raise_unless_gone)):
                     yield name.removesuffix("/")
@@ -116,12 +120,23 @@ class LocalStore:
             except (NotADirectoryError, IsADirectoryError):
                 return
 
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        for key in keys:
+            check_key(key)
+        failed: dict[str, str] = {}
+        for key in keys:
+            try:
+                self.delete(key)
+            except (Denied, Unavailable) as error:
+                failed[key] = str(error)
+        return failed
+
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         folder = self._root / WRITING_FOLDER
         with _translated(folder):
             for name, is_folder in _children(folder, at_root=False):
                 with suppress(FileNotFoundError):  # ended while we listed
-                    status = (folder / name).stat()
+                    status = (folder / name).lstat()
                     if not is_folder:
                         modified_at_ms = status.st_mtime_ns // 1_000_000
                         yield UnfinishedWrite(f"{WRITING_FOLDER}/{name}", status.st_size, modified_at_ms)
@@ -136,6 +151,16 @@ class LocalStore:
         if key.split("/", 1)[0] == WRITING_FOLDER:
             raise Invalid(f"the key {key!r} lies in {WRITING_FOLDER}/, which is reserved for the store")
         return self._root / key
+
+    def _refuse_links_to(self, folder: Path) -> None:
+        for path in (folder, *folder.parents):
+            if path == self._root:
+                return
+            if path.is_symlink():
+                raise Invalid(
+                    f"{path} is a symbolic link, and listings do not leave the lake: move the folder here, or mount it "
+                    "in the place of the link"
+                )
 
     def _write_temp_file(self, key: str, body: bytes) -> Path:
         """Writes and fsyncs the body to a temporary file. A secret may be read by its writer's user only."""
@@ -188,11 +213,14 @@ def _raise_unless_gone(error: OSError) -> None:
             raise error
 
 
-def _children(folder: Path, *, at_root: bool) -> list[tuple[str, bool]]:
+def _children(folder: Path, *, at_root: bool, follows_links: bool = False) -> list[tuple[str, bool]]:
     """Names in a folder and whether each is a folder itself, in the order of the keys below them (`a-` before `a/`)."""
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name + "/", True) if entry.is_dir() else (entry.name, False) for entry in entries]
+            found = [
+                (entry.name + "/", True) if entry.is_dir(follow_symlinks=follows_links) else (entry.name, False)
+                for entry in entries
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(child for child in found if not (at_root and child[0] == WRITING_FOLDER + "/"))
@@ -208,10 +236,10 @@ def _walk(folder: Path, folder_key: str, prefix: str, start_after: str | None) -
                 yield from _walk(folder / name, key, prefix, start_after)
         elif key.startswith(prefix) and (start_after is None or key > start_after):
             try:
-                status = (folder / name).stat()
+                status = (folder / name).lstat()
             except FileNotFoundError:
                 continue  # deleted while we listed
-            if stat.S_ISREG(status.st_mode):
+            if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 yield ObjectEntry(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
 

@@ -7,7 +7,7 @@ a plain value that is sent to Spark executors; it never holds credentials, which
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,6 +72,10 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove the object; a missing one is not an error."""
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        """Remove the objects, many in a request; missing ones are not an error. Returns the reasons of those that could
+        not be removed, by key; raises, as `delete` does, if a whole request fails: some may be removed then."""
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         """Every write below the root that has begun and not ended."""

@@ -120,6 +120,25 @@ def test_deleting_is_final_and_may_be_repeated(store: ObjectStore) -> None:
     assert keys(store, "") == []
 
 
+def test_many_objects_are_deleted_together_and_missing_ones_are_no_failure(store: ObjectStore) -> None:
+    names = ["a b+c&d=e?f#g", "grün/日本", "per%20cent", "x'y\"z<>&amp;"]
+    for name in (*names, "kept"):
+        store.put_if_absent(name, b"")
+    assert store.delete_many([*names, "never/was"]) == {}
+    assert store.delete_many(names) == {}
+    assert store.delete_many([]) == {}
+    assert keys(store, "") == ["kept"]
+
+
+@pytest.mark.slow
+def test_more_objects_are_deleted_than_one_request_takes(store: ObjectStore) -> None:
+    names = [f"many/{number:04d}" for number in range(1_005)]
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda name: store.put_if_absent(name, b""), names))
+    assert store.delete_many(names[1:]) == {}
+    assert keys(store, "many/") == names[:1]
+
+
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "../a", "a/./b", "a\0b", "a\\b"])
 def test_no_key_leaves_the_root(store: ObjectStore, key: str) -> None:
     with pytest.raises(Invalid, match="not an object key"):
@@ -130,6 +149,8 @@ def test_no_key_leaves_the_root(store: ObjectStore, key: str) -> None:
         store.read(key)
     with pytest.raises(Invalid, match="not an object key"):
         store.delete(key)
+    with pytest.raises(Invalid, match="not an object key"):
+        store.delete_many(["a", key])
 
 
 def test_spaces_unicode_and_signs_are_part_of_a_key(store: ObjectStore) -> None:

@@ -5,7 +5,7 @@ A test can also run a function just before a write, in the writer's own thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -81,6 +81,10 @@ class DoomedStore:
     def delete(self, key: str) -> None:
         self._refuse_if_over()
         self._store.delete(key)
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        self._refuse_if_over()
+        return self._store.delete_many(keys)
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         self._refuse_if_over()

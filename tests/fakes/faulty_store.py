@@ -7,7 +7,7 @@ after one write. A test first runs the work unhindered, reads `points`, and then
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -15,7 +15,7 @@ from compactor.model.errors import Unavailable
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 
-Verb = Literal["put_if_absent", "overwrite", "read", "read_range", "list", "list_folders", "delete"]
+Verb = Literal["put_if_absent", "overwrite", "read", "read_range", "list", "list_folders", "delete", "delete_many"]
 When = Literal["before", "after"]
 ResultT = TypeVar("ResultT")
 
@@ -108,6 +108,21 @@ class FaultyStore:
 
     def delete(self, key: str) -> None:
         self._ask("delete", key, lambda: self._store.delete(key))
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        """A request for each 1,000 keys. A fault of `delete` is the failure of its key; a stop may be at each."""
+        failed: dict[str, str] = {}
+        for start in range(0, len(keys), PAGE_OBJECTS):
+            with self._lock:
+                self.requests.append(("delete_many", keys[start]))
+            for key in keys[start : start + PAGE_OBJECTS]:
+                try:
+                    self._pass("delete", key, "before")
+                    failed |= self._store.delete_many([key])
+                    self._pass("delete", key, "after")
+                except Unavailable as error:
+                    failed[key] = str(error)
+        return failed
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         return self._store.unfinished()

@@ -189,6 +189,11 @@ class NodeStore:
             self._world.wrong(f"entry {key} was deleted")
         self._write("delete", key, lambda: self._world.state.delete(key))
 
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        for key in keys:
+            self.delete(key)
+        return {}
+
     def read(self, key: str) -> bytes | None:
         self._world.request(self._process)
         body = self._world.state.read(key)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import count
@@ -32,7 +32,7 @@ from urllib3.exceptions import HTTPError
 
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
-from compactor.storage.aws.failures import translated
+from compactor.storage.aws.failures import kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
@@ -42,7 +42,12 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest, AWSResponse
     from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef, ListObjectsV2RequestTypeDef
+    from mypy_boto3_s3.type_defs import (
+        ErrorTypeDef,
+        ListObjectsV2OutputTypeDef,
+        ListObjectsV2RequestTypeDef,
+        ObjectIdentifierTypeDef,
+    )
 
 AnswerT = TypeVar("AnswerT")
 
@@ -52,6 +57,9 @@ CONNECTIONS_MAX = AT_ONCE * AT_ONCE
 """Connections that one client keeps open; all threads of a process share the client: calls side by side, each of which
 reads a log whose entries are read side by side. A connection beyond this is closed after its answer, with a warning of
 urllib3's."""
+
+DELETED_AT_ONCE = 1_000
+"""Objects that S3 deletes in one request, at most."""
 
 RENEW_SECONDS_MIN = 30.0
 """Least time between two renewals of clients whose credentials are refused."""
@@ -263,6 +271,40 @@ class S3Store:
         full_key = self._full_key(key)
         with self._translating(f"{self._uri(key)} cannot be deleted"):
             self._clients.repeating.delete_object(Bucket=self._bucket, Key=full_key)
+
+    def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
+        full_keys = [self._full_key(key) for key in keys]
+        failed: dict[str, str] = {}
+        for start in range(0, len(full_keys), DELETED_AT_ONCE):
+            failed |= self._delete_at_once(full_keys[start : start + DELETED_AT_ONCE])
+        return failed
+
+    def _delete_at_once(self, full_keys: Sequence[str]) -> dict[str, str]:
+        """Within one answer S3 may refuse some objects, and be too busy for others: these are tried again."""
+        failed: dict[str, str] = {}
+        for tries in range(1, self._clients.limits.tries_max + 1):
+            refused = self._ask_to_delete(full_keys)
+            full_keys = []
+            for error in refused:
+                full_key, code = error.get("Key", ""), error.get("Code", "")
+                if kind_of(code, 0) is Unavailable and tries < self._clients.limits.tries_max:
+                    full_keys.append(full_key)
+                else:
+                    reason = f"{error.get('Message') or code} ({code})"
+                    failed[full_key.removeprefix(self._root)] = (
+                        f"s3://{self._bucket}/{full_key} cannot be deleted: {reason}"
+                    )
+            if not full_keys:
+                break
+            self._pause(tries)
+        return failed
+
+    def _ask_to_delete(self, full_keys: Sequence[str]) -> Sequence[ErrorTypeDef]:
+        objects: list[ObjectIdentifierTypeDef] = [{"Key": full_key} for full_key in full_keys]
+        with self._translating(f"{len(full_keys)} objects below {self._uri('')} cannot be deleted"):
+            ask = partial(self._clients.repeating.delete_objects, Bucket=self._bucket)
+            answer = self._unbroken(partial(ask, Delete={"Objects": objects, "Quiet": True}))
+        return answer.get("Errors", [])
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         """Multipart uploads, with the sum of their parts' sizes."""

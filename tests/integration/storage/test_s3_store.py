@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,8 @@ class ScriptedS3:
 
     def __init__(self) -> None:
         self.script: list[tuple[int, str] | str] = []
+        self.not_deleted: list[list[tuple[str, str]]] = []
+        """Of the answers to DeleteObjects one after the other: keys and error codes."""
         self.requests: list[str] = []
         self.signed_with: list[str] = []
 
@@ -42,11 +45,18 @@ def s3() -> Iterator[tuple[ScriptedS3, S3Store]]:
             scripted.requests.append(f"PUT {self.path}" + (f" if none match {condition}" if condition else ""))
             self._answer()
 
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            scripted.requests.append(f"POST {self.path} {' '.join(re.findall('<Key>(.*?)</Key>', body))}")
+            refused = scripted.not_deleted.pop(0) if scripted.not_deleted else []
+            errors = (f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key, code in refused)
+            self._answer(f"<DeleteResult>{''.join(errors)}</DeleteResult>")
+
         def do_GET(self) -> None:
             scripted.requests.append(f"GET {self.path}")
             self._answer()
 
-        def _answer(self) -> None:
+        def _answer(self, well: str = "") -> None:
             signed = self.headers.get("Authorization", "")
             scripted.signed_with.append(signed.partition("Credential=")[2].partition("/")[0])
             answer = scripted.script.pop(0) if scripted.script else (200, "")
@@ -54,7 +64,9 @@ def s3() -> Iterator[tuple[ScriptedS3, S3Store]]:
                 self.close_connection = True
                 return
             status, code = answer
-            body = f"<Error><Code>{code}</Code><Message>{code} it is</Message></Error>".encode() if code else b""
+            body = (
+                f"<Error><Code>{code}</Code><Message>{code} it is</Message></Error>".encode() if code else well.encode()
+            )
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -138,6 +150,27 @@ def test_refusals_have_reasons_and_bad_credentials_their_own_kind(
         with pytest.raises(LithifyError, match=answer[1]) as error:
             ask()
         assert type(error.value) is kind
+
+
+def test_of_objects_deleted_together_busy_ones_are_tried_again_and_refused_ones_named(
+    s3: tuple[ScriptedS3, S3Store],
+) -> None:
+    scripted, store = s3
+    scripted.not_deleted = [
+        [("some/prefix/a", "SlowDown"), ("some/prefix/b", "AccessDenied"), ("some/prefix/c", "InternalError")],
+        [("some/prefix/c", "SlowDown")],
+    ]
+    assert store.delete_many(["a", "b", "c", "d"]) == {
+        "b": "s3://bucket/some/prefix/b cannot be deleted: AccessDenied (AccessDenied)"
+    }
+    assert [request.partition("?delete ")[2] for request in scripted.requests] == [
+        "some/prefix/a some/prefix/b some/prefix/c some/prefix/d",
+        "some/prefix/a some/prefix/c",
+        "some/prefix/c",
+    ]
+    scripted.not_deleted = [[("some/prefix/a", "SlowDown")]] * 100
+    assert list(store.delete_many(["a"])) == ["a"]
+    assert len(scripted.not_deleted) == 100 - store.clients.limits.tries_max
 
 
 def test_a_key_longer_than_s3_allows_is_refused_without_asking(s3: tuple[ScriptedS3, S3Store]) -> None:

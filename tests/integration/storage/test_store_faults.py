@@ -127,6 +127,11 @@ def delete(place: StoreUnderTest) -> None:
     assert place.past.read("there") is None
 
 
+def delete_many(place: StoreUnderTest) -> None:
+    assert place.store.delete_many(["there", "not there"]) == {}
+    assert place.past.read("there") is None
+
+
 def list_unfinished(place: StoreUnderTest) -> None:
     assert list(place.store.unfinished()) == []
 
@@ -169,6 +174,7 @@ OPERATIONS: tuple[Callable[[StoreUnderTest], None], ...] = (
     list_objects,
     list_folders,
     delete,
+    delete_many,
     list_unfinished,
     write_small_file,
     write_in_parts,

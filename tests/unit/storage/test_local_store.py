@@ -115,6 +115,61 @@ def test_a_folder_goes_with_its_last_object(store: LocalStore) -> None:
     assert list(store.list_folders("t/")) == []
 
 
+def test_a_link_is_listed_as_a_file_and_never_followed(store: LocalStore, root: Path, tmp_path: Path) -> None:
+    """Else garbage collection would list, and delete, what lies behind it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"")
+    store.put_if_absent("t/a/1", b"")
+    (root / "t" / "a" / "folder").symlink_to(outside)
+    (root / "t" / "a" / "file").symlink_to(outside / "file")
+    (root / "t" / "a" / "nowhere").symlink_to(tmp_path / "nowhere")
+    assert [entry.key for entry in store.list("t/")] == ["t/a/1", "t/a/file", "t/a/folder", "t/a/nowhere"]
+    for entry in list(store.list("t/")):
+        store.delete(entry.key)
+    assert (outside / "file").exists()
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("prefix", ["t/linked/", "t/linked/b/", "t/linked/b/c"])
+def test_objects_behind_a_link_are_not_listed_but_refused_with_its_name(
+    store: LocalStore, root: Path, tmp_path: Path, prefix: str
+) -> None:
+    (tmp_path / "outside" / "b").mkdir(parents=True)
+    (tmp_path / "outside" / "b" / "c").write_bytes(b"body")
+    store.put_if_absent("t/a/1", b"")
+    (root / "t" / "linked").symlink_to(tmp_path / "outside")
+    with pytest.raises(Invalid, match=rf"{root}/t/linked is a symbolic link.*mount"):
+        list(store.list(prefix))
+    assert list(store.list_folders("t/")) == ["a", "linked"]
+    assert store.read("t/linked/b/c") == b"body"
+
+
+def test_a_lake_may_itself_lie_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "lake").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    store = LocalStore(StoreLocation(f"file://{tmp_path}/link/lake"))
+    store.put_if_absent("a/b", b"")
+    assert [entry.key for entry in store.list("a/")] == ["a/b"]
+
+
+def test_what_may_not_be_deleted_is_named_and_the_rest_goes(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("a/1", "a/2", "a/3"):
+        store.put_if_absent(key, b"")
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "2":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert store.delete_many(["a/1", "a/2", "a/3"]) == {"a/2": f"{root}/a/2 cannot be reached: Permission denied"}
+    assert [entry.key for entry in store.list("")] == ["a/2"]
+
+
 def test_a_name_too_long_for_the_file_system_is_refused(store: LocalStore) -> None:
     with pytest.raises(Invalid, match="too long a name"):
         store.put_if_absent("x" * 300, b"")
