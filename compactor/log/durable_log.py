@@ -33,7 +33,7 @@ from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.storage.create_once import create_once, pause
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 from compactor.storage.paths import LogObject
-from compactor.storage.side_by_side import side_by_side
+from compactor.storage.side_by_side import AT_ONCE, side_by_side
 
 __all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat", "LogState"]
 
@@ -43,6 +43,9 @@ ENTRY_FORMAT = 1
 
 ENTRIES_AT_ONCE = 16
 """Entries that are read at the same time, since each read from an object store has a latency."""
+
+ENTRIES_AHEAD = 64
+"""Entries of a reader of many that are in memory at a time."""
 
 LISTED_MAX = 1_000
 """Objects of one page of a listing. Of a log with more, the checkpoint is read first, and then what comes after it."""
@@ -263,10 +266,24 @@ class DurableLog(Generic[StateT, ActionT]):
             yield entry
             number += 1
 
-    def entries_between(self, first: int, last: int) -> Iterator[Entry[ActionT]]:
+    def entries_between(self, first: int, last: int, at_once: int = AT_ONCE) -> Iterator[Entry[ActionT]]:
         """Entries `first` to `last`, in order, many read at a time. All must exist (`Corrupt` otherwise)."""
-        with ThreadPoolExecutor(ENTRIES_AT_ONCE) as pool:
-            yield from pool.map(self.entry, range(first, last + 1))
+        for start in range(first, last + 1, ENTRIES_AHEAD):
+            numbers = range(start, min(start + ENTRIES_AHEAD, last + 1))
+            yield from side_by_side(self._store.location, self.entry, numbers, at_once)
+
+    def check_whole(self, log_state: LogState[StateT]) -> None:
+        """Raises `Corrupt` if this fold of the log lacks something that was written: if entry 1 is missing, or if
+        entries come after the missing one at which it ends. Takes two requests."""
+        if log_state.entry_number:
+            self.entry(1)
+        after = self._entry_key(log_state.entry_number) if log_state.entry_number else None
+        listed = next(iter(self._store.list(f"{self.folder}/", after)), None)
+        next_number = log_state.entry_number + 1
+        if listed is None or listed.key == self._entry_key(next_number):  # the next one was written meanwhile
+            return
+        if not log_state.entry_number or self._numbers([listed]):
+            raise Corrupt(f"entry {next_number} of log {self.folder} is missing, though {listed.key} exists")
 
     def entry_number_at(self, at_ms: int) -> int:
         """The last entry written at or before a time (ms since the epoch); 0 if the log began later."""

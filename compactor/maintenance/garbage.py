@@ -20,11 +20,21 @@ are, if the newest checkpoint does not need them and they are older than the gra
 
 Only the stream's own log counts. A compacted file that was also registered in place as a delta of another table is
 deleted all the same: append its rows instead, or copy the file.
+
+A log that cannot be seen is no reason to delete: a folder may be restored, mounted or copied in the wrong order. Files
+of a compaction without a log, and a log that lacks an entry, are `Corrupt`. Delta files without a log are garbage, as
+an append leaves them that ends before its first entry, but only if another stream of the table has a log.
+
+Several processes may collect the garbage of one lake at the same time, without a lock, which a killed process would
+leave behind: what is garbage stays garbage, since its keys are never used again and no later entry names it, and to
+delete it twice is no error. Retirement is decided by an entry of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
 from typing import assert_never
 
 from compactor.catalog.actions import (
@@ -46,7 +56,8 @@ from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.model.clock import Clock
 from compactor.model.document import Document
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt, Invalid
+from compactor.model.names import counted
 from compactor.planning.spec import Partition
 from compactor.publishing.publication import PublishedFiles, published_files
 from compactor.storage.listing import decoded_names
@@ -68,9 +79,11 @@ from compactor.storage.paths import (
     TableFolder,
     decode_partition,
     encode_partition,
+    is_open_file,
     parse,
     partition_hash,
 )
+from compactor.storage.side_by_side import side_by_side
 from compactor.tabular.output_file import is_unfinished
 
 
@@ -102,6 +115,13 @@ class StreamGarbage(Document):
         return sum(file.size_bytes for file in self.garbage)
 
 
+STREAMS_AT_ONCE = 8
+"""Streams of a remote lake that are looked at together: each takes some requests, one after the other."""
+
+REQUESTS_AT_ONCE = 32
+"""As many as a client of S3 keeps connections."""
+
+
 def find_garbage(
     store: ObjectStore,
     table_id: str,
@@ -109,31 +129,17 @@ def find_garbage(
     grace_seconds: float = GRACE_SECONDS,
     retention_seconds: float | None = None,
 ) -> Iterator[StreamGarbage]:
-    """The garbage, stream by stream, also of streams that have data but no log entry.
+    """The garbage, stream by stream, also of streams that have data but no log entry. Raises `Corrupt` at a stream
+    whose log lacks something.
 
     retention_seconds  for which replaced files are kept; None: for the grace period
     """
     if grace_seconds < 0:
         raise Invalid(f"a grace period of {grace_seconds} seconds is none: give 0 or more")
-    since_ms = clock.now_ms() - int(grace_seconds * 1_000)
-    named_since_ms = since_ms - int(max(0.0, (retention_seconds or 0.0) - grace_seconds) * 1_000)
-    folder = TableFolder(table_id)
-    # Listed before any log is read, as below.
-    open_files = list(store.list(f"{folder.open_files}/"))
-    metadata = list(store.list(f"{folder.iceberg}/"))
-    is_published = bool(open_files or metadata)
-    published = published_files(store, table_id, clock, since_ms) if is_published else PublishedFiles()
-    for partition in decoded_names(store, f"{folder.key}/data/", decode_partition):
-        stream = PartitionStream.open(store, folder.stream(partition), clock)
-        # Listed before the log is read, so that the log has every commit of a listed file.
-        files = list(store.list(f"{stream.folder.data}/"))
-        files += _open_files_of(partition, open_files)
-        named = {*_named(stream, named_since_ms), *_published(stream, published), *published.paths}
-        found = _sort_out(stream, files, named, since_ms)
-        checkpoints = (_garbage(each) for each in stream.log.unneeded_checkpoints() if each.modified_at_ms < since_ms)
-        yield found.model_copy(update={"garbage": (*found.garbage, *checkpoints)})
-    if is_published:
-        yield _published_garbage(table_id, [*open_files, *metadata], published, since_ms)
+    now_ms = clock.now_ms()
+    since_ms = now_ms - int(grace_seconds * 1_000)
+    named_since_ms = now_ms - int(max(grace_seconds, retention_seconds or 0.0) * 1_000)
+    yield from _Search(store, TableFolder(table_id), clock, since_ms, named_since_ms).streams()
 
 
 def find_unfinished(
@@ -149,16 +155,196 @@ def delete_unfinished(store: ObjectStore, writes: Iterable[UnfinishedWrite]) -> 
         store.give_up(write)
 
 
-def delete_garbage(store: ObjectStore, garbage: StreamGarbage) -> None:
-    """Deletes the files, one after the other. After an interruption it can be called again."""
-    for file in garbage.garbage:
-        store.delete(file.key)
+def delete_garbage(store: ObjectStore, garbage: StreamGarbage) -> dict[str, str]:
+    """Deletes the files. Returns the reasons of those that could not be deleted, by key. May be called again."""
+    return store.delete_many([file.key for file in garbage.garbage])
 
 
-def _open_files_of(partition: dict[str, str], files: Iterable[ObjectEntry]) -> list[ObjectEntry]:
-    hashed = partition_hash(partition)
-    paths = [(file, _parsed(file.key)) for file in files]
-    return [file for file, path in paths if isinstance(path, OpenFilePath) and path.partition_hash == hashed]
+@dataclass(frozen=True)
+class _Place:
+    """A partition stream, and what was listed of its open files."""
+
+    partition: dict[str, str]
+    open_files: tuple[ObjectEntry, ...] = ()
+
+
+class _Search:
+    """One pass over the data of a table: each object is listed once.
+
+    since_ms        files that are younger stay
+    named_since_ms  files that the log has named at any time since then stay
+    """
+
+    def __init__(
+        self, store: ObjectStore, folder: TableFolder, clock: Clock, since_ms: int, named_since_ms: int
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._clock = clock
+        self._since_ms = since_ms
+        self._named_since_ms = named_since_ms
+        self._root = f"{store.location.root_uri}/"
+        self._published = PublishedFiles()
+        self._logged: set[str] = set()
+        """Encoded partitions that have a log."""
+        self._found: set[str] = set()
+        """Encoded partitions that were looked at with their open files."""
+        self._others: list[ObjectEntry] = []
+        """Objects for other engines that belong to no stream."""
+        self._entries_at_once = REQUESTS_AT_ONCE
+
+    def streams(self) -> Iterator[StreamGarbage]:
+        partitions = list(decoded_names(self._store, f"{self._folder.key}/data/", decode_partition))
+        logged = list(decoded_names(self._store, f"{self._folder.streams}/", decode_partition))
+        self._logged = set(map(encode_partition, logged))
+        self._entries_at_once = REQUESTS_AT_ONCE // min(STREAMS_AT_ONCE, max(len(partitions), 1))
+        is_published = self._read_published()
+        if is_published:
+            yield from self._each(self._with_open_files(logged))
+        rest = [_Place(each) for each in partitions if encode_partition(each) not in self._found]
+        yield from self._each(place for place in rest if self._has_log(place))
+        # All of them are checked before any is given to be deleted.
+        yield from list(self._each(place for place in rest if not self._has_log(place)))
+        if is_published:
+            yield _published_garbage(self._folder.table_id, self._others, self._published, self._since_ms)
+
+    def _has_log(self, place: _Place) -> bool:
+        return encode_partition(place.partition) in self._logged
+
+    def _each(self, places: Iterable[_Place]) -> Iterator[StreamGarbage]:
+        rest = iter(places)
+        at_once = STREAMS_AT_ONCE if self._store.location.is_remote else 1
+        while together := list(islice(rest, at_once)):
+            yield from side_by_side(self._store.location, self._stream, together)
+
+    # -- published tables
+
+    def _read_published(self) -> bool:
+        """Whether the table has objects for other engines."""
+        self._others = list(self._store.list(f"{self._folder.iceberg}/"))
+        if not self._others and next(iter(self._store.list(f"{self._folder.open_files}/")), None) is None:
+            return False
+        self._published = published_files(self._store, self._folder.table_id, self._clock, self._since_ms)
+        return True
+
+    def _with_open_files(self, partitions: Iterable[dict[str, str]]) -> Iterator[_Place]:
+        """The streams that have open files, in the order of one listing of all of these."""
+        by_hash = {partition_hash(partition): partition for partition in partitions}
+        prefix = f"{self._folder.open_files}/"
+        for name, group in groupby(self._store.list(prefix), lambda file: _first_part(file.key, prefix)):
+            files, partition = tuple(group), by_hash.get(name)
+            if partition is None:
+                self._check_have_no_stream(name, files)
+                self._others += files
+            else:
+                self._found.add(encode_partition(partition))
+                yield _Place(partition, files)
+
+    def _check_have_no_stream(self, name: str, files: Iterable[ObjectEntry]) -> None:
+        """The log of a new stream may have come after the streams were listed: its files are younger then."""
+        old = [file for file in files if file.modified_at_ms < self._since_ms and is_open_file(file.key)]
+        if old:
+            raise self._lost_log(f"{self._folder.open_files}/{name}", old, f"{self._folder.streams}/")
+
+    # -- one stream
+
+    def _stream(self, place: _Place) -> StreamGarbage:
+        """The log is read before the files are listed, and to its end again before any of them is garbage."""
+        stream = PartitionStream.open(self._store, self._folder.stream(place.partition), self._clock)
+        known = stream.load()
+        stream.log.check_whole(known)
+        live = set(self._keys(paths_of_snapshot(known.state)))
+        sorted_out = _SortedOut(self._since_ms)
+        for file in chain(self._store.list(f"{stream.folder.data}/"), place.open_files):
+            sorted_out.add(file, is_needed=file.key in live or file.key in self._published.paths)
+        if sorted_out.old:
+            self._keep_needed(stream, sorted_out)
+        garbage = [_garbage(file) for file in sorted_out.old.values()]
+        if known.entry_number:
+            unneeded = stream.log.unneeded_checkpoints()
+            garbage += [_garbage(each) for each in unneeded if each.modified_at_ms < self._since_ms]
+        return StreamGarbage(
+            stream=str(stream),
+            partition=stream.partition,
+            kept_files=sorted_out.kept_files,
+            kept_bytes=sorted_out.kept_bytes,
+            garbage=tuple(garbage),
+            unknown=tuple(sorted_out.unknown),
+        )
+
+    def _keep_needed(self, stream: PartitionStream, sorted_out: _SortedOut) -> None:
+        if not stream.load().entry_number:
+            made = [file for file in sorted_out.old.values() if not _is_of_an_append(file.key)]
+            if made:
+                raise self._lost_log(stream.folder.data, made, f"{stream.folder.log}/")
+            if not self._logged:
+                sorted_out.keep(list(sorted_out.old))
+            return
+        for paths in self._paths_in_reach(stream):
+            sorted_out.keep(self._keys(paths))
+            if not sorted_out.old:
+                return
+
+    def _paths_in_reach(self, stream: PartitionStream) -> Iterator[Iterable[str]]:
+        """What the log has named since the time, and at the entries that readers of the published table may see."""
+        begin = stream.log.entry_number_at(self._named_since_ms)
+        first, last = self._published.entries.get(encode_partition(stream.partition), (0, 0))
+        spans = [(begin, stream.log.newest.entry_number)]
+        if 0 < first < begin:
+            spans.append((first, min(last, begin)))
+        for before, end in spans:
+            if before:
+                yield paths_of_snapshot(stream.load(as_of=before).state)
+            for entry in stream.log.entries_between(before + 1, end, self._entries_at_once):
+                yield from map(_paths_of_action, entry.actions)
+
+    def _keys(self, paths: Iterable[str]) -> Iterator[str]:
+        """A file below the root may have been registered in place by its absolute URI."""
+        return (path.removeprefix(self._root) for path in paths)
+
+    def _lost_log(self, folder: str, files: Sequence[ObjectEntry], log: str) -> Corrupt:
+        return Corrupt(
+            f"{self._root}{folder} has {counted(len(files), 'file')} of a compaction, {files[0].key} among them, and "
+            f"there is no log for it in {self._root}{log}: nothing is deleted. If the log was lost, by a restore, a "
+            f"mount or a copy, bring it back; if no compaction has ever committed there, compact into "
+            f"{self._folder.table_id}, or delete the folder"
+        )
+
+
+class _SortedOut:
+    """The files of a stream by what becomes of them. `old`: those that may be garbage, by key."""
+
+    def __init__(self, since_ms: int) -> None:
+        self._since_ms = since_ms
+        self.kept_files = 0
+        self.kept_bytes = 0
+        self.old: dict[str, ObjectEntry] = {}
+        self.unknown: list[str] = []
+
+    def add(self, file: ObjectEntry, *, is_needed: bool) -> None:
+        if is_needed:
+            self._keep(file)
+        elif not _is_ours(file.key):
+            self.unknown.append(file.key)
+        elif file.modified_at_ms >= self._since_ms:
+            self._keep(file)
+        else:
+            self.old[file.key] = file
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Those of these keys that are `old` are kept."""
+        for key in keys:
+            file = self.old.pop(key, None)
+            if file is not None:
+                self._keep(file)
+
+    def _keep(self, file: ObjectEntry) -> None:
+        self.kept_files += 1
+        self.kept_bytes += file.size_bytes
+
+
+def _first_part(key: str, prefix: str) -> str:
+    return key[len(prefix) :].partition("/")[0]
 
 
 def _published_garbage(
@@ -193,18 +379,6 @@ def _published_garbage(
     )
 
 
-def _published(stream: PartitionStream, published: PublishedFiles) -> Iterator[str]:
-    """The keys that the log names at the entries that readers may see."""
-    first, last = published.entries.get(encode_partition(stream.partition), (0, 0))
-    if not first:
-        return
-    yield from paths_of_snapshot(stream.load(as_of=first).state)
-    for entry in stream.log.entries(after=first):
-        if entry.number > last:
-            return
-        yield from (path for action in entry.actions for path in _paths_of_action(action))
-
-
 _KEPT_IF_NAMED = (DeltaVectorPath, IcebergMetadata, IcebergManifestList, IcebergManifest, IcebergDeletes)
 
 
@@ -213,25 +387,6 @@ def _parsed(key: str) -> ObjectPath | None:
         return parse(key)
     except Invalid:
         return None
-
-
-def _sort_out(stream: PartitionStream, files: Iterable[ObjectEntry], named: set[str], since_ms: int) -> StreamGarbage:
-    kept, garbage, unknown = [], [], []
-    for file in files:
-        if not _is_ours(file.key):
-            unknown.append(file.key)
-        elif file.key in named or file.modified_at_ms >= since_ms:
-            kept.append(file)
-        else:
-            garbage.append(_garbage(file))
-    return StreamGarbage(
-        stream=str(stream),
-        partition=stream.partition,
-        kept_files=len(kept),
-        kept_bytes=sum(file.size_bytes for file in kept),
-        garbage=tuple(garbage),
-        unknown=tuple(unknown),
-    )
 
 
 def _garbage(entry: ObjectEntry) -> GarbageFile:
@@ -246,15 +401,8 @@ def _is_ours(key: str) -> bool:
     return is_unfinished(key) or isinstance(_parsed(key), _DATA_PATHS)
 
 
-def _named(stream: PartitionStream, since_ms: int) -> Iterator[str]:
-    """Keys of all files that the log has named at any time since then."""
-    root = f"{stream.location.root_uri}/"
-    before = stream.log.entry_number_at(since_ms)
-    paths = [paths_of_snapshot(stream.load(as_of=before).state)] if before else []
-    paths += [_paths_of_action(action) for entry in stream.log.entries(after=before) for action in entry.actions]
-    for group in paths:
-        # A file below the root may have been registered in place by its absolute URI.
-        yield from (path.removeprefix(root) for path in group)
+def _is_of_an_append(key: str) -> bool:
+    return is_unfinished(key) or isinstance(_parsed(key), DeltaFilePath)
 
 
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:

@@ -15,13 +15,16 @@ ResultT = TypeVar("ResultT")
 
 
 def side_by_side(
-    location: StoreLocation, call: Callable[[ElementT], ResultT], elements: Sequence[ElementT]
+    location: StoreLocation,
+    call: Callable[[ElementT], ResultT],
+    elements: Sequence[ElementT],
+    at_once: int = AT_ONCE,
 ) -> list[ResultT]:
     """The results of the calls, in order. Raises the first error.
 
     In a local folder the calls run one after the other: a small file is read faster than a thread starts.
     """
     if len(elements) > 1 and location.is_remote:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        with ThreadPoolExecutor(at_once) as threads:
             return list(threads.map(call, elements))
     return [call(element) for element in elements]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from compactor.lake import Table
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES
 from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_garbage
 from compactor.maintenance.verify import verify
-from compactor.model.errors import Corrupt, Denied
+from compactor.model.errors import Corrupt, Denied, Invalid
 from compactor.storage.local import WRITING_FOLDER, LocalStore
 from dispatcher.main import run
 from tests.conftest import Command
@@ -138,12 +139,150 @@ def test_uncommitted_files_are_deleted_once_no_attempt_can_commit_them(
 
 
 def test_data_of_a_stream_whose_first_entry_never_came_goes(lake: DeltaCatalog, clock: ManualClock) -> None:
-    lake.create_table(ORDERS, partition_keys=["day"])
+    days = lake.create_table(ORDERS, partition_keys=["day"])
+    days.append({"day": "sunday"}, pa.table({"id": [1]}))
     write(lake, f"tables/{ORDERS}/data/day=monday/delta/{'a' * 32}/1.parquet")
     pass_days(clock, 8)
-    garbage = found(lake, clock)
-    assert len(garbage.garbage) == 1
-    assert garbage.stream == f"{ORDERS} day=monday"
+    sunday, monday = find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS)
+    assert (len(sunday.garbage), len(monday.garbage)) == (0, 1)
+    assert monday.stream == f"{ORDERS} day=monday"
+
+
+# -------------------------------------------------------------------------------------- logs that cannot be seen
+
+
+@pytest.fixture
+def root(lake: DeltaCatalog) -> Path:
+    return Path(lake.location.root_uri.removeprefix("file://"))
+
+
+def test_a_table_whose_logs_cannot_be_seen_is_named_and_nothing_is_garbage(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock, root: Path
+) -> None:
+    """As after a restore, or a copy, in the wrong order."""
+    pass_days(clock, 8)
+    streams = root / "tables" / ORDERS / "streams"
+    streams.rename(root / "elsewhere")
+    with pytest.raises(Corrupt, match=rf"{root}/tables/{ORDERS}/data/_ has 6 files of a compaction.*/streams/_/log/"):
+        list(find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS))
+    (root / "elsewhere").rename(streams)
+    assert found(lake, clock).garbage
+
+
+def test_deltas_stay_while_no_log_of_their_table_can_be_seen(
+    lake: DeltaCatalog, clock: ManualClock, root: Path
+) -> None:
+    orders = lake.create_table(ORDERS, primary_keys={"id"})
+    orders.append({}, pa.table({"id": [1]}))
+    pass_days(clock, 8)
+    streams = root / "tables" / ORDERS / "streams"
+    streams.rename(root / "elsewhere")
+    assert (found(lake, clock).kept_files, found(lake, clock).garbage) == (1, ())
+    (root / "elsewhere").rename(streams)
+    assert orders.scan(view="merged").to_table()["id"].to_pylist() == [1]
+
+
+def test_one_stream_without_its_log_keeps_the_deltas_of_the_others_too(
+    lake: DeltaCatalog, clock: ManualClock, root: Path
+) -> None:
+    days = lake.create_table(ORDERS, partition_keys=["day"])
+    for day in ("friday", "monday", "sunday"):
+        days.append({"day": day}, pa.table({"id": [1]}))
+    compact(
+        ORDERS,
+        {"id"},
+        delta_catalog_client=lake,
+        hash_bucket_count=1,
+        engine=UnrulyEngine(),
+        partitions=[{"day": "monday"}],
+    )
+    pass_days(clock, 8)
+    for day in ("friday", "monday"):
+        shutil.rmtree(root / "tables" / ORDERS / "streams" / f"day={day}")
+    seen: list[StreamGarbage] = []
+    with pytest.raises(Corrupt, match="data/day=monday has"):
+        seen.extend(find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS))
+    assert [(each.stream, each.garbage) for each in seen] == [(f"{ORDERS} day=sunday", ())]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_log_that_lacks_an_entry_is_named_and_nothing_is_garbage(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock, root: Path, number: int
+) -> None:
+    pass_days(clock, 8)
+    (root / "tables" / ORDERS / "streams" / "_" / "log" / f"{number:020d}.json").unlink()
+    with pytest.raises(Corrupt, match=f"entry {number} of log tables/{ORDERS}/streams/_/log is missing"):
+        list(find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS))
+
+
+def test_a_log_whose_first_entry_is_missing_is_named_though_a_checkpoint_holds_its_state(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock, root: Path
+) -> None:
+    for number in range(2 * CHECKPOINT_ENTRIES):
+        orders.append({}, pa.table({"id": [number], "value": ["many"]}))
+    pass_days(clock, 8)
+    (root / "tables" / ORDERS / "streams" / "_" / "log" / f"{1:020d}.json").unlink()
+    with pytest.raises(Corrupt, match=r"entry 1 of log .* is missing"):
+        list(find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS))
+
+
+def test_open_files_of_a_table_whose_logs_cannot_be_seen_are_named(
+    lake: DeltaCatalog, clock: ManualClock, root: Path
+) -> None:
+    orders = lake.create_table(ORDERS, properties={"primary_keys": ["id"], "publish": ["delta"]})
+    append_and_compact(lake, orders, "first")
+    pass_days(clock, 8)
+    shutil.rmtree(root / "tables" / ORDERS / "streams")
+    shutil.rmtree(root / "tables" / ORDERS / "data")
+    with pytest.raises(Corrupt, match=rf"{root}/tables/{ORDERS}/compacted/[0-9a-f]+ has 1 file of a compaction"):
+        list(find_garbage(lake.store, ORDERS, clock, GRACE_SECONDS))
+
+
+def test_what_lies_behind_a_link_is_not_garbage(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside" / ("a" * 32)
+    outside.mkdir(parents=True)
+    (outside / "1.parquet").write_bytes(b"somebody's")
+    (root / "tables" / ORDERS / "data" / "_" / "delta" / "linked").symlink_to(tmp_path / "outside")
+    pass_days(clock, 365)
+    assert found(lake, clock).unknown == (f"tables/{ORDERS}/data/_/delta/linked",)
+    delete_garbage(lake.store, found(lake, clock))
+    assert (outside / "1.parquet").read_bytes() == b"somebody's"
+    (root / "tables" / ORDERS / "data").rename(tmp_path / "data")
+    (root / "tables" / ORDERS / "data").symlink_to(tmp_path / "data")
+    with pytest.raises(Invalid, match="is a symbolic link"):
+        found(lake, clock)
+
+
+# ----------------------------------------------------------------------------------------- more than one at a time
+
+
+def test_two_collections_at_the_same_time_delete_the_same_and_nothing_that_came_since(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    """The slower one deletes what it has found long before."""
+    pass_days(clock, 8)
+    slow = found(lake, clock)
+    delete_garbage(lake.store, found(lake, clock))
+    append_and_compact(lake, orders, "third")
+    pass_days(clock, 8)
+    append_and_compact(lake, orders, "fourth")
+    assert slow.garbage
+    assert delete_garbage(lake.store, slow) == {}
+    assert orders.scan().to_table()["value"].to_pylist() == ["fourth"] * 10
+    assert verify(orders.stream({})).problems == ()
+
+
+def test_files_that_may_not_be_deleted_are_returned_with_the_reason(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock
+) -> None:
+    pass_days(clock, 8)
+    garbage, store = found(lake, clock), FaultyStore(lake.store)
+    store.fail("delete", garbage.garbage[0].key, times=None, error=Denied)
+    failed = delete_garbage(store, garbage)
+    assert list(failed) == [garbage.garbage[0].key]
+    assert [each.key for each in found(lake, clock).garbage] == list(failed)
 
 
 def test_files_without_a_name_of_lithify_stay_and_are_reported(
