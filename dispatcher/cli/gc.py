@@ -1,13 +1,19 @@
-"""`lithify gc`: finds and deletes unneeded files."""
+"""`lithify gc`: finds and deletes unneeded files.
+
+Each table stands for itself: an error at one is reported, and the others are collected all the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
+import structlog
 import typer
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from compactor.catalog.properties import GRACE_SECONDS, NO_PROPERTIES, TableProperties
@@ -20,19 +26,25 @@ from compactor.maintenance.garbage import (
     find_unfinished,
 )
 from compactor.maintenance.retirement import StreamRetired, retention_of, retire_table
-from compactor.model.clock import SystemClock
-from compactor.model.errors import Denied, Invalid
+from compactor.model.clock import Clock, SystemClock
+from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
+from compactor.model.exit_codes import EXIT_FAILED
 from compactor.model.names import counted
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore, UnfinishedWrite
 from compactor.storage.opening import open_store
+from compactor.storage.paths import DroppedTable, TableFolder
 from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
-from dispatcher.cli.output import answer_records
+from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.table_places import check_exists, open_lake
 from dispatcher.layout import Column, count_text, time_text
 
+_log = structlog.get_logger(__name__)
+
 _SECONDS_PER_HOUR = 3600
 _FILES_SHOWN_MAX = 20
+_SECONDS_BETWEEN_LINES = 60.0
+"""Between two lines of the log about a run that is not watched in a terminal."""
 
 
 _COLUMNS = (
@@ -56,16 +68,17 @@ def gc(
         float | None,
         typer.Option(
             min=0,
-            help="Spare what was needed or written so recently. Longer than any job run takes, and any reader. "
-            f"Left out: the table's gc_grace_seconds, or {GRACE_SECONDS / _SECONDS_PER_HOUR:g}. A table's retention "
-            "counts in any case.",
+            help="Spare what was needed or written so recently, in tables without a gc_grace_seconds of their own. "
+            "Longer than any job run takes, and any reader. "
+            f"Left out: {GRACE_SECONDS / _SECONDS_PER_HOUR:g}. A table's retention counts in any case.",
         ),
     ] = None,
     nothing_runs: Annotated[
         bool,
         typer.Option(
             "--nothing-runs",
-            help="No writer, compaction or reader of the lake runs now: deletes with a grace below an hour.",
+            help="No writer, compaction or reader of the lake runs now: --grace-hours may be below an hour, and counts "
+            "for tables with a gc_grace_seconds, too.",
         ),
     ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete them. Without this, they are only listed.")] = False,
@@ -81,80 +94,209 @@ def gc(
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Find deltas and files that no reader and no compaction still needs, and with --delete, retire and delete
-    them."""
+    """Find deltas and files that no reader and no compaction still needs, and with --delete, retire and delete them.
+
+    Exit code 1: some tables could not be collected; they are named with the reason, and the others were collected.
+    """
     if delete and grace_hours is not None and grace_hours < 1 and not nothing_runs:
         raise Invalid(
             f"a grace of {grace_hours:g} hours may delete files that a compaction or a writer is about to commit: "
             "give 1 hour or more, or stop all of them and add --nothing-runs"
         )
-    catalog, clock = open_lake(lake, s3_endpoint_url, region), SystemClock()
+    catalog = open_lake(lake, s3_endpoint_url, region)
     stores = [catalog.store, *_state_beside(catalog.store, state, s3_endpoint_url, region)]
-    properties = _properties_of(catalog, table)
-    graces = {name: _grace_seconds(name, each, grace_hours, nothing_runs) for name, each in properties.items()}
-    longest_grace = max((GRACE_SECONDS, *graces.values())) if grace_hours is None else grace_hours * _SECONDS_PER_HOUR
-    progress, found = Console(stderr=True), []
-    retired: dict[str, StreamRetired] = {}
-    for table_id, each in properties.items():
-        retention = retention_of(each.retention_seconds, graces[table_id])
-        retired |= {
-            found.stream: found for found in retire_table(catalog.store, table_id, retention, clock, write=delete)
-        }
-        for garbage in find_garbage(catalog.store, table_id, clock, graces[table_id], each.retention_seconds):
-            found.append(garbage)
-            if delete and garbage.garbage:
-                with progress.status(Text(f"{garbage.stream}: deleting {counted(len(garbage.garbage), 'file')}")):
-                    delete_garbage(catalog.store, garbage)
-    unfinished = []
-    for store in stores if not table else ():
-        try:
-            writes = find_unfinished(store, clock, longest_grace)
-        except Denied as error:  # needs a separate right
-            progress.print(Text(f"Unfinished uploads are not shown: {error}"))
-            continue
-        unfinished += [(store.location.root_uri, write) for write in writes]
-        if delete:
-            delete_unfinished(store, writes)
+    grace = _Grace(grace_hours, counts_for_all=nothing_runs and grace_hours is not None)
+    console = Console(stderr=True)
+    with console.status(Text("tables are listed")) as status:
+        run = _Run(catalog, SystemClock(), grace, _Progress(status), deletes=delete)
+        run.names_all = output in (Output.JSON, Output.JSONL)
+        for table_id in _existing(catalog, table) if table else catalog.tables():
+            run.collect(table_id)
+        for store in stores if not table else ():
+            run.give_up_unfinished(store, console)
     answer_records(
         output,
         {
             "deleted": delete,
-            "streams": [_figures(garbage, retired.get(garbage.stream)) for garbage in found],
-            "retired": [asdict(each) for each in retired.values()],
-            "unfinished": [{"root_uri": root_uri, **asdict(write)} for root_uri, write in unfinished],
+            "streams": run.streams,
+            "retired": [asdict(each) for each in run.retired],
+            "unfinished": [{"root_uri": root_uri, **asdict(write)} for root_uri, write in run.unfinished],
+            "failed": [asdict(each) for each in run.failed],
         },
         "streams",
         _COLUMNS,
         none="No stream has any data yet.",
-        after=list(_summary(found, unfinished, list(retired.values()), deleted=delete)),
+        after=list(_summary(run)),
     )
+    for failed in run.failed:
+        print_error(f"{failed.table_id or 'unfinished writes'}: {failed.reason}")
+    if run.failed:
+        raise typer.Exit(EXIT_FAILED)
 
 
-def _properties_of(catalog: DeltaCatalog, table_ids: Sequence[str] | None) -> dict[str, TableProperties]:
-    """Of the named tables, or of all. One that was dropped only in part is still listed, and has none."""
-    if table_ids:
-        return {table_id: catalog.table(table_id).properties for table_id in table_ids}
-    found = {}
-    for table_id in catalog.tables():
-        try:
-            found[table_id] = catalog.table(table_id).properties
-        except Invalid:
-            found[table_id] = NO_PROPERTIES
-    return found
+@dataclass(frozen=True)
+class _Failed:
+    """What could not be done for a table; `table_id` None: for unfinished writes, which belong to no table."""
+
+    table_id: str | None
+    reason: str
 
 
-def _grace_seconds(table_id: str, properties: TableProperties, grace_hours: float | None, nothing_runs: bool) -> float:
-    """Raises `Invalid` for less than what the table says that its writers and compactions may take."""
-    if grace_hours is None:
-        return properties.grace_seconds
-    grace_seconds = grace_hours * _SECONDS_PER_HOUR
-    allowed = properties.gc_grace_seconds
-    if allowed is not None and grace_seconds < allowed and not nothing_runs:
-        raise Invalid(
-            f"a grace of {grace_seconds:,.0f} seconds is below the gc_grace_seconds {allowed:,} of {table_id}, which a "
-            "writer or a compaction may take: leave --grace-hours out, or stop all of them and add --nothing-runs"
+@dataclass
+class _Grace:
+    """hours  for tables that set none; None: the default. `counts_for_all`: and for those that do"""
+
+    hours: float | None
+    counts_for_all: bool
+    longest_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.longest_seconds = self._default_seconds
+
+    @property
+    def _default_seconds(self) -> float:
+        return GRACE_SECONDS if self.hours is None else self.hours * _SECONDS_PER_HOUR
+
+    def seconds_of(self, properties: TableProperties) -> float:
+        own = properties.gc_grace_seconds
+        seconds = self._default_seconds if own is None or self.counts_for_all else own
+        self.longest_seconds = max(self.longest_seconds, seconds)
+        return seconds
+
+
+class _Progress:
+    """Shows in a terminal what is done now; elsewhere it writes a line now and then."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._clock = SystemClock()
+        self._shown_seconds = self._clock.monotonic_seconds()
+
+    def show(self, what: str, run: _Run) -> None:
+        self._status.update(
+            Text(f"{what} ({counted(run.seen_files, 'file')} seen, {run.found_files:,} of them garbage)")
         )
-    return grace_seconds
+        now_seconds = self._clock.monotonic_seconds()
+        if not self._status.console.is_terminal and now_seconds - self._shown_seconds > _SECONDS_BETWEEN_LINES:
+            self._shown_seconds = now_seconds
+            _log.info(
+                "collecting_garbage", at=what, streams=len(run.streams), files=run.seen_files, garbage=run.found_files
+            )
+
+
+@dataclass
+class _Run:
+    """One run over the tables, and what it has found so far.
+
+    streams      figures of each; with the names of all garbage if `names_all`
+    first_files  of the garbage, with their times
+    found_files  garbage; `deleted_files` of them were deleted
+    """
+
+    catalog: DeltaCatalog
+    clock: Clock
+    grace: _Grace
+    progress: _Progress
+    deletes: bool
+    names_all: bool = False
+    streams: list[dict[str, object]] = field(default_factory=list)
+    retired: list[StreamRetired] = field(default_factory=list)
+    unfinished: list[tuple[str, UnfinishedWrite]] = field(default_factory=list)
+    failed: list[_Failed] = field(default_factory=list)
+    first_files: list[tuple[int, str]] = field(default_factory=list)
+    seen_files: int = 0
+    found_files: int = 0
+    deleted_files: int = 0
+    unknown_files: int = 0
+    knows_every_grace: bool = True
+
+    def collect(self, table_id: str) -> None:
+        """Retires and deletes what one table no longer needs. Does not raise errors of the table."""
+        self.progress.show(table_id, self)
+        properties = None
+        with self._reported(table_id):
+            properties = _properties_of(self.catalog, table_id)
+        if properties is None:
+            self.knows_every_grace = False
+            return
+        grace_seconds, kept_seconds = self.grace.seconds_of(properties), properties.retention_seconds
+        retired: dict[str, StreamRetired] = {}
+        with self._reported(table_id):
+            retention = retention_of(kept_seconds, grace_seconds)
+            for each in retire_table(self.catalog.store, table_id, retention, self.clock, write=self.deletes):
+                retired[each.stream] = each
+                self.retired.append(each)
+        with self._reported(table_id):
+            for garbage in find_garbage(self.catalog.store, table_id, self.clock, grace_seconds, kept_seconds):
+                self._add(table_id, garbage, retired.get(garbage.stream))
+
+    def give_up_unfinished(self, store: ObjectStore, console: Console) -> None:
+        """Writes that began before the longest grace of all tables; if one is not known, none."""
+        if not self.knows_every_grace:
+            return
+        try:
+            with self._reported(None):
+                writes = find_unfinished(store, self.clock, self.grace.longest_seconds)
+                self.unfinished += [(store.location.root_uri, write) for write in writes]
+                if self.deletes:
+                    delete_unfinished(store, writes)
+                    self.deleted_files += len(writes)
+        except Denied as error:  # needs a separate right
+            console.print(Text(f"Unfinished uploads are not shown: {error}"))
+
+    def _add(self, table_id: str, garbage: StreamGarbage, retired: StreamRetired | None) -> None:
+        count = len(garbage.garbage)
+        not_deleted: dict[str, str] = {}
+        self.seen_files += garbage.kept_files + count
+        self.found_files += count
+        self.unknown_files += len(garbage.unknown)
+        if self.deletes and count:
+            self.progress.show(f"{garbage.stream}: deleting {counted(count, 'file')}", self)
+            not_deleted = delete_garbage(self.catalog.store, garbage)
+            self.deleted_files += count - len(not_deleted)
+        if not_deleted:
+            first = next(iter(not_deleted.values()))
+            what = f"{len(not_deleted):,} of {counted(count, 'file')} of {garbage.stream} could not be deleted"
+            self.failed.append(_Failed(table_id, f"{what}, the first: {first}"))
+        room = _FILES_SHOWN_MAX - len(self.first_files)
+        self.first_files += [(file.modified_at_ms, file.key) for file in garbage.garbage[:room]]
+        figures = _figures(garbage, retired, not_deleted)
+        self.streams.append(figures if self.names_all else {column.key: figures[column.key] for column in _COLUMNS})
+        self.progress.show(garbage.stream, self)
+
+    @contextmanager
+    def _reported(self, table_id: str | None) -> Iterator[None]:
+        try:
+            yield
+        except LithifyError as error:
+            if table_id is None and isinstance(error, Denied):
+                raise
+            self.failed.append(_Failed(table_id, str(error)))
+
+
+def _existing(catalog: DeltaCatalog, table_ids: Sequence[str]) -> Sequence[str]:
+    """Raises `Invalid` if a table that was named does not exist."""
+    for table_id in table_ids:
+        with suppress(Corrupt, Unavailable):  # reported when its turn comes
+            catalog.table(table_id)
+    return table_ids
+
+
+def _properties_of(catalog: DeltaCatalog, table_id: str) -> TableProperties:
+    """None are set of a table that was dropped only in part. Raises `Corrupt` if the definition is lost: nothing says
+    then for how long its files are to be kept."""
+    try:
+        return catalog.table(table_id).properties
+    except Invalid:
+        folder = TableFolder(table_id)
+        has_rows = {"compacted", "data", "streams"} & set(catalog.store.list_folders(f"{folder.key}/"))
+        if not has_rows or catalog.store.read(DroppedTable(table_id).key) is not None:
+            return NO_PROPERTIES
+        root_uri = catalog.location.root_uri
+        raise Corrupt(
+            f"{root_uri}/{folder.key} has files, and there is no definition of {table_id} in {folder.definition_log}/: "
+            "nothing is deleted. If it was lost, by a restore, a mount or a copy, bring it back"
+        ) from None
 
 
 def _state_beside(
@@ -169,40 +311,34 @@ def _state_beside(
         yield store
 
 
-def _figures(garbage: StreamGarbage, retired: StreamRetired | None) -> dict[str, object]:
+def _figures(garbage: StreamGarbage, retired: StreamRetired | None, not_deleted: dict[str, str]) -> dict[str, object]:
     return {
         **garbage.model_dump(mode="json"),
         "retired_deltas": 0 if retired is None else retired.deltas,
         "garbage_files": len(garbage.garbage),
         "garbage_bytes": garbage.garbage_bytes,
         "unknown_files": len(garbage.unknown),
+        "not_deleted": not_deleted,
     }
 
 
-def _summary(
-    found: list[StreamGarbage],
-    unfinished: Sequence[tuple[str, UnfinishedWrite]],
-    retired: Sequence[StreamRetired],
-    *,
-    deleted: bool,
-) -> Iterator[str]:
-    files = [(file.modified_at_ms, file.key) for each in found for file in each.garbage]
-    files += [(write.begun_at_ms, f"{root_uri}/{write.name} (never finished)") for root_uri, write in unfinished]
-    for at_ms, name in files[:_FILES_SHOWN_MAX]:
+def _summary(run: _Run) -> Iterator[str]:
+    unfinished = [(write.begun_at_ms, f"{root}/{write.name} (never finished)") for root, write in run.unfinished]
+    for at_ms, name in (*run.first_files, *unfinished)[:_FILES_SHOWN_MAX]:
         yield f"{time_text(at_ms)}  {name}"
-    if len(files) > _FILES_SHOWN_MAX:
-        yield f"... and {len(files) - _FILES_SHOWN_MAX:,} more: --output json names them all"
-    unknown = sum(len(each.unknown) for each in found)
-    if unknown:
-        yield f"{counted(unknown, 'file')} with names that Lithify does not give: left alone."
-    if retired:
-        yield _retired_line(retired, deleted=deleted)
-    if not files and (deleted or not retired):
+    files = run.found_files + len(unfinished)
+    if files > _FILES_SHOWN_MAX:
+        yield f"... and {files - _FILES_SHOWN_MAX:,} more: --output json names them all"
+    if run.unknown_files:
+        yield f"{counted(run.unknown_files, 'file')} with names that Lithify does not give: left alone."
+    if run.retired:
+        yield _retired_line(run.retired, deleted=run.deletes)
+    if not files and (run.deletes or not run.retired):
         yield "There is nothing to delete."
-    elif deleted:
-        yield f"Deleted {counted(len(files), 'file')}."
+    elif run.deletes:
+        yield f"Deleted {counted(run.deleted_files, 'file')}."
     else:
-        yield f"Nothing was deleted. To delete {counted(len(files), 'file')}, add --delete."
+        yield f"Nothing was deleted. To delete {counted(files, 'file')}, add --delete."
 
 
 def _retired_line(retired: Sequence[StreamRetired], *, deleted: bool) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -141,15 +143,27 @@ def test_gc_keeps_for_the_retention_what_was_replaced(lake: DeltaCatalog, orders
     assert after.garbage == by_grace.garbage
 
 
-def test_the_verb_gc_asks_each_table(tmp_path: Path, command: Command) -> None:
+def test_the_verb_gc_takes_its_grace_for_tables_that_set_none(tmp_path: Path, command: Command) -> None:
+    """Files of three days ago that nothing needs: one in each table."""
     lake = DeltaCatalog.open(tmp_path / "lake")
-    lake.create_table(ORDERS, properties={**KNOWING, "gc_grace_seconds": 2 * DAY}).append({}, ROWS)
-    run(lake)
-    refused = command("gc", "--lake", str(tmp_path / "lake"), "--grace-hours", "3")
-    assert refused.exit_code == 2
-    assert "10,800 seconds is below the gc_grace_seconds 172,800 of ACME.ORDERS.V1" in " ".join(refused.err.split())
-    assert command("gc", "--lake", str(tmp_path / "lake"), "--grace-hours", "3", "--nothing-runs").exit_code == 0
-    assert command("gc", "--lake", str(tmp_path / "lake")).exit_code == 0
+    three_days_ago = time.time() - 3 * DAY
+    lake.create_table(ORDERS, properties={"gc_grace_seconds": 4 * DAY}).append({}, ROWS)
+    lake.create_table("ACME.OTHER.V1").append({}, ROWS)
+    for table_id in (ORDERS, "ACME.OTHER.V1"):
+        key = f"tables/{table_id}/data/_/delta/{'a' * 32}/1.parquet"
+        lake.store.overwrite(key, b"left over")
+        os.utime(tmp_path / "lake" / key, (three_days_ago, three_days_ago))
+
+    def garbage(*options: str) -> list[tuple[str, int]]:
+        result = command("gc", "--lake", str(tmp_path / "lake"), "--output", "json", *options)
+        assert result.exit_code == 0
+        return [(each["stream"].split()[0], each["garbage_files"]) for each in json.loads(result.out)["streams"]]
+
+    assert garbage() == [(ORDERS, 0), ("ACME.OTHER.V1", 0)]
+    assert garbage("--grace-hours", "48") == [(ORDERS, 0), ("ACME.OTHER.V1", 1)]
+    assert garbage("--grace-hours", "120") == [(ORDERS, 0), ("ACME.OTHER.V1", 0)]
+    assert garbage("--grace-hours", "48", "--nothing-runs") == [(ORDERS, 1), ("ACME.OTHER.V1", 1)]
+    assert garbage("--grace-hours", "48", "--delete") == [(ORDERS, 0), ("ACME.OTHER.V1", 1)]
 
 
 def test_plan_and_compact_of_the_command_line_take_keys_from_the_table(tmp_path: Path, command: Command) -> None:

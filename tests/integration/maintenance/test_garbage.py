@@ -392,6 +392,77 @@ def test_without_the_right_to_list_unfinished_writes_the_rest_is_listed_with_a_n
     assert not old_file.exists()
 
 
+def test_a_table_that_cannot_be_collected_stops_no_other_and_is_named_with_the_reason(
+    lake: DeltaCatalog, old_file: Path, root: Path, command: Command
+) -> None:
+    for name in ("ACME.AAA.V1", "ACME.ZZZ.V1"):
+        lake.create_table(name).append({}, pa.table({"id": [1]}))
+        (root / "tables" / name / "streams" / "_" / "log" / f"{1:020d}.json").write_text("{damaged")
+    gc = partial(command, "gc", "--lake", lake.location.root_uri)
+    shown = gc()
+    assert shown.exit_code == 1
+    assert "To delete 1 file, add --delete" in shown.out
+    assert "ACME.AAA.V1: " in shown.err
+    answer = gc("--delete", "--output", "json")
+    assert answer.exit_code == 1
+    failed = json.loads(answer.out)["failed"]
+    assert {each["table_id"] for each in failed} == {"ACME.AAA.V1", "ACME.ZZZ.V1"}
+    assert all("log/00000000000000000001.json" in each["reason"] for each in failed)
+    assert not old_file.exists()
+    assert gc(ORDERS).exit_code == 0
+    assert gc("ACME.ZZZ.V1", ORDERS).exit_code == 1
+
+
+def test_a_table_whose_definition_is_lost_is_named_and_its_files_and_unfinished_writes_stay(
+    lake: DeltaCatalog, old_file: Path, root: Path, command: Command
+) -> None:
+    """Nothing says then for how long they are to be kept."""
+    shutil.rmtree(root / "tables" / ORDERS / "log")
+    unfinished = root / WRITING_FOLDER / "1-2-3"
+    unfinished.write_bytes(b"half")
+    os.utime(unfinished, (1, 1))
+    result = command("gc", "--lake", lake.location.root_uri, "--delete")
+    assert result.exit_code == 1
+    assert f"there is no definition of {ORDERS}" in " ".join(result.err.split())
+    assert old_file.exists()
+    assert unfinished.exists()
+
+
+def test_a_table_whose_deltas_may_not_be_retired_is_collected_all_the_same(
+    lake: DeltaCatalog, old_file: Path, clock: ManualClock, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a role that may delete files of a lake and write none."""
+
+    def refuse(_: LocalStore, key: str, body: bytes) -> bool:
+        raise Denied(f"s3://lake/{key} cannot be created: no right (AccessDenied)")
+
+    clock.set_ms(1)  # the command has the machine's clock: years have passed since
+    old = lake.create_table("ACME.OLD.V1")
+    old.append({}, pa.table({"id": [1]}))
+    compact("ACME.OLD.V1", {"id"}, delta_catalog_client=lake, hash_bucket_count=1, engine=UnrulyEngine())
+    monkeypatch.setattr(LocalStore, "put_if_absent", refuse)
+    result = command("gc", "--lake", lake.location.root_uri, "--delete", "--output", "json")
+    assert result.exit_code == 1
+    assert [each["table_id"] for each in json.loads(result.out)["failed"]] == ["ACME.OLD.V1"]
+    assert "AccessDenied" in result.err
+    assert not old_file.exists()
+
+
+def test_files_that_may_not_be_deleted_are_counted_and_named(
+    lake: DeltaCatalog, old_file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: LocalStore, key: str) -> None:
+        raise Denied(f"{key} cannot be deleted: no right (AccessDenied)")
+
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    result = command("gc", "--lake", lake.location.root_uri, "--delete")
+    assert result.exit_code == 1
+    assert "Deleted 0 files." in result.out
+    assert "1 of 1 file of ACME.ORDERS.V1 (unpartitioned) could not be deleted" in " ".join(result.err.split())
+    answer = json.loads(command("gc", "--lake", lake.location.root_uri, "--delete", "--output", "json").out)
+    assert [len(each["not_deleted"]) for each in answer["streams"]] == [1]
+
+
 def test_every_verb_takes_the_lake_from_the_environment(
     lake: DeltaCatalog, orders: Table, capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
