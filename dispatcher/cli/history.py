@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from compactor.model.errors import Invalid
+from compactor.model.errors import Invalid, LithifyError
+from compactor.model.exit_codes import EXIT_FAILED
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
-from dispatcher.cli.output import answer_records, page_width
+from dispatcher.cli.output import answer_records, page_width, print_error
 from dispatcher.cli.table_places import open_job_runs
 from dispatcher.clients import dependencies_of
 from dispatcher.job_runs.history import EndedJobRun, RecordedDay
@@ -126,20 +127,30 @@ def clean(
     """Find plans, heartbeats and cursors of job runs that ended long ago, and with --delete, delete them.
 
     Their logs and the history stay. Days that are not closed yet are left alone. Dispatchers do the same by themselves,
-    see --keep-plans-days of `lithify dispatch`.
+    see --keep-plans-days of `lithify dispatch`. Exit code 1: some days failed, and are named with the reason.
     """
     records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
     upkeep = HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock)
     days = upkeep.days_to_clean(older_than_days)
-    found = [upkeep.clean(day) if delete else upkeep.leftovers(day) for day in days]
+    found: list[Leftovers] = []
+    failed: dict[str, str] = {}
+    for day in days:
+        try:
+            found.append(upkeep.clean(day) if delete else upkeep.leftovers(day))
+        except LithifyError as error:
+            failed[day] = str(error)
     answer_records(
         output,
-        {"deleted": delete, "days": [_figures(each) for each in found]},
+        {"deleted": delete, "days": [_figures(each) for each in found], "failed": failed},
         "days",
         _CLEAN_COLUMNS,
         none="There is nothing to delete.",
         after=[_conclusion(found, deleted=delete)] if found else [],
     )
+    for day, reason in failed.items():
+        print_error(f"{day}: {reason}")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _figures(leftovers: Leftovers) -> dict[str, object]:

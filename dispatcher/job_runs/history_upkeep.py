@@ -9,13 +9,16 @@ the same time.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Invalid, LithifyError
+from compactor.model.errors import Corrupt, Invalid, LithifyError, Unavailable
+from compactor.model.names import counted
 from compactor.storage.paths import (
     BundleObject,
     JobRunFolder,
@@ -79,20 +82,23 @@ class HistoryUpkeep:
         while not stops.is_set():
             try:
                 self.round(stops)
-            except LithifyError as error:
-                _log.warning("history_not_kept_up", reason=str(error))
             except Exception as error:  # noqa: BLE001  (job runs do not depend on it)
                 _log.error("history_not_kept_up", exc_info=error)
             stops.wait(self._settings.history_seconds)
 
     def round(self, stops: threading.Event | None = None) -> None:
-        if not self._is_backfilled:
-            self._is_backfilled = self._history.is_complete or self.backfill(stops) is not None
-        self.close_days()
-        for day in self.days_to_clean(self._settings.keep_plans_days):
-            if stops is not None and stops.is_set():
-                return
-            self.clean(day)
+        """A step, or a day, that fails keeps none of the others from being done."""
+        with _reported("history_not_backfilled"):
+            if not self._is_backfilled:
+                self._is_backfilled = self._history.is_complete or self.backfill(stops) is not None
+        with _reported("days_not_closed"):
+            self.close_days()
+        with _reported("days_not_cleaned"):
+            for day in self.days_to_clean(self._settings.keep_plans_days):
+                if stops is not None and stops.is_set():
+                    return
+                with _reported("day_not_cleaned", day=day):
+                    self.clean(day)
 
     # -- backfill
 
@@ -139,10 +145,8 @@ class HistoryUpkeep:
         closed = frozenset(self._history.closed_days())
         due = [day for day in self._history.days() if day < last and day not in closed]
         for day in due:
-            try:
+            with _reported("day_not_closed", day=day):
                 self._history.close(day)
-            except Corrupt as error:  # an error of one day must not keep the others open
-                _log.error("day_not_closed", day=day, reason=str(error))
         return due
 
     # -- clean
@@ -163,10 +167,13 @@ class HistoryUpkeep:
         return Leftovers(day, keys, tuple(each for each in job_run_ids if each in kept))
 
     def clean(self, day: str) -> Leftovers:
-        """Deletes the day's leftovers; returns them."""
+        """Deletes the day's leftovers; returns them. Raises `Unavailable` if some could not be deleted."""
         leftovers = self.leftovers(day)
-        with ThreadPoolExecutor(READERS, thread_name_prefix="history") as readers:
-            list(readers.map(self._records.store.delete, leftovers.keys))
+        failed = self._records.store.delete_many(leftovers.keys)
+        if failed:  # the day is cleaned again later
+            raise Unavailable(
+                f"{len(failed)} of {counted(len(leftovers.keys), 'object')}: {next(iter(failed.values()))}"
+            )
         self._history.mark_cleaned(day, leftovers.kept)
         _log.info("day_cleaned", day=day, objects=len(leftovers.keys), kept=len(leftovers.kept))
         return leftovers
@@ -175,6 +182,17 @@ class HistoryUpkeep:
         folders = (f"{JobRunFolder(job_run_id).key}/", shard_folders(job_run_id))
         keys = (entry.key for folder in folders for entry in self._records.store.list(folder))
         return [key for key in keys if _is_leftover(key)]
+
+
+@contextmanager
+def _reported(event: str, day: str | None = None) -> Iterator[None]:
+    """Logs an error of a step, which the next round repeats."""
+    try:
+        yield
+    except Corrupt as error:
+        _log.error(event, day=day, reason=str(error))
+    except LithifyError as error:
+        _log.warning(event, day=day, reason=str(error))
 
 
 def _is_leftover(key: str) -> bool:

@@ -391,6 +391,31 @@ def test_a_round_backfills_closes_and_cleans(desk: Desk, store: FaultyStore) -> 
     assert desk.records.history.cleaned_days() == [TODAY]
 
 
+def test_a_backfill_that_fails_keeps_no_day_from_being_closed_and_cleaned(desk: Desk, store: FaultyStore) -> None:
+    run_once(desk)
+    desk.clock.sleep(3 * 86_400.0)
+    store.fail("put_if_absent", BackfilledHistory().key, times=None)
+    upkeep(desk, keep_plans_days=1.0).round()
+    assert desk.records.history.closed_days() == [TODAY]
+    assert leftovers(store) == []
+
+
+def test_a_day_that_cannot_be_cleaned_keeps_no_other_from_it_and_is_tried_again(desk: Desk, store: FaultyStore) -> None:
+    run_once(desk)
+    desk.clock.sleep(86_400.0)
+    run_once(desk, "second")
+    desk.clock.sleep(3 * 86_400.0)
+    kept_up = upkeep(desk, keep_plans_days=1.0)
+    store.fail("delete", "job_runs/run/", times=None)
+    kept_up.round()
+    assert (leftovers(store) != [], leftovers(store, "second")) == (True, [])
+    assert kept_up.days_to_clean(1.0) == [TODAY]
+    store.heal()
+    kept_up.round()
+    assert leftovers(store) == []
+    assert kept_up.days_to_clean(1.0) == []
+
+
 def test_a_round_without_anything_to_do_takes_four_requests(desk: Desk, store: FaultyStore) -> None:
     run_once(desk)
     desk.clock.sleep(3 * 86_400.0)
