@@ -1,0 +1,101 @@
+"""What garbage collection asks of an object store, where each request takes a round trip."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from compactor.maintenance.garbage import delete_garbage, find_garbage
+from compactor.storage.location import StoreLocation
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+from tests.many_files import StreamShape, write_streams
+
+TABLE = "ACME.MANY.V1"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def remote(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock, StoreLocation("s3://lake/x"))
+
+
+def requests_of_a_look(shape: StreamShape, streams: int = 1) -> FaultyStore:
+    clock = ManualClock()
+    store = FaultyStore(remote(clock))
+    write_streams(store, TABLE, streams, shape, clock)
+    store.requests.clear()
+    found = list(find_garbage(store, TABLE, clock))
+    assert [len(each.garbage) for each in found] == [shape.garbage] * streams
+    return store
+
+
+def entries_read(store: FaultyStore) -> int:
+    return sum(verb == "read" and "/log/0" in key and key.endswith(".json") for verb, key in store.requests)
+
+
+def test_a_stream_without_garbage_costs_the_same_however_many_entries_it_has() -> None:
+    few, many = (requests_of_a_look(StreamShape(old=5, garbage=0, recent=count)) for count in (70, 262))
+    assert len(many.requests) <= len(few.requests) + 10 <= 40
+
+
+def test_where_a_file_may_be_garbage_each_entry_since_the_retention_is_read_once() -> None:
+    few, many = (requests_of_a_look(StreamShape(old=5, garbage=3, recent=count)) for count in (64, 256))
+    assert 256 <= entries_read(many) <= 256 + 20
+    assert len(many.requests) - len(few.requests) <= 256 - 64 + 20
+
+
+def test_files_are_listed_once_however_many_there_are() -> None:
+    few, many = (requests_of_a_look(StreamShape(old=count, garbage=2, recent=1)) for count in (5, 900))
+    assert len(few.requests) == len(many.requests)
+
+
+class Meeting(FaultyStore):
+    """Reads of certain keys wait until two of them are on their way at the same time; `met` says whether they were."""
+
+    keys: tuple[str, ...] = ()
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.met = threading.Event()
+        self._here = threading.Semaphore(1)
+
+    def read(self, key: str) -> bytes | None:
+        if key.endswith(self.keys):
+            if not self._here.acquire(blocking=False):
+                self.met.set()
+            elif not self.met.wait(timeout=10):
+                self._here.release()
+        return super().read(key)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(("/_last_checkpoint",), id="streams"),
+        pytest.param(tuple(f"{number:020d}.json" for number in (3, 4, 6, 7, 8, 9)), id="entries"),
+    ],
+)
+def test_streams_and_their_entries_are_read_side_by_side(clock: ManualClock, keys: tuple[str, ...]) -> None:
+    """The checkpoint and the search for the time read none of these entries."""
+    store = Meeting(remote(clock))
+    write_streams(store, TABLE, 2 if "_last" in keys[0] else 1, StreamShape(old=1, garbage=1, recent=40), clock)
+    store.keys = keys
+    assert {len(each.garbage) for each in find_garbage(store, TABLE, clock)} == {1}
+    assert store.met.is_set()
+
+
+def test_a_thousand_files_are_deleted_in_a_request(clock: ManualClock) -> None:
+    store = FaultyStore(remote(clock))
+    write_streams(store, TABLE, 1, StreamShape(old=1, garbage=1_001, recent=1), clock)
+    (garbage,) = find_garbage(store, TABLE, clock)
+    store.requests.clear()
+    assert delete_garbage(store, garbage) == {}
+    assert [verb for verb, _ in store.requests] == ["delete_many"] * 2
+    (after,) = find_garbage(store, TABLE, clock)
+    assert (after.garbage, after.kept_files) == ((), garbage.kept_files)
