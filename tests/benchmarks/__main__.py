@@ -17,6 +17,7 @@ from tests.benchmarks.bounded import measure_bounded
 from tests.benchmarks.contests import DELTAS, EVERYBODY, Arena, Entry
 from tests.benchmarks.data import NARROW, WIDE
 from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
+from tests.benchmarks.garbage import measure_garbage
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.object_store import measure_object_store
@@ -44,6 +45,7 @@ SECTIONS = (
     "object-store",
     "bandwidth",
     "years",
+    "garbage",
     "publishing",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -78,6 +80,7 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "object-store": _section(measure_object_store, report.object_store_section, goals.goals_of_object_store),
     "bandwidth": _section(measure_bandwidth, report.bandwidth_section, goals.goals_of_bandwidth),
     "years": _section(measure_years, report.years_section, goals.goals_of_years),
+    "garbage": _section(measure_garbage, report.garbage_section, goals.goals_of_garbage),
 }
 
 

@@ -11,6 +11,8 @@ from tests.benchmarks.bandwidth import Bandwidth
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, FLOOR, LANCE, OURS, SPARK
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
+from tests.benchmarks.garbage import STREAMS as GARBAGE_STREAMS
+from tests.benchmarks.garbage import Collection
 from tests.benchmarks.object_store import (
     CHANGES,
     DELAYS_MS,
@@ -47,6 +49,7 @@ SESSION_REQUESTS, IN_SEQUENCE = 30.0, 12.0
 PLAN_SECONDS, WIDE_SECONDS, WIDE_REQUESTS = 2.0, 60.0, 200.0
 LOAD_SECONDS, LOAD_MB, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50.0, 1.2, 5.0
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
+GARBAGE_SECONDS, GARBAGE_GROWTH_MB = 120.0, 20.0
 PUBLISH_MS, PUBLISH_P95_MS, OF_UNPUBLISHED, BITMAP_MS = 50.0, 100.0, 1.03, 20.0
 PUBLISH_REQUESTS = {OpenFormat.DELTA: 6.0, OpenFormat.ICEBERG: 10.0}
 
@@ -223,6 +226,18 @@ def goals_of_years(found: Years) -> list[Goal]:
     times = found.writers.together / found.writers.one_by_one
     what = f"append_many / one by one, {found.writers.writers} writers"
     return [*goals, Goal(what, TIMES_ONE_BY_ONE, times, at_least=True)]
+
+
+def goals_of_garbage(found: tuple[Collection, Collection]) -> list[Goal]:
+    """Time of the full size only; memory must not follow the number of files."""
+    tenth, whole = found
+    what = f"garbage collection: memory with {whole.files:,} files over {tenth.files:,}, MB more"
+    goals = [Goal(what, GARBAGE_GROWTH_MB, (whole.grown_bytes - tenth.grown_bytes) / 1e6)]
+    if whole.streams == GARBAGE_STREAMS:
+        goals.append(
+            Goal(f"the same of {whole.files:,} files, {whole.garbage:,} to delete, s", GARBAGE_SECONDS, whole.seconds)
+        )
+    return goals
 
 
 def goals_of_publishing(found: Publishing, entries: Sequence[Entry]) -> list[Goal]:

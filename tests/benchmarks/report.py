@@ -13,6 +13,7 @@ from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, LANCE, OURS
 from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry, Variant
 from tests.benchmarks.fit import Fit
+from tests.benchmarks.garbage import Collection
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.object_store import (
     COMPACTED_FILES,
@@ -55,6 +56,7 @@ _QUESTIONS = (
     ("How many small partitions or instructions, on a folder and on S3?", "Many small partition streams"),
     ("Does it stay as fast when the table grows?", "A growing table"),
     ("Does it stay as fast after years of appends?", "A log for years"),
+    ("How long does garbage collection take?", "Garbage collection"),
     ("How much memory and disk does it need?", "Little memory, little disk"),
     ("What does publishing for other engines cost?", "Publishing"),
     ("How long until a session has begun?", "Start-up"),
@@ -374,6 +376,24 @@ def years_section(found: Years) -> Section:
         ),
     ]
     return "A log for years", text + markdown_table(["what", "measured"], rows)
+
+
+def garbage_section(found: tuple[Collection, Collection]) -> Section:
+    """What `lithify gc --delete` takes, by the number of files."""
+    text = "A store in memory that counts: requests follow from the input, seconds are the processor's.\n\n"
+    columns = ["streams", "files", "garbage", "s", "MB of memory", "requests, with 1,000 deletes in each"]
+    rows = [
+        (
+            f"{each.streams:,}",
+            f"{each.files:,}",
+            f"{each.garbage:,}",
+            f"{each.seconds:.1f}",
+            f"{each.grown_bytes / 1e6:.0f}",
+            ", ".join(f"{count:,} {name}" for name, count in each.requests.items()),
+        )
+        for each in found
+    ]
+    return "Garbage collection", text + markdown_table(columns, rows)
 
 
 def publishing_section(found: Publishing, entries: Sequence[Entry]) -> Section:

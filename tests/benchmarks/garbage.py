@@ -1,0 +1,87 @@
+"""What a collection of garbage takes: of a tenth of the files, and of all, in a store in memory that counts requests.
+
+The store answers at once, so the seconds are the processor's. Memory is what the process grows by while the garbage is
+searched for; the store's own objects are there before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_garbage
+from compactor.maintenance.retirement import retention_of, retire_table
+from compactor.storage.location import StoreLocation
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+from tests.many_files import StreamShape, write_streams
+
+STREAMS = 1_000
+SHAPE = StreamShape(old=860, garbage=100, recent=40)
+
+_TABLE = "BENCH.GARBAGE.V1"
+_GRACE_SECONDS = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Collection:
+    """
+    grown_bytes  of the process's memory, by its peak while garbage is searched for and nothing is deleted
+    seconds      of a run that retires, searches and deletes
+    requests     of that run, by operation
+    """
+
+    streams: int
+    files: int
+    garbage: int
+    seconds: float
+    grown_bytes: int
+    requests: dict[str, int]
+
+
+def measure_garbage(_: Path, scale: float) -> tuple[Collection, Collection]:
+    """Of a tenth of the streams, and of all."""
+    streams = max(round(STREAMS * scale), 10)
+    return _collect(streams // 10), _collect(streams)
+
+
+def _collect(streams: int) -> Collection:
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock, StoreLocation("s3://bucket/lake")))
+    write_streams(store, _TABLE, streams, SHAPE, clock)
+    grown_bytes = _grown_bytes(store, clock)
+    store.requests.clear()
+    began = time.perf_counter()
+    deleted = 0
+    list(retire_table(store, _TABLE, retention_of(None, _GRACE_SECONDS), clock, write=True))
+    for garbage in find_garbage(store, _TABLE, clock, _GRACE_SECONDS):
+        if delete_garbage(store, garbage):
+            raise RuntimeError(f"files of {garbage.stream} were not deleted")
+        deleted += len(garbage.garbage)
+    seconds = time.perf_counter() - began
+    requests = dict(sorted(Counter(verb for verb, _ in store.requests).items()))
+    if deleted != streams * SHAPE.garbage or any(_garbage_left(store, clock)):
+        raise RuntimeError(f"{deleted} files were deleted, of {streams * SHAPE.garbage}, or not all")
+    return Collection(streams, streams * SHAPE.files, deleted, seconds, grown_bytes, requests)
+
+
+def _grown_bytes(store: FaultyStore, clock: ManualClock) -> int:
+    next(find_garbage(store, _TABLE, clock))  # what is loaded once
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _status_bytes("VmRSS")
+    for _ in find_garbage(store, _TABLE, clock):
+        pass
+    return _status_bytes("VmHWM") - before
+
+
+def _garbage_left(store: FaultyStore, clock: ManualClock) -> Iterator[StreamGarbage]:
+    return (found for found in find_garbage(store, _TABLE, clock) if found.garbage)
+
+
+def _status_bytes(name: str) -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
