@@ -275,15 +275,15 @@ class DurableLog(Generic[StateT, ActionT]):
     def check_whole(self, log_state: LogState[StateT]) -> None:
         """Raises `Corrupt` if this fold of the log lacks something that was written: if entry 1 is missing, or if
         entries come after the missing one at which it ends. Takes two requests."""
-        if log_state.entry_number:
-            self.entry(1)
+        if log_state.entry_number and self._store.read(self._entry_key(1)) is None:
+            raise self._lacks(1)
         after = self._entry_key(log_state.entry_number) if log_state.entry_number else None
         listed = next(iter(self._store.list(f"{self.folder}/", after)), None)
         next_number = log_state.entry_number + 1
         if listed is None or listed.key == self._entry_key(next_number):  # the next one was written meanwhile
             return
         if not log_state.entry_number or self._numbers([listed]):
-            raise Corrupt(f"entry {next_number} of log {self.folder} is missing, though {listed.key} exists")
+            raise self._lacks(next_number)
 
     def entry_number_at(self, at_ms: int) -> int:
         """The last entry written at or before a time (ms since the epoch); 0 if the log began later."""
@@ -298,8 +298,11 @@ class DurableLog(Generic[StateT, ActionT]):
         """One entry that must exist (`Corrupt` if it does not)."""
         entry = self._read(number)
         if entry is None:
-            raise Corrupt(f"entry {number} of log {self.folder} is missing, though later ones exist")
+            raise self._lacks(number)
         return entry
+
+    def _lacks(self, number: int) -> Corrupt:
+        return Corrupt(f"entry {number} of log {self.folder} is missing, though later ones exist")
 
     def append(
         self, decide: Callable[[LogState[StateT]], Sequence[ActionT]], before: LogState[StateT] | None = None

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from compactor.catalog.dropping import drop_table, find_table_objects
-from compactor.lake import Table
+from compactor.lake import DeltaCatalog, Table
+from compactor.maintenance.garbage import find_garbage
+from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
@@ -39,6 +41,7 @@ TABLE_COLUMNS = (
     Column("pending_rows", show=count_text),
     Column("pending_seconds", "pending for", age_text),
 )
+_GARBAGE_COLUMNS = (Column("garbage_files", show=count_text), Column("garbage_bytes", show=count_text))
 _SCHEMA_COLUMNS = (Column("column"), Column("type"), Column("nullable"), Column("declared"))
 _FILE_COLUMNS = (
     PARTITION,
@@ -62,6 +65,12 @@ class FilesOutput(StrEnum):
 def list_tables(
     context: typer.Context,
     lake: LakeOption,
+    garbage: Annotated[
+        bool,
+        typer.Option(
+            "--garbage", help="Add what lithify gc --delete could free now. Lists every file of the lake, as gc does."
+        ),
+    ] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -69,9 +78,26 @@ def list_tables(
     """Show all tables of a lake with their sizes: live rows, bytes of compacted files, rows not compacted yet, and for
     how long the oldest of them have been waiting."""
     catalog = open_lake(lake, s3_endpoint_url, region)
-    now_ms = dependencies_of(context).clock.now_ms()
-    listed = [table_figures(catalog.table(table_id), now_ms).model_dump() for table_id in catalog.tables()]
-    answer_records(output, {"tables": listed}, "tables", TABLE_COLUMNS, none="There is no table here yet.")
+    clock = dependencies_of(context).clock
+    tables = [catalog.table(table_id) for table_id in catalog.tables()]
+    listed = [
+        {
+            **table_figures(table, clock.now_ms()).model_dump(),
+            **(_garbage_figures(catalog, table, clock) if garbage else {}),
+        }
+        for table in tables
+    ]
+    columns = (*TABLE_COLUMNS, *(_GARBAGE_COLUMNS if garbage else ()))
+    answer_records(output, {"tables": listed}, "tables", columns, none="There is no table here yet.")
+
+
+def _garbage_figures(catalog: DeltaCatalog, table: Table, clock: Clock) -> dict[str, int]:
+    grace_seconds, kept_seconds = table.properties.grace_seconds, table.properties.retention_seconds
+    files = size_bytes = 0
+    for found in find_garbage(catalog.store, table.table_id, clock, grace_seconds, kept_seconds):
+        files += len(found.garbage)
+        size_bytes += found.garbage_bytes
+    return {"garbage_files": files, "garbage_bytes": size_bytes}
 
 
 class TableFigures(Document):

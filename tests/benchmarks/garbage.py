@@ -1,7 +1,7 @@
 """What a collection of garbage takes: of a tenth of the files, and of all, in a store in memory that counts requests.
 
-The store answers at once, so the seconds are the processor's. Memory is what the process grows by while the garbage is
-searched for; the store's own objects are there before.
+The store answers at once: the seconds are the processor's, of all threads. Memory is what the process grows by while
+the garbage is searched for; the store's own objects are there before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GRACE_SECONDS = 7 * 24 * 3600.0
 class Collection:
     """
     grown_bytes  of the process's memory, by its peak while garbage is searched for and nothing is deleted
-    seconds      of a run that retires, searches and deletes
+    seconds      of the processor, for a run that retires, searches and deletes
     requests     of that run, by operation
     """
 
@@ -55,14 +55,14 @@ def _collect(streams: int) -> Collection:
     write_streams(store, _TABLE, streams, SHAPE, clock)
     grown_bytes = _grown_bytes(store, clock)
     store.requests.clear()
-    began = time.perf_counter()
+    began = time.process_time()
     deleted = 0
     list(retire_table(store, _TABLE, retention_of(None, _GRACE_SECONDS), clock, write=True))
     for garbage in find_garbage(store, _TABLE, clock, _GRACE_SECONDS):
         if delete_garbage(store, garbage):
             raise RuntimeError(f"files of {garbage.stream} were not deleted")
         deleted += len(garbage.garbage)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     requests = dict(sorted(Counter(verb for verb, _ in store.requests).items()))
     if deleted != streams * SHAPE.garbage or any(_garbage_left(store, clock)):
         raise RuntimeError(f"{deleted} files were deleted, of {streams * SHAPE.garbage}, or not all")

@@ -463,6 +463,20 @@ def test_files_that_may_not_be_deleted_are_counted_and_named(
     assert [len(each["not_deleted"]) for each in answer["streams"]] == [1]
 
 
+def test_the_list_of_tables_says_what_gc_could_free_if_it_is_asked_to(
+    lake: DeltaCatalog, old_file: Path, command: Command
+) -> None:
+    size_bytes = old_file.stat().st_size
+    tables = partial(command, "table", "list", "--lake", lake.location.root_uri, "--output", "json")
+    assert "garbage_bytes" not in json.loads(tables().out)["tables"][0]
+    (listed,) = json.loads(tables("--garbage").out)["tables"]
+    assert (listed["garbage_files"], listed["garbage_bytes"]) == (1, size_bytes)
+    assert command("gc", "--lake", lake.location.root_uri, "--delete").exit_code == 0
+    (listed,) = json.loads(tables("--garbage").out)["tables"]
+    assert (listed["garbage_files"], listed["garbage_bytes"]) == (0, 0)
+    assert "garbage bytes" in command("table", "list", "--lake", lake.location.root_uri, "--garbage").out
+
+
 def test_every_verb_takes_the_lake_from_the_environment(
     lake: DeltaCatalog, orders: Table, capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
