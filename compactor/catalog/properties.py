@@ -103,7 +103,7 @@ class TableProperties(Document):
     gc_grace_seconds: Annotated[int, Field(ge=GRACE_SECONDS_MIN)] | None = Field(
         default=None,
         description="must exceed the longest write or compaction (at least one hour): gc never deletes younger files; "
-        "not set: a week",
+        "not set: a week, or `--grace-hours` of gc",
     )
 
     publish: tuple[OpenFormat, ...] = Field(
