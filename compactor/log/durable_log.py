@@ -287,7 +287,10 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def entry_number_at(self, at_ms: int) -> int:
         """The last entry written at or before a time (ms since the epoch); 0 if the log began later."""
-        before, after = 0, self.load().entry_number + 1
+        end = self.load()
+        if end.at_ms <= at_ms:
+            return end.entry_number
+        before, after = 0, end.entry_number
         while after - before > 1:
             middle = (before + after) // 2
             written_in_time = self.entry(middle).at_ms <= at_ms
