@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Collection:
     garbage: int
     seconds: float
     grown_bytes: int
-    requests: dict[str, int]
+    requests: Mapping[str, int]
 
 
 def measure_garbage(_: Path, scale: float) -> tuple[Collection, Collection]:
@@ -64,7 +64,7 @@ def _collect(streams: int) -> Collection:
             raise RuntimeError(f"files of {garbage.stream} were not deleted")
         deleted += len(garbage.garbage)
     seconds = time.process_time() - began
-    requests = dict(sorted(Counter(verb for verb, _ in store.requests).items()))
+    requests = dict(sorted(Counter(str(verb) for verb, _ in store.requests).items()))
     if deleted != streams * SHAPE.garbage or any(_garbage_left(store, clock)):
         raise RuntimeError(f"{deleted} files were deleted, of {streams * SHAPE.garbage}, or not all")
     return Collection(streams, streams * SHAPE.files, deleted, seconds, grown_bytes, requests)
