@@ -183,30 +183,103 @@ def read_column(column_type: ColumnType, data: Bytes, chunks: Sequence[tuple[pq.
 
     Byte arrays that are neither compressed nor dictionary-encoded are not copied: the column then refers to `data`.
     """
-    is_in_place = not column_type.width and all(
-        chunk.compression == "UNCOMPRESSED" and set(chunk.encodings) <= {"PLAIN", "RLE"} for chunk, _ in chunks
-    )
-    reader = _ColumnReader(column_type, data if is_in_place else None)
+    is_in_place = can_stay_in_place(column_type, [chunk for chunk, _ in chunks])
+    reader = ColumnReader(column_type, data if is_in_place else None)
     view = data.data
     for chunk, start in chunks:
         reader.add_chunk(chunk, view[: start + chunk.total_compressed_size], start)
     return reader.column()
 
 
-def _read_header(data: memoryview, position: int) -> tuple[Struct, int]:
+def can_stay_in_place(column_type: ColumnType, chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether these chunks hold byte arrays as they are, so that values can be found without copying them."""
+    return not column_type.width and all(
+        chunk.compression == "UNCOMPRESSED" and set(chunk.encodings) <= {"PLAIN", "RLE"} for chunk in chunks
+    )
+
+
+@dataclass(frozen=True)
+class Page:
+    """The header of a page, checked.
+
+    rows        of a data page; 0 for a dictionary
+    start, end  of its body, in the bytes that the header was read from
+    plain_size  bytes of the body when it is decompressed
+    """
+
+    header: Struct
+    kind: PageType
+    rows: int
+    start: int
+    end: int
+    plain_size: int
+
+    def body(self, data: memoryview) -> memoryview:
+        """The page's bytes, compared with their checksum if the page has one."""
+        body = data[self.start : self.end]
+        if PageHeaderField.CRC in self.header and number_in(self.header, PageHeaderField.CRC) != page_checksum(body):
+            raise pa.ArrowInvalid("a page's bytes do not match the checksum in its header")
+        return body
+
+    @property
+    def data_header(self) -> Struct:
+        return struct_in(self.header, PageHeaderField.DATA_PAGE_HEADER)
+
+    @property
+    def encoding(self) -> int:
+        return number_in(self.data_header, DataPageHeaderField.ENCODING)
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """A data page that is going to be decoded.
+
+    end         of its body in the file
+    dictionary  of its column chunk, as far as there is one
+    """
+
+    page: Page
+    body: memoryview
+    end: int
+    codec: str
+    dictionary: Values | None
+
+    def check_in_place(self) -> None:
+        """Raises `UnsupportedPages` unless the page's values are byte arrays as they are."""
+        if len(self.body) != self.page.plain_size or self.page.encoding != Encoding.PLAIN:
+            raise UnsupportedPages
+
+    def dictionary_of_codes(self) -> Values:
+        """The dictionary of a page that holds codes. Raises `UnsupportedPages` if it holds anything else."""
+        if self.page.encoding not in (Encoding.PLAIN_DICTIONARY, Encoding.RLE_DICTIONARY):
+            raise UnsupportedPages
+        if self.dictionary is None:
+            raise pa.ArrowInvalid("a page of dictionary codes comes before its dictionary")
+        return self.dictionary
+
+
+def read_page(chunk: pq.ColumnChunkMetaData, rows_before: int, data: memoryview, position: int, end: int) -> Page:
+    """The page of a column chunk at data[position]. The chunk ends at `end`, and has `rows_before` before this page."""
     try:
-        return read_struct(data, position)
+        header, start = read_struct(data, position)
     except UnknownKindError as error:
         raise UnsupportedPages from error
+    kind = number_in(header, PageHeaderField.TYPE)
+    size = number_in(header, PageHeaderField.COMPRESSED_PAGE_SIZE)
+    plain_size = number_in(header, PageHeaderField.UNCOMPRESSED_PAGE_SIZE)
+    if not 0 <= size <= end - start or not 0 <= plain_size <= PAGE_SIZE_MAX:
+        raise pa.ArrowInvalid("a page reaches beyond its column chunk")
+    if kind not in PAGE_TYPES_READ:
+        raise UnsupportedPages
+    rows = 0
+    if kind == PageType.DATA_PAGE:
+        rows = number_in(struct_in(header, PageHeaderField.DATA_PAGE_HEADER), DataPageHeaderField.NUM_VALUES)
+        if not 0 <= rows <= chunk.num_values - rows_before:
+            raise pa.ArrowInvalid(f"a column chunk's pages do not have the {chunk.num_values} values of its metadata")
+    return Page(header, PageType(kind), rows, start, start + size, plain_size)
 
 
-def _verify(header: Struct, body: memoryview) -> None:
-    """Compares a page with its checksum, if it has one."""
-    if PageHeaderField.CRC in header and number_in(header, PageHeaderField.CRC) != page_checksum(body):
-        raise pa.ArrowInvalid("a page's bytes do not match the checksum in its header")
-
-
-class _ColumnReader:
+class ColumnReader:
     """Collects the pages of a column: as dictionary codes as long as all pages have them, otherwise as plain values.
 
     in_place  the file's bytes, if all pages hold byte arrays that need not be copied
@@ -222,51 +295,70 @@ class _ColumnReader:
         self._scratch: Bytes = np.empty(0, np.uint8)
 
     def add_chunk(self, chunk: pq.ColumnChunkMetaData, data: memoryview, position: int) -> None:
+        """Adds all pages of a chunk, which begins at data[position] and ends with `data`."""
         dictionary: Values | None = None
         rows = 0
         while rows < chunk.num_values:
-            header, position = _read_header(data, position)
-            page = number_in(header, PageHeaderField.TYPE)
-            size = number_in(header, PageHeaderField.COMPRESSED_PAGE_SIZE)
-            plain_size = number_in(header, PageHeaderField.UNCOMPRESSED_PAGE_SIZE)
-            if not 0 <= size <= len(data) - position or not 0 <= plain_size <= PAGE_SIZE_MAX:
-                raise pa.ArrowInvalid("a page reaches beyond its column chunk")
-            if page not in PAGE_TYPES_READ:
-                raise UnsupportedPages
-            body = data[position : position + size]
-            position += size
-            _verify(header, body)
-            if page == PageType.DICTIONARY_PAGE:
-                dictionary = self._dictionary(header, self._plain_page(chunk.compression, body, plain_size))
-                continue
-            page_header = struct_in(header, PageHeaderField.DATA_PAGE_HEADER)
-            page_rows = number_in(page_header, DataPageHeaderField.NUM_VALUES)
-            encoding = number_in(page_header, DataPageHeaderField.ENCODING)
-            if not 0 <= page_rows <= chunk.num_values - rows:
-                raise pa.ArrowInvalid(
-                    f"a column chunk's pages do not have the {chunk.num_values} values of its metadata"
-                )
-            rows += page_rows
-            if self._in_place is not None:
-                if size != plain_size or encoding != Encoding.PLAIN:
-                    raise UnsupportedPages
-                count, values = self._take_levels(page_header, np.frombuffer(body, np.uint8))
-                self._spans.find(self._in_place, position - len(values), position, count)
-            elif encoding == Encoding.PLAIN and not self._column_type.width:
-                buffer = self._plain_buffer(chunk.total_uncompressed_size)
-                count, values = self._take_levels(page_header, buffer.add_page(chunk.compression, body, plain_size))
-                buffer.find_in_last_page(len(values), count)
+            page = read_page(chunk, rows, data, position, len(data))
+            body, position = page.body(data), page.end
+            if page.kind == PageType.DICTIONARY_PAGE:
+                dictionary = self.dictionary(chunk, page, body)
             else:
-                plain = self._plain_page(chunk.compression, body, plain_size)
-                self._add_page(page_header, plain, dictionary, chunk.total_uncompressed_size)
+                rows += page.rows
+                stored = StoredPage(page, body, page.end, chunk.compression, dictionary)
+                self.add_page(stored, chunk.total_uncompressed_size)
 
-    def _dictionary(self, header: Struct, page: Bytes) -> Values:
-        page_header = struct_in(header, PageHeaderField.DICTIONARY_PAGE_HEADER)
+    def add_page(self, stored: StoredPage, size: int) -> None:
+        """Adds all rows of a data page.
+
+        size  of all plain values that will be added, by the footer: only the initial allocation
+        """
+        page, body = stored.page, stored.body
+        if self._in_place is not None:
+            stored.check_in_place()
+            count, values = self._take_levels(page, np.frombuffer(body, np.uint8))
+            self._spans.find(self._in_place, stored.end - len(values), stored.end, count)
+        elif page.encoding == Encoding.PLAIN and not self._column_type.width:
+            buffer = self._plain_buffer(size)
+            count, values = self._take_levels(page, buffer.add_page(stored.codec, body, page.plain_size))
+            buffer.find_in_last_page(len(values), count)
+        else:
+            plain = self._plain_page(stored.codec, body, page.plain_size)
+            count, values = self._take_levels(page, plain)
+            if page.encoding == Encoding.PLAIN:
+                self._plain_buffer(size).add(values, count)
+            else:
+                dictionary = stored.dictionary_of_codes()
+                self._add_codes(_read_codes(values, count, dictionary), dictionary)
+
+    def add_rows(self, stored: StoredPage, size: int, rows: Int64s) -> None:
+        """Adds some rows of a data page; they ascend from the page's first row, 0. Otherwise as `add_page`."""
+        page = stored.page
+        plain = self._plain_page(stored.codec, stored.body, page.plain_size)
+        valid, values = self._levels(page, plain)
+        count, numbers, taken = page.rows, rows, None
+        if valid is not None:
+            count, taken = int(np.count_nonzero(valid)), valid[rows]
+            numbers = (np.cumsum(valid) - 1)[rows[taken]]
+        self._valid.append((taken, len(rows)))
+        if self._in_place is not None:
+            stored.check_in_place()
+            self._spans.find(self._in_place, stored.end - len(values), stored.end, count, numbers)
+        elif page.encoding == Encoding.PLAIN:
+            self._plain_buffer(size).add_taken(_values_in(self._column_type, values, count), numbers)
+        else:
+            dictionary = stored.dictionary_of_codes()
+            self._add_codes(_read_codes(values, count, dictionary)[numbers], dictionary)
+
+    def dictionary(self, chunk: pq.ColumnChunkMetaData, page: Page, body: memoryview) -> Values:
+        """The values of a dictionary page."""
+        plain = self._plain_page(chunk.compression, body, page.plain_size)
+        page_header = struct_in(page.header, PageHeaderField.DICTIONARY_PAGE_HEADER)
         encoding = number_in(page_header, DictionaryPageHeaderField.ENCODING)
         if encoding not in (Encoding.PLAIN, Encoding.PLAIN_DICTIONARY):
             raise UnsupportedPages
-        buffer = _ValueBuffer(self._column_type, len(page))
-        buffer.add(page, number_in(page_header, DictionaryPageHeaderField.NUM_VALUES))
+        buffer = _ValueBuffer(self._column_type, len(plain))
+        buffer.add(plain, number_in(page_header, DictionaryPageHeaderField.NUM_VALUES))
         return buffer.values()
 
     def column(self) -> Column:
@@ -280,33 +372,25 @@ class _ColumnReader:
             return Column(self._column_type, Values(self._in_place, 0, self._spans.spans()), None, valid)
         return Column(self._column_type, (self._plain or _ValueBuffer(self._column_type, 0)).values(), None, valid)
 
-    def _take_levels(self, header: Struct, page: Bytes) -> tuple[int, Bytes]:
+    def _take_levels(self, page: Page, plain: Bytes) -> tuple[int, Bytes]:
         """Reads which rows of a page are not null; returns their number, and the page's values."""
-        rows = number_in(header, DataPageHeaderField.NUM_VALUES)
-        valid = None
-        if self._column_type.optional:
-            if number_in(header, DataPageHeaderField.DEFINITION_LEVEL_ENCODING) != Encoding.RLE:
-                raise UnsupportedPages
-            valid, page = _read_levels(page, rows)
-        self._valid.append((valid, rows))
-        return rows if valid is None else int(np.count_nonzero(valid)), page
+        valid, values = self._levels(page, plain)
+        self._valid.append((valid, page.rows))
+        return page.rows if valid is None else int(np.count_nonzero(valid)), values
 
-    def _add_page(self, header: Struct, page: Bytes, dictionary: Values | None, size: int) -> None:
-        """Adds the values of a page: copied, or decoded from dictionary codes."""
-        encoding = number_in(header, DataPageHeaderField.ENCODING)
-        count, values = self._take_levels(header, page)
-        if encoding == Encoding.PLAIN:
-            self._plain_buffer(size).add(values, count)
-        elif encoding in (Encoding.PLAIN_DICTIONARY, Encoding.RLE_DICTIONARY):
-            if dictionary is None:
-                raise pa.ArrowInvalid("a page of dictionary codes comes before its dictionary")
-            codes = _read_codes(values, count, dictionary)
-            if self._plain is None:
-                self._coded.append((codes, dictionary))
-            else:
-                self._plain.add_coded(codes, dictionary)
-        else:
+    def _levels(self, page: Page, plain: Bytes) -> tuple[npt.NDArray[np.bool_] | None, Bytes]:
+        """Which rows of a page are not null (None: all are not), and the page's values."""
+        if not self._column_type.optional:
+            return None, plain
+        if number_in(page.data_header, DataPageHeaderField.DEFINITION_LEVEL_ENCODING) != Encoding.RLE:
             raise UnsupportedPages
+        return _read_levels(plain, page.rows)
+
+    def _add_codes(self, codes: Codes, dictionary: Values) -> None:
+        if self._plain is None:
+            self._coded.append((codes, dictionary))
+        else:
+            self._plain.add_taken(dictionary, codes.astype(np.int64))
 
     def _plain_page(self, codec: str, body: memoryview, size: int) -> Bytes:
         """The decompressed page, valid until the next call."""
@@ -322,7 +406,7 @@ class _ColumnReader:
         if self._plain is None:
             self._plain = _ValueBuffer(self._column_type, min(max(size, 0), PAGE_SIZE_MAX))
             for codes, dictionary in self._coded:
-                self._plain.add_coded(codes, dictionary)
+                self._plain.add_taken(dictionary, codes.astype(np.int64))
             self._coded.clear()
         return self._plain
 
@@ -334,16 +418,17 @@ class _Spans:
         self._starts: list[Int64s] = [np.empty(0, np.int64)]
         self._ends: list[Int64s] = [np.empty(0, np.int64)]
 
-    def find(self, data: Bytes, start: int, end: int, count: int) -> int:
-        """Finds the first `count` values in data[start:end]; returns the end of the last one."""
+    def find(self, data: Bytes, start: int, end: int, count: int, wanted: Int64s | None = None) -> int:
+        """Finds the first `count` values in data[start:end], of which it keeps the `wanted` ones, or all; returns the
+        end of the last one."""
         if not 0 <= count * LENGTH_BYTES <= end - start:
             raise pa.ArrowInvalid("a page of values ends early")
         bounds = np.empty(count + 1, np.int64)
         bounds[0] = start
         if not find_byte_arrays(data[:end], bounds):
             raise pa.ArrowInvalid("a page of values ends early")
-        self._starts.append(bounds[:-1])
-        self._ends.append(bounds[1:])
+        self._starts.append(bounds[:-1] if wanted is None else bounds[wanted])
+        self._ends.append(bounds[1:] if wanted is None else bounds[wanted + 1])
         return int(bounds[-1])
 
     def spans(self) -> tuple[Int64s, Int64s]:
@@ -385,12 +470,11 @@ class _ValueBuffer:
         """Adds the first `count` values in the last `size` bytes of the last page; levels may precede them."""
         self._used = self._spans.find(self._data, self._used - size, self._used, count)
 
-    def add_coded(self, codes: Codes, dictionary: Values) -> None:
-        """Adds values of a dictionary by their codes."""
-        value_numbers = codes.astype(np.int64)
+    def add_taken(self, values: Values, value_numbers: Int64s) -> None:
+        """Adds some of these values: of a dictionary by their codes, or of a page."""
         count = len(value_numbers)
-        start = self._room(int(dictionary.sizes(value_numbers).sum()))
-        dictionary.put(value_numbers, self._data, start)
+        start = self._room(int(values.sizes(value_numbers).sum()))
+        values.put(value_numbers, self._data, start)
         if not self._column_type.width:
             self._spans.find(self._data, start, self._used, count)
 
@@ -443,6 +527,17 @@ def levels_without_nulls(rows: int) -> bytes:
     run = bytearray()
     write_unsigned(run, rows << 1)
     return bytes((*run, 1))
+
+
+def _values_in(column_type: ColumnType, page: Bytes, count: int) -> Values:
+    """The first `count` plain values of a page, where they are."""
+    if not column_type.width:
+        spans = _Spans()
+        spans.find(page, 0, len(page), count)
+        return Values(page, 0, spans.spans())
+    buffer = _ValueBuffer(column_type, 0)
+    buffer.add(page, count)
+    return buffer.values()
 
 
 def _read_codes(body: Bytes, count: int, dictionary: Values) -> Codes:
