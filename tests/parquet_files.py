@@ -33,13 +33,19 @@ class Lake:
         pq.write_table(table.cast(stored), path, **{"compression": "snappy", **options})
         return file
 
-    def take(self, file: TabularFile, rows: Rows, schema: pa.Schema, groups: int = 1) -> list[RowGroup] | None:
-        """The rows in so many row groups; None where Arrow has to read the file."""
+    def take(
+        self, file: TabularFile, rows: Rows, schema: pa.Schema, groups: int = 1, *, by_page: bool = False
+    ) -> list[RowGroup] | None:
+        """The rows in so many row groups; None where Arrow has to read the file. `by_page`: as of one that is too large
+        to decode."""
         with open_rows(self.location, file, [schema]) as source:
             if source is None:
                 return None
             pieces = np.array_split(rows, groups)
-            taken = [source.take(piece, keep_decoded=piece is not pieces[-1]) for piece in pieces]
+            if by_page:
+                taken = [source.take_some(piece) for piece in pieces]
+            else:
+                taken = [source.take(piece, keep_decoded=piece is not pieces[-1]) for piece in pieces]
         return None if None in taken else [group for group in taken if group is not None]
 
     def gather(self, schema: pa.Schema, *pieces: RowGroup | pa.Table) -> tuple[TabularFile, FileMeasure]:

@@ -173,24 +173,19 @@ def _row_groups(
 def _read_row_groups(
     step: WriteStep, source: SourceFile, rows: ParquetRows, groups: Sequence[npt.NDArray[np.int64]]
 ) -> Iterator[RowGroup | None]:
-    """Reads the row groups; None if the file cannot be copied without decoding. A file that is too large for the memory
-    is read several times, for as many row groups as fit, a column at a time.
+    """Reads the row groups; None if the file cannot be copied without decoding. Of a file that does not fit the memory,
+    each is read page by page.
     """
-    room = _decoded_bytes_max(step)
-    if rows.row_count * rows.bytes_per_row <= room:
+    if rows.decoded_bytes <= _decoded_bytes_max(step):
         for number, group in enumerate(groups, 1):
             with _reading(source):
                 row_group = rows.take(group, keep_decoded=number < len(groups))
             yield row_group
         return
-    at_once = max(room // 2 // _piece_bytes(step), 1)
-    for first in range(0, len(groups), at_once):
+    for group in groups:
         with _reading(source):
-            found = rows.take_groups(groups[first : first + at_once])
-        if found is None:
-            yield None
-            return
-        yield from found
+            row_group = rows.take_some(group)
+        yield row_group
 
 
 def _is_large(step: WriteStep, source: SourceFile, rows: int) -> bool:

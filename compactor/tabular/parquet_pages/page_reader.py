@@ -122,6 +122,22 @@ def chunk_span(chunk: pq.ColumnChunkMetaData, file_bytes: int) -> tuple[int, int
     return min(offsets), chunk.total_compressed_size
 
 
+_SPAN_BYTES, _CODE_BYTES = 16, 4
+"""Of a byte array, its start and end; of a value with a dictionary, its code."""
+
+
+def decoded_bytes(column_type: ColumnType, chunk: pq.ColumnChunkMetaData) -> int:
+    """Memory of a decoded column chunk, by its metadata."""
+    size = max(chunk.total_uncompressed_size, 0)
+    if chunk.has_dictionary_page:
+        size += _CODE_BYTES * chunk.num_values
+    elif not column_type.width:
+        size += _SPAN_BYTES * chunk.num_values
+    elif column_type.physical == "BOOLEAN":
+        size += chunk.num_values
+    return size + (chunk.num_values if column_type.optional else 0)
+
+
 # ---------------------------------------------------------------------------------------------------------- values
 
 
@@ -214,9 +230,8 @@ class Page:
     end: int
     plain_size: int
 
-    def body(self, data: memoryview) -> memoryview:
+    def checked(self, body: memoryview) -> memoryview:
         """The page's bytes, compared with their checksum if the page has one."""
-        body = data[self.start : self.end]
         if PageHeaderField.CRC in self.header and number_in(self.header, PageHeaderField.CRC) != page_checksum(body):
             raise pa.ArrowInvalid("a page's bytes do not match the checksum in its header")
         return body
@@ -300,7 +315,7 @@ class ColumnReader:
         rows = 0
         while rows < chunk.num_values:
             page = read_page(chunk, rows, data, position, len(data))
-            body, position = page.body(data), page.end
+            body, position = page.checked(data[page.start : page.end]), page.end
             if page.kind == PageType.DICTIONARY_PAGE:
                 dictionary = self.dictionary(chunk, page, body)
             else:

@@ -30,6 +30,7 @@ from compactor.storage.ranges import Span
 from compactor.tabular.filesystems import reading
 from compactor.tabular.formats import Source, TabularFile
 from compactor.tabular.parquet_pages.arrow_files import arrow_schema_of, open_parquet, parquet_writer
+from compactor.tabular.parquet_pages.chosen_rows import ChunkPages, RemoteWindow, read_rows
 from compactor.tabular.parquet_pages.page_format import (
     MAGIC,
     ColumnChunkField,
@@ -42,6 +43,7 @@ from compactor.tabular.parquet_pages.page_reader import (
     ColumnType,
     UnsupportedPages,
     chunk_span,
+    decoded_bytes,
     is_supported,
     read_column,
 )
@@ -84,6 +86,7 @@ class ParquetRows:
 
     schema         which of the given schemas the file has
     bytes_per_row  average memory of a row, as encoded in the file
+    decoded_bytes  memory of all columns decoded, as `take` keeps them
     """
 
     def __init__(
@@ -98,12 +101,21 @@ class ParquetRows:
         self.row_count = metadata.num_rows
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         self.bytes_per_row = max(1, sum(group.total_byte_size for group in groups) // max(1, self.row_count))
+        self._column_types = [ColumnType.of(metadata.schema.column(number)) for number in range(metadata.num_columns)]
+        self._chunks = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
+        self.decoded_bytes = sum(
+            decoded_bytes(column_type, chunk)
+            for column_type, chunks in zip(self._column_types, self._chunks, strict=True)
+            for chunk in chunks
+        )
         self._source = source
         self._remote = remote
         self._mapped = mapped
-        self._column_types = [ColumnType.of(metadata.schema.column(number)) for number in range(metadata.num_columns)]
-        self._chunks = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
         self._columns: list[Column] = []
+        self._group_starts = np.concatenate(([0], np.cumsum([group.num_rows for group in groups]))).astype(np.int64)
+        self._window = None if remote is None else RemoteWindow(remote)
+        self._file_bytes = len(mapped) if mapped is not None else 0 if remote is None else remote.size_bytes
+        self._pages: dict[tuple[int, int], ChunkPages] = {}
 
     def take(self, row_indices: npt.NDArray[np.int64], keep_decoded: bool = False) -> RowGroup | None:
         """These rows, in this order; None if the file has pages that only Arrow can read.
@@ -121,59 +133,84 @@ class ParquetRows:
                 return None
             return RowGroup(len(row_indices), tuple(encode_rows(each, row_indices) for each in self._columns))
 
-    def take_groups(self, groups: Sequence[npt.NDArray[np.int64]]) -> list[RowGroup] | None:
-        """Several row groups at once, of a file that is too large to keep: only one of its columns is in memory at a
-        time, beside the result. Otherwise as `take`."""
-        for row_indices in groups:
-            self._check(row_indices)
-        chunks: list[list[ColumnChunk]] = [[] for _ in groups]
+    def take_some(self, row_indices: npt.NDArray[np.int64]) -> RowGroup | None:
+        """As `take`, but in memory for these rows alone, whatever the size of the file: page by page, of the pages that
+        have some of them, one column at a time."""
+        self._check(row_indices)
+        order = np.argsort(row_indices, kind="stable")
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
         with reading(self._source.file.uri, ContentType.PARQUET):
             try:
-                for column in self._read(ahead=False):
-                    for taken, row_indices in zip(chunks, groups, strict=True):
-                        taken.append(encode_rows(column, row_indices))
+                columns = self._read_some(row_indices[order])
+                return RowGroup(len(row_indices), tuple(encode_rows(each, places) for each in columns))
             except UnsupportedPages:
                 return None
-        return [RowGroup(len(rows), tuple(taken)) for rows, taken in zip(groups, chunks, strict=True)]
 
     def _check(self, row_indices: npt.NDArray[np.int64]) -> None:
         if len(row_indices) and not 0 <= row_indices.min() <= row_indices.max() < self.row_count:
             raise Invalid(f"{self._source.file.uri} holds {self.row_count} rows, and not row {row_indices.max()}")
 
-    def _read(self, ahead: bool = True) -> Iterator[Column]:
-        """The columns, one after the other. `ahead`: all columns of a remote file are requested at once."""
-        for column_type, (data, chunks) in zip(self._column_types, self._bytes_of_columns(ahead), strict=True):
+    def _read(self) -> Iterator[Column]:
+        """The columns, one after the other."""
+        for column_type, (data, chunks) in zip(self._column_types, self._bytes_of_columns(), strict=True):
             column = read_column(column_type, data, chunks)
             if self.row_count != (len(column.valid) if column.valid is not None else _rows_of(column)):
                 raise pa.ArrowInvalid(f"column {column_type.name!r} does not have {self.row_count} rows")
             yield column
 
-    def _bytes_of_columns(self, ahead: bool) -> Iterator[tuple[npt.NDArray[np.uint8], list[PlacedChunk]]]:
+    def _bytes_of_columns(self) -> Iterator[tuple[npt.NDArray[np.uint8], list[PlacedChunk]]]:
         """For each column bytes that contain it, and the starts of its chunks in them."""
         if self._mapped is not None:
             whole = np.frombuffer(self._mapped, np.uint8)
             for chunks in self._chunks:
                 yield whole, [(chunk, chunk_span(chunk, len(whole))[0]) for chunk in chunks]
-                # Pages of the mapping count as this process's memory until they are released; they can be read again.
-                self._mapped.madvise(mmap.MADV_DONTNEED)
+                self._release_mapped()
             return
         if self._remote is None:  # an empty file, which cannot be mapped, has no columns
             return
         spans = [[self._span_of(self._remote, chunk) for chunk in chunks] for chunks in self._chunks]
-        for chunks, pieces in zip(self._chunks, self._fetched(self._remote, spans, ahead), strict=True):
+        for chunks, pieces in zip(self._chunks, self._remote.read_groups(spans), strict=True):
             starts = itertools.accumulate((len(piece) for piece in pieces[:-1]), initial=0)
             joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
             yield joined, list(zip(chunks, starts, strict=False))
 
-    def _fetched(self, remote: RemoteFile, spans: Sequence[Sequence[Span]], ahead: bool) -> Iterator[list[memoryview]]:
-        """Requests all columns at once, or each while the one before it is decoded."""
-        if ahead:
-            yield from remote.read_groups(spans)
-            return
-        for number, of_column in enumerate(spans):
-            for following in spans[number + 1 : number + 2]:
-                remote.begin(following)
-            yield from remote.read_groups([of_column])
+    def _release_mapped(self) -> None:
+        """Pages of the mapping count as this process's memory until they are released; they can be read again."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _read_some(self, ascending: npt.NDArray[np.int64]) -> Iterator[Column]:
+        """These rows of the columns, one after the other."""
+        bounds = np.searchsorted(ascending, self._group_starts)
+        groups = [int(each) for each in np.flatnonzero(np.diff(bounds))]
+        rows = [ascending[bounds[each] : bounds[each + 1]] - self._group_starts[each] for each in groups]
+        in_place = None if self._mapped is None else np.frombuffer(self._mapped, np.uint8)
+        for number, column_type in enumerate(self._column_types):
+            pages = [self._pages_of(number, group) for group in groups]
+            if self._window is not None:
+                following = range(number + 1, len(self._chunks))[:1]
+                self._window.hold(pages, [self._pages_of(each, group) for each in following for group in groups])
+            yield read_rows(column_type, list(zip(pages, rows, strict=True)), in_place)
+            self._release_mapped()
+
+    def _pages_of(self, column: int, group: int) -> ChunkPages:
+        known = self._pages.get((column, group))
+        if known is None:
+            chunk = self._chunks[column][group]
+            if chunk.num_values != self._group_starts[group + 1] - self._group_starts[group]:
+                name = self._column_types[column].name
+                raise pa.ArrowInvalid(f"column {name!r} does not have the rows of its row group")
+            start, size = chunk_span(chunk, self._file_bytes)
+            known = self._pages[column, group] = ChunkPages(chunk, start, start + size, self._read_bytes)
+        return known
+
+    def _read_bytes(self, start: int, end: int, until: int) -> memoryview:
+        if self._window is not None:
+            return self._window.read(start, end, until)
+        if self._mapped is None:
+            raise pa.ArrowInvalid("an empty file has no pages")
+        return memoryview(self._mapped)[start:end]
 
     def _span_of(self, remote: RemoteFile, chunk: pq.ColumnChunkMetaData) -> Span:
         start, length = chunk_span(chunk, remote.size_bytes)

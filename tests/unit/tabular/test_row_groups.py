@@ -11,6 +11,7 @@ from unittest.mock import Mock, patch
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,7 @@ from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.ranges import RangeReader
 from compactor.tabular import RowGroup, TabularFile, TabularWriter, open_rows, read_table, stored_schema
 from compactor.tabular.formats import Source
+from compactor.tabular.parquet_pages import chosen_rows, page_reader
 from compactor.tabular.parquet_pages.page_format import PAGE_BYTES, PageHeaderField
 from compactor.tabular.parquet_pages.page_reader import ColumnType, read_column
 from compactor.tabular.parquet_pages.thrift import (
@@ -114,9 +116,9 @@ def test_rows_pass_on_as_arrow_would_have_taken_and_written_them(
     written = data.draw(_files(kind))
     schema = stored_schema(written.table.schema, ContentType.PARQUET)
     source = one_lake.write(written.table, **written.options)
-    is_remote = data.draw(st.booleans(), "is remote")
+    is_remote, by_page = data.draw(st.booleans(), "is remote"), data.draw(st.booleans(), "by page")
     with patch.object(Source, "of", _far_source) if is_remote else nullcontext():
-        taken = one_lake.take(source, written.rows, schema, written.groups)
+        taken = one_lake.take(source, written.rows, schema, written.groups, by_page=by_page)
     if taken is None:
         # A writer of the old version has other types for some columns; nothing else is a reason to ask Arrow.
         assert written.options["version"] == "1.0"
@@ -184,24 +186,47 @@ def test_row_groups_and_rows_that_arrow_encodes_stand_in_one_file(lake: Lake) ->
     assert measure.columns["id"].min_value == pc.min(expected["id"]).as_py()
 
 
-def test_row_groups_of_a_file_that_is_not_kept_are_the_same(lake: Lake) -> None:
+@pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.parametrize("options", [{}, {"compression": "none", "use_dictionary": False}], ids=["usual", "as it is"])
+def test_row_groups_that_are_read_page_by_page_are_the_same(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, is_remote: bool, options: dict[str, object]
+) -> None:
+    monkeypatch.setattr(chosen_rows, "WINDOW_BYTES", 100_000)
     orders = orders_table(50_000)
-    source = lake.write(orders, row_group_size=20_000)
+    source = lake.write(orders, row_group_size=20_000, data_page_size=30_000, **options)
     rows = np.random.default_rng(2).permutation(50_000)[:30_000]
-    kept = lake.take(source, rows, orders.schema, groups=3)
-    with open_rows(lake.location, source, [orders.schema]) as opened:
-        assert opened is not None
-        not_kept = opened.take_groups(np.array_split(rows, 3))
-        assert not opened._columns
-    assert kept is not None
-    assert not_kept is not None
-    (one, one_measure), (other, other_measure) = (lake.gather(orders.schema, *groups) for groups in (kept, not_kept))
+    rows[:10_000].sort()
+    with patch.object(Source, "of", _far_source) if is_remote else nullcontext():
+        whole, by_page = (lake.take(source, rows, orders.schema, groups=3, by_page=each) for each in (False, True))
+    assert whole is not None
+    assert by_page is not None
+    (one, one_measure), (other, other_measure) = (lake.gather(orders.schema, *groups) for groups in (whole, by_page))
     assert one_measure == other_measure
     assert read_table(lake.location, one).equals(read_table(lake.location, other))
-    with open_rows(lake.location, source, [orders.schema]) as opened:
-        assert opened is not None
-        with pytest.raises(Invalid, match="and not row 50000"):
-            opened.take_groups([np.array([1]), np.array([50_000])])
+    with pytest.raises(Invalid, match="and not row 50000"):
+        lake.take(source, np.array([1, 50_000]), orders.schema, by_page=True)
+
+
+def test_of_a_file_that_is_read_page_by_page_only_pages_with_wanted_rows_are_decompressed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = pa.table({"note": [f"{number} of many" for number in range(50_000)]})
+    source = lake.write(orders, row_group_size=25_000, data_page_size=10_000, use_dictionary=False)
+    decompress, sizes = page_reader._decompress, list[int]()
+
+    def counted(codec: str, body: memoryview, page: npt.NDArray[np.uint8]) -> None:
+        sizes.append(len(page))
+        decompress(codec, body, page)
+
+    monkeypatch.setattr(page_reader, "_decompress", counted)
+    with open_rows(lake.location, source, [orders.schema]) as rows:
+        assert rows is not None
+        for first in range(0, 50_000, 5_000):
+            taken = rows.take_some(np.arange(first, first + 5_000))
+            assert taken is not None
+            assert taken.rows == 5_000
+    plain = sum(len(each) + 4 for each in orders["note"].to_pylist())
+    assert plain <= sum(sizes) < 1.25 * plain, "all groups together read each page once, but for pages of two groups"
 
 
 def test_a_file_may_be_of_row_groups_alone_or_of_nothing(lake: Lake) -> None:
@@ -457,8 +482,9 @@ def test_a_damaged_file_is_refused_or_read_as_arrow_reads_it(one_lake: Lake, dat
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(4, len(body) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(body)
+    by_page = data.draw(st.booleans(), "by page")
     with suppress(Invalid):
-        taken = one_lake.take(source, np.arange(400)[::-1].copy(), orders.schema)
+        taken = one_lake.take(source, np.arange(400)[::-1].copy(), orders.schema, by_page=by_page)
         if taken is not None:
             _compare_with_arrow(one_lake, taken, path, orders.schema)
 
