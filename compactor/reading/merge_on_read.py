@@ -236,7 +236,7 @@ def _surviving_rows(plan: RoundPlan) -> Sequence[npt.NDArray[np.int64]]:
     found = chain.from_iterable(
         dedupe_bucket(deduping, bucket, blocks[bucket.hash_bucket]) for bucket in indexed_buckets(plan)
     )
-    pointers = [(piece.run.ordinals_of_rows, piece.run.row_indices[piece.run.is_row]) for piece in found]
+    pointers = [(piece.run.ordinals_of_rows, piece.run.indices_of_rows) for piece in found]
     ordinals = np.concatenate([np.empty(0, np.int32), *(ordinals for ordinals, _ in pointers)])
     rows = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in pointers)])
     order = np.lexsort((rows, ordinals))

@@ -25,7 +25,7 @@ from compactor.index.files import Prefetch, open_bucket, overlay
 from compactor.index.layout import IndexRows, IndexSegment, no_rows
 from compactor.kernels.digest_sort import sort_by_digest
 from compactor.kernels.gather import DeltaRows, LocatedRows, gather_rows
-from compactor.kernels.live_rows import count_live
+from compactor.kernels.live_rows import count_live, live_pointers
 from compactor.kernels.pointers import RanksWithinFiles, files_of_rows
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encoded_width
@@ -52,6 +52,7 @@ from compactor.steps.new_run import (
     NewRun,
     Outcomes,
 )
+from compactor.steps.parts import Parts
 from compactor.steps.placement import BucketCounts
 from compactor.steps.sources import Sources
 from compactor.task_progress import ProgressAddress
@@ -169,12 +170,15 @@ def dedupe_bucket(
         keep_marks=bool(older),
     )
     died = _died(remembered, survivors)
+    parts = step.sources.parts
     in_older = _live_rows_in(step, older)
-    died_in_older = remembered.ordinals[died & ~remembered.absorbed]
-    still_live = in_older - np.bincount(died_in_older, minlength=len(step.sources))
+    died_in_older = np.flatnonzero(died & ~remembered.absorbed)
+    still_live = in_older - _count_by_part(
+        parts, remembered.ordinals[died_in_older], remembered.rows.row_indices[died_in_older]
+    )
     dead = DeadPointers(remembered.ordinals[died], remembered.rows.row_indices[died])
     for keys_in_all, run in _new_run(remembered, arrived, survivors):
-        still_live += np.bincount(run.ordinals_of_rows, minlength=len(step.sources))
+        still_live += _count_by_part(parts, run.ordinals_of_rows, run.indices_of_rows)
         yield BucketPiece(keys_in_all, run, dead)
         dead = DeadPointers.none()
     return _count(bucket.hash_bucket, arrived, remembered, survivors, int(in_older.sum()), still_live)
@@ -290,13 +294,29 @@ def _died(remembered: _Remembered, survivors: Survivors) -> npt.NDArray[np.bool_
 
 
 def _live_rows_in(step: DedupeStep, segments: Sequence[IndexSegment]) -> Int64s:
-    """The number of live rows of each source file that these index segments point at, before the round."""
-    counts = np.zeros(len(step.sources), np.int64)
+    """The number of live rows of each part that these index segments point at, before the round."""
+    parts = step.sources.parts
+    counts, counts_of_parts = np.zeros(len(step.sources), np.int64), np.zeros(len(parts), np.int64)
     live = step.sources.live_rows({})
+    have_parts = np.diff(parts.starts) > 1
+    of_compacted = have_parts[: step.sources.compacted_count]
     for segment in segments:
         numbers = segment.file_numbers
-        count_live(live, numbers, segment.row_indices_where(partial(live.may_be_dead, numbers)), counts)
-    return counts
+        row_indices = segment.row_indices_where(partial(live.may_be_dead, numbers))
+        count_live(live, numbers, row_indices, counts)
+        if of_compacted.any():
+            # A pointer's row index tells which part it leads to: of a remote index it is read for these files only.
+            found = live_pointers(live, numbers, row_indices, of_compacted)
+            counts_of_parts += _count_by_part(parts, live.files.ordinals[numbers[found]], segment.row_indices_at(found))
+    if parts.are_files:
+        return counts
+    counts_of_parts[parts.starts[:-1][~have_parts]] = counts[~have_parts]
+    return counts_of_parts
+
+
+def _count_by_part(parts: Parts, ordinals: Int32s, row_indices: Int64s) -> Int64s:
+    """How many of these rows each part has."""
+    return np.bincount(parts.of_rows(ordinals, row_indices), minlength=len(parts))
 
 
 def _count(
@@ -305,15 +325,15 @@ def _count(
     remembered: _Remembered,
     survivors: Survivors,
     rows_in_older: int,
-    live_rows_of_sources: Int64s,
+    live_rows_of_parts: Int64s,
 ) -> BucketCounts:
-    sources = np.flatnonzero(live_rows_of_sources)
+    parts = np.flatnonzero(live_rows_of_parts)
     absorbed_live = int((remembered.are_live & remembered.absorbed).sum())
     tombstones_before = int((remembered.outcomes == TOMBSTONE).sum())
     return BucketCounts(
         hash_bucket=hash_bucket,
-        ordinals=sources.astype(np.int32),
-        rows=live_rows_of_sources[sources],
+        parts=parts.astype(np.int32),
+        rows=live_rows_of_parts[parts],
         rows_in=absorbed_live + rows_in_older + len(arrived.rows.digests),
         rows_deduplicated=survivors.rows_deduplicated,
         rows_deleted=survivors.rows_deleted,

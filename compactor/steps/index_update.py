@@ -29,6 +29,7 @@ from compactor.planning.sizing import index_bytes_kept, index_bytes_sent
 from compactor.steps.dedupe import indexed_buckets
 from compactor.steps.memory import peak_memory_bytes
 from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
+from compactor.steps.parts import Parts
 from compactor.steps.placement import BucketCells, MaterializeLayout, PlacesInBucket, Writers
 from compactor.steps.sources import Sources
 from compactor.storage.sending import Sending
@@ -47,21 +48,24 @@ moving rows are merged into the new run: 32 bytes and the sort values for each.
 class RowsOfFiles:
     """Rows of source files, in the order in which they are written.
 
-    ordinals, row_counts  one per source file, in ordinal order
-    row_indices           int64 (rows,), file after file
+    ordinals, parts, row_counts  the source file, the part and the rows of each part, in order
+    row_indices                  int64 (rows,), part after part
     """
 
     ordinals: npt.NDArray[np.int32]
+    parts: npt.NDArray[np.int32]
     row_counts: Int64s
     row_indices: Int64s
 
     def __reduce__(self) -> tuple[object, ...]:
         # Half of the bytes of Spark's shuffle.
-        return _restore_rows, (self.ordinals, self.row_counts, narrowest(self.row_indices))
+        return _restore_rows, (self.ordinals, self.parts, self.row_counts, narrowest(self.row_indices))
 
 
-def _restore_rows(ordinals: Int32s, row_counts: Int64s, row_indices: npt.NDArray[np.signedinteger]) -> RowsOfFiles:
-    return RowsOfFiles(ordinals, row_counts, row_indices.astype(np.int64))
+def _restore_rows(
+    ordinals: Int32s, parts: Int32s, row_counts: Int64s, row_indices: npt.NDArray[np.signedinteger]
+) -> RowsOfFiles:
+    return RowsOfFiles(ordinals, parts, row_counts, row_indices.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -163,11 +167,12 @@ class _LeavingRows:
 class _MovingRows:
     """Rows that will be written.
 
-    ordinals, row_indices  source file and row index of each
-    ranks                  rank of a delta row among this bucket's survivors in its file; undefined for others
+    parts        of the source file that each is in
+    row_indices  in that file
+    ranks        rank of a delta row among this bucket's survivors in its file; undefined for others
     """
 
-    ordinals: Int32s
+    parts: Int32s
     row_indices: Int64s
     ranks: Int32s
 
@@ -183,11 +188,13 @@ def finish_bucket(
     leaving = list(_leaving_rows(step, task, bucket))
     repointed = [each for each in leaving if each.are_many]
     run = _with_rows(step, bucket.run, [each for each in leaving if not each.are_many])
-    here = task.cells.by_source(len(step.sources), step.first_file_numbers)
-    moves = run.is_row & here.are_written[run.ordinals]
-    moving = _ranked(step, _moving_rows(run, moves, repointed))
+    parts = step.sources.parts
+    here = task.cells.by_part(len(parts), step.first_file_numbers)
+    parts_of_run = parts.of_rows(run.ordinals, run.row_indices)
+    moves = run.is_row & here.are_written[parts_of_run]
+    moving = _ranked(step, _moving_rows(step, run, parts_of_run, moves, repointed))
     pointers = compacted_pointers(
-        moving.ordinals,
+        moving.parts,
         moving.ranks,
         here.output_offsets,
         here.first_file_numbers,
@@ -197,7 +204,7 @@ def finish_bucket(
     where = _IndexOutput(task.hash_bucket, task_attempt, sending)
     written = _write_index(step, where, run, moves, pointers, repointed)
     rows: dict[int, dict[int, RowsOfFiles]] = defaultdict(dict)
-    for number, of_task in _rows_to_fetch(here, moving):
+    for number, of_task in _rows_to_fetch(here, parts, moving):
         rows[int(step.writers.of_tasks[number])][number] = of_task
     died: dict[int, dict[int, Int64s]] = defaultdict(dict)
     for number, ordinal, of_file in _dead_rows_to_mark(step, bucket):
@@ -271,26 +278,40 @@ def _with_rows(step: FinishStep, run: NewRun, leaving: Sequence[_LeavingRows]) -
     )
 
 
-def _moving_rows(run: NewRun, moves: npt.NDArray[np.bool_], repointed: Sequence[_LeavingRows]) -> _MovingRows:
+def _moving_rows(
+    step: FinishStep,
+    run: NewRun,
+    parts_of_run: Int32s,
+    moves: npt.NDArray[np.bool_],
+    repointed: Sequence[_LeavingRows],
+) -> _MovingRows:
     """Those of the new run, then those of runs that get new pointers."""
     if not repointed and moves.all():
-        return _MovingRows(run.ordinals, run.row_indices, run.ranks)
+        return _MovingRows(parts_of_run, run.row_indices, run.ranks)
     rows_in = [each.segment.row_indices_at(each.positions) for each in repointed]
+    parts_in = [step.sources.parts.of_rows(each.ordinals, rows) for each, rows in zip(repointed, rows_in, strict=True)]
     return _MovingRows(
-        ordinals=np.concatenate([run.ordinals[moves], *(each.ordinals for each in repointed)]),
+        parts=np.concatenate([parts_of_run[moves], *parts_in]),
         row_indices=np.concatenate([run.row_indices[moves], *rows_in]),
         ranks=np.concatenate([run.ranks[moves], *(np.zeros(len(each.positions), np.int32) for each in repointed)]),
     )
 
 
 def _ranked(step: FinishStep, moving: _MovingRows) -> _MovingRows:
-    """Adds the ranks of rows from compacted files, by their position in the file."""
-    compacted = np.flatnonzero(moving.ordinals < step.sources.compacted_count)
+    """Ranks within parts: of rows from compacted files by their position; those of delta rows are by file."""
+    parts, compacted_files = step.sources.parts, step.sources.compacted_count
+    is_compacted = moving.parts < parts.starts[compacted_files]
+    compacted = np.flatnonzero(is_compacted)
     if len(compacted):
-        rows_of_files = step.sources.rows[: step.sources.compacted_count]
-        moving.ranks[compacted] = ranks_within_files(
-            moving.ordinals[compacted], moving.row_indices[compacted], rows_of_files
-        )
+        numbers, row_indices = moving.parts[compacted], moving.row_indices[compacted]
+        if not parts.are_files:
+            row_indices = row_indices - parts.first_rows[numbers]
+        rows_of_parts = parts.row_counts(step.sources.rows)[: parts.starts[compacted_files]]
+        moving.ranks[compacted] = ranks_within_files(numbers, row_indices, rows_of_parts)
+    if not parts.are_files:
+        arriving = np.flatnonzero(~is_compacted)
+        numbers = moving.parts[arriving]
+        moving.ranks[arriving] -= parts.rows_before(np.bincount(numbers, minlength=len(parts)))[numbers]
     return moving
 
 
@@ -319,18 +340,21 @@ def _repoint(
     return write_pointers(location, step.index, file, file_numbers, row_indices, attempt, sending=sending)
 
 
-def _rows_to_fetch(here: PlacesInBucket, moving: _MovingRows) -> Iterator[tuple[int, RowsOfFiles]]:
+def _rows_to_fetch(here: PlacesInBucket, parts: Parts, moving: _MovingRows) -> Iterator[tuple[int, RowsOfFiles]]:
     """(materialize task, rows) for every task that reads rows of this bucket."""
-    counts = np.bincount(moving.ordinals, minlength=len(here.tasks))
+    counts = np.bincount(moving.parts, minlength=len(here.tasks))
     starts = np.concatenate(([0], np.cumsum(counts)))
-    ordered = np.empty(len(moving.ordinals), np.int64)
-    ordered[starts[moving.ordinals] + moving.ranks] = moving.row_indices
-    present = np.flatnonzero(counts)
+    ordered = np.empty(len(moving.parts), np.int64)
+    ordered[starts[moving.parts] + moving.ranks] = moving.row_indices
+    present, ordinals = np.flatnonzero(counts), parts.ordinals
     tasks = here.tasks[present]
     for task in np.unique(tasks):
-        files = present[tasks == task]
-        pieces = [ordered[starts[file] : starts[file + 1]] for file in files]
-        yield int(task), RowsOfFiles(files.astype(np.int32), counts[files], np.concatenate(pieces))
+        numbers = present[tasks == task]
+        pieces = [ordered[starts[part] : starts[part + 1]] for part in numbers]
+        yield (
+            int(task),
+            RowsOfFiles(ordinals[numbers], numbers.astype(np.int32), counts[numbers], np.concatenate(pieces)),
+        )
 
 
 def _dead_rows_to_mark(step: FinishStep, bucket: DedupedBucket) -> Iterator[tuple[int, int, Int64s]]:

@@ -93,12 +93,16 @@ def _write(
 
 
 def _row_indices_by_source(rows_of_buckets: Sequence[RowsOfFiles]) -> dict[int, npt.NDArray[np.int64]]:
-    pieces: dict[int, list[npt.NDArray[np.int64]]] = defaultdict(list)
+    """The rows of each source file, by ordinal, in the order (part, hash bucket)."""
+    pieces: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = defaultdict(list)
     for rows in rows_of_buckets:
         ends = np.cumsum(rows.row_counts)
-        for ordinal, start, end in zip(rows.ordinals, ends - rows.row_counts, ends, strict=True):
-            pieces[int(ordinal)].append(rows.row_indices[start:end])
-    return {ordinal: np.concatenate(parts) for ordinal, parts in pieces.items()}
+        for ordinal, part, start, end in zip(rows.ordinals, rows.parts, ends - rows.row_counts, ends, strict=True):
+            pieces[int(ordinal), int(part)].append(rows.row_indices[start:end])
+    by_source: dict[int, list[npt.NDArray[np.int64]]] = defaultdict(list)
+    for ordinal, part in sorted(pieces):
+        by_source[ordinal] += pieces[ordinal, part]
+    return {ordinal: np.concatenate(parts) for ordinal, parts in by_source.items()}
 
 
 def _copy_row_groups(

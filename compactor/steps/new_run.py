@@ -51,6 +51,12 @@ class NewRun:
         is_row = self.is_row
         return self.ordinals if is_row.all() else self.ordinals[is_row]
 
+    @property
+    def indices_of_rows(self) -> Int64s:
+        """The row index of each row in its source file, in the same order."""
+        is_row = self.is_row
+        return self.row_indices if is_row.all() else self.row_indices[is_row]
+
     @classmethod
     def empty(cls, keys: int, width: int) -> NewRun:
         """Uninitialized arrays for this many keys with sort values of this width."""

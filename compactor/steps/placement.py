@@ -1,9 +1,10 @@
 """Between dedupe and materialize: computes the output location of every surviving row from the row counts of all
 buckets. Pure.
 
-The compacted rows of a round are ordered by materialize task, source file, dedupe task (seed 000). So the position of a
-bucket's first row of a source file, in the output of its materialize task, is a sum of counts; and a row's compacted
-pointer is known before the row has been read: the predictive index of the paper.
+The compacted rows of a round are ordered by materialize task, source file, dedupe task (seed 000); those of a large
+file by its parts first (`parts.py`). So the position of a bucket's first row of a part, in the output of its
+materialize task, is a sum of counts; and a row's compacted pointer is known before the row has been read: the
+predictive index of the paper.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from compactor.planning.round_plan import CompactedSource, RoundPlan, SourceFile
 from compactor.planning.sizing import BYTES_PER_TASK, rows_per_writer
+from compactor.steps.parts import Parts
 
 Int64s = npt.NDArray[np.int64]
 
@@ -30,16 +32,16 @@ ROWS_PER_SMALL_FILE = 250_000
 
 @dataclass(frozen=True)
 class BucketCounts:
-    """The counts of one dedupe task: rows per source file that keeps rows, and totals of the bucket.
+    """The counts of one dedupe task: rows per part of a source file that keeps rows, and totals of the bucket.
 
-    ordinals          int32 (files,)
-    rows              int64 (files,): surviving rows of that file in this bucket
+    parts             int32 (parts,): their numbers
+    rows              int64 (parts,): surviving rows of that part in this bucket
     tombstones_added  minus removed ones; may be negative
     hash_seconds      this bucket's share of the time of the hash bucket tasks
     """
 
     hash_bucket: int
-    ordinals: npt.NDArray[np.int32]
+    parts: npt.NDArray[np.int32]
     rows: npt.NDArray[np.int64]
     rows_in: int
     rows_deduplicated: int
@@ -52,12 +54,12 @@ class BucketCounts:
 
 @dataclass(frozen=True)
 class PlacesInBucket:
-    """The writing task and the position of one hash bucket's rows, by source file.
+    """The writing task and the position of one hash bucket's rows, by part.
 
-    are_written         bool (sources,): False for files that are carried over by reference, or have no rows here
-    tasks               int64 (sources,): the materialize task; 0, without meaning, for files that are not written
-    output_offsets      int64 (sources,): in its task's output, of the source's first row in this bucket
-    first_file_numbers  int64 (sources,): of the task
+    are_written         bool (parts,): False for files that are carried over by reference, or if no rows are here
+    tasks               int64 (parts,): the materialize task; 0, without meaning, for parts that are not written
+    output_offsets      int64 (parts,): in its task's output, of the part's first row in this bucket
+    first_file_numbers  int64 (parts,): of the task
     """
 
     are_written: npt.NDArray[np.bool_]
@@ -68,52 +70,48 @@ class PlacesInBucket:
 
 @dataclass(frozen=True)
 class BucketCells:
-    """The source files from which one hash bucket has rows to write.
+    """The parts from which one hash bucket has rows to write.
 
-    ordinals  int32 (cells,): the source files, ascending
+    parts     int32 (cells,): ascending
     tasks     int32 (cells,): the materialize task that writes these rows
     output_offsets    int64 (cells,): in its task's output, of the first of them
     """
 
-    ordinals: npt.NDArray[np.int32]
+    parts: npt.NDArray[np.int32]
     tasks: npt.NDArray[np.int32]
     output_offsets: npt.NDArray[np.int64]
 
-    def by_source(self, sources: int, first_file_numbers: npt.NDArray[np.int64]) -> PlacesInBucket:
-        """`sources`: how many there are in all; `first_file_numbers`: of each materialize task."""
-        are_written = np.zeros(sources, np.bool_)
-        tasks, output_offsets, first_numbers = (np.zeros(sources, np.int64) for _ in range(3))
-        are_written[self.ordinals], tasks[self.ordinals], output_offsets[self.ordinals] = (
-            True,
-            self.tasks,
-            self.output_offsets,
-        )
-        first_numbers[self.ordinals] = first_file_numbers[self.tasks]
+    def by_part(self, parts: int, first_file_numbers: npt.NDArray[np.int64]) -> PlacesInBucket:
+        """`parts`: how many there are in all; `first_file_numbers`: of each materialize task."""
+        are_written = np.zeros(parts, np.bool_)
+        tasks, output_offsets, first_numbers = (np.zeros(parts, np.int64) for _ in range(3))
+        are_written[self.parts], tasks[self.parts], output_offsets[self.parts] = True, self.tasks, self.output_offsets
+        first_numbers[self.parts] = first_file_numbers[self.tasks]
         return PlacesInBucket(are_written, tasks, output_offsets, first_numbers)
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Pairs of source file and hash bucket that share rows to write, bucket by bucket: most pairs share none.
+    """Pairs of part and hash bucket that share rows to write, bucket by bucket: most pairs share none.
 
     starts  int64 (buckets + 1,): bucket b's are [starts[b], starts[b + 1])
     """
 
     starts: npt.NDArray[np.int64]
-    ordinals: npt.NDArray[np.int32]
+    parts: npt.NDArray[np.int32]
     tasks: npt.NDArray[np.int32]
     output_offsets: npt.NDArray[np.int64]
 
     def of_bucket(self, hash_bucket: int) -> BucketCells:
         cells = slice(self.starts[hash_bucket], self.starts[hash_bucket + 1])
-        return BucketCells(self.ordinals[cells], self.tasks[cells], self.output_offsets[cells])
+        return BucketCells(self.parts[cells], self.tasks[cells], self.output_offsets[cells])
 
 
 @dataclass(frozen=True)
 class MaterializeLayout:
     """Which task writes the rows of each source file, and where.
 
-    sources             source files in all
+    parts               parts of source files in all
     sources_of_tasks    ordinals of the source files that each task writes rows of, ascending
     rewritten           int64: ordinals of source files that have rows to write
     first_file_numbers  int64 (tasks,): number of the first compacted file that a task writes
@@ -124,7 +122,7 @@ class MaterializeLayout:
     carried_rows        live rows in carried files
     """
 
-    sources: int
+    parts: int
     sources_of_tasks: tuple[Int64s, ...]
     rewritten: npt.NDArray[np.int64]
     cells: Cells
@@ -141,8 +139,11 @@ class MaterializeLayout:
 
 
 def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayout:
-    """Assigns source files to materialize tasks, in order and balanced by rows, and numbers the files they write."""
-    sources, buckets, rows = _source_by_source(counts)
+    """Assigns parts of source files to materialize tasks, in order and balanced by rows, and numbers the files they
+    write."""
+    all_parts = Parts.of(plan.sources, plan.task_memory_bytes)
+    parts, buckets, rows = _part_by_part(counts)
+    sources = all_parts.ordinals[parts].astype(np.int64)
     surviving = np.bincount(sources, weights=rows, minlength=len(plan.sources)).astype(np.int64)
     carried = tuple(
         file.ordinal for file in plan.compacted if _is_carried_over(plan, file, int(surviving[file.ordinal]))
@@ -150,8 +151,8 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
     is_carried = np.zeros(len(plan.sources), np.bool_)
     is_carried[list(carried)] = True
     written = np.flatnonzero(~is_carried[sources])
-    sources, buckets, rows = sources[written], buckets[written], rows[written]
-    tasks = _assign(sources, rows, plan)
+    parts, sources, buckets, rows = parts[written], sources[written], buckets[written], rows[written]
+    tasks = _assign(parts, rows, plan)
     task_count = int(tasks[-1]) + 1 if len(tasks) else 0
     rows_of_tasks = np.bincount(tasks, weights=rows, minlength=task_count).astype(np.int64)
     bytes_per_row = np.array([file.size_bytes / max(file.rows, 1) for file in plan.sources])
@@ -161,12 +162,12 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
     files_of_tasks = -(-rows_of_tasks // plan.output.rows_per_compacted_file)
     by_bucket = np.argsort(buckets, kind="stable")
     return MaterializeLayout(
-        sources=len(plan.sources),
+        parts=len(all_parts),
         sources_of_tasks=_sources_of_tasks(tasks, sources, task_count),
         rewritten=np.unique(sources),
         cells=Cells(
             np.searchsorted(buckets[by_bucket], np.arange(plan.hash_bucket_count + 1)),
-            sources[by_bucket].astype(np.int32),
+            parts[by_bucket].astype(np.int32),
             tasks[by_bucket].astype(np.int32),
             output_offsets[by_bucket],
         ),
@@ -259,14 +260,14 @@ def assign_writers(plan: RoundPlan, layout: MaterializeLayout, writers_max: int)
     return together if fits else numbers
 
 
-def _source_by_source(counts: Sequence[BucketCounts]) -> tuple[Int64s, Int64s, Int64s]:
-    """Sources, buckets and row counts of all pairs that share rows, in the order of writing."""
-    sources = np.concatenate([np.empty(0, np.int64), *(count.ordinals.astype(np.int64) for count in counts)])
-    buckets = np.repeat([count.hash_bucket for count in counts], [len(count.ordinals) for count in counts])
+def _part_by_part(counts: Sequence[BucketCounts]) -> tuple[Int64s, Int64s, Int64s]:
+    """Parts, buckets and row counts of all pairs that share rows, in the order of writing."""
+    parts = np.concatenate([np.empty(0, np.int64), *(count.parts.astype(np.int64) for count in counts)])
+    buckets = np.repeat([count.hash_bucket for count in counts], [len(count.parts) for count in counts])
     rows = np.concatenate([np.empty(0, np.int64), *(count.rows for count in counts)])
-    order = np.lexsort((buckets, sources))
+    order = np.lexsort((buckets, parts))
     order = order[rows[order] > 0]
-    return sources[order], buckets.astype(np.int64)[order], rows[order]
+    return parts[order], buckets.astype(np.int64)[order], rows[order]
 
 
 def _sources_of_tasks(tasks: Int64s, sources: Int64s, task_count: int) -> tuple[Int64s, ...]:
@@ -282,26 +283,26 @@ def _is_carried_over(plan: RoundPlan, file: CompactedSource, live_rows: int) -> 
     )
 
 
-def _assign(sources: Int64s, rows: Int64s, plan: RoundPlan) -> Int64s:
-    """The task of each cell: consecutive source files per task; one task per full file's rows, or per core if there are
+def _assign(parts: Int64s, rows: Int64s, plan: RoundPlan) -> Int64s:
+    """The task of each cell: consecutive parts per task; one task per full file's rows, or per core if there are
     enough rows.
 
-    If a task would exceed the rows of a writer, tasks are smaller, and a source file with many rows is split between
-    hash buckets; a bucket's part of a file always fits, because a dedupe task held all of the bucket.
+    If a task would exceed the rows of a writer, tasks are smaller, and a part with many rows is split between
+    hash buckets; a bucket's rows of it always fit, because a dedupe task held all of the bucket.
     """
     total = int(rows.sum())
     if not total:
         return np.empty(0, np.int64)
     full_files = -(-total // plan.output.rows_per_compacted_file)
     wanted = max(full_files, min(plan.tasks, total // ROWS_PER_SMALL_FILE), 1)
-    _, whole_sources = np.unique(sources, return_inverse=True)
-    tasks = _split_evenly(whole_sources, rows, wanted)
+    _, whole_parts = np.unique(parts, return_inverse=True)
+    tasks = _split_evenly(whole_parts, rows, wanted)
     rows_max = rows_per_writer(plan.task_memory_bytes)
     if np.bincount(tasks, weights=rows).max() <= rows_max:
         return tasks
     half = max(rows_max // 2, 1)
-    is_cut = np.bincount(whole_sources, weights=rows)[whole_sources] > half
-    begins = np.diff(whole_sources, prepend=-1).astype(np.bool_) | is_cut
+    is_cut = np.bincount(whole_parts, weights=rows)[whole_parts] > half
+    begins = np.diff(whole_parts, prepend=-1).astype(np.bool_) | is_cut
     return _split_evenly(np.cumsum(begins) - 1, rows, max(wanted, -(-total // half)))
 
 

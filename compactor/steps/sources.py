@@ -15,6 +15,7 @@ from compactor.kernels.survivors import DELETE, DELETE_WITHOUT_SORT_VALUES, UPSE
 from compactor.model.files import DeletionVector
 from compactor.model.names import Operation
 from compactor.planning.round_plan import DeltaSource, RoundPlan
+from compactor.steps.parts import Parts
 from compactor.storage.location import StoreLocation
 
 Int32s = npt.NDArray[np.int32]
@@ -30,6 +31,7 @@ class Sources:
     vectors       the deletion vectors of compacted files that have one, by ordinal
     operations    uint8 (deltas,): UPSERT, DELETE or DELETE_WITHOUT_SORT_VALUES
     positions     int64 (deltas,): stream positions
+    parts         of all of them
     """
 
     location: StoreLocation
@@ -38,6 +40,7 @@ class Sources:
     vectors: Mapping[int, DeletionVector]
     operations: npt.NDArray[np.uint8]
     positions: Int64s
+    parts: Parts
 
     @classmethod
     def of(cls, plan: RoundPlan) -> Sources:
@@ -48,6 +51,7 @@ class Sources:
             vectors={file.ordinal: file.vector for file in plan.compacted if file.vector is not None},
             operations=np.array([_operation(file) for file in plan.deltas], np.uint8),
             positions=np.array([file.position for file in plan.deltas], np.int64),
+            parts=Parts.of(plan.sources, plan.task_memory_bytes),
         )
 
     def __len__(self) -> int:

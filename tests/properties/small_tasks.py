@@ -8,16 +8,17 @@ from contextlib import contextmanager
 import pytest
 
 from compactor.planning.sizing import RoundRoom
-from compactor.steps import hash_bucket, materialize, placement
+from compactor.steps import hash_bucket, materialize, parts, placement
 
 
 @contextmanager
 def few_rows_fit(rows: int = 3) -> Iterator[None]:
-    """Hash tasks hold so many rows at a time, writers the indices of so many, no source file is held whole, and a round
-    absorbs little of the index."""
+    """Hash tasks hold so many rows at a time, writers the indices of so many, source files are read page by page, in
+    parts of so many rows, and a round absorbs little of the index."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hash_bucket, "rows_per_hash_task", lambda *_: rows)
         patch.setattr(placement, "rows_per_writer", lambda *_: rows)
+        patch.setattr(parts, "rows_per_part", lambda *_: rows)
         patch.setattr(materialize, "DECODED_MEMORY_SHARE", 0.0)
         patch.setattr(RoundRoom, "rows_to_absorb", lambda *_: rows)
         yield

@@ -128,14 +128,14 @@ _SPAN_BYTES, _CODE_BYTES = 16, 4
 
 def decoded_bytes(column_type: ColumnType, chunk: pq.ColumnChunkMetaData) -> int:
     """Memory of a decoded column chunk, by its metadata."""
-    size = max(chunk.total_uncompressed_size, 0)
+    size: int = max(chunk.total_uncompressed_size, 0)
     if chunk.has_dictionary_page:
         size += _CODE_BYTES * chunk.num_values
     elif not column_type.width:
         size += _SPAN_BYTES * chunk.num_values
     elif column_type.physical == "BOOLEAN":
         size += chunk.num_values
-    return size + (chunk.num_values if column_type.optional else 0)
+    return size + chunk.num_values if column_type.optional else size
 
 
 # ---------------------------------------------------------------------------------------------------------- values

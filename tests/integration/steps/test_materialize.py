@@ -18,7 +18,7 @@ from compactor.engine.protocol import Engine
 from compactor.lake import Table
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Corrupt, Invalid, Unavailable
-from compactor.steps import materialize, output_files
+from compactor.steps import materialize, output_files, parts
 from compactor.storage.paths import CompactedFilePath, DeletionVectorPath, DeltaFilePath, IndexFilePath, parse
 from compactor.tabular import FileMeasure, TabularWriter
 from compactor.tabular.parquet_pages import numbers
@@ -51,6 +51,11 @@ def rows_of(first: int, last: int, time: int) -> pa.Table:
     ids = range(first, last)
     notes = [None if number % 5 == 0 else f"note {number} at {time}" for number in ids]
     return pa.table({"id": ids, "note": notes, "status": ["new", "paid"] * (len(ids) // 2), "time": [time] * len(ids)})
+
+
+def scattered_rows(first: int, last: int, count: int, time: int) -> pa.Table:
+    """So many of these rows, from all over them."""
+    return rows_of(first, last, time).take(np.arange(0, last - first, (last - first) // count))
 
 
 def run(
@@ -176,6 +181,41 @@ def test_a_damaged_delta_is_bad_input_and_a_damaged_compacted_file_is_corrupt(
     orders.append({}, rows_of(0, 2, 2))
     with pytest.raises(Corrupt, match="cannot be read"):
         run(lake)
+
+
+@pytest.mark.usefixtures("undecoded")
+@pytest.mark.parametrize("own_pages", [True, False])
+@pytest.mark.parametrize("max_dead_row_share", [0.0, 0.3])
+def test_files_that_are_too_large_to_decode_are_written_part_by_part_and_the_index_knows_where(
+    lake: DeltaCatalog, orders: Table, monkeypatch: pytest.MonkeyPatch, max_dead_row_share: float, own_pages: bool
+) -> None:
+    monkeypatch.setattr(parts, "rows_per_part", lambda *_: 3)
+    monkeypatch.setattr(materialize, "DECODED_MEMORY_SHARE", 0.0001)
+    # The second and third leave the first one's run of the index as it is, and rewrite one file, then all of them.
+    tables = [rows_of(0, 1_000, 1), rows_of(20, 60, 2), scattered_rows(0, 1_000, 30, 3), rows_of(500, 2_500, 4)]
+    for number, table in enumerate(tables, 1):
+        orders.append({}, table)
+        run(
+            lake,
+            rows_per_compacted_file=300,
+            hash_bucket_count=3,
+            max_dead_row_share=max_dead_row_share,
+            own_parquet_pages=own_pages,
+        )
+        assert compacted_rows(orders) == latest(*tables[:number])
+        assert verify(orders.stream({})).problems == ()
+
+
+@pytest.mark.usefixtures("undecoded")
+def test_a_large_file_is_written_in_its_own_order_but_for_the_buckets_of_a_part(
+    lake: DeltaCatalog, orders: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "rows_per_part", lambda *_: 100)
+    orders.append({}, rows_of(0, 1_000, 1))
+    run(lake, hash_bucket_count=8)
+    ids = orders.scan().to_table().column("id").to_numpy()
+    assert (ids // 100).tolist() == np.repeat(np.arange(10), 100).tolist()
+    assert ids.tolist() != list(range(1_000))
 
 
 def test_a_file_that_cannot_be_finished_fails_the_round_though_later_ones_can(

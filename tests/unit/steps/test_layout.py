@@ -123,7 +123,7 @@ def counts_of(sources: list[Survivors]) -> list[BucketCounts]:
         counts.append(
             BucketCounts(
                 hash_bucket=bucket,
-                ordinals=ordinals.astype(np.int32),
+                parts=ordinals.astype(np.int32),
                 rows=rows[ordinals],
                 rows_in=0,
                 rows_deduplicated=0,
@@ -150,7 +150,7 @@ compacted_survivors = st.lists(st.builds(Survivors, per_bucket, died=st.sampled_
 
 
 def places_in(layout: MaterializeLayout, bucket: int) -> PlacesInBucket:
-    return layout.cells.of_bucket(bucket).by_source(layout.sources, layout.first_file_numbers)
+    return layout.cells.of_bucket(bucket).by_part(layout.parts, layout.first_file_numbers)
 
 
 def tasks_of(layout: MaterializeLayout) -> npt.NDArray[np.int64]:
@@ -305,7 +305,7 @@ def test_the_usual_case_has_few_writers_and_each_of_them_consecutive_tasks() -> 
 
 def test_files_that_take_minutes_to_write_have_a_writer_each() -> None:
     big = Survivors((ROWS_PER_SMALL_FILE, ROWS_PER_SMALL_FILE, 0))
-    plan = plan_of([], [big] * 4, 500_000, tasks=2, task_memory_bytes=2**33)
+    plan = plan_of([], [big] * 4, 500_000, tasks=2, task_memory_bytes=2**40)
     heavy = tuple(replace(file, size_bytes=BYTES_PER_TASK // 2 + 1) for file in plan.deltas)
     layout = laid_out(replace(plan, deltas=heavy), [big] * 4)
     assert assign_writers(plan, layout, writers_max=2).tolist() == [0, 1, 2, 3]
@@ -385,7 +385,7 @@ def test_a_writer_takes_as_many_rows_and_bytes_as_it_may_and_not_one_more(beyond
     plan = plan_of([], sources, 8, task_memory_bytes=memory)
     assert assign_writers(plan, laid_out(plan, sources), 1).tolist() == writers
     halves = [Survivors((8, 0, 0)), Survivors((8, 0, 0))]
-    plan = plan_of([], halves, 8)
+    plan = plan_of([], halves, 8, task_memory_bytes=2**40)
     first, second = plan.deltas
     half = BYTES_PER_TASK // 2
     plan = replace(plan, deltas=(replace(first, size_bytes=half), replace(second, size_bytes=half + beyond * 8)))

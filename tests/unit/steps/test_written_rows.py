@@ -19,6 +19,7 @@ from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.index_update import BucketForWriter, RowsOfFiles
 from compactor.steps.materialize import materialize
 from compactor.steps.output_files import WriteStep
+from compactor.steps.parts import Parts
 from compactor.steps.placement import MaterializeTask
 from compactor.steps.sources import Sources
 from compactor.storage.location import parse_location
@@ -52,7 +53,7 @@ def source(folder: Path, rows: int, stated: int) -> DeltaSource:
 
 
 def rows_for_writer(rows: Sequence[int]) -> BucketForWriter:
-    wanted = RowsOfFiles(np.zeros(1, np.int32), np.array([len(rows)]), np.array(rows, np.int64))
+    wanted = RowsOfFiles(np.zeros(1, np.int32), np.zeros(1, np.int32), np.array([len(rows)]), np.array(rows, np.int64))
     return BucketForWriter(0, {0: wanted}, {}, (), 0)
 
 
@@ -85,6 +86,7 @@ def test_pointer_records_that_are_not_those_of_their_files_are_refused(tmp_path:
         vectors={},
         operations=np.zeros(1, np.uint8),
         positions=np.array([1]),
+        parts=Parts(np.array([0, 1]), np.array([3])),
     )
     step = DedupeStep(sources, (), 1, 1, -1, None)
     digests, no_values = np.zeros((2, 5), np.uint32), np.empty((2, 0), np.uint8)
