@@ -1,13 +1,14 @@
 """Reads a written row group with Arrow, and compares its rows with the same rows of their source file.
 
-Arrow decodes both sides, so an error of this package cannot hide. One row group of the source is read, and one column
-of both files at a time.
+Arrow decodes both sides, so an error of this package cannot hide. One row group of the source is read, which may be
+larger than the memory: one column at a time, in batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,11 @@ from compactor.model.errors import Corrupt
 from compactor.storage.location import StoreLocation
 from compactor.tabular.filesystems import reading, written_here
 from compactor.tabular.formats import Source, TabularFile
+
+_BATCH_BYTES = 16 * 1024 * 1024
+_BATCH_ROWS_MIN = 256
+_BUFFER_BYTES = 1024 * 1024
+"""Of a column chunk that Arrow reads; otherwise it would read the whole chunk first."""
 
 
 def check_row_group(
@@ -41,13 +47,14 @@ def check_row_group(
         number, first = _row_group_with(theirs.metadata, int(row_indices[len(row_indices) // 2]))
         last = first + theirs.metadata.row_group(number).num_rows
         compared_rows = np.flatnonzero((row_indices >= first) & (row_indices < last))
+        rows = _ComparedRows.of(row_indices[compared_rows] - first, compared_rows)
         # Columns that the source lacks are constant, and Arrow wrote them.
         for name in (each for each in ours.schema_arrow.names if each in theirs.schema_arrow.names):
-            with reading(source.uri, source.content_type):
-                expected = theirs.read_row_group(number, [name], use_threads=False).column(name)
             with written_here(), reading(written.uri, written.content_type):
-                found = ours.read_row_group(row_group, [name], use_threads=False).column(name)
-            if not _are_same(expected, row_indices[compared_rows] - first, found, compared_rows):
+                found = ours.read_row_group(row_group, [name], use_threads=False).column(name).combine_chunks()
+            with reading(source.uri, source.content_type):
+                are_same = _are_same(_batches(theirs, number, name), found, rows)
+            if not are_same:
                 column = f"column {name!r} of row group {row_group} of {written.uri}"
                 raise Corrupt(
                     f"{column} does not hold the values of {source.uri}: "
@@ -55,11 +62,32 @@ def check_row_group(
                 )
 
 
+@dataclass(frozen=True)
+class _ComparedRows:
+    """Rows of the source's row group, ascending, and where each of them is in the written row group."""
+
+    expected: npt.NDArray[np.int64]
+    found: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, expected: npt.NDArray[np.int64], found: npt.NDArray[np.int64]) -> _ComparedRows:
+        order = np.argsort(expected, kind="stable")
+        return cls(expected[order], found[order])
+
+
+def _batches(parquet: pq.ParquetFile, row_group: int, name: str) -> Iterator[pa.Array]:
+    """A column of a row group, in pieces of bounded memory."""
+    group = parquet.metadata.row_group(row_group)
+    rows = max(_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1), _BATCH_ROWS_MIN)
+    for batch in parquet.iter_batches(int(rows), [row_group], [name], use_threads=False):
+        yield batch.column(0)
+
+
 @contextmanager
 def _opened(location: StoreLocation, file: TabularFile) -> Iterator[pq.ParquetFile]:
     with reading(file.uri, file.content_type):
         opened = Source.of(location, file).open()
-        parquet = pq.ParquetFile(opened, page_checksum_verification=True)
+        parquet = pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
     with opened, parquet:
         yield parquet
 
@@ -73,19 +101,19 @@ def _row_group_with(metadata: pq.FileMetaData, row_index: int) -> tuple[int, int
     return number, first
 
 
-def _are_same(
-    expected: pa.ChunkedArray,
-    expected_rows: npt.NDArray[np.int64],
-    found: pa.ChunkedArray,
-    found_rows: npt.NDArray[np.int64],
-) -> bool:
-    one, other = _taken(expected, expected_rows), _taken(found, found_rows)
-    return bool(one.type == other.type and one.equals(other))
+def _are_same(expected: Iterator[pa.Array], found: pa.Array, rows: _ComparedRows) -> bool:
+    start = 0
+    for batch in expected:
+        some = slice(*np.searchsorted(rows.expected, [start, start + len(batch)]))
+        one, other = _taken(batch, rows.expected[some] - start), _taken(found, rows.found[some])
+        if one.type != other.type or not one.equals(other):
+            return False
+        start += len(batch)
+    return True
 
 
-def _taken(column: pa.ChunkedArray, rows: npt.NDArray[np.int64]) -> pa.Array:
+def _taken(array: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
     """Values as bits, so that NaN equals NaN, and -0.0 differs from 0.0."""
-    array = column.combine_chunks()
     if len(rows) < len(array) or (len(rows) > 1 and not bool((np.diff(rows) == 1).all())):
         array = array.take(pa.array(rows))
     array = stored_values(array)
