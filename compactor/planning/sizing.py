@@ -68,6 +68,9 @@ DECODED_MEMORY_SHARE = 0.25
 each.
 """
 
+PIECE_MEMORY_SHARE = 1 / 8
+"""Share of a task's memory for the rows of one row group that is written, which are there in their old and new form."""
+
 PART_MEMORY_SHARE = 1 / 64
 PART_BYTES_MAX = 8 * 1024 * 1024
 """Of a task's memory, for the stored bytes of a part of a large file, whose rows are written one after the other: 256

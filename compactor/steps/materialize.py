@@ -14,7 +14,7 @@ import pyarrow as pa
 from compactor.model.arrow_types import value_type
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
-from compactor.model.names import ContentType, counted
+from compactor.model.names import ContentType
 from compactor.planning.round_plan import CompactedSource, SourceFile
 from compactor.planning.sizing import DECODED_MEMORY_SHARE, ahead_bytes
 from compactor.schemas.cast import conform
@@ -25,10 +25,11 @@ from compactor.tabular import (
     ParquetRows,
     RowGroup,
     TabularFile,
+    check_row_count,
     dictionary_columns_of,
     each_begun,
     open_rows,
-    read_batches,
+    read_batches_around,
     read_table,
     with_constants,
     written_here,
@@ -215,7 +216,7 @@ def _surviving_rows(target: OutputTarget, source: SourceFile, row_indices: npt.N
     if table is None:
         yield from _rows_in_parts(target, source, row_indices, rows_per_part)
         return
-    _check_rows(source, table.num_rows)
+    check_row_count(source.file.uri, table.num_rows, source.rows)
     table = _conformed(step, source, table).combine_chunks()
     in_file_order = len(row_indices) == table.num_rows and bool((np.diff(row_indices) == 1).all())
     for start in range(0, len(row_indices), _ROWS_PER_TAKE):
@@ -231,7 +232,7 @@ def _decoded(step: WriteStep, source: SourceFile) -> tuple[pa.Table | None, int]
             return read_table(step.location, source.file, schema=step.output.schema), 0
         batches: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in _batches(step, source):
+        for _, batch in _batches_around(step, source, (0, source.rows - 1)):
             batches.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if size > room:
@@ -240,35 +241,31 @@ def _decoded(step: WriteStep, source: SourceFile) -> tuple[pa.Table | None, int]
         return pa.Table.from_batches(batches) if batches else read_table(step.location, source.file), 0
 
 
-def _batches(step: WriteStep, source: SourceFile) -> Iterator[pa.RecordBatch]:
-    return read_batches(step.location, source.file, None, step.output.schema, step.output.own_parquet_pages)
+def _batches_around(
+    step: WriteStep, source: SourceFile, bounds: tuple[int, int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    return read_batches_around(step.location, source.file, source.rows, bounds, step.output.schema)
 
 
 def _rows_in_parts(
     target: OutputTarget, source: SourceFile, row_indices: npt.NDArray[np.int64], rows_per_part: int
 ) -> Iterator[pa.Table]:
-    """The rows of a file that does not fit the memory: it is read once for every part of them."""
+    """The rows of a file that does not fit the memory: for every part of them, what lies around them is read."""
     step = target.step
     for start in range(0, len(row_indices), rows_per_part):
         part = row_indices[start : start + rows_per_part]
         order = np.argsort(part, kind="stable")
         ascending = part[order]
-        found, rows = [], 0
+        found = []
+        bounds = int(ascending[0]), int(ascending[-1])
         with _reading(source):
-            for batch in _batches(step, source):
-                here = slice(*np.searchsorted(ascending, [rows, rows + batch.num_rows]))
-                found.append(pa.Table.from_batches([batch]).take(pa.array(ascending[here] - rows)))
-                rows += batch.num_rows
+            for first_row, batch in _batches_around(step, source, bounds):
+                here = slice(*np.searchsorted(ascending, [first_row, first_row + batch.num_rows]))
+                found.append(pa.Table.from_batches([batch]).take(pa.array(ascending[here] - first_row)))
                 target.done.add(batch.num_rows)
-        _check_rows(source, rows)
         unsorted = np.empty(len(order), np.int64)
         unsorted[order] = np.arange(len(order))
         yield _conformed(step, source, pa.concat_tables(found)).combine_chunks().take(pa.array(unsorted))
-
-
-def _check_rows(source: SourceFile, rows: int) -> None:
-    if rows != source.rows:
-        raise Corrupt(f"{source.file.uri} holds {counted(rows, 'row')}, but the log says {source.rows}")
 
 
 def _dictionary_columns(step: WriteStep, sources: Sequence[SourceFile]) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import render_partition
 from compactor.planning.round_plan import CompactedSource, Output, RoundPlan, SourceFile
-from compactor.planning.sizing import ahead_bytes
+from compactor.planning.sizing import PIECE_MEMORY_SHARE, ahead_bytes
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
 from compactor.tabular import (
@@ -32,6 +32,7 @@ from compactor.tabular import (
     check_row_group,
     written_here,
 )
+from compactor.tabular.sinks import PIECE_BYTES_MAX
 from compactor.task_progress import ProgressAddress, RowCounter
 
 
@@ -201,7 +202,10 @@ class FileCutter:
         if columns is not None:
             columns = (*columns, *(key for key, _ in output.open_partition or ()))
         schema, takes_row_groups = output.file_schema, self._takes_row_groups
-        return TabularWriter.open(location, uri, output.content_type, schema, columns, takes_row_groups)
+        room = min(PIECE_BYTES_MAX, max(int(PIECE_MEMORY_SHARE * self._step.task_memory_bytes), 1))
+        return TabularWriter.open(
+            location, uri, output.content_type, schema, columns, takes_row_groups, piece_bytes_max=room
+        )
 
     def _is_sampled(self, row_group: int) -> bool:
         """Whether a row group is read back. It follows from its name, so that a retried task reads the same ones."""

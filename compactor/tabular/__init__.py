@@ -23,6 +23,7 @@ from compactor.tabular.files import (
     infer_content_type,
     measure,
     read_batches,
+    read_batches_around,
     read_outline,
     read_row,
     read_schema,
@@ -30,7 +31,7 @@ from compactor.tabular.files import (
 )
 from compactor.tabular.filesystems import written_here
 from compactor.tabular.formats import FileMeasure, FileOutline, TabularFile
-from compactor.tabular.parquet import dictionary_columns_of, read_matching
+from compactor.tabular.parquet import check_row_count, dictionary_columns_of, read_matching
 from compactor.tabular.parquet_pages.read_back import check_row_group
 from compactor.tabular.parquet_pages.row_groups import ParquetRows, RowGroup, open_rows, with_constants
 from compactor.tabular.stored_types import stored_schema
@@ -45,6 +46,7 @@ __all__ = [
     "TabularWriter",
     "begin_ends",
     "check_bytes",
+    "check_row_count",
     "check_row_group",
     "dictionary_columns_of",
     "each_begun",
@@ -52,6 +54,7 @@ __all__ = [
     "measure",
     "open_rows",
     "read_batches",
+    "read_batches_around",
     "read_matching",
     "read_outline",
     "read_row",

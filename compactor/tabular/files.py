@@ -25,7 +25,7 @@ from compactor.tabular.filesystems import reading
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, TabularFormat
 from compactor.tabular.ipc import Ipc
 from compactor.tabular.orc import Orc
-from compactor.tabular.parquet import Parquet, begin_parquet
+from compactor.tabular.parquet import Parquet, begin_parquet, check_row_count
 from compactor.tabular.remote_file import WHOLE_BYTES_MAX, check_crc32, open_tail
 from compactor.tabular.text import Csv, JsonLines
 
@@ -124,6 +124,25 @@ def read_batches(
                 yield batch
             else:
                 yield from plain_table(pa.Table.from_batches([batch])).to_batches()
+
+
+def read_batches_around(
+    location: StoreLocation, file: TabularFile, rows: int, bounds: tuple[int, int], schema: pa.Schema
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """At least the rows from the first to the last of `bounds`, in batches, each with its first row: of Parquet without
+    the row groups that have none of them. See `read_batches`. Raises `Corrupt` unless the file has so many `rows`."""
+    if file.content_type is not ContentType.PARQUET:
+        row = 0
+        for batch in read_batches(location, file, None, schema):
+            yield row, batch
+            row += batch.num_rows
+        check_row_count(file.uri, row, rows)
+        return
+    with reading(file.uri, file.content_type):
+        for row, batch in Parquet(own_pages=False).batches_around(_source(location, file), rows, *bounds):
+            for plain in plain_table(pa.Table.from_batches([batch])).to_batches():
+                yield row, plain
+                row += plain.num_rows
 
 
 def check_bytes(location: StoreLocation, file: TabularFile) -> None:

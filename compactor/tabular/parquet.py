@@ -7,20 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from compactor.model.errors import Corrupt
 from compactor.model.files import FooterRange, RowGroupSize
-from compactor.model.names import ContentType
+from compactor.model.names import ContentType, counted
 from compactor.schemas.cast import cast_column
 from compactor.storage.location import StoreLocation
 from compactor.tabular.bounds import parquet_column_stats
 from compactor.tabular.filesystems import reading
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, wanted_columns
-from compactor.tabular.parquet_pages.arrow_files import OpenParquet, arrow_schema_of, open_parquet, spans_of_columns
+from compactor.tabular.parquet_pages.arrow_files import (
+    OpenParquet,
+    arrow_schema_of,
+    open_mapped,
+    open_parquet,
+    release_mapped,
+    spans_of_columns,
+)
 from compactor.tabular.parquet_pages.numbers import read_numbers
 from compactor.tabular.parquet_pages.page_format import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
 
@@ -66,6 +75,23 @@ class Parquet:
         del schema
         with open_parquet(source) as file:
             yield from self.batches_of(source, file, range(file.parquet.num_row_groups), columns)
+
+    def batches_around(
+        self, source: Source, rows: int, first_row: int, last_row: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows of the row groups that have a row from the first to the last, each batch with its first row. `rows`:
+        how many the file should have."""
+        with open_mapped(source) as (file, mapped):
+            metadata = file.parquet.metadata
+            check_row_count(source.file.uri, metadata.num_rows, rows)
+            ends = np.cumsum([metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
+            starts = np.concatenate(([0], ends)).astype(np.int64)
+            groups = np.flatnonzero((starts[1:] > first_row) & (starts[:-1] <= last_row))
+            row = int(starts[groups[0]]) if len(groups) else 0
+            for batch in self.batches_of(source, file, groups.tolist(), None):
+                yield row, batch
+                row += batch.num_rows
+                release_mapped(mapped)
 
     def batches_of(
         self, source: Source, file: OpenParquet, row_groups: Sequence[int], columns: Sequence[str] | None
@@ -116,6 +142,12 @@ class Parquet:
         del schema
         with open_parquet(source) as file:
             return parquet_measure(file.parquet.metadata, arrow_schema_of(file.parquet), file.opened.size())
+
+
+def check_row_count(uri: str, rows: int, expected_rows: int) -> None:
+    """Raises `Corrupt` if a file does not have the rows that the log says."""
+    if rows != expected_rows:
+        raise Corrupt(f"{uri} holds {counted(rows, 'row')}, but the log says {expected_rows}")
 
 
 def begin_parquet(source: Source, columns: Sequence[str] | None) -> None:

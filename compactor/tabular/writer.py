@@ -36,13 +36,20 @@ class TabularWriter:
     """`open`, then `write` any number of times, then `close`. As a context manager it aborts on an exception."""
 
     def __init__(
-        self, uri: str, content_type: ContentType, schemas: tuple[pa.Schema, pa.Schema], target: OutputFile, sink: _Sink
+        self,
+        uri: str,
+        content_type: ContentType,
+        schemas: tuple[pa.Schema, pa.Schema],
+        target: OutputFile,
+        sink: _Sink,
+        piece_bytes_max: int,
     ) -> None:
         self._uri = uri
         self._content_type = content_type
         self._schema, self._stored = schemas
         self._target = target
         self._sink = sink
+        self._piece_bytes_max = piece_bytes_max
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
@@ -59,11 +66,14 @@ class TabularWriter:
         schema: pa.Schema,
         dictionary_columns: Sequence[str] | None = None,
         takes_row_groups: bool = False,
+        *,
+        piece_bytes_max: int = PIECE_BYTES_MAX,
     ) -> Self:
         """Start the file.
 
         dictionary_columns  leaf columns (dotted paths) to encode with dictionaries in Parquet; None: PyArrow tries all
         takes_row_groups    whether `write_row_group` will be called; Parquet only
+        piece_bytes_max     of rows that are collected for a row group or record batch
 
         Raises `Invalid` if the format cannot store a column's type, or if PyArrow does not write the format. Text is
         gzipped if the URI ends in `.gz`.
@@ -79,7 +89,7 @@ class TabularWriter:
             except BaseException:  # an interrupt too: no upload and no temporary file may stay
                 target.discard()
                 raise
-        return cls(uri, content_type, (schema, stored), target, sink)
+        return cls(uri, content_type, (schema, stored), target, sink, piece_bytes_max)
 
     def write(self, table: pa.Table) -> None:
         """Appends rows, cast to the schema of the file."""
@@ -90,7 +100,7 @@ class TabularWriter:
         start = 0
         while start < table.num_rows:
             room = min(
-                PIECE_ROWS_MAX - self._pending_rows, int((PIECE_BYTES_MAX - self._pending_bytes) / bytes_per_row)
+                PIECE_ROWS_MAX - self._pending_rows, int((self._piece_bytes_max - self._pending_bytes) / bytes_per_row)
             )
             if room < 1 and self._pending_rows:
                 self._flush()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import mmap
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,6 +58,28 @@ class OpenParquet:
 
     def _spans(self, remote: RemoteFile, row_groups: Sequence[int], columns: Sequence[str] | None) -> list[Span]:
         return spans_of_columns(self.parquet.metadata, remote.size_bytes, row_groups, columns)
+
+
+def map_file(path: str) -> mmap.mmap | None:
+    """A mapped local file; None for an empty one, which cannot be mapped. It stays mapped while it is referenced."""
+    with Path(path).open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else None
+
+
+def release_mapped(mapped: mmap.mmap | None) -> None:
+    """Pages of a mapping count as this process's memory until they are released; they can be read again."""
+    if mapped is not None:
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+@contextmanager
+def open_mapped(source: Source) -> Iterator[tuple[OpenParquet, mmap.mmap | None]]:
+    """As `open_parquet`, with a local file mapped: of others Arrow holds all bytes of the column chunk that it reads.
+    The mapping is to be released in between."""
+    mapped = None if source.is_remote else map_file(source.path)
+    in_memory = source if mapped is None else replace(source, body=pa.py_buffer(mapped))
+    with open_parquet(in_memory) as file:
+        yield file, mapped
 
 
 @contextmanager

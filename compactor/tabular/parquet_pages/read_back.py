@@ -6,6 +6,7 @@ larger than the memory: one column at a time, in batches.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +21,10 @@ from compactor.model.errors import Corrupt
 from compactor.storage.location import StoreLocation
 from compactor.tabular.filesystems import reading, written_here
 from compactor.tabular.formats import Source, TabularFile
+from compactor.tabular.parquet_pages.arrow_files import map_file, release_mapped
 
-_BATCH_BYTES = 16 * 1024 * 1024
+_BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_ROWS_MIN = 256
-_BUFFER_BYTES = 1024 * 1024
-"""Of a column chunk that Arrow reads; otherwise it would read the whole chunk first."""
 
 
 def check_row_group(
@@ -39,7 +39,7 @@ def check_row_group(
     row_indices  for each row of the row group its row in the source
     Raises `Corrupt` if a value differs, or if Arrow cannot read the written file.
     """
-    with _opened(location, source) as theirs, _opened(location, written) as ours:
+    with _opened(location, source) as (theirs, mapped), _opened(location, written) as (ours, _):
         if ours.metadata.row_group(row_group).num_rows != len(row_indices):
             raise Corrupt(f"row group {row_group} of {written.uri} does not have {len(row_indices)} rows")
         if not len(row_indices):
@@ -53,7 +53,7 @@ def check_row_group(
             with written_here(), reading(written.uri, written.content_type):
                 found = ours.read_row_group(row_group, [name], use_threads=False).column(name).combine_chunks()
             with reading(source.uri, source.content_type):
-                are_same = _are_same(_batches(theirs, number, name), found, rows)
+                are_same = _are_same(_batches(theirs, mapped, number, name), found, rows)
             if not are_same:
                 column = f"column {name!r} of row group {row_group} of {written.uri}"
                 raise Corrupt(
@@ -75,21 +75,24 @@ class _ComparedRows:
         return cls(expected[order], found[order])
 
 
-def _batches(parquet: pq.ParquetFile, row_group: int, name: str) -> Iterator[pa.Array]:
-    """A column of a row group, in pieces of bounded memory."""
+def _batches(parquet: pq.ParquetFile, mapped: mmap.mmap | None, row_group: int, name: str) -> Iterator[pa.Array]:
+    """A column of a row group, in pieces of bounded memory; of a remote file, beside the stored bytes."""
     group = parquet.metadata.row_group(row_group)
     rows = max(_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1), _BATCH_ROWS_MIN)
     for batch in parquet.iter_batches(int(rows), [row_group], [name], use_threads=False):
         yield batch.column(0)
+        release_mapped(mapped)
 
 
 @contextmanager
-def _opened(location: StoreLocation, file: TabularFile) -> Iterator[pq.ParquetFile]:
+def _opened(location: StoreLocation, file: TabularFile) -> Iterator[tuple[pq.ParquetFile, mmap.mmap | None]]:
+    source = Source.of(location, file)
     with reading(file.uri, file.content_type):
-        opened = Source.of(location, file).open()
-        parquet = pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
+        mapped = None if source.is_remote else map_file(source.path)
+        opened = source.open() if mapped is None else pa.BufferReader(mapped)
+        parquet = pq.ParquetFile(opened, page_checksum_verification=True)
     with opened, parquet:
-        yield parquet
+        yield parquet, mapped
 
 
 def _row_group_with(metadata: pq.FileMetaData, row_index: int) -> tuple[int, int]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -29,7 +27,13 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import Span
 from compactor.tabular.filesystems import reading
 from compactor.tabular.formats import Source, TabularFile
-from compactor.tabular.parquet_pages.arrow_files import arrow_schema_of, open_parquet, parquet_writer
+from compactor.tabular.parquet_pages.arrow_files import (
+    arrow_schema_of,
+    map_file,
+    open_parquet,
+    parquet_writer,
+    release_mapped,
+)
 from compactor.tabular.parquet_pages.chosen_rows import ChunkPages, RemoteWindow, read_rows
 from compactor.tabular.parquet_pages.page_format import (
     MAGIC,
@@ -165,7 +169,7 @@ class ParquetRows:
             whole = np.frombuffer(self._mapped, np.uint8)
             for chunks in self._chunks:
                 yield whole, [(chunk, chunk_span(chunk, len(whole))[0]) for chunk in chunks]
-                self._release_mapped()
+                release_mapped(self._mapped)
             return
         if self._remote is None:  # an empty file, which cannot be mapped, has no columns
             return
@@ -174,11 +178,6 @@ class ParquetRows:
             starts = itertools.accumulate((len(piece) for piece in pieces[:-1]), initial=0)
             joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
             yield joined, list(zip(chunks, starts, strict=False))
-
-    def _release_mapped(self) -> None:
-        """Pages of the mapping count as this process's memory until they are released; they can be read again."""
-        if self._mapped is not None:
-            self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _read_some(self, ascending: npt.NDArray[np.int64]) -> Iterator[Column]:
         """These rows of the columns, one after the other."""
@@ -192,7 +191,7 @@ class ParquetRows:
                 following = range(number + 1, len(self._chunks))[:1]
                 self._window.hold(pages, [self._pages_of(each, group) for each in following for group in groups])
             yield read_rows(column_type, list(zip(pages, rows, strict=True)), in_place)
-            self._release_mapped()
+            release_mapped(self._mapped)
 
     def _pages_of(self, column: int, group: int) -> ChunkPages:
         known = self._pages.get((column, group))
@@ -231,7 +230,7 @@ def open_rows(location: StoreLocation, file: TabularFile, schemas: Sequence[pa.S
     source = Source.of(location, file)
     with ExitStack() as files:
         with reading(file.uri, file.content_type):
-            mapped = None if source.is_remote else _map(source.path)
+            mapped = None if source.is_remote else map_file(source.path)
             if mapped is None:
                 opened = files.enter_context(open_parquet(source))
                 parquet, remote = opened.parquet, opened.remote
@@ -268,12 +267,6 @@ def _number(metadata: Struct, field: _Metadata) -> int:
     if not isinstance(value, int):
         raise TypeError(f"{field.name} is no number")
     return value
-
-
-def _map(path: str) -> mmap.mmap | None:
-    """A mapped local file; None for an empty one, which cannot be mapped. It stays mapped while it is referenced."""
-    with Path(path).open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else None
 
 
 def _is_alike(parquet: pq.ParquetFile, schema: pa.Schema) -> bool:
