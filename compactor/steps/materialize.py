@@ -46,6 +46,9 @@ _DECODED_BYTES_PER_BYTE = 16
 read.
 """
 
+_NUMBERS_BYTES = 32
+"""Of a row that is taken from a column, for its numbers in the source and in the row group: as much as narrow rows."""
+
 ROW_GROUP_BYTES_MIN = 4 * 1024 * 1024
 """The least stored bytes of a source's surviving rows for a row group of their own; fewer are collected and encoded by
 Arrow. Otherwise thousands of small deltas would become a file of thousands of row groups.
@@ -167,7 +170,7 @@ def _row_groups(
     start = 0
     while start < len(row_indices):
         left = len(row_indices) - start
-        count = max(-(-left // PIECE_ROWS_MAX), -(-left * bytes_per_row // _piece_bytes(step)))
+        count = max(-(-left // PIECE_ROWS_MAX), -(-left * max(bytes_per_row, _NUMBERS_BYTES) // _piece_bytes(step)))
         rows = min(-(-left // count), room)
         groups.append(row_indices[start : start + rows])
         start += rows

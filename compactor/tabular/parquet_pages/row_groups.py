@@ -68,6 +68,9 @@ from compactor.tabular.parquet_pages.thrift import (
 from compactor.tabular.remote_file import RemoteFile
 from compactor.tabular.stored_types import stored_schema
 
+TOUCHED_BYTES_MAX = 16 * 1024 * 1024
+"""Of a mapped file that is read page by page, before its pages are released."""
+
 PlacedChunk: TypeAlias = tuple[pq.ColumnChunkMetaData, int]
 """A column chunk, and its start."""
 
@@ -119,6 +122,7 @@ class ParquetRows:
         self._group_starts = np.concatenate(([0], np.cumsum([group.num_rows for group in groups]))).astype(np.int64)
         self._window = None if remote is None else RemoteWindow(remote)
         self._file_bytes = len(mapped) if mapped is not None else 0 if remote is None else remote.size_bytes
+        self._touched_bytes = 0
         self._pages: dict[tuple[int, int], ChunkPages] = {}
 
     def take(self, row_indices: npt.NDArray[np.int64], keep_decoded: bool = False) -> RowGroup | None:
@@ -184,7 +188,9 @@ class ParquetRows:
         bounds = np.searchsorted(ascending, self._group_starts)
         groups = [int(each) for each in np.flatnonzero(np.diff(bounds))]
         rows = [ascending[bounds[each] : bounds[each + 1]] - self._group_starts[each] for each in groups]
-        in_place = None if self._mapped is None else np.frombuffer(self._mapped, np.uint8)
+        # Values that stay in the mapping are touched again when they are written: only where most of them are wanted.
+        is_dense = len(ascending) > 0 and 2 * len(ascending) > ascending[-1] - ascending[0]
+        in_place = np.frombuffer(self._mapped, np.uint8) if self._mapped is not None and is_dense else None
         for number, column_type in enumerate(self._column_types):
             pages = [self._pages_of(number, group) for group in groups]
             if self._window is not None:
@@ -209,6 +215,10 @@ class ParquetRows:
             return self._window.read(start, end, until)
         if self._mapped is None:
             raise pa.ArrowInvalid("an empty file has no pages")
+        self._touched_bytes += end - start
+        if self._touched_bytes > TOUCHED_BYTES_MAX:
+            release_mapped(self._mapped)
+            self._touched_bytes = 0
         return memoryview(self._mapped)[start:end]
 
     def _span_of(self, remote: RemoteFile, chunk: pq.ColumnChunkMetaData) -> Span:
