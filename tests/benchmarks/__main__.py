@@ -122,7 +122,11 @@ def _run(arena: Arena, options: argparse.Namespace, plot_path: Path) -> _Found:
                 _run_shape(arena, name, shape, options.deltas, found)
         else:
             _run_other(arena, name, plot_path, found)
-    narrow = [entry for entry in found.entries if entry.shape.name == NARROW.name and not entry.variant.through_spark]
+    narrow = [
+        entry
+        for entry in found.entries
+        if entry.shape.name == NARROW.name and entry.variant.own_parquet_pages and not entry.variant.through_spark
+    ]
     observations = [seen for entry in narrow if (seen := observe(entry))]
     if len(observations) >= OBSERVATIONS_MIN:
         found.sections.append(report.fit_section(fit_steps(observations)))

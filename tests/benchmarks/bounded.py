@@ -1,5 +1,6 @@
-"""A table that fits into nothing: 64 million rows on tasks of 256 MiB and 2 GiB of scratch, launched as the dispatcher
-would. Measured is not the time but what the job takes at its peak, beside what its plan allows."""
+"""Tables that fit into nothing: 64 million narrow rows on tasks of 256 MiB and 2 GiB of scratch, and 10 million of 1 KB
+in files and row groups that are larger than a task of 512 MiB, launched as the dispatcher would. Measured is not the
+time but what the job takes at its peak, beside what its plan allows."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -30,7 +31,7 @@ from launcher.spark_job import JobRunning, JobSucceeded
 from launcher.submit import SparkJob
 from tests.benchmarks import data
 from tests.benchmarks.checks import Referee
-from tests.benchmarks.data import KEY, NARROW, SORT
+from tests.benchmarks.data import KEY, NARROW, SORT, WIDE, Files, Shape
 
 MIB = 2**20
 TABLE = "BENCHMARK.ORDERS.V1"
@@ -39,6 +40,13 @@ FACTOR = 16
 
 RESOURCES = Resources(task_memory_bytes=256 * MIB, tasks=2, scratch_bytes=2_048 * MIB, driver_memory_bytes=512 * MIB)
 """A machine of 1 GiB for all of Spark. At a smaller scale there is less of everything."""
+
+WIDE_FACTOR = 12.5
+WIDE_ROWS_PER_FILE, WIDE_ROWS_PER_GROUP = 2_000_000, 500_000
+"""Of the wide table of the main contest; its files are the same at any scale."""
+
+WIDE_RESOURCES = replace(RESOURCES, task_memory_bytes=512 * MIB, scratch_bytes=256 * MIB)
+"""With scratch for several rounds."""
 
 _SAMPLE_SECONDS = 0.1
 
@@ -49,11 +57,13 @@ class Peaks:
 
     task     what one Python worker has for itself: libraries that it shares with the others, and files of the system's
              cache that it has mapped, are not its own
+    task_in_all  the same with files that it alone has mapped
     driver   the same of the driver's Python process; its JVM has the heap that it was given
     scratch  of all files in scratch folders
     """
 
     task: int = 0
+    task_in_all: int = 0
     driver: int = 0
     scratch: int = 0
 
@@ -62,7 +72,9 @@ class Peaks:
 class Bounded:
     """What came of it."""
 
+    shape: str
     rows: int
+    files: int
     resources: Resources
     plan: SessionPlan
     rounds: int
@@ -71,18 +83,22 @@ class Bounded:
     peaks: Peaks
 
 
-def measure_bounded(folder: Path, scale: float) -> Bounded:
-    """Compacts the table in rounds of the session's own choosing. Raises `Wrong` where other rows survive."""
-    shape = NARROW.scaled(scale).times(FACTOR)
-    resources = Resources(
-        RESOURCES.task_memory_bytes,
-        RESOURCES.tasks,
-        int((RESOURCES.scratch_bytes or 0) * scale),
-        RESOURCES.driver_memory_bytes,
-    )
+def measure_bounded(folder: Path, scale: float) -> list[Bounded]:
+    """Compacts both tables in rounds of the session's own choosing. Raises `Wrong` where other rows survive."""
+    narrow, wide = NARROW.scaled(scale).times(FACTOR), WIDE.times(WIDE_FACTOR * scale)
     here = folder / "bounded"
+    found = [_measure(here, narrow, data.write_table(here / "data", narrow), _scaled(RESOURCES, scale))]
+    large = data.write_large_files(here / "data", wide, WIDE_ROWS_PER_FILE, WIDE_ROWS_PER_GROUP)
+    return [*found, _measure(here, wide, large, _scaled(WIDE_RESOURCES, scale))]
+
+
+def _scaled(resources: Resources, scale: float) -> Resources:
+    return replace(resources, scratch_bytes=int((resources.scratch_bytes or 0) * scale))
+
+
+def _measure(here: Path, shape: Shape, files: Files, resources: Resources) -> Bounded:
     lake = DeltaCatalog.open(here / "lake")
-    lake.create_table(TABLE).append({}, list(data.write_table(here / "data", shape).paths))
+    lake.create_table(TABLE).append({}, list(files.paths))
     plan = _plan(lake, resources)
     state = LocalStore(StoreLocation(f"file://{here / 'state'}"))
     session = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
@@ -97,7 +113,7 @@ def measure_bounded(folder: Path, scale: float) -> Bounded:
     Referee(data.survivors(shape, None)).check("lithify, bounded", paths)
     rounds = compacted.last_round.round_number
     shutil.rmtree(here)
-    return Bounded(shape.rows, resources, plan, rounds, seconds, idle_task, peaks)
+    return Bounded(shape.name, shape.rows, len(files.paths), resources, plan, rounds, seconds, idle_task, peaks)
 
 
 def _plan(lake: DeltaCatalog, resources: Resources) -> SessionPlan:
@@ -148,7 +164,7 @@ class _Watch:
         self._scratch = scratch
 
     def look(self) -> None:
-        task = driver = 0
+        task = task_in_all = driver = 0
         try:
             processes = [self._root, *self._root.children(recursive=True)]
         except psutil.Error:
@@ -159,13 +175,19 @@ class _Watch:
                 if _is_daemon(process) and parent is not None and _is_daemon(parent):
                     own = own_bytes(process.pid)
                     task = max(task, own)
+                    task_in_all = max(task_in_all, own_bytes(process.pid, "Private_Dirty", "Private_Clean"))
                     self.idle_task = min(self.idle_task or own, own) if own else self.idle_task
                 elif str(find_program()) in process.cmdline() and process.name() != "java":
                     driver = max(driver, own_bytes(process.pid))
             except (psutil.Error, OSError):
                 continue
         scratch = bytes_in(self._scratch)
-        self.peaks = Peaks(max(self.peaks.task, task), max(self.peaks.driver, driver), max(self.peaks.scratch, scratch))
+        self.peaks = Peaks(
+            max(self.peaks.task, task),
+            max(self.peaks.task_in_all, task_in_all),
+            max(self.peaks.driver, driver),
+            max(self.peaks.scratch, scratch),
+        )
 
 
 def _is_daemon(process: psutil.Process) -> bool:
@@ -173,12 +195,11 @@ def _is_daemon(process: psutil.Process) -> bool:
     return "compactor.worker_daemon" in process.cmdline()
 
 
-def own_bytes(pid: int) -> int:
-    """What a process has written to and nobody else sees."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_Dirty:"):
-            return int(line.split()[1]) * 1_024
-    return 0
+def own_bytes(pid: int, *kinds: str) -> int:
+    """What a process has written to and nobody else sees; or what else nobody else sees."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {name: int(size.split()[0]) for name, size in (line.split(":") for line in lines)}
+    return sum(sizes[kind] for kind in kinds or ("Private_Dirty",)) * 1_024
 
 
 def bytes_in(folder: Path) -> int:

@@ -21,6 +21,7 @@ class Task(Document):
     rows_per_compacted_file, hash_bucket_count, max_rows_per_round  ours only: None is the default of `compact()`
     max_dead_row_share    ours only: 0 rewrites every file that a row died in
     published             ours only: as Delta Lake and Apache Iceberg
+    own_parquet_pages     ours only: False leaves all pages to Arrow
     """
 
     table_files: tuple[str, ...]
@@ -34,6 +35,7 @@ class Task(Document):
     max_rows_per_round: int | None = None
     max_dead_row_share: float = 0.0
     published: bool = False
+    own_parquet_pages: bool = True
 
     @property
     def files(self) -> tuple[str, ...]:

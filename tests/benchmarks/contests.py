@@ -46,12 +46,14 @@ class Variant:
     max_rows_per_round: int | None = None
     max_dead_row_share: float = 0.0
     published: bool = False
+    own_parquet_pages: bool = True
 
     def __str__(self) -> str:
         prefix = ", dead rows kept" if self.max_dead_row_share else ""
         prefix += ", default sort key" if self.by_position else ""
         prefix += ", all records through Spark" if self.through_spark else ""
         prefix += ", published in both formats" if self.published else ""
+        prefix += "" if self.own_parquet_pages else ", pages by Arrow"
         return prefix + (f", {self.hash_bucket_count} hash buckets" if self.hash_bucket_count is not None else "")
 
 
@@ -163,6 +165,7 @@ class Arena:
             max_rows_per_round=variant.max_rows_per_round,
             max_dead_row_share=variant.max_dead_row_share,
             published=variant.published,
+            own_parquet_pages=variant.own_parquet_pages,
         )
         repeats = self.repeats if start.repeats is None else start.repeats
         referee = self._referee(start.contestant, start.shape, start.change, variant)
@@ -215,6 +218,7 @@ def whole_table(arena: Arena, shape: Shape) -> list[Entry]:
     through_spark = []
     if OURS in arena.only:
         starts.append(Start(OURS, shape, change, Variant(by_position=True)))
+        starts.append(Start(OURS, shape, change, Variant(own_parquet_pages=False)))
         through_spark.append(Start(OURS, shape, change, Variant(by_position=True, through_spark=True)))
     repeats = max(arena.repeats, len(starts))
     return arena.enter(*(replace(start, repeats=repeats) for start in starts)) + arena.enter(*through_spark)
@@ -226,7 +230,9 @@ def incremental(arena: Arena, shape: Shape, deltas: Iterable[tuple[float, bool]]
     entries = []
     for share, clustered in deltas:
         change = Change(int(shape.rows * share), clustered)
-        starts = [Start(OURS, shape, change, variant) for variant in _variants(arena, shape, change)]
+        variants = _variants(arena, shape, change)
+        by_arrow = [replace(each, own_parquet_pages=False) for each in variants[:1]]
+        starts = [Start(OURS, shape, change, variant) for variant in (*variants, *by_arrow)]
         entries += arena.enter(*starts, *(Start(name, shape, change) for name in _playing(arena, [DUCKDB])))
     return entries
 

@@ -93,6 +93,22 @@ def write_table(folder: Path, shape: Shape) -> Files:
     return _write(here, shape, [(places, _table_times(places)) for places in cuts])
 
 
+def write_large_files(folder: Path, shape: Shape, rows_per_file: int, rows_per_group: int) -> Files:
+    """The table in a few files of large row groups, as other writers leave them; the smaller files are removed."""
+    small = write_table(folder, shape)
+    at_once, paths = max(rows_per_group // shape.rows_per_file, 1), list[str]()
+    groups = [small.paths[start : start + at_once] for start in range(0, len(small.paths), at_once)]
+    groups_per_file = max(rows_per_file // rows_per_group, 1)
+    for first in range(0, len(groups), groups_per_file):
+        paths.append(str(folder / f"{shape.name}-{shape.rows}-large-{len(paths):03}.parquet"))
+        with pq.ParquetWriter(paths[-1], pq.read_schema(small.paths[0]), compression="snappy") as writer:
+            for group in groups[first : first + groups_per_file]:
+                writer.write_table(pa.concat_tables(map(pq.read_table, group)), row_group_size=rows_per_group)
+                for path in group:
+                    Path(path).unlink()
+    return Files(tuple(paths), small.rows, sum(Path(path).stat().st_size for path in paths))
+
+
 def write_delta(folder: Path, shape: Shape, change: Change) -> Files:
     """A delta over that table, unless an earlier call has written it."""
     places, times = delta_rows(shape, change)

@@ -89,11 +89,17 @@ def goals_of_whole(name: str, entries: Sequence[Entry]) -> list[Goal]:
     return goals
 
 
-def goals_of_bounded(measured: Bounded) -> list[Goal]:
+def goals_of_bounded(found: Sequence[Bounded]) -> list[Goal]:
     """No bound that a session was given is exceeded."""
-    given, peaks, what = measured.resources, measured.peaks, f"{measured.rows:,} rows with little of everything"
+    return [goal for measured in found for goal in _goals_within_bounds(measured)]
+
+
+def _goals_within_bounds(measured: Bounded) -> list[Goal]:
+    given, peaks = measured.resources, measured.peaks
+    what = f"{measured.rows:,} {measured.shape} rows with little of everything"
     goals = [
         Goal(f"{what}: memory of a task, of what it was given", 1.0, peaks.task / given.task_memory_bytes),
+        Goal(f"{what}: the same, mapped files included", 1.0, peaks.task_in_all / given.task_memory_bytes),
         Goal(f"{what}: rounds", 2.0, measured.rounds, at_least=True),
     ]
     if given.scratch_bytes is not None:
@@ -113,7 +119,7 @@ def goals_of_incremental(name: str, entries: Sequence[Entry]) -> list[Goal]:
     """A 5 % delta, against DuckDB on the whole table."""
     goals = []
     for ours in entries:
-        if ours.contestant != OURS or ours.change is None:
+        if ours.contestant != OURS or ours.change is None or not ours.variant.own_parquet_pages:
             continue
         duck = next((each for each in entries if each.contestant == DUCKDB and each.change == ours.change), None)
         if duck is None or abs(ours.change.rows / ours.shape.rows - INCREMENTAL_SHARE) > 1e-3:

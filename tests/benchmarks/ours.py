@@ -54,6 +54,7 @@ class Ours:
             hash_bucket_count=task.hash_bucket_count,
             max_rows_per_round=task.max_rows_per_round,
             max_dead_row_share=task.max_dead_row_share,
+            own_parquet_pages=task.own_parquet_pages,
             engine=self._engine,
         )
         self._results[folder] = result.sessions[0]

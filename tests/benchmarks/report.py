@@ -173,11 +173,16 @@ def merges_section(entries: Sequence[Entry]) -> Section:
     return "Merged into a table, beside others", text + markdown_table(columns, rows)
 
 
-def bounded_section(measured: Bounded) -> Section:
-    """What a job takes that has little of everything, and the plan that keeps it there."""
+def bounded_section(found: Sequence[Bounded]) -> Section:
+    """What jobs take that have little of everything, and the plans that keep them there."""
+    return "Little memory, little disk", "\n".join(map(_bounded_text, found))
+
+
+def _bounded_text(measured: Bounded) -> str:
     given, peaks = measured.resources, measured.peaks
     rows = [
         ("a task, for itself", peaks.task, given.task_memory_bytes),
+        ("a task, with the files that it has mapped", peaks.task_in_all, given.task_memory_bytes),
         ("a worker that has seen no row yet, for itself", measured.idle_task, None),
         ("the driver's Python, for itself", peaks.driver, given.driver_memory_bytes),
         ("scratch folders", peaks.scratch, given.scratch_bytes),
@@ -185,11 +190,11 @@ def bounded_section(measured: Bounded) -> Section:
     shown = [
         (what, f"{peak / _MIB:,.0f}", "" if bound is None else f"{bound / _MIB:,.0f}") for what, peak, bound in rows
     ]
-    text = f"{measured.rows:,} narrow rows on {given.tasks} cores, launched as the dispatcher launches: "
-    text += f"{measured.rounds} rounds of its own choosing, {measured.seconds:.0f} s from launch to end. "
-    text += "The least that a worker was seen with is what it takes without rows.\n\n"
+    text = f"{measured.rows:,} {measured.shape} rows in {measured.files} files on {given.tasks} cores, launched as the "
+    text += f"dispatcher launches: {measured.rounds} rounds of its own choosing, {measured.seconds:.0f} s from launch "
+    text += "to end. The least that a worker was seen with is what it takes without rows.\n\n"
     plan = "\n".join(f"- {sentence}" for sentence in measured.plan.arithmetic)
-    return "Little memory, little disk", f"{text}{markdown_table(['what', 'peak, MiB', 'given, MiB'], shown)}\n{plan}\n"
+    return f"{text}{markdown_table(['what', 'peak, MiB', 'given, MiB'], shown)}\n{plan}\n"
 
 
 def page_trust_section(measured: PageTrust) -> Section:
