@@ -1,12 +1,13 @@
 """Audits a partition stream: checks that the index has exactly one correct pointer for every live row.
 
 It recomputes every key's digest from the compacted files and compares it with the index's pointers. Needs no Spark;
-takes about 32 bytes of memory per live row, and reads the key columns of all compacted files.
+reads the key columns of all compacted files, and the index once for as many files as the memory has room for: 36 bytes
+for each of their rows, beside 100 for each row of one file or hash bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +17,23 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
 from compactor.index.files import read_bucket
-from compactor.index.layout import TOMBSTONE_FILE_NUMBER, IndexRows
+from compactor.index.layout import TOMBSTONE_FILE_NUMBER, IndexRows, no_rows
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
 from compactor.kernels.sha1 import Digests
-from compactor.kernels.sort_values import SortColumn
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
+from compactor.model.machine import usable_memory_bytes
 from compactor.model.names import counted
+from compactor.planning.machine_share import GUEST_MEMORY_SHARE
 from compactor.schemas.text import parse_schema
 from compactor.tabular import TabularFile, check_bytes, read_batches, written_here
 
 PROBLEMS_SHOWN_MAX = 20
+
+_BYTES_PER_ROW = 36
+"""Of the index: a digest, a file number, a row index, and which of the rows are in the file that is audited."""
 
 
 class VerifyReport(Document):
@@ -41,52 +46,86 @@ class VerifyReport(Document):
     problems: tuple[str, ...]
 
 
-def verify(stream: PartitionStream) -> VerifyReport:
-    """Audits the stream at the end of its log. Raises `Corrupt` if its index cannot be read."""
+def verify(stream: PartitionStream, memory_bytes: int | None = None) -> VerifyReport:
+    """Audits the stream at the end of its log. Raises `Corrupt` if its index cannot be read.
+
+    memory_bytes  for the index; None: half of what is usable
+    """
     compacted = stream.load().state.compacted
     if compacted is None:
         return VerifyReport(stream=str(stream), rows=0, tombstones=0, index_runs=0, problems=())
+    room = int(usable_memory_bytes() * GUEST_MEMORY_SHARE) if memory_bytes is None else memory_bytes
     problems: list[str] = []
-    rows = _index(stream, compacted, problems)
-    tombstones = int((rows.file_numbers == TOMBSTONE_FILE_NUMBER).sum())
-    for number in sorted(compacted.files):
-        try:
-            problems += _audit_file(stream, compacted, rows, number)
-        except Corrupt as error:
-            # A missing or damaged file is a finding, and the audit continues with the others.
-            problems.append(str(error))
-    stray = ~np.isin(rows.file_numbers, [TOMBSTONE_FILE_NUMBER, *compacted.files])
-    if stray.any():
-        problems.append(f"{counted(int(stray.sum()), 'index row')} for files that are not in the stream")
+    index = _Index(stream, compacted)
+    for files in groups_of_files(compacted, room // _BYTES_PER_ROW):
+        pieces = index.read(files, problems)
+        for number in files:
+            try:
+                problems += _audit_file(stream, compacted, pieces, number)
+            except Corrupt as error:
+                # A missing or damaged file is a finding, and the audit continues with the others.
+                problems.append(str(error))
+    if index.stray:
+        problems.append(f"{counted(index.stray, 'index row')} for files that are not in the stream")
     expected = compacted.last_round.counts.tombstones
-    if tombstones != expected:
-        problems.append(f"the index holds {tombstones} tombstones, the last completion says {expected}")
+    if index.tombstones != expected:
+        problems.append(f"the index holds {index.tombstones} tombstones, the last completion says {expected}")
     return VerifyReport(
         stream=str(stream),
         rows=compacted.rows,
-        tombstones=tombstones,
+        tombstones=index.tombstones,
         index_runs=len({file.run for file in compacted.index_files}),
         problems=tuple(problems[:PROBLEMS_SHOWN_MAX]),
     )
 
 
-def _index(stream: PartitionStream, compacted: CompactedStream, problems: list[str]) -> IndexRows:
-    """The index's rows of all buckets, checked bucket by bucket. Sort values are not read."""
-    no_sort_columns: tuple[SortColumn, ...] = ()
-    buckets = []
-    for bucket in sorted({file.hash_bucket for file in compacted.index_files}):
-        files = [file for file in compacted.index_files if file.hash_bucket == bucket]
-        rows = read_bucket(stream.location, files, no_sort_columns)
-        if (hash_buckets(rows.digests, compacted.hash_bucket_count) != bucket).any():
+def groups_of_files(compacted: CompactedStream, rows_at_once: int) -> list[list[int]]:
+    """The numbers of the compacted files in groups of at most so many rows, or of one file; at least one group."""
+    groups: list[list[int]] = [[]]
+    rows = 0
+    for number in sorted(compacted.files):
+        rows += compacted.files[number].rows
+        if groups[-1] and rows > rows_at_once:
+            groups.append([])
+            rows = compacted.files[number].rows
+        groups[-1].append(number)
+    return groups
+
+
+class _Index:
+    """The index's rows, read bucket by bucket, and checked when they are read first. Sort values are not read.
+
+    tombstones  how many there are
+    stray       rows for files that are not in the stream
+    """
+
+    def __init__(self, stream: PartitionStream, compacted: CompactedStream) -> None:
+        self.tombstones = self.stray = 0
+        self._stream = stream
+        self._compacted = compacted
+        self._is_checked = False
+
+    def read(self, files: Sequence[int], problems: list[str]) -> list[IndexRows]:
+        """Its rows for these files, a piece for each hash bucket."""
+        pieces = []
+        compacted = self._compacted
+        for bucket in sorted({file.hash_bucket for file in compacted.index_files}):
+            of_bucket = [file for file in compacted.index_files if file.hash_bucket == bucket]
+            rows = read_bucket(self._stream.location, of_bucket, ())
+            if not self._is_checked:
+                self._check(bucket, rows, problems)
+            pieces.append(rows.take(np.flatnonzero(np.isin(rows.file_numbers, files))))
+        self._is_checked = True
+        return pieces
+
+    def _check(self, bucket: int, rows: IndexRows, problems: list[str]) -> None:
+        if (hash_buckets(rows.digests, self._compacted.hash_bucket_count) != bucket).any():
             problems.append(f"hash bucket {bucket} holds digests of other buckets")
         if not _strictly_ascending(rows.digests):
             problems.append(f"hash bucket {bucket} is not sorted by digest, or has a digest twice")
-        buckets.append(rows)
-    if not buckets:
-        return IndexRows(
-            np.empty((0, 5), np.uint32), np.empty(0, np.int32), np.empty(0, np.int64), np.empty((0, 0), np.uint8)
-        )
-    return IndexRows.concatenate(buckets)
+        known = [TOMBSTONE_FILE_NUMBER, *self._compacted.files]
+        self.tombstones += int((rows.file_numbers == TOMBSTONE_FILE_NUMBER).sum())
+        self.stray += int((~np.isin(rows.file_numbers, known)).sum())
 
 
 def _strictly_ascending(digests: Digests) -> bool:
@@ -98,10 +137,11 @@ def _strictly_ascending(digests: Digests) -> bool:
 
 
 def _audit_file(
-    stream: PartitionStream, compacted: CompactedStream, rows: IndexRows, file_number: int
+    stream: PartitionStream, compacted: CompactedStream, pieces: Sequence[IndexRows], file_number: int
 ) -> Iterator[str]:
     file = compacted.files[file_number]
-    here = rows.take(np.flatnonzero(rows.file_numbers == file_number))
+    of_buckets = (rows.take(np.flatnonzero(rows.file_numbers == file_number)) for rows in pieces)
+    here = IndexRows.concatenate([no_rows(()), *of_buckets])
     digests = _digests_in(stream, compacted, file_number)
     if len(digests) != file.rows:
         yield f"{file.path} holds {counted(len(digests), 'row')}, the log says {file.rows}"

@@ -11,7 +11,7 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
-from compactor.maintenance.verify import verify
+from compactor.maintenance.verify import groups_of_files, verify
 from compactor.model.errors import Corrupt, Invalid
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -85,3 +85,30 @@ def test_an_audit_finds_every_damaged_file(orders: Table, damage: Callable[[Path
     problems = verify(orders.stream({})).problems
     assert len(problems) == 2
     assert all(any(str(path) in problem for problem in problems) for path in paths)
+
+
+@pytest.mark.parametrize("harm", [None, damaged, gone], ids=["sound", "damaged", "gone"])
+def test_an_audit_with_memory_for_one_file_at_a_time_finds_what_one_with_plenty_finds(
+    lake: DeltaCatalog, harm: Callable[[Path], None] | None
+) -> None:
+    orders = lake.create_table(ORDERS)
+    orders.append({}, pa.table({"id": range(100)}))
+    engine = UnrulyEngine()
+    compact(ORDERS, {"id"}, delta_catalog_client=lake, rows_per_compacted_file=30, hash_bucket_count=3, engine=engine)
+    if harm is not None:
+        harm(Path(orders.scan().files()[0].removeprefix("file://")))
+    plenty, little = verify(orders.stream({})), verify(orders.stream({}), memory_bytes=1)
+    assert little == plenty
+    assert len(little.problems) == (harm is not None)
+
+
+def test_an_audit_takes_as_many_files_at_a_time_as_its_memory_has_room_for(lake: DeltaCatalog) -> None:
+    orders = lake.create_table(ORDERS)
+    orders.append({}, pa.table({"id": range(100)}))
+    engine = UnrulyEngine()
+    compact(ORDERS, {"id"}, delta_catalog_client=lake, rows_per_compacted_file=30, hash_bucket_count=3, engine=engine)
+    compacted = orders.stream({}).load().state.compacted
+    assert compacted is not None
+    assert groups_of_files(compacted, 1_000) == [[1, 2, 3, 4]]
+    assert groups_of_files(compacted, 60) == [[1, 2], [3, 4]]
+    assert groups_of_files(compacted, 0) == [[1], [2], [3], [4]]
