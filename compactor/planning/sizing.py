@@ -64,9 +64,8 @@ default size), 256 MiB of four million.
 """
 
 DECODED_MEMORY_SHARE = 0.25
-"""Share of a task's memory for a source file that is decoded whole. A larger one is read several times, one part
-each.
-"""
+"""Share of a task's memory for a source file that is decoded whole. A larger one is read page by page, and by Arrow a
+part at a time."""
 
 PIECE_MEMORY_SHARE = 1 / 8
 """Share of a task's memory for the rows of one row group that is written, which are there in their old and new form."""

@@ -82,7 +82,7 @@ def materialize(
 def _write(
     target: OutputTarget, ahead: Iterator[TabularFile], task: MaterializeTask, rows_of_buckets: Sequence[RowsOfFiles]
 ) -> Sequence[Future[DataFile]]:
-    """Writes the rows of one task's sources, in the order (source file, dedupe task), in files of bounded rows."""
+    """Writes the rows of one task's sources, ordered by source file, part, dedupe task, in files of bounded rows."""
     step = target.step
     rows_by_source = _row_indices_by_source(rows_of_buckets)
     dictionary_columns = _dictionary_columns(step, task.sources)

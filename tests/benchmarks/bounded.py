@@ -39,14 +39,14 @@ FACTOR = 16
 """Of the narrow table of the main contest."""
 
 RESOURCES = Resources(task_memory_bytes=256 * MIB, tasks=2, scratch_bytes=2_048 * MIB, driver_memory_bytes=512 * MIB)
-"""A machine of 1 GiB for all of Spark. At a smaller scale there is less of everything."""
+"""A machine of 1 GiB for all of Spark. At a smaller scale there is less scratch."""
 
 WIDE_FACTOR = 12.5
 WIDE_ROWS_PER_FILE, WIDE_ROWS_PER_GROUP = 2_000_000, 500_000
 """Of the wide table of the main contest; its files are the same at any scale."""
 
-WIDE_RESOURCES = replace(RESOURCES, task_memory_bytes=512 * MIB, scratch_bytes=256 * MIB)
-"""With scratch for several rounds."""
+WIDE_RESOURCES = replace(RESOURCES, task_memory_bytes=512 * MIB, scratch_bytes=1_024 * MIB)
+"""At any scale: a round takes a whole file at least."""
 
 _SAMPLE_SECONDS = 0.1
 
@@ -87,13 +87,10 @@ def measure_bounded(folder: Path, scale: float) -> list[Bounded]:
     """Compacts both tables in rounds of the session's own choosing. Raises `Wrong` where other rows survive."""
     narrow, wide = NARROW.scaled(scale).times(FACTOR), WIDE.times(WIDE_FACTOR * scale)
     here = folder / "bounded"
-    found = [_measure(here, narrow, data.write_table(here / "data", narrow), _scaled(RESOURCES, scale))]
+    resources = replace(RESOURCES, scratch_bytes=int((RESOURCES.scratch_bytes or 0) * scale))
+    found = [_measure(here, narrow, data.write_table(here / "data", narrow), resources)]
     large = data.write_large_files(here / "data", wide, WIDE_ROWS_PER_FILE, WIDE_ROWS_PER_GROUP)
-    return [*found, _measure(here, wide, large, _scaled(WIDE_RESOURCES, scale))]
-
-
-def _scaled(resources: Resources, scale: float) -> Resources:
-    return replace(resources, scratch_bytes=int((resources.scratch_bytes or 0) * scale))
+    return [*found, _measure(here, wide, large, WIDE_RESOURCES)]
 
 
 def _measure(here: Path, shape: Shape, files: Files, resources: Resources) -> Bounded:

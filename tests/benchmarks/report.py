@@ -6,6 +6,7 @@ import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from compactor.model.names import counted
 from compactor.planning.spec import PAGE_CHECK_SHARE, SessionResult
 from tests.benchmarks.acceptance import BEATS_PER_SECOND, Acceptance
 from tests.benchmarks.bandwidth import Bandwidth
@@ -190,9 +191,10 @@ def _bounded_text(measured: Bounded) -> str:
     shown = [
         (what, f"{peak / _MIB:,.0f}", "" if bound is None else f"{bound / _MIB:,.0f}") for what, peak, bound in rows
     ]
-    text = f"{measured.rows:,} {measured.shape} rows in {measured.files} files on {given.tasks} cores, launched as the "
-    text += f"dispatcher launches: {measured.rounds} rounds of its own choosing, {measured.seconds:.0f} s from launch "
-    text += "to end. The least that a worker was seen with is what it takes without rows.\n\n"
+    text = f"{measured.rows:,} {measured.shape} rows in {counted(measured.files, 'file')} on {given.tasks} cores, "
+    text += f"launched as the dispatcher launches: {counted(measured.rounds, 'round')} of its own choosing, "
+    text += f"{measured.seconds:.0f} s from launch to end. "
+    text += "The least that a worker was seen with is what it takes without rows.\n\n"
     plan = "\n".join(f"- {sentence}" for sentence in measured.plan.arithmetic)
     return f"{text}{markdown_table(['what', 'peak, MiB', 'given, MiB'], shown)}\n{plan}\n"
 

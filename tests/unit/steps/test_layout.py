@@ -168,7 +168,7 @@ def test_pointers_are_where_the_tasks_write_their_rows(
     tasks = tasks_of(layout)
     file_number = NEXT_FILE_NUMBER
     for task in range(layout.task_count):
-        # The paper's order: materialize task, source file, dedupe task.
+        # The paper's order: materialize task, source file, dedupe task. Each file is one part.
         written = [
             (source, bucket)
             for source in range(len(sources))
