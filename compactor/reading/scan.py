@@ -183,7 +183,7 @@ class Scan:
                 read_batches(self._location, file, columns, self._read_schema), _kept_rows(self._location, scanned)
             )
         if self._leaves_out_row_groups and content_type is ContentType.PARQUET:
-            return read_matching(self._location, file, columns, self._filter)
+            return read_matching(self._location, file, columns, self._filter, self._read_schema)
         return read_batches(self._location, file, columns, self._read_schema)
 
 

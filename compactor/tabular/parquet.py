@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from compactor.model.errors import Corrupt
 from compactor.model.files import FooterRange, RowGroupSize
@@ -162,24 +161,24 @@ def begin_parquet(source: Source, columns: Sequence[str] | None) -> None:
 
 
 def read_matching(
-    location: StoreLocation, file: TabularFile, columns: Sequence[str], row_filter: pc.Expression | None
+    location: StoreLocation,
+    file: TabularFile,
+    columns: Sequence[str],
+    row_filter: pc.Expression | None,
+    schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file without the row groups that the filter excludes by the bounds in the footer. The
-    caller filters the rows."""
+    caller filters the rows.
+
+    schema  has the types that the filter is meant for; those in the file may be narrower
+    """
     source = Source.of(location, file)
     with reading(file.uri, file.content_type), open_parquet(source) as opened:
-        if opened.remote is None:
-            fragment = ds.ParquetFileFormat().make_fragment(source.path, fs.LocalFileSystem())
-        else:
-            fragment = ds.ParquetFileFormat().make_fragment(opened.opened)
-        present = [name for name in columns if name in fragment.physical_schema.names]
-        # If the file lacks a column of the filter, its row groups cannot be excluded.
-        with suppress(pa.ArrowInvalid):
-            fragment = fragment.subset(row_filter)
-        if opened.remote is None:
-            yield from fragment.to_batches(columns=present)
-        else:
-            yield from Parquet().batches_of(source, opened, [group.id for group in fragment.row_groups], present)
+        fragment = ds.ParquetFileFormat().make_fragment(opened.opened)
+        # Arrow does not compare the bounds of some types, such as UUIDs.
+        with suppress(pa.ArrowNotImplementedError):
+            fragment = fragment.subset(row_filter, schema=schema)
+        yield from Parquet().batches_of(source, opened, [group.id for group in fragment.row_groups], columns)
 
 
 def _check_rows(rows: int, expected_rows: int) -> None:

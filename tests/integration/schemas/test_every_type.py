@@ -8,10 +8,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
@@ -155,8 +157,29 @@ def check(lake: DeltaCatalog, table: Table, arrays: dict[str, pa.Array], content
             expected = python_rows(plain_table(pa.table({"v": array})))
             seen = python_rows(found.select([name]).rename_columns(["v"]))
             assert repr(seen) == repr([expected[place] for place in (0, 1, 2, 3, 3)]), name
+    check_filters(table, arrays)
     run()
-    assert table.lookup({}, {"id": 5}) is not None
+    for key, place in ((1, 0), (5, 3)):
+        row = table.lookup({}, {"id": key})
+        assert row is not None
+        for name, array in arrays.items():
+            assert repr(row[name]) == repr(python_rows(plain_table(pa.table({"v": array})))[place]["v"]), name
+
+
+def check_filters(table: Table, arrays: dict[str, pa.Array]) -> None:
+    """With a filter, a scan of every type gives what PyArrow gives for all rows: all columns or one, in both views, and
+    as of an entry."""
+    first = table.stream({}).load().entry_number - 1
+    by_id = pc.field("id") > 1
+    for scan in (table.scan, partial(table.scan, view="merged"), partial(table.scan, as_of=first)):
+        whole = scan().to_table()
+        assert scan(filter=by_id).to_table().equals(whole.filter(by_id))
+        for name in ("time32[s]", "timestamp[s]"):
+            at_most = pc.field(name) <= whole[name].drop_null()[0]
+            expected = whole.filter(at_most).select(["id"])
+            assert scan(columns=["id"], filter=at_most).to_table().equals(expected)
+        projected = list(arrays)[::7]
+        assert scan(columns=projected).to_table().equals(whole.select(projected))
 
 
 def test_a_union_is_refused(lake: DeltaCatalog) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -10,13 +12,23 @@ from uuid import UUID
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
-from compactor.schemas.cast import cast_array
+from compactor.schemas.cast import cast_array, plain_table
 from compactor.storage.location import parse_location
-from compactor.tabular import TabularFile, TabularWriter, measure, read_batches, read_schema, read_table
+from compactor.tabular import (
+    TabularFile,
+    TabularWriter,
+    measure,
+    read_batches,
+    read_matching,
+    read_schema,
+    read_table,
+)
 
 D = Decimal
 DAYS = [date(2020, 1, 1), None, date(1960, 2, 29)]
@@ -143,6 +155,42 @@ def test_parquet_and_arrow_give_every_type_back_as_it_was_but_for_views(
     read = _round_trip(tmp_path, EVERY[name], content_type)
     assert read.type == {"string_view": pa.string(), "binary_view": pa.binary()}.get(name, EVERY[name].type)
     assert _same_values(read, EVERY[name])
+
+
+def _conditions(column: pa.ChunkedArray) -> Iterator[pc.Expression]:
+    """Those that PyArrow evaluates on values of this type."""
+    field = pc.field("c")
+    yield field.is_valid()
+    yield field.is_null()
+    for value in column.drop_null().combine_chunks():
+        for condition in (field == value, field >= value, field < value, ~(field == value)):
+            with suppress(pa.ArrowNotImplementedError):
+                pa.table({"c": column}).filter(condition)
+                yield condition
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *BYTES, *DICTIONARIES, *NESTED])
+def test_a_filter_on_a_file_of_every_type_leaves_out_no_row_that_matches(tmp_path: Path, name: str) -> None:
+    location = parse_location(str(tmp_path))
+    file = TabularFile(f"{location.root_uri}/data.parquet", ContentType.PARQUET)
+    rows = plain_table(pa.table({"row": [0, 1, 2], "c": EVERY[name]}))
+    pq.write_table(rows, tmp_path / "data.parquet", row_group_size=1)
+    table = read_table(location, file)
+    for condition in _conditions(table["c"]):
+        batches = read_matching(location, file, ["row", "c"], condition, table.schema)
+        read = pa.Table.from_batches(batches, table.schema)
+        assert read.filter(condition)["row"].equals(table.filter(condition)["row"]), condition
+
+
+def test_a_filter_that_casts_a_column_of_seconds_is_evaluated_on_seconds(tmp_path: Path) -> None:
+    """Parquet stores milliseconds in their place: a row group of one value would be left out by that one."""
+    location = parse_location(str(tmp_path))
+    file = TabularFile(f"{location.root_uri}/data.parquet", ContentType.PARQUET)
+    rows = pa.table({"c": pa.array([3, 3, 4], pa.timestamp("s"))})
+    pq.write_table(rows, tmp_path / "data.parquet", row_group_size=1)
+    condition = pc.field("c").cast(pa.int64()) == 3
+    read = pa.Table.from_batches(read_matching(location, file, ["c"], condition, rows.schema), rows.schema)
+    assert read.equals(rows.slice(0, 2))
 
 
 OTHER_IN_DUCKDB = {
