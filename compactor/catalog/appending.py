@@ -218,9 +218,9 @@ def deprecate_stream_version(
     stream = _named(snapshot, stream_version)
     if stream.state is LifecycleState.DEPRECATED:
         return []
-    rows = (
-        0 if abandon_pending or stream.state is LifecycleState.UNRELEASED else _pending_rows(snapshot, stream, table_id)
-    )
+    may_lose_rows = stream.state is not LifecycleState.UNRELEASED and not abandon_pending
+    pending = pending_deltas(snapshot, stream, table_id) if may_lose_rows else []
+    rows = sum(file.rows for delta in pending for file in delta.files)
     if rows:
         raise Invalid(
             f"stream version {stream_version} has {counted(rows, 'row')} that no compaction has, and once it is "
@@ -229,17 +229,15 @@ def deprecate_stream_version(
     return [StreamVersionDeprecated(stream_version=stream_version)]
 
 
-def _pending_rows(snapshot: StreamSnapshot, stream: SourceStream, table_id: str) -> int:
-    """Rows of deltas that are not compacted, neither into this table nor into any other."""
+def pending_deltas(snapshot: StreamSnapshot, stream: SourceStream, table_id: str) -> list[DeltaAdded]:
+    """Deltas that are not compacted, neither into this table nor into any other."""
     taken = max((each.position for each in stream.taken), default=POSITION_MIN - 1)
     compacted = snapshot.compacted
-    return sum(
-        file.rows
-        for delta in stream.deltas
-        if delta.position > taken
-        and not (compacted is not None and compacted.has_taken(table_id, stream.stream_version, delta.position))
-        for file in delta.files
-    )
+    return [
+        delta
+        for delta in stream.deltas.above(taken)
+        if not (compacted is not None and compacted.has_taken(table_id, stream.stream_version, delta.position))
+    ]
 
 
 def _release(stream_version: int) -> list[StreamAction]:

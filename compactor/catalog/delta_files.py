@@ -26,6 +26,7 @@ from compactor.storage.opening import range_reader
 from compactor.tabular import FileMeasure, TabularFile, TabularWriter, infer_content_type, measure
 from compactor.tabular.filesystems import local_path, reading
 from compactor.tabular.remote_file import open_tail
+from compactor.tabular.same_file import checksum
 
 ROWS_PER_DELTA_FILE = 4_000_000
 """The default of a compacted file: a hash task reads whole files."""
@@ -151,7 +152,7 @@ def register_files(
         measured = measure(location, TabularFile(uri, content_type), declared)
         check_schema(measured.schema, uri, declared, table_id)
         file = data_file(number, uri, content_type, measured, private_columns)
-        files.append(file.model_copy(update={"etag": version.etag}))
+        files.append(file.model_copy(update=_identity(location, uri, version)))
         schemas.append((uri, measured.schema))
     return DeltaFiles(tuple(files), f"files:sha256:{content.hexdigest()}", tuple(schemas))
 
@@ -224,12 +225,14 @@ def _content_type(uri: str, fallback: ContentType) -> ContentType:
 class _Version:
     """Which bytes a registered file has.
 
-    fingerprint  its size and time, which change when it is written again
-    etag         of an object, where its store has ETags
+    fingerprint     its size and time, which change when it is written again
+    etag            of an object, where its store has ETags
+    modified_at_ns  of a file in a folder
     """
 
     fingerprint: str
     etag: str | None = None
+    modified_at_ns: int | None = None
 
 
 def _version(location: StoreLocation, uri: str) -> _Version:
@@ -246,4 +249,17 @@ def _version(location: StoreLocation, uri: str) -> _Version:
     if found.type != fs.FileType.File:
         reason = "is a folder" if found.type == fs.FileType.Directory else "does not exist"
         raise Invalid(f"{uri} {reason}: give the URI or path of a data file")
-    return _Version(f"{found.size} {found.mtime_ns}")
+    return _Version(f"{found.size} {found.mtime_ns}", modified_at_ns=found.mtime_ns)
+
+
+def _identity(location: StoreLocation, uri: str, version: _Version) -> dict[str, str | int | None]:
+    """What shows later that a measured file is the one that was appended. Raises `Invalid` if it has changed since its
+    version was taken."""
+    path = local_path(uri)
+    if path is None:
+        return {"etag": version.etag}
+    with reading(uri, "a data file"):
+        crc32 = checksum(path)
+    if _version(location, uri) != version:
+        raise Invalid(f"{uri} was written to while it was appended: append it once its writer has finished")
+    return {"modified_at_ns": version.modified_at_ns, "crc32": crc32}

@@ -1,8 +1,10 @@
-"""Audits a partition stream: checks that the index has exactly one correct pointer for every live row.
+"""Audits a partition stream: checks that the index has exactly one correct pointer for every live row, and that pending
+delta files are those that were appended.
 
 It recomputes every key's digest from the compacted files and compares it with the index's pointers. Needs no Spark;
 reads the key columns of all compacted files, and the index once for as many files as the memory has room for: 36 bytes
-for each of their rows, beside 100 for each row of one file or hash bucket.
+for each of their rows, beside 100 for each row of one file or hash bucket. Where the log has
+their checksum, it reads all bytes of pending delta files.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compactor.catalog.snapshot import CompactedStream
+from compactor.catalog.appending import pending_deltas
+from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
 from compactor.index.files import read_bucket
@@ -25,7 +28,7 @@ from compactor.kernels.sha1 import Digests
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
 from compactor.model.machine import usable_memory_bytes
-from compactor.model.names import counted
+from compactor.model.names import LifecycleState, counted
 from compactor.planning.machine_share import GUEST_MEMORY_SHARE
 from compactor.schemas.text import parse_schema
 from compactor.tabular import TabularFile, check_bytes, read_batches, written_here
@@ -51,11 +54,13 @@ def verify(stream: PartitionStream, memory_bytes: int | None = None) -> VerifyRe
 
     memory_bytes  for the index; None: half of what is usable
     """
-    compacted = stream.load().state.compacted
+    snapshot = stream.load().state
+    compacted = snapshot.compacted
+    problems = list(_audit_pending(stream, snapshot))
     if compacted is None:
-        return VerifyReport(stream=str(stream), rows=0, tombstones=0, index_runs=0, problems=())
+        shown = tuple(problems[:PROBLEMS_SHOWN_MAX])
+        return VerifyReport(stream=str(stream), rows=0, tombstones=0, index_runs=0, problems=shown)
     room = int(usable_memory_bytes() * GUEST_MEMORY_SHARE) if memory_bytes is None else memory_bytes
-    problems: list[str] = []
     index = _Index(stream, compacted)
     for files in groups_of_files(compacted, room // _BYTES_PER_ROW):
         pieces = index.read(files, problems)
@@ -77,6 +82,19 @@ def verify(stream: PartitionStream, memory_bytes: int | None = None) -> VerifyRe
         index_runs=len({file.run for file in compacted.index_files}),
         problems=tuple(problems[:PROBLEMS_SHOWN_MAX]),
     )
+
+
+def _audit_pending(stream: PartitionStream, snapshot: StreamSnapshot) -> Iterator[str]:
+    """Problems of delta files that a compaction will read."""
+    for source in snapshot.sources.values():
+        if source.state is LifecycleState.DEPRECATED:
+            continue
+        for delta in pending_deltas(snapshot, source, stream.table_id):
+            for file in delta.files:
+                try:
+                    check_bytes(stream.location, TabularFile.of(stream.uri_of(file.path), file, delta.delta_id))
+                except Corrupt as error:
+                    yield str(error)
 
 
 def groups_of_files(compacted: CompactedStream, rows_at_once: int) -> list[list[int]]:

@@ -42,8 +42,9 @@ class DataFile(Document):
     footer, row_groups  of Parquet; None and empty: not recorded
     schema_fingerprint  files of one content type with equal fingerprints have the same columns; None: not recorded, or
                         the file has no types of its own
-    crc32               of the file's bytes; None: not recorded, as for files that were registered
+    crc32               of the file's bytes; None: not recorded, as for files that were registered in an object store
     etag                of a file that was registered in an object store, as the store gives it; None: not recorded
+    modified_at_ns      of a file that was registered in a folder: its time of modification, in ns; None: not recorded
     """
 
     file_number: int = Field(ge=1)
@@ -57,6 +58,7 @@ class DataFile(Document):
     schema_fingerprint: str | None = None
     crc32: int | None = Field(default=None, ge=0)
     etag: str | None = None
+    modified_at_ns: int | None = None
 
 
 class IndexPointers(Document):

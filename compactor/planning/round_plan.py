@@ -70,6 +70,7 @@ class DeltaFileRef:
     operation: Operation
     file: DataFile
     uri: str
+    delta_id: str | None = None
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def _delta_sources(session: SessionInput, files: Sequence[DeltaFileRef], first_o
     return tuple(
         DeltaSource(
             ordinal=ordinal,
-            file=TabularFile.of(ref.uri, ref.file),
+            file=TabularFile.of(ref.uri, ref.file, ref.delta_id),
             rows=ref.file.rows,
             size_bytes=ref.file.size_bytes,
             position=ref.position,

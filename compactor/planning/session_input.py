@@ -247,7 +247,7 @@ def pending_files(
     # Deltas that were retracted after the pin are not compacted either. The commit checks later retractions.
     retracted = now.sources[spec.source_stream_version].retracted_positions
     return tuple(
-        DeltaFileRef(delta.position, delta.operation, file, source.uri_of(file.path))
+        DeltaFileRef(delta.position, delta.operation, file, source.uri_of(file.path), delta.delta_id)
         for delta in unprocessed
         if delta.position not in retracted
         for file in sorted(delta.files, key=lambda file: file.file_number)
@@ -303,7 +303,7 @@ def _schemas_of(
     """One footer is read of all files that the log says to have the same columns, unless these are known."""
 
     def read(ref: DeltaFileRef) -> pa.Schema:
-        return schema_of(location, TabularFile.of(ref.uri, ref.file), declared)
+        return schema_of(location, TabularFile.of(ref.uri, ref.file, ref.delta_id), declared)
 
     def report_read(schema: pa.Schema) -> pa.Schema:
         report.read_one()

@@ -26,7 +26,8 @@ from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularF
 from compactor.tabular.ipc import Ipc
 from compactor.tabular.orc import Orc
 from compactor.tabular.parquet import Parquet, begin_parquet, check_row_count
-from compactor.tabular.remote_file import WHOLE_BYTES_MAX, check_crc32, open_tail
+from compactor.tabular.remote_file import WHOLE_BYTES_MAX, open_tail
+from compactor.tabular.same_file import check_crc32
 from compactor.tabular.text import Csv, JsonLines
 
 _SUFFIXES: Mapping[str, ContentType] = MappingProxyType(
@@ -146,14 +147,13 @@ def read_batches_around(
 
 
 def check_bytes(location: StoreLocation, file: TabularFile) -> None:
-    """Reads all bytes of a file whose checksum the log has, in pieces. Raises `Corrupt` if it has another one."""
-    if file.crc32 is None:
-        return
+    """Reads all bytes of a file whose checksum the log has, in pieces, and of others the end. Raises `Corrupt` if it is
+    not the file that the log means."""
     found = 0
     with reading(file.uri, file.content_type), _source(location, file).open() as opened:
-        while piece := opened.read(REQUEST_BYTES_MAX):
+        while file.crc32 is not None and (piece := opened.read(REQUEST_BYTES_MAX)):
             found = isal_zlib.crc32(piece, found)
-    if found != file.crc32:
+    if file.crc32 is not None and found != file.crc32:
         raise Corrupt(f"{file.uri} is damaged: its CRC-32 is {found:08x}, but the log says {file.crc32:08x}")
 
 
@@ -169,7 +169,7 @@ def _whole(source: Source) -> pa.Buffer:
         with source.open() as opened:
             body = opened.read_buffer()
     else:
-        body = _mapped(source.path)
+        body = _mapped(source.checked_path())
     if source.file.crc32 is not None:
         check_crc32(source.file.uri, body, source.file.crc32)
     return body

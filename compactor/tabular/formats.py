@@ -17,14 +17,18 @@ from compactor.storage.opening import range_reader
 from compactor.storage.ranges import RangeReader
 from compactor.tabular.filesystems import local_path
 from compactor.tabular.remote_file import RemoteFile
+from compactor.tabular.same_file import check_local_file
 
 
 @dataclass(frozen=True)
 class TabularFile:
     """A file to read: its URI, `s3://bucket/key` or `file:///path`, and its format.
 
-    size_bytes, etag  from the log; a remote file with another one is `Corrupt`. None: not known
-    crc32             from the log; a file that is read whole and has another one is `Corrupt`. None: not known
+    The rest is from the log, None: not known. A file with another size, ETag (of a remote one), or checksum (if it is
+    read whole) is `Corrupt`, and so is a local one with another time and another checksum.
+
+    modified_at_ns  of a registered local file
+    delta_id        of a delta file, for errors
     """
 
     uri: str
@@ -32,11 +36,13 @@ class TabularFile:
     size_bytes: int | None = None
     etag: str | None = None
     crc32: int | None = None
+    modified_at_ns: int | None = None
+    delta_id: str | None = None
 
     @classmethod
-    def of(cls, uri: str, file: DataFile) -> TabularFile:
+    def of(cls, uri: str, file: DataFile, delta_id: str | None = None) -> TabularFile:
         """A file of the log."""
-        return cls(uri, file.content_type, file.size_bytes, file.etag, file.crc32)
+        return cls(uri, file.content_type, file.size_bytes, file.etag, file.crc32, file.modified_at_ns, delta_id)
 
 
 @dataclass(frozen=True)
@@ -94,15 +100,24 @@ class Source:
             return pa.BufferReader(self.body)
         remote = self.open_remote()
         if remote is None:
-            return fs.LocalFileSystem().open_input_file(self.path)
+            return fs.LocalFileSystem().open_input_file(self.checked_path())
         return pa.PythonFile(remote, mode="r")
+
+    def checked_path(self) -> str:
+        """The path of a local file. Raises `Corrupt` if it is not the file that the log means, and `OSError`."""
+        file = self.file
+        if file.size_bytes is not None:
+            check_local_file(self.path, file.size_bytes, file.modified_at_ns, file.crc32, file.delta_id)
+        return self.path
 
     def open_remote(self) -> RemoteFile | None:
         """The file object of a remote file, for readers that request ranges themselves; None: the file is local."""
         if self.reader is None:
             return None
         file = self.file
-        return RemoteFile(self.reader, file.uri, file.size_bytes, etag=file.etag, crc32=file.crc32)
+        return RemoteFile(
+            self.reader, file.uri, file.size_bytes, etag=file.etag, crc32=file.crc32, delta_id=file.delta_id
+        )
 
     @property
     def is_remote(self) -> bool:

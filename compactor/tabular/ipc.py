@@ -65,7 +65,7 @@ class Ipc:
 @contextmanager
 def _open(source: Source) -> Iterator[pa.NativeFile]:
     is_mapped = not source.is_remote and source.body is None
-    opened = pa.memory_map(source.path) if is_mapped else source.open()
+    opened = pa.memory_map(source.checked_path()) if is_mapped else source.open()
     with opened:
         yield opened
 

@@ -10,11 +10,9 @@ import io
 import threading
 from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
-from isal import isal_zlib
-
 from compactor.model.errors import Corrupt, LithifyError
 from compactor.storage.ranges import REQUEST_BYTES_MAX, RangeReader, Span, Tail
+from compactor.tabular.same_file import advice, check_crc32, not_as_logged
 
 WHOLE_BYTES_MAX = 512 * 1024
 """A file of at most so many bytes, as the log says, is read by one request and not in parts."""
@@ -35,12 +33,14 @@ class RemoteFile(io.RawIOBase):
         *,
         etag: str | None = None,
         crc32: int | None = None,
+        delta_id: str | None = None,
     ) -> None:
-        """`size_bytes`, `etag`, `crc32`: from the log. Raises `Corrupt` if the object has others, see `open_tail`."""
+        """All but the first two are from the log. Raises `Corrupt` if the object has others, see `open_tail`."""
         super().__init__()
         self.uri = uri
         self._reader = reader
-        self._tail = open_tail(reader, uri, size_bytes, etag=etag, crc32=crc32)
+        self._delta_id = delta_id
+        self._tail = open_tail(reader, uri, size_bytes, etag=etag, crc32=crc32, delta_id=delta_id)
         self._held: list[tuple[Span, memoryview]] = []
         self._block: tuple[Span, memoryview] | None = None
         self._position = 0
@@ -75,8 +75,7 @@ class RemoteFile(io.RawIOBase):
                 arrived = iter(fetched)
                 yield [next(arrived) if (data := kept[span]) is None else data for span in group]
         except LithifyError as error:
-            _failures.last = error
-            raise
+            raise self._failed(error) from error
 
     # -- as a file
 
@@ -139,8 +138,14 @@ class RemoteFile(io.RawIOBase):
         try:
             return self._reader.read(self.uri, spans)
         except LithifyError as error:
-            _failures.last = error
-            raise
+            raise self._failed(error) from error
+
+    def _failed(self, error: LithifyError) -> LithifyError:
+        """The error to raise, which `last_failure` returns as well."""
+        if isinstance(error, Corrupt) and self._delta_id is not None:
+            error = Corrupt(f"{error}; {advice(self._delta_id)}")
+        _failures.last = error
+        return error
 
 
 def open_tail(
@@ -150,52 +155,42 @@ def open_tail(
     *,
     etag: str | None = None,
     crc32: int | None = None,
+    delta_id: str | None = None,
     refresh: bool = False,
 ) -> Tail:
     """The end of a file, or all of a small one. Raises `Corrupt` if the log has another size, another ETag where the
     store has one, or another CRC-32 of a file that was read whole.
 
-    refresh  read again, since the file may have been replaced
+    delta_id  of a delta file, for the error
+    refresh   read again, since the file may have been replaced
     """
-    tail = _tail(reader, uri, size_bytes, refresh=refresh)
+    tail = _tail(reader, uri, size_bytes, delta_id, refresh=refresh)
     try:
-        _check_tail(tail, uri, etag, crc32)
+        _check_tail(tail, uri, etag, crc32, delta_id)
     except Corrupt:
         if refresh:
             raise
         # The end may have been kept from a time before the file was replaced and appended again.
-        tail = _tail(reader, uri, size_bytes, refresh=True)
-        _check_tail(tail, uri, etag, crc32)
+        tail = _tail(reader, uri, size_bytes, delta_id, refresh=True)
+        _check_tail(tail, uri, etag, crc32, delta_id)
     return tail
 
 
-def _check_tail(tail: Tail, uri: str, etag: str | None, crc32: int | None) -> None:
+def _check_tail(tail: Tail, uri: str, etag: str | None, crc32: int | None, delta_id: str | None) -> None:
     if etag is not None and tail.version is not None and tail.version != etag:
-        raise Corrupt(
-            f"{uri} was replaced after it was appended: its ETag is {tail.version}, but the log says {etag}; retract "
-            "that delta, and append the file as it is now"
-        )
+        raise not_as_logged(uri, f"its ETag is {tail.version}, but the log says {etag}", delta_id)
     if crc32 is not None and len(tail.data) == tail.size_bytes:
         check_crc32(uri, tail.data, crc32)
 
 
-def check_crc32(uri: str, body: memoryview | pa.Buffer, crc32: int) -> None:
-    """Raises `Corrupt` if these are not the bytes that the log means."""
-    found = isal_zlib.crc32(body)
-    if found != crc32:
-        raise Corrupt(f"{uri} is damaged: its CRC-32 is {found:08x}, but the log says {crc32:08x}")
-
-
-def _tail(reader: RangeReader, uri: str, size_bytes: int | None, *, refresh: bool) -> Tail:
+def _tail(reader: RangeReader, uri: str, size_bytes: int | None, delta_id: str | None, *, refresh: bool) -> Tail:
     if size_bytes is not None and size_bytes <= WHOLE_BYTES_MAX:
         tail = reader.tail(uri, size_bytes=size_bytes, length=max(size_bytes, 1), refresh=refresh)
     else:
         tail = reader.tail(uri, size_bytes=size_bytes, refresh=refresh)
     if size_bytes is not None and tail.size_bytes != size_bytes:
-        raise Corrupt(
-            f"{uri} has {tail.size_bytes:,} bytes, but the log says {size_bytes:,}: a file of a table is written once "
-            "and never changed"
-        )
+        found = f"it has {tail.size_bytes:,} bytes, but the log says {size_bytes:,}"
+        raise not_as_logged(uri, found, delta_id)
     return tail
 
 

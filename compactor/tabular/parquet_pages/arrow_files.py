@@ -76,7 +76,7 @@ def release_mapped(mapped: mmap.mmap | None) -> None:
 def open_mapped(source: Source) -> Iterator[tuple[OpenParquet, mmap.mmap | None]]:
     """As `open_parquet`, with a local file mapped: of others Arrow holds all bytes of the column chunk that it reads.
     The mapping is to be released in between."""
-    mapped = None if source.is_remote else map_file(source.path)
+    mapped = None if source.is_remote else map_file(source.checked_path())
     in_memory = source if mapped is None else replace(source, body=pa.py_buffer(mapped))
     with open_parquet(in_memory) as file:
         yield file, mapped

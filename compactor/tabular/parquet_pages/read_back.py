@@ -88,7 +88,7 @@ def _batches(parquet: pq.ParquetFile, mapped: mmap.mmap | None, row_group: int, 
 def _opened(location: StoreLocation, file: TabularFile) -> Iterator[tuple[pq.ParquetFile, mmap.mmap | None]]:
     source = Source.of(location, file)
     with reading(file.uri, file.content_type):
-        mapped = None if source.is_remote else map_file(source.path)
+        mapped = None if source.is_remote else map_file(source.checked_path())
         opened = source.open() if mapped is None else pa.BufferReader(mapped)
         parquet = pq.ParquetFile(opened, page_checksum_verification=True)
     with opened, parquet:

@@ -240,7 +240,7 @@ def open_rows(location: StoreLocation, file: TabularFile, schemas: Sequence[pa.S
     source = Source.of(location, file)
     with ExitStack() as files:
         with reading(file.uri, file.content_type):
-            mapped = None if source.is_remote else map_file(source.path)
+            mapped = None if source.is_remote else map_file(source.checked_path())
             if mapped is None:
                 opened = files.enter_context(open_parquet(source))
                 parquet, remote = opened.parquet, opened.remote

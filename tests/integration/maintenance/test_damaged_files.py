@@ -12,7 +12,7 @@ import pytest
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
 from compactor.maintenance.verify import groups_of_files, verify
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Corrupt
 from tests.fakes.unruly_engine import UnrulyEngine
 
 ORDERS = "ACME.ORDERS.V1"
@@ -68,12 +68,12 @@ def test_readers_of_a_damaged_compacted_file_get_its_name(
         read(orders)
 
 
-def test_a_damaged_delta_is_bad_input_to_merge_on_read(orders: Table, tmp_path: Path) -> None:
+def test_merge_on_read_does_not_show_a_delta_that_was_cut_off_after_its_append(orders: Table, tmp_path: Path) -> None:
     path = tmp_path / "delta.parquet"
     pq.write_table(pa.table({"id": [5]}), path)
     orders.append({}, [str(path)])
     cut_off(path)
-    with pytest.raises(Invalid, match=str(path)):
+    with pytest.raises(Corrupt, match=rf"{path} was changed or replaced after it was appended"):
         orders.scan(view="merged").to_table()
 
 
