@@ -15,6 +15,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from compactor.catalog.actions import DeltaAdded
+from compactor.catalog.delta_files import DeltaFiles
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.model.errors import Corrupt, Invalid
@@ -141,6 +142,37 @@ def refuse_without_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str
     ]
     if reasons:
         raise Invalid(*reasons)
+
+
+def refuse_inferred_floats(
+    files: DeltaFiles, declared: pa.Schema | None, primary_keys: Sequence[str], snapshot: StreamSnapshot
+) -> None:
+    """Raises `Invalid`, with every reason, for primary keys of text files whose type was inferred to be a float."""
+    compacted = snapshot.compacted
+    held = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
+    reasons = [
+        reason
+        for file, (name, schema) in zip(files.files, files.schemas, strict=True)
+        if file.content_type.is_text
+        for reason in inferred_floats(name, schema, primary_keys, (declared, held))
+    ]
+    if reasons:
+        raise Invalid(*reasons)
+
+
+def inferred_floats(
+    name: str, schema: pa.Schema, primary_keys: Sequence[str], stated: Sequence[pa.Schema | None]
+) -> Iterator[str]:
+    """A reason for each key column of a text file whose type is an inferred float. `stated`: schemas with types that
+    were not inferred from this file."""
+    known = {column for each in stated if each is not None for column in each.names}
+    for key in primary_keys:
+        if key in schema.names and key not in known and pa.types.is_floating(schema.field(key).type):
+            yield (
+                f"{name} has numbers that are not whole in primary key column {key!r}, and its type is inferred: two "
+                "keys could become one by rounding. Declare the column's type (lithify table create --schema "
+                f"{key}:string, or another type), or append a file with types"
+            )
 
 
 def _refuse_closed(found: Sequence[NamedSchema], published: OpenTable) -> None:

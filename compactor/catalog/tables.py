@@ -40,7 +40,7 @@ from compactor.catalog.news import partitions_with_news
 from compactor.catalog.properties import TableProperties, TableState, packages_missing
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
 from compactor.catalog.stream import PartitionStream
-from compactor.catalog.stream_schema import StreamSchemas, refuse_without_keys
+from compactor.catalog.stream_schema import StreamSchemas, refuse_inferred_floats, refuse_without_keys
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.counts import SortKey
@@ -523,7 +523,9 @@ class Table:
             return _Prepared(incoming, None)
         appending.check_request(snapshot, request)
         if isinstance(source, list):
-            return _Prepared(incoming, self._register(source, incoming.content_type))
+            files = self._register(source, incoming.content_type)
+            refuse_inferred_floats(files, self.schema, self.properties.primary_keys or (), snapshot)
+            return _Prepared(incoming, files)
         self._check_columns(stream, snapshot, request, [("the delta", source.schema)])
         return _Prepared(incoming, self._write(stream, source, incoming.content_type, incoming.rows_per_file))
 

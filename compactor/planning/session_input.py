@@ -19,6 +19,7 @@ from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.catalog.key_columns import check_key_columns, sort_column
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
+from compactor.catalog.stream_schema import inferred_floats
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import SortColumn
 from compactor.log.durable_log import LogState
@@ -151,6 +152,7 @@ def read_session_input(
     grown = tuple(opened[each] for each in schemas)
     schema = _grow_schema(declared, before, pending, grown, keys)
     _check_keys(schema, pending, schemas, key_columns, sort_keys)
+    _refuse_inferred_floats(pending, schemas, key_columns, (source_table.schema, before))
     stored_schema(schema, run.compacted_file_content_type)
     lacking = frozenset(
         (ref.position, ref.file.file_number)
@@ -365,6 +367,22 @@ def _grow_schema(
         else:
             deletes.append((ref.uri, pa.schema([schema.field(name) for name in keys if name in schema.names])))
     return unify_schemas([*rows_to_come, *deletes]) if rows_to_come or deletes else pa.schema([])
+
+
+def _refuse_inferred_floats(
+    pending: Sequence[DeltaFileRef],
+    schemas: Sequence[pa.Schema],
+    key_columns: Sequence[str],
+    stated: Sequence[pa.Schema | None],
+) -> None:
+    reasons = [
+        f"{reason} (its delta {ref.delta_id!r} can be taken back: lithify table retract)"
+        for ref, found in zip(pending, schemas, strict=True)
+        if ref.file.content_type.is_text and ref.file.rows
+        for reason in inferred_floats(ref.uri, found, key_columns, stated)
+    ]
+    if reasons:
+        raise Invalid(*reasons)
 
 
 def _check_keys(

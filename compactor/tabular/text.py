@@ -1,8 +1,8 @@
 """CSV, TSV and JSON lines: text, plain or gzipped, whose types are declared by the caller or inferred from all rows.
 
 An inferred type does not depend on blocks: it is the first of PyArrow's inference order that fits every value of the
-column, not only those of the first block. In CSV an empty field is null and `""` is empty text; a header row is
-required.
+column, not only those of the first block; but whole numbers that do not fit int64 are no floats (`whole_numbers`). In
+CSV an empty field is null and `""` is empty text; a header row is required.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from compactor.model.errors import Invalid
 from compactor.schemas.cast import cast_column
 from compactor.schemas.unify import refuse_repeated_columns, unify_types
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
+from compactor.tabular.whole_numbers import WHOLE, has_great_floats, type_of_texts, types_in_json
 
 BLOCK_BYTES = 8 * 1024 * 1024
 """Bytes parsed at a time, which is also the longest row that can be read."""
@@ -84,9 +85,7 @@ class Csv:
         wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
         # Without any requested column the parser would return all of them.
-        options = _convert_options(
-            {name: _csv_type(arrow_type) for name, arrow_type in declared.items()}, wanted or header.names[:1]
-        )
+        options = _convert_options(self._parsed(source, header, declared, wanted), wanted or header.names[:1])
         with open_text(source) as text:
             table = csv.read_csv(
                 text, read_options=_CSV_READ, parse_options=self._parse_options(header), convert_options=options
@@ -99,10 +98,7 @@ class Csv:
         header = self._header(source)
         wanted = wanted_columns(source, header, columns)
         declared = _declared(header, schema)
-        parsed = {name: _csv_type(arrow_type) for name, arrow_type in declared.items()}
-        if not all(name in parsed for name in wanted):
-            parsed = dict(zip(header.names, self._infer(source, header, declared)[0], strict=True))
-        options = _convert_options(parsed, wanted or header.names[:1])
+        options = _convert_options(self._parsed(source, header, declared, wanted), wanted or header.names[:1])
         for batch in self._parsed_batches(source, header, options):
             yield from _as_declared(pa.Table.from_batches([batch]).select(wanted), declared).to_batches()
 
@@ -117,8 +113,9 @@ class Csv:
         start = _beginning(source)
         header = self._header(start)
         declared = _declared(header, schema)
-        kinds = {field.name: declared.get(field.name, field.type) for field in header}
         # A column of one block may not fit its declared type: the session reports that after reading the whole file.
+        inferred, _ = self._infer(start, header, {}, blocks_max=1)
+        kinds = {name: declared.get(name, kind) for name, kind in zip(header.names, inferred, strict=True)}
         block = self._first_block(start, header)
         whole = len(declared) == len(header) or start.open().size() <= BLOCK_BYTES
         return FileOutline(pa.schema(list(kinds.items())), _row_bytes(block), whole)
@@ -154,26 +151,46 @@ class Csv:
         ):
             yield from reader
 
-    def _infer(
-        self, source: Source, first: pa.Schema, declared: Mapping[str, pa.DataType]
-    ) -> tuple[list[pa.DataType], int]:
-        """The type of each column as parsed, and the row count. If a value does not fit a column's type, the next type
-        is tried.
+    def _parsed(
+        self, source: Source, header: pa.Schema, declared: Mapping[str, pa.DataType], wanted: Sequence[str]
+    ) -> dict[str, pa.DataType]:
+        """The types to parse these columns as; they are inferred if not all are declared."""
+        if all(name in declared for name in wanted):
+            return {name: _csv_type(arrow_type) for name, arrow_type in declared.items()}
+        return dict(zip(header.names, self._infer(source, header, declared)[0], strict=True))
 
-        `first` has the types to begin with. It takes one pass over the file if the types of the first block fit, and
-        at most one more for each column and type.
+    def _infer(
+        self, source: Source, first: pa.Schema, declared: Mapping[str, pa.DataType], blocks_max: int | None = None
+    ) -> tuple[list[pa.DataType], int]:
+        """The type of each column as parsed, and the row count; only of the first blocks, if a number of them is given.
+        If a value does not fit a column's type, the next type is tried.
+
+        `first` has the types to begin with. It takes one pass over the file if the types of the first block fit, at
+        most one more for each column and type, and one more if floats may be whole numbers.
         """
         kinds = [_csv_type(declared.get(field.name, field.type)) for field in first]
         while True:
             options = _convert_options(dict(zip(first.names, kinds, strict=True)), None)
+            rows, great = 0, set[str]()
             try:
-                return kinds, sum(batch.num_rows for batch in self._parsed_batches(source, first, options))
+                for batch in islice(self._parsed_batches(source, first, options), blocks_max):
+                    rows += batch.num_rows
+                    undeclared = (name for name in first.names if name not in declared and name not in great)
+                    great |= {name for name in undeclared if has_great_floats(batch.column(name))}
+                for name in great:
+                    kinds[first.names.index(name)] = self._type_by_texts(source, first, name, blocks_max)
+                return kinds, rows
             except pa.ArrowInvalid as error:
                 misfit = _CSV_MISFIT.search(str(error))
                 position = int(misfit[1]) if misfit is not None else -1
                 if misfit is None or first.names[position] in declared or kinds[position] == pa.binary():
                     raise
                 kinds[position] = _CSV_INFERENCE_ORDER[_CSV_INFERENCE_ORDER.index(kinds[position]) + 1]
+
+    def _type_by_texts(self, source: Source, first: pa.Schema, name: str, blocks_max: int | None) -> pa.DataType:
+        options = _convert_options({name: pa.string()}, [name])
+        batches = islice(self._parsed_batches(source, first, options), blocks_max)
+        return type_of_texts(batch.column(0) for batch in batches)
 
 
 def _row_bytes(rows: pa.RecordBatch | pa.Table | None) -> dict[str, float]:
@@ -290,12 +307,15 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
             parse_options=arrow_json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="infer"),
         )
         rows += table.num_rows
-        for field in table.schema:
-            before = kinds.get(field.name, pa.null())
-            after = _promote_json(before, field.type)
+        found = dict(zip(table.schema.names, table.schema.types, strict=True))
+        great = [name for name in found if name not in parsed.names and has_great_floats(table.column(name))]
+        found |= types_in_json(source.file.uri, lines, {name: found[name] for name in great}) if great else {}
+        for name, kind in found.items():
+            before = kinds.get(name, pa.null())
+            after = _promote_json(before, kind)
             if after is None:
-                raise Invalid(f"{source.file.uri} has values of {before} and of {field.type} in column {field.name!r}")
-            kinds[field.name] = after
+                raise Invalid(f"{source.file.uri} has values of {before} and of {kind} in column {name!r}")
+            kinds[name] = after
     return pa.schema(list(kinds.items())), rows
 
 
@@ -336,8 +356,8 @@ def _blocks_of_lines(source: Source) -> Iterator[bytes]:
 
 def _promote_json(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """Promotes as PyArrow's parser does within a block: whole numbers to others, dates to text."""
-    if {first, second} == {pa.int64(), pa.float64()}:
-        return pa.float64()
+    if first != second and {first, second} <= {pa.int64(), WHOLE, pa.float64()}:
+        return pa.float64() if pa.float64() in (first, second) else WHOLE
     if pa.string() in (first, second) and any(pa.types.is_timestamp(arrow_type) for arrow_type in (first, second)):
         return pa.string()
     if pa.types.is_list(first) and pa.types.is_list(second):
