@@ -18,6 +18,7 @@ from compactor.log.durable_log import LogFormat
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import TableId
+from compactor.schemas.nesting import deep_columns
 from compactor.schemas.text import parse_schema, render_schema
 from compactor.schemas.unify import plain_schema
 
@@ -102,6 +103,7 @@ def define_table(
         reasons += [f"partition key {key!r} is named twice" for key in _repeated(partition_keys)]
     if schema is not None:
         reasons += [f"column {name!r} is in the schema twice" for name in _repeated(schema.names)]
+        reasons += deep_columns("the schema", schema)
     plain = None if schema is None or reasons else plain_schema(schema)
     declared = NO_PROPERTIES
     try:

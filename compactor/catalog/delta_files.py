@@ -19,6 +19,7 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType
 from compactor.schemas.cast import plain_table
+from compactor.schemas.nesting import refuse_deep_nesting
 from compactor.schemas.text import fingerprint_schema
 from compactor.schemas.unify import plain_schema, unify_schemas
 from compactor.storage.location import StoreLocation
@@ -68,11 +69,13 @@ class DeltaTarget:
 
 
 def open_source(source: DeltaSource) -> ArrowSource | FileList:
-    """The source as Arrow data or a list of files. Raises `Invalid` if it is neither."""
+    """The source as Arrow data or a list of files. Raises `Invalid` if it is neither, or Arrow data that is nested too
+    deep."""
+    if not isinstance(source, pa.Table | pa.RecordBatchReader) and hasattr(source, "__arrow_c_stream__"):
+        source = pa.RecordBatchReader.from_stream(source)
     if isinstance(source, pa.Table | pa.RecordBatchReader):
+        refuse_deep_nesting("the delta", source.schema)
         return source
-    if hasattr(source, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(source)
     if isinstance(source, Sequence) and not isinstance(source, str) and all(isinstance(x, str | Path) for x in source):
         return list(source)
     raise Invalid(

@@ -30,6 +30,7 @@ from compactor.tabular import (
     TabularFile,
     TabularWriter,
     check_row_group,
+    read_schema,
     written_here,
 )
 from compactor.tabular.sinks import PIECE_BYTES_MAX
@@ -244,9 +245,18 @@ def _check_values(table: pa.Table, key: str, value: str, stream: StreamFolder) -
         )
 
 
+def _read_back_schema(location: StoreLocation, written: TabularFile) -> None:
+    """Reads what readers need first of a file. Raises `Corrupt` if it cannot be read: nothing is committed then."""
+    if written.content_type.is_text:
+        return
+    with written_here():
+        read_schema(location, written)
+
+
 def _finished(target: OutputTarget, file_number: int, writer: TabularWriter, checks: Sequence[_Check]) -> DataFile:
     measure: FileMeasure = writer.close()
-    written = TabularFile(target.uri(file_number), target.step.output.content_type)
+    written = TabularFile(target.uri(file_number), target.step.output.content_type, measure.size_bytes)
+    _read_back_schema(target.step.location, written)
     for check in checks:
         with written_here() if isinstance(check.source, CompactedSource) else nullcontext():
             check_row_group(target.step.location, written, check.row_group, check.source.file, check.row_indices)

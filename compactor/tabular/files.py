@@ -18,6 +18,7 @@ from isal import isal_zlib
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import ContentType
 from compactor.schemas.cast import plain_table
+from compactor.schemas.nesting import refuse_deep_nesting
 from compactor.schemas.unify import plain_schema, refuse_repeated_columns
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import AHEAD_BYTES_MAX, REQUEST_BYTES_MAX, TAIL_BYTES, RangeReader, Span
@@ -254,9 +255,11 @@ def read_row(location: StoreLocation, file: TabularFile, row_index: int, schema:
 
 
 def measure(location: StoreLocation, file: TabularFile, schema: pa.Schema | None = None) -> FileMeasure:
-    """Rows, bytes, schema and column bounds, from the footer if there is one; the rows of text are counted."""
+    """Rows, bytes, schema and column bounds, from the footer if there is one; the rows of text are counted. Raises
+    `Invalid` for columns that are nested too deep."""
     with reading(file.uri, file.content_type):
         measured = _format(file).measure(_source(location, file), schema)
+    refuse_deep_nesting(file.uri, measured.schema)
     _checked(file, measured.schema)
     return replace(measured, schema=plain_schema(measured.schema))
 

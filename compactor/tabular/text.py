@@ -23,6 +23,7 @@ from compactor.model.errors import Invalid
 from compactor.schemas.cast import cast_column
 from compactor.schemas.unify import refuse_repeated_columns, unify_types
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, wanted_columns
+from compactor.tabular.json_depth import refuse_deep_lines
 from compactor.tabular.whole_numbers import WHOLE, has_great_floats, type_of_texts, types_in_json
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -349,8 +350,10 @@ def _blocks_of_lines(source: Source) -> Iterator[bytes]:
             rest = io.BytesIO()
             rest.write(piece[end:])
             if lines.strip():
+                refuse_deep_lines(source.file.uri, lines)
                 yield lines
     if rest.getvalue().strip():
+        refuse_deep_lines(source.file.uri, rest.getvalue())
         yield rest.getvalue()
 
 

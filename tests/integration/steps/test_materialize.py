@@ -168,11 +168,13 @@ def test_a_damaged_delta_is_bad_input_and_a_damaged_compacted_file_is_corrupt(
     path = tmp_path / "orders.parquet"
     pq.write_table(rows_of(0, 100, 1), path, compression="snappy")
     whole = path.read_bytes()
-    orders.append({}, [str(path)])
     path.write_bytes(_damaged(whole))
+    orders.append({}, [str(path)], delta_id="damaged")
     with pytest.raises(Invalid, match=r"orders\.parquet cannot be read"):
         run(lake)
+    orders.retract({}, "damaged")
     path.write_bytes(whole)
+    orders.append({}, [str(path)])
     run(lake)
     compacted = orders.stream({}).load().state.compacted
     assert compacted is not None
