@@ -24,6 +24,7 @@ from compactor.index.layout import (
     no_rows,
     to_record_batch,
 )
+from compactor.index.page_sums import FOOTER_BYTES, PageSums, footer_span
 from compactor.index.paged_file import KEPT_BYTES_MAX, KeptFiles, PagedFile
 from compactor.index.remote_search import RowsInRun, expected_rows
 from compactor.index.shared_pages import SharedPages
@@ -208,7 +209,8 @@ def _write_file(location: StoreLocation, uri: str, batch: pa.RecordBatch, sendin
     with writing(uri, "primary key index"):
         output = OutputFile.open(location, uri)
     with _writing(output, uri):
-        with pa.ipc.new_file(output.stream, batch.schema) as writer:
+        sums = PageSums.of_batch(batch).as_metadata()
+        with pa.ipc.new_file(output.stream, batch.schema, metadata=sums) as writer:
             writer.write_batch(batch)
         size_bytes = output.close()
         if location.is_remote:
@@ -264,6 +266,24 @@ class _Opened:
         return cls(file, uri, pointers_uri, rows_in_run, (own, placed), first, prefetch.everything)
 
     def segment(self) -> IndexSegment:
+        """Raises `Corrupt`. What was kept of a remote file that is damaged is dropped, and read once more."""
+        try:
+            return self._segment()
+        except Corrupt:
+            if self.pages is None:
+                raise
+            self._drop()
+        try:
+            return self._segment()
+        except Corrupt:
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        for pages in self.pages or ():
+            pages.drop()
+
+    def _segment(self) -> IndexSegment:
         own, placed = self.pages or (None, None)
         if own is not None and placed is not None:
             own.need(self.first[0])
@@ -286,10 +306,6 @@ def share_index_pages(scratch_folders: Sequence[Path]) -> None:
     _KEPT.share(SharedPages(scratch_folders))
 
 
-_ENDS_BYTES = 8 * 1024
-"""What an Arrow IPC file has before and after its columns, with room to spare."""
-
-
 def _first_spans(
     file: IndexFile, rows_in_run: RowsInRun, prefetch: Prefetch, *, own_pointers: bool
 ) -> tuple[list[Span], list[Span]]:
@@ -310,7 +326,7 @@ def _first_spans(
 
 
 def _ends(size_bytes: int) -> list[Span]:
-    return [Span(0, min(_ENDS_BYTES, size_bytes)), Span(max(size_bytes - _ENDS_BYTES, 0), size_bytes)]
+    return [Span(0, min(FOOTER_BYTES, size_bytes)), footer_span(size_bytes)]
 
 
 def _around(start: int, end: int, size_bytes: int) -> Span:
@@ -322,13 +338,16 @@ _HEAD_BYTES_MAX = 2 * 1024
 
 
 def _read_batch(uri: str, rows: int, pages: PagedFile | None, crc32: int | None) -> pa.RecordBatch:
-    """`crc32`: of a file of which all bytes are there; None: some are not, or the log does not record it."""
+    """`crc32`: of a file of which all bytes are there; None: some are not, or the log does not record it. Then the
+    pages of a remote file are compared, if it has their sums."""
     with reading(uri, "primary key index"):
         source = pa.memory_map(local_path(uri)) if pages is None else pa.BufferReader(pages.buffer)
         try:
-            batch = pa.ipc.open_file(source).get_batch(0)
+            opened = pa.ipc.open_file(source)
+            batch = opened.get_batch(0)
             # Columns shorter than the batch's length would be read beyond their end.
             batch.validate()
+            sums = PageSums.of_file(opened.metadata)
         except (pa.ArrowException, OSError) as error:
             raise Corrupt(f"{uri} cannot be read as primary key index: {error}") from error
     if batch.num_rows != rows:
@@ -338,6 +357,12 @@ def _read_batch(uri: str, rows: int, pages: PagedFile | None, crc32: int | None)
         found = isal_zlib.crc32(source.read_buffer())
         if found != crc32:
             raise Corrupt(f"{uri} is damaged: its CRC-32 is {found:08x}, but the log says {crc32:08x}")
+    if pages is not None:
+        pages.trust(sums)
+        if crc32 is not None:
+            pages.is_compared()
+        if pages.damaged([Span(0, 1)]).any():
+            raise Corrupt(f"{uri} is damaged: its first page does not have its checksum")
     return batch
 
 

@@ -6,12 +6,15 @@ import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from compactor.index.page_sums import PageSums
 from compactor.index.shared_pages import PAGE_BYTES, SharedFile, SharedPages
+from compactor.model.errors import Corrupt
 from compactor.storage.ranges import RangeReader, Span
 
 GAP_PAGES_MAX = 2
@@ -24,6 +27,16 @@ KEPT_SHARED_MAX = 128
 """Files whose pages are shared, however small: each takes two file descriptors."""
 
 
+class PageReader(Protocol):
+    """The part of `RangeReader` that pages need."""
+
+    def begin(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> bool: ...
+
+    def read(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> list[memoryview]: ...
+
+    def forget(self, uri: str) -> None: ...
+
+
 class PagedFile:
     """Room for a whole file, which takes memory only where a page was fetched. Other pages read as zeros, so readers
     fetch pages first. Used by one thread at a time.
@@ -31,7 +44,7 @@ class PagedFile:
     shared  where other processes of this machine keep theirs, and find what this one fetches; None: nowhere
     """
 
-    def __init__(self, reader: RangeReader, uri: str, size_bytes: int, shared: SharedFile | None = None) -> None:
+    def __init__(self, reader: PageReader, uri: str, size_bytes: int, shared: SharedFile | None = None) -> None:
         self.uri = uri
         self.size_bytes = size_bytes
         self._reader = reader
@@ -41,6 +54,8 @@ class PagedFile:
         room = max(size_bytes, 1)
         self._memory = mmap.mmap(-1, room, flags=private) if shared is None else shared.mapped(room)
         self._there = np.zeros(-(-size_bytes // PAGE_BYTES), np.bool_)
+        self._compared = np.zeros_like(self._there)
+        self._sums: PageSums | None = None
         self.buffer: pa.Buffer = pa.py_buffer(memoryview(self._memory)[:size_bytes])
         self.look_again()
 
@@ -58,8 +73,36 @@ class PagedFile:
         """Requests the pages that `need` will wait for, if there is room."""
         self._reader.begin(self.uri, self._missing(spans), join_gap_bytes=0)
 
+    def trust(self, sums: PageSums | None) -> None:
+        """From now on `need` compares pages with these sums, each once; None: with nothing."""
+        self._sums = sums
+
+    def is_compared(self) -> None:
+        """All bytes are those that the log means."""
+        self._compared[:] = True
+
+    def drop(self) -> None:
+        """Drops all pages, those on the scratch disk too: what was read is not what was written."""
+        self._drop(np.ones_like(self._there))
+
     def need(self, spans: Sequence[Span]) -> None:
-        """Returns when these bytes are there. No page is fetched twice."""
+        """Returns when these bytes are there. No page is fetched twice, but for one whose sum differs: it is dropped
+        and fetched once more. Raises `Corrupt` if it differs again."""
+        self._fetch(spans)
+        damaged = self.damaged(spans)
+        if damaged.any():
+            self._drop(damaged)
+            self._fetch(spans)
+            damaged = self.damaged(spans)
+        if damaged.any():
+            self._drop(damaged)
+            start = int(np.flatnonzero(damaged)[0]) * PAGE_BYTES
+            raise Corrupt(
+                f"{self.uri} is damaged: bytes {start:,} to {min(start + PAGE_BYTES, self.size_bytes):,} do not have "
+                "their checksum"
+            )
+
+    def _fetch(self, spans: Sequence[Span]) -> None:
         missing = self._missing(spans)
         room = memoryview(self._memory)
         for span, data in zip(missing, self._reader.read(self.uri, missing, join_gap_bytes=0), strict=True):
@@ -67,11 +110,31 @@ class PagedFile:
                 room[span.start : span.end] = data
             self._there[span.start // PAGE_BYTES : -(-span.end // PAGE_BYTES)] = True
 
-    def _missing(self, spans: Sequence[Span]) -> list[Span]:
-        wanted = np.zeros(len(self._there), np.bool_)
+    def damaged(self, spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
+        """The pages of these bytes whose sum differs."""
+        damaged = np.zeros_like(self._there)
+        if self._sums is not None:
+            body = memoryview(self.buffer)
+            for page in np.flatnonzero(self._pages_of(spans) & ~self._compared).tolist():
+                damaged[page] = not self._sums.is_right(page, body)
+                self._compared[page] = not damaged[page]
+        return damaged
+
+    def _drop(self, pages: npt.NDArray[np.bool_]) -> None:
+        self._there[pages] = False
+        self._compared[pages] = False
+        if self._shared is not None:
+            self._shared.drop(np.flatnonzero(pages).tolist())
+        self._reader.forget(self.uri)
+
+    def _pages_of(self, spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
+        pages = np.zeros(len(self._there), np.bool_)
         for span in spans:
-            wanted[max(span.start, 0) // PAGE_BYTES : -(-min(span.end, self.size_bytes) // PAGE_BYTES)] = True
-        wanted &= ~self._there
+            pages[max(span.start, 0) // PAGE_BYTES : -(-min(span.end, self.size_bytes) // PAGE_BYTES)] = True
+        return pages
+
+    def _missing(self, spans: Sequence[Span]) -> list[Span]:
+        wanted = self._pages_of(spans) & ~self._there
         _close_gaps(wanted, self._there)
         edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
         runs = edges.reshape(-1, 2) * PAGE_BYTES

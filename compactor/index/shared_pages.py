@@ -60,6 +60,12 @@ class SharedFile:
             return False
         return True
 
+    def drop(self, pages: Sequence[int]) -> None:
+        """Marks pages as not there: their bytes are not those of the remote file."""
+        with suppress(OSError):
+            for page in pages:
+                self._write(self._pages * PAGE_BYTES + page, memoryview(b"\x00"))
+
     def _write(self, offset: int, data: memoryview) -> None:
         while data:
             written = os.pwrite(self._descriptor, data, offset)

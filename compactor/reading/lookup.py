@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
-from compactor.index.range_lookup import RangeReads, expected_ranges, find_pointer
+from compactor.index.checked_reads import CheckedReads
+from compactor.index.range_lookup import expected_ranges, find_pointer
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.kernels.hash_bucket import hash_buckets
@@ -22,7 +23,6 @@ from compactor.model.files import ColumnStats, DataFile, IndexFile
 from compactor.reading.scan import partition_constants, with_partition_columns
 from compactor.schemas.cast import conform, python_rows
 from compactor.schemas.text import parse_schema
-from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import range_reader
 from compactor.storage.paths import is_open_file
@@ -99,34 +99,34 @@ def _is_within(value: KeyValue, stats: ColumnStats | None) -> bool:
         return True
 
 
-def _index_reads(store: ObjectStore, files: Sequence[IndexFile], digest: bytes) -> RangeReads:
+def _index_reads(store: ObjectStore, files: Sequence[IndexFile], digest: bytes) -> CheckedReads:
     """On a remote store, requests all ranges that are probably needed at once."""
-    if not store.location.is_remote:
-        return store
-    return _RemoteIndex(store.location, expected_ranges(files, digest))
+    location = store.location
+    reads = CheckedReads(
+        range_reader(location) if location.is_remote else _StoredPages(store), location.root_uri, files
+    )
+    reads.begin(expected_ranges(files, digest))
+    return reads
 
 
-class _RemoteIndex:
-    """The index on an object store, with some ranges prefetched."""
+class _StoredPages:
+    """See `PageReader`: the pages of objects in a folder."""
 
-    def __init__(self, location: StoreLocation, expected: Mapping[str, Sequence[Span]]) -> None:
-        self._reader = range_reader(location)
-        self._root_uri = location.root_uri
-        self._there: dict[str, list[tuple[Span, memoryview]]] = {}
-        for path, spans in expected.items():
-            self._reader.begin(self._uri(path), spans)
-        for path, spans in expected.items():
-            self._there[path] = list(zip(spans, self._reader.read(self._uri(path), spans), strict=True))
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        end = start + length
-        for span, data in self._there.get(key, []):
-            if span.start <= start and end <= span.end:
-                return bytes(data[start - span.start : end - span.start])
-        return bytes(self._reader.read(self._uri(key), [Span(start, end)])[0])
+    def begin(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> bool:
+        """Requests nothing early: a folder answers at once."""
+        del uri, spans, join_gap_bytes
+        return False
 
-    def _uri(self, key: str) -> str:
-        return f"{self._root_uri}/{key}"
+    def read(self, uri: str, spans: Sequence[Span], join_gap_bytes: int) -> list[memoryview]:
+        del join_gap_bytes
+        key = uri.removeprefix(f"{self._store.location.root_uri}/")
+        return [memoryview(self._store.read_range(key, span.start, span.length)) for span in spans]
+
+    def forget(self, uri: str) -> None:
+        """Does nothing: nothing was requested early."""
 
 
 def _names(compacted: CompactedStream, key: Mapping[str, KeyValue]) -> tuple[str, ...]:

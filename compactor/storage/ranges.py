@@ -202,6 +202,12 @@ class RangeReader:
                 sent.answer.cancel()
                 self._ahead_bytes -= sent.span.length
 
+    def forget_end(self, uri: str) -> None:
+        """Drops the cached end of an object that cannot be read: the answer may have been damaged."""
+        with self._lock:
+            tail = self._tails.pop(uri, None)
+            self._tails_bytes -= 0 if tail is None else len(tail.data)
+
     def _send(self, uri: str, requests: Sequence[Span]) -> list[_SentRequest]:
         with self._lock:
             tail = self._tails.get(uri)

@@ -84,11 +84,16 @@ def open_mapped(source: Source) -> Iterator[tuple[OpenParquet, mmap.mmap | None]
 
 @contextmanager
 def open_parquet(source: Source) -> Iterator[OpenParquet]:
-    """A file as Parquet, with its footer read."""
+    """A file as Parquet, with its footer read. If it cannot be read, its footer is not kept for later readers."""
     remote = source.open_remote()
     opened = source.open() if remote is None else pa.PythonFile(remote, mode="r")
-    with opened, pq.ParquetFile(opened, pre_buffer=False) as parquet:
-        yield OpenParquet(parquet, opened, remote)
+    try:
+        with opened, pq.ParquetFile(opened, pre_buffer=False) as parquet:
+            yield OpenParquet(parquet, opened, remote)
+    except (pa.ArrowException, OSError):
+        if source.reader is not None:
+            source.reader.forget_end(source.file.uri)
+        raise
 
 
 def spans_of_columns(

@@ -1,4 +1,5 @@
-"""The log records the checksum of each index file and of its pointers, and who reads one whole compares it."""
+"""The log records the checksum of each index file and of its pointers, and who reads one whole compares it; the file
+itself has sums of its pages."""
 
 from __future__ import annotations
 
@@ -74,10 +75,15 @@ def test_a_file_of_which_one_bit_has_changed_is_corrupt_and_named(
         open_bucket(location, [file], reader=reader)
 
 
-def test_a_file_of_which_only_some_bytes_are_read_is_not_compared(location: StoreLocation, file: IndexFile) -> None:
+def test_of_a_remote_file_of_which_only_some_bytes_are_read_the_pages_are_compared(
+    location: StoreLocation, file: IndexFile
+) -> None:
     some = Prefetch(file_numbers=True, everything=False)
     (segment,) = open_bucket(location, [file], prefetch=some, reader=remote(location, file))
     assert segment.file_numbers.tolist() == [1] * ROWS
+    damage(path_of(location, file.paths[1]))
+    with pytest.raises(Corrupt, match=rf"{file.paths[1]} is damaged"):
+        open_bucket(location, [file], prefetch=some, reader=remote(location, file))
 
 
 def test_a_file_of_an_earlier_release_has_no_checksum_and_is_read(location: StoreLocation, file: IndexFile) -> None:

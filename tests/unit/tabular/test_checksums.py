@@ -7,15 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from compactor.index.deletion_vectors import read_dead_rows, write_dead_rows
-from compactor.model.errors import Corrupt
+from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import DeletionVectorPath, StreamFolder
 from compactor.storage.ranges import RangeReader
-from compactor.tabular import TabularFile, TabularWriter, check_bytes, read_batches, read_table
+from compactor.tabular import TabularFile, TabularWriter, check_bytes, formats, read_batches, read_table
 from compactor.tabular.remote_file import open_tail
 from tests.fakes.memory_ranges import MemoryRanges
 
@@ -117,3 +118,19 @@ def test_a_deletion_vector_of_which_one_bit_has_changed_is_corrupt_and_named(loc
     damage(path)
     with pytest.raises(Corrupt, match=rf"{vector.path} is damaged: its CRC-32 is"):
         read_dead_rows(location, vector)
+
+
+def test_a_damaged_footer_that_the_store_answered_with_once_does_not_stay_in_the_process(
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"id": np.random.default_rng(1).integers(0, 2**60, 200_000)})
+    pq.write_table(rows, path_of(TabularFile(f"{location.root_uri}/file", ContentType.PARQUET)))
+    body = path_of(TabularFile(f"{location.root_uri}/file", ContentType.PARQUET)).read_bytes()
+    objects = MemoryRanges({"s3://lake/x": body[:-20] + bytes(20)})
+    reader = RangeReader(objects)
+    monkeypatch.setattr(formats, "range_reader", lambda _: reader)
+    file = TabularFile("s3://lake/x", ContentType.PARQUET, len(body))
+    with pytest.raises(Invalid, match="s3://lake/x cannot be read as parquet"):
+        read_table(location, file)
+    objects.objects["s3://lake/x"] = body
+    assert read_table(location, file).equals(rows)
