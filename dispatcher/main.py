@@ -56,6 +56,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
 
 OPTIONS_FROM_ENVIRONMENT = (
+    "cluster_settings",
     "dead_letter_queue_url",
     "endpoint_url",
     "lake",

@@ -19,13 +19,19 @@ from infra.stages import Stage
 from launcher.watch import WatchTimers
 
 DAY_SECONDS = 86_400
+HOUR_SECONDS = 3_600
 PERIOD_SECONDS = 300
+KEEPER_RUNS = "KeeperRuns"
+"""The metric of the keeper's runs that ended well."""
+
+READS, ACTS = "OperatorReadRole", "OperatorActRole"
 
 
 @dataclass(frozen=True)
 class Alarm:
     """
-    why        the meaning, and what to do
+    why        the meaning, and what to do: the first command is what to do first
+    role       with which that command works
     statistic  over `period_seconds`; the alarm is raised while it is at or above `threshold`, or below it
     """
 
@@ -37,6 +43,7 @@ class Alarm:
     statistic: str = "Maximum"
     period_seconds: int = PERIOD_SECONDS
     periods: int = 1
+    role: str = READS
     is_raised_below: bool = False
     dimensions: dict[str, str] = field(default_factory=dict)
 
@@ -48,9 +55,10 @@ def metric_name(of: meter.Metric) -> str:
 
 def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterator[Alarm]:
     ours, queue = metrics_namespace(stage), {"QueueName": queue_name}
+    log, keeper_log = (f"`aws logs tail /lithify-{stage.name}/{each}`" for each in ("dispatcher", "keeper"))
     yield Alarm(
         "OldestInstruction",
-        "Instructions are not taken: see whether dispatchers run, and what they do not reach",
+        f"Instructions are not taken: {log} says whether dispatchers run, and what they do not reach",
         "AWS/SQS",
         "ApproximateAgeOfOldestMessage",
         stage.oldest_instruction_seconds,
@@ -58,7 +66,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
     )
     yield Alarm(
         "InstructionsSoonLost",
-        "An instruction has waited for half of the queue's retention: at the end of that, SQS deletes it",
+        f"An instruction has waited for half of the queue's retention, at whose end SQS deletes it: {log} says why",
         "AWS/SQS",
         "ApproximateAgeOfOldestMessage",
         stage.retention_days * DAY_SECONDS / 2,
@@ -70,11 +78,12 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         "AWS/SQS",
         "ApproximateNumberOfMessagesVisible",
         1,
+        role=ACTS,
         dimensions={"QueueName": dead_letter_queue_name},
     )
     yield Alarm(
         "StalledSession",
-        "A session has made no progress for longer than a stall takes to be ended",
+        "A session has made no progress for longer than a stall takes to be ended: `lithify report sessions`",
         ours,
         metric_name(meter.HEARTBEAT_AGE),
         WatchTimers.stall_seconds + WatchTimers.exit_seconds,
@@ -89,7 +98,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
     )
     yield Alarm(
         "DispatchersMissing",
-        "Fewer dispatchers report than should run: see the workflow's execution, and the newest log streams",
+        f"Fewer dispatchers report than should run: {log}, and then the workflow's execution, say why",
         ours,
         metric_name(metrics.EVENTS_WAITING),
         (stage.dispatchers - 0.5) * PERIOD_SECONDS / METRICS_SECONDS,
@@ -99,7 +108,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
     )
     yield Alarm(
         "Troubles",
-        "A dispatcher does not reach a service: `lithify health`, or its log, says which",
+        f"A dispatcher does not reach a service: {log} says which",
         ours,
         metric_name(metrics.TROUBLES),
         1,
@@ -111,6 +120,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         ours,
         metric_name(metrics.EVENTS_WAITING),
         1,
+        role=ACTS,
         periods=3,
     )
     yield Alarm(
@@ -128,7 +138,20 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         ours,
         metric_name(metrics.OWNERLESS_CLUSTERS),
         1,
+        role=ACTS,
         periods=3,
+    )
+    yield Alarm(
+        "KeeperMissing",
+        f"Garbage collection has not ended well since its last run was due: {keeper_log} says which table or right it "
+        "is for; until it does, logs grow and deleted rows stay",
+        ours,
+        KEEPER_RUNS,
+        1,
+        statistic="Sum",
+        period_seconds=HOUR_SECONDS,
+        periods=stage.keeper_hours + max(stage.keeper_hours // 2, 1),
+        is_raised_below=True,
     )
 
 
@@ -157,7 +180,7 @@ class Alarms(Construct):
             cloudwatch.CfnAlarm(
                 self,
                 each.name,
-                alarm_description=f"{each.why}.",
+                alarm_description=f"{each.why}. Role: {each.role}.",
                 namespace=each.namespace,
                 metric_name=each.metric,
                 dimensions=[

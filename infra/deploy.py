@@ -11,6 +11,7 @@ Exit codes are those of `lithify`: 0 done, 1 failed, 2 bad input.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -109,7 +110,7 @@ def exports(outputs: Mapping[str, str]) -> Iterator[str]:
     """The outputs as lines of a shell script. Outputs without a variable become comments."""
     for each in OUTPUTS:
         value = outputs.get(each.name, "")
-        yield f"export {each.variable}={value}" if each.variable is not None else f"# {each.name}: {value}"
+        yield f"export {each.variable}={shlex.quote(value)}" if each.variable else f"# {each.name}: {value}"
 
 
 def run(verb: str, arguments: Sequence[str], stack_of: Callable[[Stage], StackInAccount], say: Say) -> None:

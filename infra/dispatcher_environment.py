@@ -106,6 +106,7 @@ def dispatcher_environment(
         "state": state_uri(addresses),
         "lake": next(iter(lakes), ""),
         "allow_lake": " ".join(lakes[1:]),
+        "allow_files": " ".join(stage.allow_files),
         "region": addresses.region,
         "endpoint_url": stage.endpoint_url,
         "s3_endpoint_url": stage.s3_endpoint_url,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
 from aws_cdk import aws_scheduler as scheduler
 from constructs import Construct
 
-from infra.dispatcher_environment import Addresses, lake_uris, state_uri
+from infra.alarms import KEEPER_RUNS
+from infra.dispatcher_environment import Addresses, lake_uris, metrics_namespace, state_uri
 from infra.network import Network
 from infra.service import ContainerPlace, container_definition, image_uri
 from infra.stages import Stage
@@ -15,10 +17,14 @@ from infra.stages import Stage
 CONTAINER = "keeper"
 SCRIPT = (
     'hours=$1; shift; failed=0; for lake in "$@"; do '
-    'lithify gc --lake "$lake" --grace-hours "$hours" --delete --output json || failed=1; done; exit $failed'
+    'lithify gc --lake "$lake" --grace-hours "$hours" --delete --output json || failed=1; done; '
+    'test $failed = 0 && echo \'{"keeper": "done"}\'; exit $failed'
 )
 """One lake after the other, whatever became of the one before; it fails if one failed. Hours and lakes are the script's
-arguments, so none of them is a word of the shell."""
+arguments, so none of them is a word of the shell. The last line is counted: an alarm misses it."""
+
+DONE = '{ $.keeper = "done" }'
+"""Finds the last line."""
 
 
 def keeper_command(stage: Stage, lake_bucket: str) -> list[str]:
@@ -45,6 +51,21 @@ def keeper_container(
         keeper_environment(stage, addresses),
         stage,
         command=keeper_command(stage, addresses.lake_bucket),
+    )
+
+
+def count_runs(scope: Construct, stage: Stage, place: ContainerPlace) -> None:
+    """The metric of runs that ended well. One that never began is missed as one that failed."""
+    logs.CfnMetricFilter(
+        scope,
+        "KeeperRuns",
+        filter_pattern=DONE,
+        log_group_name=place.keeper_logs.ref,
+        metric_transformations=[
+            logs.CfnMetricFilter.MetricTransformationProperty(
+                metric_name=KEEPER_RUNS, metric_namespace=metrics_namespace(stage), metric_value="1"
+            )
+        ],
     )
 
 

@@ -21,12 +21,17 @@ OUTPUTS = (
     Output("DeadLetterQueueUrl", "where documents lie that can never work", "LITHIFY_DEAD_LETTER_QUEUE_URL"),
     Output("EventTopicArn", "where events are published", "LITHIFY_TOPIC_ARN"),
     Output("Region", "of all of it", "LITHIFY_REGION"),
+    Output("ClusterSettings", "of the clusters that sessions run on", "LITHIFY_CLUSTER_SETTINGS"),
     Output("ArchiveFolder", "where the environment of Spark jobs is uploaded", "ARCHIVE_FOLDER"),
     Output("RepositoryUri", "where the dispatcher's image is pushed", "IMAGE_REPOSITORY"),
     Output("WorkflowArn", "keeps dispatchers running once it is started", "WORKFLOW_ARN"),
     Output("AlarmTopicArn", "where alarms go"),
     Output("DashboardUrl", "what an operator opens"),
+    Output("WriterRoleArn", "may create tables and append to them"),
     Output("SenderRoleArn", "may send instructions"),
     Output("OperatorReadRoleArn", "may look at everything but task tokens"),
-    Output("OperatorRedriveRoleArn", "may send dead letters again"),
+    Output(
+        "OperatorActRoleArn", "may do what alarms name, beside looking: redrive, publish events, cancel, pause, end"
+    ),
+    Output("TableReaderRoleArn", "may read published tables"),
 )

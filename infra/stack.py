@@ -10,16 +10,16 @@ from constructs import Construct
 
 from infra.access.dispatcher import dispatcher_part, execution_part
 from infra.access.people import people
-from infra.access.places import ARCHIVE_FOLDER, LakePlace, Places
+from infra.access.places import ARCHIVE_FOLDER, Folder, Places
 from infra.access.running import keeper_part, keeper_schedule_part, workflow_part
 from infra.access.workflow_logs import flow_logs_part, workflow_logs
 from infra.alarms import Alarms, alarms
 from infra.aws.regions import partition_of
 from infra.dashboard import dashboard_body
-from infra.dispatcher_environment import Addresses, dispatcher_environment, lake_uris, state_uri
+from infra.dispatcher_environment import Addresses, cluster_settings, dispatcher_environment, lake_uris, state_uri
 from infra.encryption import encryption_key
 from infra.events import EventsTopic
-from infra.keeper import create_schedule, keeper_container
+from infra.keeper import count_runs, create_schedule, keeper_container
 from infra.network import Network
 from infra.outputs import OUTPUTS
 from infra.permissions import Part
@@ -66,7 +66,8 @@ class LithifyStack(Stack):
         self.parts: list[Part] = list(self._spark.parts)
         self._run_dispatchers()
         self._run_keeper()
-        roles = {part.role: create_role(self, self._noted(part)) for part in people(self._places)}
+        parts = people(self._places, self._spark.roles)
+        roles = {part.role: create_role(self, self._noted(part)) for part in parts}
         self._alarms = Alarms(self, "Alarms", stage, self._key, alarms(stage, *self._queue_names()))
         dashboard = cloudwatch.CfnDashboard(
             self,
@@ -91,7 +92,8 @@ class LithifyStack(Stack):
             key=self._key.key_arn,
             state_bucket=self._storage.state.bucket_arn,
             state_prefix=STATE_PREFIX,
-            lakes=tuple(_lake_place(each, own, self._partition) for each in self._stage.lakes),
+            lakes=tuple(_folder(each, own, self._partition) for each in self._stage.lakes),
+            files=tuple(_folder(each, own, self._partition) for each in self._stage.allow_files),
             glue_databases=self._stage.glue_databases,
             cluster_name=self._name,
             dispatcher_family=f"{self._name}-dispatcher",
@@ -157,6 +159,7 @@ class LithifyStack(Stack):
             (role, self._container_start_role),
             stage,
         )
+        count_runs(self, stage, self._place)
         part = keeper_schedule_part(places, role.attr_arn, self._container_start_role.attr_arn)
         create_schedule(self, stage, self._network, self._place, task, create_role(self, self._noted(part)))
 
@@ -183,6 +186,7 @@ class LithifyStack(Stack):
         addresses, repository = self._addresses, self._place.repository
         console = f"https://{self._region}.console.aws.amazon.com/cloudwatch/home?region={self._region}"
         values = {
+            "ClusterSettings": self._cluster_settings(),
             "LakeUri": lake_uris(self._stage, addresses.lake_bucket)[0],
             "StateUri": state_uri(addresses),
             "InstructionQueueUrl": addresses.queue_url,
@@ -197,11 +201,17 @@ class LithifyStack(Stack):
             **role_arns,
         }
         for output in OUTPUTS:
-            CfnOutput(self, output.name, value=values[output.name], description=output.description)
+            if values[output.name]:
+                CfnOutput(self, output.name, value=values[output.name], description=output.description)
+
+    def _cluster_settings(self) -> str:
+        """As JSON; empty where sessions run in the dispatcher's own task."""
+        spark = self._spark.addresses
+        return "" if spark is None else self.to_json_string(cluster_settings(self._stage, self._addresses, spark))
 
 
-def _lake_place(lake: str, own_bucket_arn: str, partition: str) -> LakePlace:
-    if not lake.startswith("s3://"):
-        return LakePlace(own_bucket_arn, lake)
-    bucket, _, prefix = lake.removeprefix("s3://").partition("/")
-    return LakePlace(f"arn:{partition}:s3:::{bucket}", prefix)
+def _folder(uri: str, own_bucket_arn: str, partition: str) -> Folder:
+    if not uri.startswith("s3://"):
+        return Folder(own_bucket_arn, uri)
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    return Folder(f"arn:{partition}:s3:::{bucket}", prefix)

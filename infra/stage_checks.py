@@ -66,6 +66,9 @@ FARGATE_STOP_SECONDS_MAX = 120
 LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
 """That CloudWatch takes."""
 
+KEEPER_HOURS_MAX = 112
+"""One and a half times as many hours are the 7 days that CloudWatch looks back."""
+
 EXECUTION_EVENTS_LIMIT = 25_000
 EVENTS_OF_A_RESTART = 40
 """At most, of the workflow's history."""
@@ -92,12 +95,14 @@ def violations(stage: Stage) -> Iterator[str]:
             yield f"{name} is {getattr(stage, name)}: it must be more than 0"
     yield from _wrong_place(stage)
     yield from _wrong_lakes(stage)
+    yield from _wrong_files(stage)
     for database in stage.glue_databases:
         if not _GLUE_DATABASE.fullmatch(database):
             yield f"glue_databases: {database!r} is no name: write 1 to 255 small letters, digits and _"
     yield from _wrong_network(stage)
     yield from _wrong_dispatchers(stage)
     yield from _wrong_queues(stage)
+    yield from _wrong_keeper(stage)
     yield from _wrong_spark(stage)
 
 
@@ -141,6 +146,15 @@ def _wrong_lakes(stage: Stage) -> Iterator[str]:
         for other_bucket, other in places[:index]:
             if bucket == other_bucket and _overlap(prefix, other):
                 yield f"lakes: {prefix} and {other} overlap: a lake is not inside another"
+
+
+def _wrong_files(stage: Stage) -> Iterator[str]:
+    for folder in stage.allow_files:
+        bucket, _, prefix = folder.removeprefix("s3://").partition("/")
+        if not folder.startswith("s3://") or not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix):
+            yield f"allow_files: {folder!r} is no place of files: write s3://bucket/prefix"
+        elif bucket == stage.state_bucket:
+            yield f"allow_files: {folder} is in the bucket of the state, which holds secrets: take another one"
 
 
 def _overlap(prefix: str, other: str) -> bool:
@@ -211,6 +225,14 @@ def _wrong_queues(stage: Stage) -> Iterator[str]:
         )
     if stage.log_days not in LOG_DAYS:
         yield f"log_days is {stage.log_days}: CloudWatch takes {', '.join(map(str, LOG_DAYS))}"
+
+
+def _wrong_keeper(stage: Stage) -> Iterator[str]:
+    if stage.keeper_hours > KEEPER_HOURS_MAX:
+        yield (
+            f"keeper_hours is {stage.keeper_hours}: {KEEPER_HOURS_MAX} at most, since an alarm looks back 7 days and "
+            "has to see that the next run is late"
+        )
 
 
 def _wrong_spark(stage: Stage) -> Iterator[str]:

@@ -29,6 +29,8 @@ class Stage:
     alarm_addresses  e-mail addresses that alarms are sent to
     lakes            each a prefix in the stack's own bucket of lakes, or s3://bucket/prefix of a lake that exists
                      already; documents that name no lake mean the first
+    allow_files      each s3://bucket/prefix: files below it may be appended to the lakes where they lie. Files of
+                     another bucket have to be readable for this account, and their key, too
     glue_databases   of the Glue Data Catalog, in the stage's region, that dispatchers may enter published tables into
     state_bucket     the name of the bucket that the stack makes for the state; empty: CloudFormation chooses
     key_arn          a KMS key for buckets, queues and topics; empty: the stack makes one
@@ -72,6 +74,7 @@ class Stage:
     region: str | None = None
     alarm_addresses: tuple[str, ...] | None = None
     lakes: tuple[str, ...] = ("lake",)
+    allow_files: tuple[str, ...] = ()
     glue_databases: tuple[str, ...] = ()
     state_bucket: str = ""
     key_arn: str = ""

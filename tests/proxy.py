@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import boto3
@@ -35,6 +35,8 @@ _AFTER_THE_SERVER = ("answer cut", "body cut", "reset")
 """Harms to the answer of a server that has done what was requested."""
 
 ANY_SERVICE = "*"
+DENIED_STATUS, ACCESS_DENIED = 403, "AccessDenied"
+_JSON_SERVICES = ("sqs", "elasticmapreduce", "logs", "states")
 _PIECE_BYTES = 64 * 1024
 _HEAD_BYTES_MAX = 1024 * 1024
 
@@ -76,6 +78,23 @@ class Request:
     operation: str
     verb: str
     target: str
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What a gate says of a request.
+
+    refusal         the answer in place of the server's; None: the request is passed on
+    hides_absence   that something is not there is answered with 403, as S3 does to who may not list
+    """
+
+    refusal: bytes | None = None
+    hides_absence: bool = False
+
+
+class Gate(Protocol):
+    def rule(self, request: Request, headers: Mapping[str, str], body: bytes) -> Ruling:
+        """`headers`: names in small letters. It is called in the proxy's thread."""
 
 
 @dataclass
@@ -131,6 +150,7 @@ class Proxy:
 
     host: str
     port: int
+    gate: Gate | None = None
     traffic: dict[tuple[str, str], Traffic] = field(default_factory=dict)
     harmed: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -223,6 +243,11 @@ class Proxy:
             while (message := await _read_request(reader, writer)) is not None:
                 began_seconds = time.monotonic()
                 request = _describe(message)
+                ruling = self._ruling(request, message)
+                if ruling.refusal is not None:
+                    writer.write(ruling.refusal)
+                    await writer.drain()
+                    continue
                 weather = self._weather_for(request)
                 upload_seconds = len(message.body) / weather.bytes_per_second if weather.bytes_per_second else 0.0
                 await asyncio.sleep(weather.delay_seconds + upload_seconds)
@@ -234,7 +259,7 @@ class Proxy:
                 upstream = await self._ask(upstream, message)
                 seen = Seen(request, message.header("range"), began_seconds)
                 self._requests.append(seen)
-                is_open = await self._pass_answer(seen, message, upstream, weather, writer)
+                is_open = await self._pass_answer(seen, message, upstream, weather, writer, ruling)
                 seen.ended_seconds = time.monotonic()
                 if upstream.writer.is_closing():
                     upstream = None
@@ -246,6 +271,12 @@ class Proxy:
             self._connections.discard(writer)
             for each in (writer, *([upstream.writer] if upstream is not None else [])):
                 _cut(each)
+
+    def _ruling(self, request: Request, message: _Message) -> Ruling:
+        if self.gate is None:
+            return Ruling()
+        headers = {name.lower(): value for name, value in message.headers}
+        return self.gate.rule(request, headers, message.body)
 
     def _weather_for(self, request: Request) -> Weather:
         weather = self._weather.get(request.service) or self._weather.get(ANY_SERVICE) or FAIR
@@ -264,7 +295,7 @@ class Proxy:
         if weather.harm == "silence":
             await self._changed.wait()
         elif weather.harm == "error":
-            writer.write(_error_answer(request, weather))
+            writer.write(error_answer(request, weather.status, weather.code))
             await writer.drain()
 
     async def _ask(self, upstream: _Upstream | None, message: _Message) -> _Upstream:
@@ -276,7 +307,13 @@ class Proxy:
         return upstream
 
     async def _pass_answer(
-        self, seen: Seen, message: _Message, upstream: _Upstream, weather: Weather, writer: asyncio.StreamWriter
+        self,
+        seen: Seen,
+        message: _Message,
+        upstream: _Upstream,
+        weather: Weather,
+        writer: asyncio.StreamWriter,
+        ruling: Ruling,
     ) -> bool:
         """Whether the client's connection can go on."""
         request = seen.request
@@ -285,6 +322,11 @@ class Proxy:
             answer = await _read_head(upstream.reader)
         if answer is None:
             return False
+        if ruling.hides_absence and answer.first_line.split(" ")[1] == "404":
+            writer.write(error_answer(request, DENIED_STATUS, ACCESS_DENIED))
+            await writer.drain()
+            _cut(upstream.writer)  # the rest of its answer is nobody's
+            return True
         traffic = self.traffic.setdefault((request.service, request.operation), Traffic())
         traffic.requests += 1
         traffic.bytes_up += len(message.body)
@@ -318,10 +360,10 @@ class Proxy:
 
 
 @contextmanager
-def proxy_before(url: str) -> Iterator[Proxy]:
-    """A proxy in front of the server at this URL."""
+def proxy_before(url: str, gate: Gate | None = None) -> Iterator[Proxy]:
+    """A proxy in front of the server at this URL. `gate`: what it refuses to pass on; None: nothing."""
     address = urlsplit(url)
-    proxy = Proxy(address.hostname or "127.0.0.1", address.port or 80)
+    proxy = Proxy(address.hostname or "127.0.0.1", address.port or 80, gate)
     proxy.start()
     try:
         yield proxy
@@ -504,18 +546,19 @@ def _operation(message: _Message, service: str, verb: str, target: str) -> str:
     return verb
 
 
-def _error_answer(request: Request, weather: Weather) -> bytes:
-    what = f"{weather.code}, says the proxy"
+def error_answer(request: Request, status: int, code: str, what: str = "") -> bytes:
+    """A whole answer, in the words of the request's service."""
+    what = what or f"{code}, says the proxy"
     headers = {"x-amzn-RequestId": "proxy"}
-    if request.service == "sqs":
-        body = json.dumps({"__type": f"com.amazonaws.sqs#{weather.code}", "message": what}).encode()
-        headers |= {"Content-Type": "application/x-amz-json-1.0", "x-amzn-query-error": f"{weather.code};Sender"}
+    if request.service in _JSON_SERVICES:
+        body = json.dumps({"__type": f"com.amazonaws.{request.service}#{code}", "message": what}).encode()
+        headers |= {"Content-Type": "application/x-amz-json-1.0", "x-amzn-query-error": f"{code};Sender"}
     else:
-        error = f"<Error><Type>Sender</Type><Code>{weather.code}</Code><Message>{what}</Message></Error>"
+        error = f"<Error><Type>Sender</Type><Code>{code}</Code><Message>{what}</Message></Error>"
         body = (error if request.service == "s3" else f"<ErrorResponse>{error}</ErrorResponse>").encode()
         headers |= {"Content-Type": "application/xml"}
     if request.verb == "HEAD":
         body = b""
     headers |= {"Content-Length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {weather.status} {weather.code}\r\n{lines}\r\n".encode() + body
+    return f"HTTP/1.1 {status} {code}\r\n{lines}\r\n".encode() + body

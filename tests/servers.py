@@ -116,12 +116,13 @@ def _await_health(endpoint_url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def seaweedfs_server(folder: Path) -> Iterator[str]:
-    """The URL of a `weed` S3 service with its data in `folder` and one bucket, `BUCKET`."""
+def seaweedfs_server(folder: Path, access_keys: Sequence[str] = (ACCESS_KEY,)) -> Iterator[str]:
+    """The URL of a `weed` S3 service with its data in `folder` and one bucket, `BUCKET`. Whoever has one of the keys
+    may do everything."""
     names = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
     ports = dict(zip(names, free_ports(len(names))))
     (folder / "data").mkdir(parents=True)
-    (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
+    (folder / "s3.json").write_text(json.dumps({"identities": [_identity(each) for each in access_keys]}))
     command = [
         _weed(),
         f"-logdir={folder}",  # else it leaves logs where the system keeps temporary files
@@ -202,12 +203,9 @@ def _weed() -> str:
     return found
 
 
-_IDENTITIES = {
-    "identities": [
-        {
-            "name": "tests",
-            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-    ]
-}
+def _identity(access_key: str) -> dict[str, object]:
+    return {
+        "name": access_key,
+        "credentials": [{"accessKey": access_key, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }

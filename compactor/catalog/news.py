@@ -9,7 +9,8 @@ The property `news_hints` is set when a table is created, or never. A table that
     3  delete hints up to entry c     by a reader that found no work in the stream at entry c
 
 Step 3 never deletes a needed hint: later hints have greater numbers, since entry c exists. So every stream with work
-has a hint. A hint of a stream without work (its writer lost a race or was killed) costs one read of the stream's log.
+has a hint. A hint of a stream without work (its writer lost a race or was killed, or it could not be deleted) costs one
+read of the stream's log.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+import structlog
+
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.log.durable_log import LogState
-from compactor.model.errors import Invalid
+from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import NewsHint, StreamFolder, TableFolder, parse
+
+_log = structlog.get_logger(__name__)
 
 
 def has_news(snapshot: StreamSnapshot, table_id: str) -> bool:
@@ -53,13 +58,17 @@ class NewsHints:
             self._store.overwrite(NewsHint(self._folder, after.entry_number).key, b"")
 
     def clear(self, at: LogState[StreamSnapshot]) -> None:
-        """Step 3, if the stream has no work at this entry."""
+        """Step 3, if the stream has no work at this entry. A hint that cannot be deleted stays: what was committed
+        before must not fail for it."""
         if has_news(at.state, self._folder.table_id):
             return
         last = NewsHint(self._folder, at.entry_number).key
-        for entry in list(self._store.list(f"{self._folder.news}/")):
-            if entry.key <= last:
-                self._store.delete(entry.key)
+        try:
+            for entry in list(self._store.list(f"{self._folder.news}/")):
+                if entry.key <= last:
+                    self._store.delete(entry.key)
+        except (Denied, Unavailable) as error:
+            _log.warning("news_hints_not_cleared", stream=self._folder.news, reason=str(error))
 
 
 def partitions_with_news(store: ObjectStore, table_id: str) -> Iterator[dict[str, str]]:

@@ -37,6 +37,7 @@ from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.tables import DeltaCatalog
 from compactor.catalog.transaction import Committed
 from compactor.engine.protocol import Engine
+from compactor.log.durable_log import LogState
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.planning.read_progress import Commit
@@ -137,7 +138,7 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
             done.append(completion)
             pace.round_done()
     if rounds and session.destination.news is not None:
-        session.destination.news.clear(session.destination.load())
+        session.destination.news.clear(LogState(committed.entry_number, snapshot))
     seconds = dependencies.clock.monotonic_seconds() - started
     return summarise(plan, snapshot, done, seconds)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from compactor.log.durable_log import LogState
-from compactor.model.errors import Invalid, Unavailable
+from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.model.names import render_partition
 from dispatcher.cli.documents import read_document, valid_instruction
 from dispatcher.cli.job_run_lines import job_run_lines
@@ -28,6 +28,7 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer, answer_records, page_width
 from dispatcher.cli.table_places import open_job_runs, open_lake
 from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
 from dispatcher.intake.retry import Retry, begin_retry, plan_retry
 from dispatcher.job_runs.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
@@ -82,7 +83,7 @@ def submit(
     )
     lake_uri = document.delta_catalog or lake
     unchecked = None if lake_uri is None else _check_table(document.source_table_id, lake_uri, s3_endpoint_url, region)
-    preview = preview_job_run_id(document, records)
+    preview = _preview(document, records)
     sentences = [each for each in (preview, unchecked) if each is not None]
     outlook = {"outlook": " ".join(sentences)} if sentences else {}
     if dry_run:
@@ -113,6 +114,15 @@ def _check_table(table_id: str, lake: str, s3_endpoint_url: str | None, region: 
     except Unavailable as error:
         return f"Whether table {table_id} exists was not checked: {error}"
     return None
+
+
+def _preview(document: InstructionDocument, records: JobRunStore | None) -> str | None:
+    """What is known of this document's id. Who may only send documents may not read the state, and is not kept from
+    sending: the dispatcher checks the id too."""
+    try:
+        return preview_job_run_id(document, records)
+    except Denied as error:
+        return f"Whether job_run_id {document.job_run_id!r} was used before was not checked: {error}"
 
 
 def status(

@@ -10,7 +10,9 @@ from infra.access.places import (
     DEPLOYMENT_TAG,
     DISPATCHER_TAG,
     Places,
+    clear_hints,
     enter_tables,
+    list_archive,
     list_lakes,
     list_state,
     publish_tables,
@@ -99,6 +101,7 @@ def _state_and_lakes(places: Places, *, writes_lakes: bool) -> tuple[Permission,
             actions("s3", "AbortMultipartUpload DeleteObject GetObject PutObject"),
             state,
         ),
+        list_archive(places),
         Permission(
             "ReadArchive",
             "its manifest, before anything is launched with it",
@@ -106,8 +109,8 @@ def _state_and_lakes(places: Places, *, writes_lakes: bool) -> tuple[Permission,
             (places.in_state_bucket(f"{ARCHIVE_FOLDER}/*"),),
         ),
         *list_lakes(places),
-        read_lakes(places),
-        write_lakes(places) if writes_lakes else publish_tables(places),
+        *read_lakes(places),
+        *((write_lakes(places), clear_hints(places)) if writes_lakes else (publish_tables(places),)),
         *enter_tables(places),
     )
 
@@ -115,10 +118,6 @@ def _state_and_lakes(places: Places, *, writes_lakes: bool) -> tuple[Permission,
 def _launching(places: Places, spark: SparkRoles) -> tuple[Permission, ...]:
     if spark.service is None:
         return _serverless(places, spark)
-    clusters = (places.arn("elasticmapreduce", "cluster/*"),)
-    ours: Mapping[str, Mapping[str, object]] = {
-        "StringEquals": {f"elasticmapreduce:ResourceTag/{DEPLOYMENT_TAG}": places.stack_name}
-    }
     tagged: Mapping[str, Mapping[str, object]] = {
         "StringEquals": {f"elasticmapreduce:RequestTag/{DEPLOYMENT_TAG}": places.stack_name}
     }
@@ -130,20 +129,8 @@ def _launching(places: Places, spark: SparkRoles) -> tuple[Permission, ...]:
             ("*",),
             tagged,
         ),
-        Permission("TagClusters", "at their launch", ("elasticmapreduce:AddTags",), clusters, tagged),
-        Permission(
-            "WatchAndEndClusters",
-            "of this deployment's tag",
-            actions("elasticmapreduce", "DescribeCluster ListSteps TerminateJobFlows"),
-            clusters,
-            ours,
-        ),
-        Permission(
-            "FindClusters",
-            "an attempt whose answer was lost is found by its name; AWS knows no resource for a list",
-            ("elasticmapreduce:ListClusters",),
-            ("*",),
-        ),
+        Permission("TagClusters", "at their launch", ("elasticmapreduce:AddTags",), (_clusters(places),), tagged),
+        *end_clusters(places, spark),
         _pass("PassServiceRole", spark.service, "elasticmapreduce.amazonaws.com"),
         _pass("PassJobRole", spark.job, "ec2.amazonaws.com"),
     )
@@ -159,16 +146,46 @@ def _serverless(places: Places, spark: SparkRoles) -> tuple[Permission, ...]:
             (application,),
             {"StringEquals": {f"aws:RequestTag/{DEPLOYMENT_TAG}": places.stack_name}},
         ),
-        Permission(
-            "WatchAndEndJobRuns",
-            "of this deployment's tag",
-            actions("emr-serverless", "CancelJobRun GetJobRun"),
-            (f"{application}/jobruns/*",),
-            {"StringEquals": {f"aws:ResourceTag/{DEPLOYMENT_TAG}": places.stack_name}},
-        ),
-        Permission("FindJobRuns", "an attempt whose answer was lost", ("emr-serverless:ListJobRuns",), (application,)),
+        *end_clusters(places, spark),
         _pass("PassJobRole", spark.job, "emr-serverless.amazonaws.com"),
     )
+
+
+def end_clusters(places: Places, spark: SparkRoles) -> tuple[Permission, ...]:
+    """To find, watch and end the clusters or job runs of sessions, of this deployment only."""
+    if spark.service is None:
+        application = spark.application or ""
+        return (
+            Permission(
+                "WatchAndEndJobRuns",
+                "of this deployment's tag",
+                actions("emr-serverless", "CancelJobRun GetJobRun"),
+                (f"{application}/jobruns/*",),
+                {"StringEquals": {f"aws:ResourceTag/{DEPLOYMENT_TAG}": places.stack_name}},
+            ),
+            Permission(
+                "FindJobRuns", "an attempt whose answer was lost", ("emr-serverless:ListJobRuns",), (application,)
+            ),
+        )
+    return (
+        Permission(
+            "WatchAndEndClusters",
+            "of this deployment's tag",
+            actions("elasticmapreduce", "DescribeCluster ListSteps TerminateJobFlows"),
+            (_clusters(places),),
+            {"StringEquals": {f"elasticmapreduce:ResourceTag/{DEPLOYMENT_TAG}": places.stack_name}},
+        ),
+        Permission(
+            "FindClusters",
+            "an attempt whose answer was lost is found by its name; AWS knows no resource for a list",
+            ("elasticmapreduce:ListClusters",),
+            ("*",),
+        ),
+    )
+
+
+def _clusters(places: Places) -> str:
+    return places.arn("elasticmapreduce", "cluster/*")
 
 
 def _pass(sid: str, role: str, service: str) -> Permission:

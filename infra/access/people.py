@@ -1,14 +1,16 @@
-"""Permissions of people and programs of the account: senders, observers, readers of tables, redrivers.
+"""Permissions of people and programs of the account: writers, senders, operators, readers of tables.
 
-A person may have several roles.
+A person may have several roles. Who acts also reads, because each of these commands reads before it writes.
 """
 
 from __future__ import annotations
 
+from infra.access.dispatcher import SparkRoles, end_clusters
 from infra.access.places import (
     LOG_FOLDER,
     Places,
     find_tables,
+    find_uploads,
     list_lakes,
     list_state,
     read_lakes,
@@ -18,10 +20,18 @@ from infra.access.places import (
 from infra.permissions import Part, Permission, actions
 
 
-def people(places: Places) -> tuple[Part, ...]:
+def people(places: Places, spark: SparkRoles | None) -> tuple[Part, ...]:
+    """`spark`: None: there are no clusters to end."""
     return (
+        Part("writer", "WriterRole", (), (*_writing(places), use_key(places, writes=True))),
         Part("sender", "SenderRole", (), (_send(places), use_key(places, writes=True))),
         Part("operator who reads", "OperatorReadRole", (), (*_reading(places), use_key(places, writes=False))),
+        Part(
+            "operator who acts",
+            "OperatorActRole",
+            (),
+            (*_reading(places), *_acting(places, spark), use_key(places, writes=True)),
+        ),
         Part(
             "reader of tables",
             "TableReaderRole",
@@ -31,23 +41,6 @@ def people(places: Places) -> tuple[Part, ...]:
                 read_tables(places),
                 *find_tables(places),
                 use_key(places, writes=False),
-            ),
-        ),
-        Part(
-            "operator who redrives",
-            "OperatorRedriveRole",
-            (),
-            (
-                _send(places),
-                Permission(
-                    "TakeDeadLetters",
-                    "once their copy is on the queue",
-                    actions(
-                        "sqs", "ChangeMessageVisibility DeleteMessage GetQueueAttributes GetQueueUrl ReceiveMessage"
-                    ),
-                    (places.dead_letters,),
-                ),
-                use_key(places, writes=True),
             ),
         ),
     )
@@ -62,10 +55,30 @@ def _send(places: Places) -> Permission:
     )
 
 
+def _writing(places: Places) -> tuple[Permission, ...]:
+    return (
+        *list_lakes(places),
+        *read_lakes(places),
+        Permission(
+            "WriteDeltas",
+            "and what is given up of them; no compacted file",
+            actions("s3", "AbortMultipartUpload PutObject"),
+            places.lake_objects("tables/*/data/*/delta/*"),
+        ),
+        Permission(
+            "WriteLogs",
+            "a table's definition, the entries that add or take back deltas, hints that there is something to compact",
+            ("s3:PutObject",),
+            places.lake_objects("tables/*/log/*", "tables/*/news/*"),
+        ),
+    )
+
+
 def _reading(places: Places) -> tuple[Permission, ...]:
     return (
         *list_lakes(places),
-        read_lakes(places),
+        *read_lakes(places),
+        find_uploads(places),
         list_state(places),
         Permission(
             "ReadState",
@@ -100,4 +113,48 @@ def _reading(places: Places) -> tuple[Permission, ...]:
             ("states:ListExecutions",),
             (places.workflow,),
         ),
+    )
+
+
+def _acting(places: Places, spark: SparkRoles | None) -> tuple[Permission, ...]:
+    return (
+        _send(places),
+        Permission(
+            "TakeDeadLetters",
+            "`lithify redrive`, once their copy is on the queue; to see them is to take them for a while",
+            actions("sqs", "ChangeMessageVisibility DeleteMessage ReceiveMessage"),
+            (places.dead_letters,),
+        ),
+        Permission(
+            "PublishEvents",
+            "`lithify events publish`",
+            actions("sns", "GetTopicAttributes Publish"),
+            (places.topic,),
+        ),
+        Permission(
+            "ChangeJobRuns",
+            "`lithify cancel`, `retry`, `pause`: entries, marks, how far events are published, and the history",
+            ("s3:PutObject",),
+            places.state_objects(
+                "job_runs/*/log/*",
+                "job_runs/*/published.json",
+                "history/days/*/log/*",
+                "open_job_runs_by_owner/*",
+                "untold_job_runs/*",
+                "paused/*",
+            ),
+        ),
+        Permission(
+            "RemoveMarks",
+            "`lithify resume`; of job runs whose events are published",
+            ("s3:DeleteObject",),
+            places.state_objects("open_job_runs/*", "open_job_runs_by_owner/*", "untold_job_runs/*", "paused/*"),
+        ),
+        Permission(
+            "ChangeTables",
+            "`lithify table set`, `retract`, `drop`: entries of logs, and never data",
+            ("s3:PutObject",),
+            places.lake_objects("tables/*/log/*", "tables/*/news/*", "dropped_tables/*"),
+        ),
+        *(end_clusters(places, spark) if spark is not None else ()),
     )

@@ -21,13 +21,19 @@ ARCHIVE_FOLDER, LOG_FOLDER = "archive", "emr-logs"
 
 
 @dataclass(frozen=True)
-class LakePlace:
+class Folder:
+    """A lake, or files beside lakes. `prefix` empty: the whole bucket."""
+
     bucket_arn: str
     prefix: str
 
     @property
     def objects(self) -> str:
-        return f"{self.bucket_arn}/{self.prefix}/*"
+        return f"{self.bucket_arn}/{self.keys}"
+
+    @property
+    def keys(self) -> str:
+        return f"{self.prefix}/*" if self.prefix else "*"
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Places:
     """ARNs, which may be CloudFormation's own expressions.
 
     arn_head  `arn:aws:{service}:region:account:` with the service left out, as `arn(...)` takes it
+    files     outside of the lakes, which the lakes' logs may name
     """
 
     partition: str
@@ -47,7 +54,8 @@ class Places:
     key: str
     state_bucket: str
     state_prefix: str
-    lakes: tuple[LakePlace, ...]
+    lakes: tuple[Folder, ...]
+    files: tuple[Folder, ...]
     glue_databases: tuple[str, ...]
     cluster_name: str
     dispatcher_family: str
@@ -84,6 +92,10 @@ class Places:
     def state_objects(self, *keys: str) -> tuple[str, ...]:
         return tuple(f"{self.state_bucket}/{self.state_prefix}/{key}" for key in keys)
 
+    def lake_objects(self, *keys: str) -> tuple[str, ...]:
+        """Objects of every lake."""
+        return tuple(f"{lake.bucket_arn}/{lake.prefix}/{key}" for lake in self.lakes for key in keys)
+
     def in_state_bucket(self, key: str) -> str:
         return f"{self.state_bucket}/{key}"
 
@@ -97,16 +109,33 @@ def use_key(places: Places, *, writes: bool) -> Permission:
 
 def list_lakes(places: Places) -> tuple[Permission, ...]:
     """Permissions to list, one for each bucket. Without them S3 answers 403 instead of 404 for a missing object."""
+    return _list_each("ListLakes", "logs are found by listing", places.lakes)
+
+
+def _list_each(sid: str, why: str, folders: Sequence[Folder]) -> tuple[Permission, ...]:
     found = []
-    for number, bucket in enumerate(dict.fromkeys(lake.bucket_arn for lake in places.lakes), start=1):
-        prefixes = sorted(f"{lake.prefix}/*" for lake in places.lakes if lake.bucket_arn == bucket)
-        found.append(_list(f"ListLakes{number}", "logs are found by listing", bucket, prefixes))
+    for number, bucket in enumerate(dict.fromkeys(each.bucket_arn for each in folders), start=1):
+        prefixes = sorted(each.keys for each in folders if each.bucket_arn == bucket)
+        found.append(_list(f"{sid}{number}", why, bucket, prefixes))
     return tuple(found)
+
+
+def find_uploads(places: Places) -> Permission:
+    return Permission(
+        "FindUploads",
+        "that killed writers left; AWS knows no prefix for this list",
+        ("s3:ListBucketMultipartUploads",),
+        tuple(dict.fromkeys((*(lake.bucket_arn for lake in places.lakes), places.state_bucket))),
+    )
 
 
 def list_state(places: Places, *folders: str) -> Permission:
     prefixes = [f"{places.state_prefix}/{folder}*" for folder in folders or ("",)]
     return _list("ListState", "logs are found by listing", places.state_bucket, prefixes)
+
+
+def list_archive(places: Places) -> Permission:
+    return _list("ListArchive", "its size is found by listing", places.state_bucket, [f"{ARCHIVE_FOLDER}/*"])
 
 
 def _list(sid: str, why: str, bucket: str, prefixes: Sequence[str]) -> Permission:
@@ -115,9 +144,20 @@ def _list(sid: str, why: str, bucket: str, prefixes: Sequence[str]) -> Permissio
     return Permission(sid, why, ("s3:ListBucket",), (bucket,), conditions)
 
 
-def read_lakes(places: Places) -> Permission:
-    return Permission(
-        "ReadLakes", "logs, data and index", ("s3:GetObject",), tuple(lake.objects for lake in places.lakes)
+def read_lakes(places: Places) -> tuple[Permission, ...]:
+    """With the files outside of them that their logs may name."""
+    read = (Permission("ReadLakes", "logs, data and index", ("s3:GetObject",), places.lake_objects("*")),)
+    if not places.files:
+        return read
+    return (
+        *read,
+        Permission(
+            "ReadFiles",
+            "outside of the lakes, which their logs may name",
+            ("s3:GetObject",),
+            tuple(each.objects for each in places.files),
+        ),
+        *_list_each("ListFiles", "a file that is missing is told from one that is denied", places.files),
     )
 
 
@@ -126,7 +166,16 @@ def write_lakes(places: Places) -> Permission:
         "WriteLakes",
         "files, and the log entry that adds them; what is given up is an aborted upload",
         actions("s3", "AbortMultipartUpload PutObject"),
-        tuple(lake.objects for lake in places.lakes),
+        places.lake_objects("*"),
+    )
+
+
+def clear_hints(places: Places) -> Permission:
+    return Permission(
+        "ClearHints",
+        "that a stream has something to compact, once it has nothing; no file and no log entry",
+        ("s3:DeleteObject",),
+        places.lake_objects("tables/*/news/*"),
     )
 
 
@@ -136,7 +185,7 @@ def publish_tables(places: Places) -> Permission:
         "PublishTables",
         "metadata of tables for other engines, and never a file with rows",
         ("s3:PutObject",),
-        tuple(f"{lake.bucket_arn}/{lake.prefix}/tables/*/{folder}/*" for lake in places.lakes for folder in folders),
+        places.lake_objects(*(f"tables/*/{folder}/*" for folder in folders)),
     )
 
 
@@ -146,11 +195,7 @@ def read_tables(places: Places) -> Permission:
         "ReadTables",
         "published files and their metadata; nothing of it can be written or deleted",
         ("s3:GetObject",),
-        tuple(
-            f"{lake.bucket_arn}/{lake.prefix}/tables/*/{folder}/*"
-            for lake in places.lakes
-            for folder in ("compacted", "iceberg")
-        ),
+        places.lake_objects("tables/*/compacted/*", "tables/*/iceberg/*"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.access.places import Places, list_lakes, list_state, use_key
+from infra.access.places import Places, find_uploads, list_lakes, list_state, use_key
 from infra.permissions import Part, Permission, actions
 
 
@@ -53,7 +53,7 @@ def workflow_part(places: Places, dispatcher_role: str, container_start_role: st
 
 
 def keeper_part(places: Places) -> Part:
-    """Garbage collection: the only part that deletes files of lakes, and no log entry."""
+    """Garbage collection: the only part that deletes files of lakes, and no log entry. It writes no data."""
     return Part(
         "keeper",
         "KeeperRole",
@@ -61,17 +61,18 @@ def keeper_part(places: Places) -> Part:
         (
             *list_lakes(places),
             list_state(places),
-            Permission(
-                "FindUploads",
-                "that killed writers left; AWS knows no prefix for this list",
-                ("s3:ListBucketMultipartUploads",),
-                tuple(dict.fromkeys((*(lake.bucket_arn for lake in places.lakes), places.state_bucket))),
-            ),
+            find_uploads(places),
             Permission(
                 "CleanLakes",
                 "what no snapshot in reach needs",
                 actions("s3", "AbortMultipartUpload DeleteObject GetObject ListMultipartUploadParts"),
-                tuple(lake.objects for lake in places.lakes),
+                places.lake_objects("*"),
+            ),
+            Permission(
+                "RetireDeltas",
+                "an entry of a stream's log, and its checkpoint: compacted deltas leave the log before their files go",
+                ("s3:PutObject",),
+                places.lake_objects("tables/*/streams/*/log/*"),
             ),
             Permission(
                 "CleanState",
@@ -79,7 +80,7 @@ def keeper_part(places: Places) -> Part:
                 actions("s3", "AbortMultipartUpload GetObject ListMultipartUploadParts"),
                 places.state_objects("*"),
             ),
-            use_key(places, writes=False),
+            use_key(places, writes=True),
         ),
     )
 

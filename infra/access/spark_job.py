@@ -7,6 +7,7 @@ from infra.access.places import (
     EMR_TAG,
     LOG_FOLDER,
     Places,
+    clear_hints,
     list_lakes,
     list_state,
     read_lakes,
@@ -23,8 +24,9 @@ def spark_job_part(places: Places, *, serverless: bool) -> Part:
         ("emr-serverless",) if serverless else ("ec2",),
         (
             *list_lakes(places),
-            read_lakes(places),
+            *read_lakes(places),
             write_lakes(places),
+            clear_hints(places),
             list_state(places, "job_runs/"),
             Permission(
                 "ReadAndWriteSessions",

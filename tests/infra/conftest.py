@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.infra.templates import GIVEN, Template, synthesised
+from tests.infra.templates import GIVEN, synthesised
+from tests.roles.policies import Template
 
 
 @pytest.fixture(scope="session", params=sorted(GIVEN))

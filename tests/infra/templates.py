@@ -10,17 +10,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from infra.app import build, checked_stage
 from infra.deploy import teardown_table
 from infra.permission_table import permission_table
 from infra.permissions import Part
 from tests.readme_tables import README, with_table
-
-Template = dict[str, Any]
-
-GOLDEN = Path(__file__).parent / "golden"
+from tests.roles.policies import GOLDEN, Template
 
 GIVEN: Mapping[str, tuple[str, ...]] = {
     "dev": ("dev",),
@@ -30,6 +26,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         "region=eu-west-1",
         "alarm_addresses=oncall@example.com",
         "lakes=lake,finance/eu,s3://older-lakes/lake",
+        "allow_files=s3://landing/orders",
         "glue_databases=lakehouse,finance",
     ),
     "serverless": (
@@ -38,6 +35,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         "region=us-east-1",
         "alarm_addresses=oncall@example.com",
         "spark=emr_serverless",
+        "allow_files=s3://landing/orders",
         "key_arn=arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555",
     ),
 }

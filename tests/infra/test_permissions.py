@@ -8,9 +8,9 @@ import re
 import pytest
 
 from infra.access.places import DEPLOYMENT_TAG
-from tests.infra.policies import ACCOUNT, REGION, Account, Request, listed
-from tests.infra.templates import GIVEN, Template, parts_of, synthesised
+from tests.infra.templates import GIVEN, parts_of, synthesised
 from tests.infra.wide_resources import NOTHING_NARROWER
+from tests.roles.policies import ACCOUNT, REGION, Account, Request, Template, listed
 
 ENTRY = "streams/_/log/00000000000000000007.json"
 CHECKPOINT = "streams/_/log/checkpoints/00000000000000000032.json"
@@ -76,6 +76,7 @@ MAY = {
         "s3:PutObject LAKES/lake/tables/T/iceberg/metadata/version-hint.text",
         "s3:ListBucket LAKES s3:prefix=lake/tables/",
         "s3:ListBucket STATE",
+        "s3:ListBucket STATE s3:prefix=archive/lithify.tar.gz",
         f"elasticmapreduce:RunJobFlow * {OUR_TAG}",
         f"elasticmapreduce:TerminateJobFlows arn:aws:elasticmapreduce:HERE:cluster/j-1 {OUR_CLUSTER}",
         "iam:PassRole EC2_ROLE iam:PassedToService=ec2.amazonaws.com",
@@ -89,6 +90,7 @@ MAY = {
         "s3:PutObject LAKES/lake/tables/T/data/_/compacted/1/c/1-a.parquet",
         "s3:GetObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
         "s3:AbortMultipartUpload LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:DeleteObject LAKES/lake/tables/T/news/_/00000000000000000001",
         "s3:GetObject STATE/state/job_runs/run/sessions/run.1/plan.json",
         f"s3:PutObject STATE/state/job_runs/run/sessions/run.1/log/00000000000000000001.json {NEW}",
         "s3:PutObject STATE/state/job_runs/run/bundles/b/heartbeat.json",
@@ -109,12 +111,24 @@ MAY = {
     "KeeperRole": [
         "s3:DeleteObject LAKES/lake/tables/T/data/_/compacted/1/c/1-a.parquet",
         f"s3:DeleteObject LAKES/lake/tables/T/{CHECKPOINT}",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
+        f"s3:PutObject LAKES/lake/tables/T/{CHECKPOINT}",
+        "s3:PutObject LAKES/lake/tables/T/streams/_/log/_last_checkpoint",
+        "kms:GenerateDataKey KEY",
         "s3:ListBucketMultipartUploads STATE",
         "s3:AbortMultipartUpload STATE/state/job_runs/run/result.json",
     ],
     "KeeperScheduleRole": [
         "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-keeper:1 ecs:cluster=CLUSTER",
         "iam:PassRole KEEPER_ROLE iam:PassedToService=ecs-tasks.amazonaws.com",
+    ],
+    "WriterRole": [
+        f"s3:PutObject LAKES/lake/tables/T/log/00000000000000000001.json {NEW}",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
+        "s3:PutObject LAKES/lake/tables/T/news/_/00000000000000000001",
+        "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:AbortMultipartUpload LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:ListBucket LAKES s3:prefix=lake/tables/",
     ],
     "SenderRole": ["sqs:SendMessage QUEUE", "kms:GenerateDataKey KEY"],
     "OperatorReadRole": [
@@ -132,7 +146,19 @@ MAY = {
         "s3:ListBucket LAKES s3:prefix=lake/tables/T/compacted/_delta_log/",
         "kms:Decrypt KEY",
     ],
-    "OperatorRedriveRole": ["sqs:ReceiveMessage DEAD", "sqs:DeleteMessage DEAD", "sqs:SendMessage QUEUE"],
+    "OperatorActRole": [
+        "sqs:ReceiveMessage DEAD",
+        "sqs:DeleteMessage DEAD",
+        "sqs:SendMessage QUEUE",
+        "sns:Publish TOPIC",
+        f"s3:PutObject STATE/state/job_runs/run/log/00000000000000000003.json {NEW}",
+        f"s3:PutObject STATE/state/paused/everything {NEW}",
+        "s3:DeleteObject STATE/state/paused/everything",
+        "s3:DeleteObject STATE/state/untold_job_runs/run",
+        f"s3:PutObject LAKES/lake/tables/T/log/00000000000000000002.json {NEW}",
+        f"s3:PutObject LAKES/lake/dropped_tables/T {NEW}",
+        f"elasticmapreduce:TerminateJobFlows arn:aws:elasticmapreduce:HERE:cluster/j-1 {OUR_CLUSTER}",
+    ],
     "ContainerStartRole": [
         "ecr:GetAuthorizationToken *",
         "logs:PutLogEvents arn:aws:logs:HERE:log-group:/lithify-dev/dispatcher:x",
@@ -151,6 +177,7 @@ MAY_NOT = {
         "s3:GetObject LAKES/somebody-else/x",
         "s3:ListBucket LAKES s3:prefix=somebody-else/",
         "s3:PutObject STATE/archive/lithify.tar.gz",
+        "s3:ListBucket STATE s3:prefix=emr-logs/",
         "sqs:ReceiveMessage DEAD",
         "sqs:DeleteQueue QUEUE",
         "sns:Publish ALARMS",
@@ -199,7 +226,11 @@ MAY_NOT = {
     ],
     "KeeperRole": [
         f"s3:DeleteObject LAKES/lake/tables/T/{ENTRY}",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY}",
         "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        f"s3:PutObject LAKES/lake/tables/T/data/_/compacted/1/c/1-a.parquet {NEW}",
+        f"s3:PutObject LAKES/lake/tables/T/log/00000000000000000002.json {NEW}",
+        "s3:PutObject LAKES/lake/tables/T/news/_/00000000000000000001",
         "s3:GetObject STATE/state/task_tokens/run/message",
         "s3:DeleteObject STATE/state/job_runs/run/result.json",
         "sqs:ReceiveMessage QUEUE",
@@ -236,10 +267,28 @@ MAY_NOT = {
         "kms:GenerateDataKey KEY",
         "glue:GetTable arn:aws:glue:HERE:table/lakehouse/acme_orders_v1",
     ],
-    "OperatorRedriveRole": [
+    "OperatorActRole": [
         "sqs:DeleteMessage QUEUE",
         "sqs:ReceiveMessage QUEUE",
-        "s3:GetObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:GetObject STATE/state/task_tokens/run/message",
+        "s3:PutObject STATE/state/task_tokens/run/message",
+        "s3:DeleteObject STATE/state/job_runs/run/log/00000000000000000003.json",
+        "s3:PutObject STATE/state/job_runs/run/sessions/run.1/plan.json",
+        "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "sns:Publish ALARMS",
+        f"elasticmapreduce:RunJobFlow * {OUR_TAG}",
+        f"elasticmapreduce:TerminateJobFlows arn:aws:elasticmapreduce:HERE:cluster/j-1 {FOREIGN_CLUSTER}",
+        "states:GetExecutionHistory arn:aws:states:HERE:execution:lithify-dev-dispatchers:one",
+    ],
+    "WriterRole": [
+        "s3:PutObject LAKES/lake/tables/T/data/_/compacted/1/c/1-a.parquet",
+        f"s3:PutObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet {NEW}",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY}",
+        "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:DeleteObject LAKES/lake/tables/T/news/_/00000000000000000001",
+        "s3:GetObject STATE/state/job_runs/run/result.json",
+        "sqs:SendMessage QUEUE",
     ],
     "ContainerStartRole": [
         "ecr:PutImage arn:aws:ecr:HERE:repository/lithify-dev",
@@ -308,6 +357,20 @@ def test_in_the_stage_s_databases_a_dispatcher_enters_tables_and_readers_find_th
     assert prod.allows(finding, Request("glue:GetTable", arn))
     for action in ("glue:CreateTable", "glue:UpdateTable", "glue:DeleteTable"):
         assert not prod.allows(finding, Request(action, arn)), action
+
+
+@pytest.mark.parametrize("name", ["DispatcherRole", "SparkJobRole", "WriterRole", "OperatorReadRole"])
+def test_files_outside_of_the_lakes_are_read_where_the_stage_allows_it_and_written_by_nobody(name: str) -> None:
+    prod = Account(synthesised("prod"))
+    assert prod.allows(role(prod, name), Request("s3:GetObject", "arn:aws:s3:::landing/orders/1.parquet"))
+    listed_prefix = {"s3:prefix": "orders/1.parquet"}
+    assert prod.allows(role(prod, name), Request("s3:ListBucket", "arn:aws:s3:::landing", listed_prefix))
+    assert not prod.allows(role(prod, name), Request("s3:GetObject", "arn:aws:s3:::landing/salaries/1.parquet"))
+    for action in ("s3:PutObject", "s3:DeleteObject"):
+        assert not prod.allows(role(prod, name), Request(action, "arn:aws:s3:::landing/orders/1.parquet")), action
+    assert not prod.allows(
+        role(prod, "TableReaderRole"), Request("s3:GetObject", "arn:aws:s3:::landing/orders/1.parquet")
+    )
 
 
 @pytest.mark.parametrize("resource", ["database/elsewhere", "table/elsewhere/acme_orders_v1"])

@@ -76,6 +76,10 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ("lakes=/lake", "'/lake' is no place for a lake"),
         ("lakes=s3://B/lake", "'s3://B/lake' is no place for a lake"),
         ("state_bucket=A", "state_bucket is 'A': write 3 to 63 small letters"),
+        ("allow_files=landing", "allow_files: 'landing' is no place of files: write s3://bucket/prefix"),
+        ("allow_files=s3://landing", "allow_files: 's3://landing' is no place of files"),
+        ("allow_files=s3://states/x state_bucket=states", "is in the bucket of the state, which holds secrets"),
+        ("keeper_hours=168", "keeper_hours is 168: 112 at most"),
         ("zones=4", "zones is 4: 3 at most"),
         ("dispatchers=1", "two of each at least, or one fault ends the service"),
         ("nat_gateways=3", "nat_gateways is 3: 0 to 2, one a zone at most"),
@@ -133,10 +137,12 @@ def environment(**changes: object) -> dict[str, str]:
 
 
 def test_the_dispatcher_reads_every_variable_as_the_stage_means_it() -> None:
-    options, errors = read_options({}, by_option(environment(lakes=("lake", "eu/lake"))))
+    folders = ("s3://landing/orders", "s3://other/in")
+    options, errors = read_options({}, by_option(environment(lakes=("lake", "eu/lake"), allow_files=folders)))
     assert errors.reasons == []
     assert options.lake == "s3://lake-bucket/lake"
     assert options.allow_lake == ("s3://lake-bucket/eu/lake",)
+    assert options.allow_files == folders
     assert options.state == "s3://state-bucket/state"
     assert options.task_heartbeat_seconds == DEV.heartbeat_seconds == 300
     assert (options.max_sessions, options.max_usd) == (DEV.max_sessions, DEV.max_usd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,8 +14,9 @@ from dispatcher.job_runs import meter
 from dispatcher.operations import metrics
 from infra.alarms import metric_name
 from infra.storage import LOG_ENTRIES, TASK_TOKENS
-from tests.infra.templates import GIVEN, Template, differences, golden_file, synthesised
+from tests.infra.templates import GIVEN, differences, golden_file, synthesised
 from tests.readme_tables import GENERATE
+from tests.roles.policies import Template
 
 KEPT = {
     "AWS::S3::Bucket": "lakes and state",
@@ -181,13 +183,20 @@ def test_every_alarm_says_what_to_do_and_goes_to_the_topic(template: Template) -
         "EventsWaiting",
         "MoneyOfTheDay",
         "ClustersWithoutOwner",
+        "KeeperMissing",
     }
     for alarm in found.values():
         assert alarm["AlarmActions"]
-        assert len(alarm["AlarmDescription"]) > 30
+        assert re.search(r"`(?:lithify|aws) [^`]+`.* Role: Operator(?:Read|Act)Role\.$", alarm["AlarmDescription"])
     queue = next(each for name, each in resources(template, "AWS::SQS::Queue").items() if "Instructions" in name)
     half = queue["Properties"]["MessageRetentionPeriod"] / 2
     assert found["InstructionsSoonLost"]["Threshold"] == half
+    missing = found["KeeperMissing"]
+    assert (missing["EvaluationPeriods"], missing["Period"]) == (36, 3_600)  # a run a day, and half a day more
+    assert missing["TreatMissingData"] == "breaching"
+    (counted,) = resources(template, "AWS::Logs::MetricFilter").values()
+    (metric,) = counted["Properties"]["MetricTransformations"]
+    assert (metric["MetricName"], metric["MetricNamespace"]) == (missing["MetricName"], missing["Namespace"])
 
 
 def test_the_dashboard_has_a_graph_for_each_question_of_an_operator(template: Template) -> None:

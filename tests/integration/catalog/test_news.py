@@ -11,7 +11,7 @@ import pytest
 from compactor import DeltaCatalog, compact
 from compactor.catalog.news import has_news
 from compactor.lake import Table
-from compactor.model.errors import Invalid, Unavailable
+from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.model.names import LifecycleState
 from compactor.planning.session_planner import pin_sessions
 from dispatcher.intake.lake_checks import check_against_lake
@@ -116,6 +116,20 @@ def test_a_hint_that_a_later_writer_has_put_is_not_cleared(
     assert days(orders) == ["1"]
     stream.news.clear(stream.load())
     assert days(orders) == ["1"]
+
+
+@pytest.mark.parametrize("refused", [Unavailable, Denied])
+def test_a_session_whose_hint_cannot_be_deleted_has_committed_and_the_next_one_deletes_it(
+    lake: DeltaCatalog, orders: Table, clock: ManualClock, refused: type[LithifyError]
+) -> None:
+    append(orders, "1")
+    store = FaultyStore(lake.store)
+    store.fail("delete", error=refused, times=None)
+    assert run(DeltaCatalog(store, clock)) == ["1"]
+    assert days(orders) == ["1"]
+    append(orders, "1")
+    assert run(lake) == ["1"]
+    assert days(orders) == []
 
 
 def test_no_entry_follows_a_hint_that_could_not_be_written(

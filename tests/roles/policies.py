@@ -6,12 +6,17 @@ operator, a wildcard account, NotAction) is an error, and not a guess.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from tests.infra.templates import Template
+Template = dict[str, Any]
+
+GOLDEN = Path(__file__).parents[1] / "infra" / "golden"
+"""Templates as they were synthesised last; `make test-infra` compares them with those of today."""
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 PARAMETERS = {
@@ -30,6 +35,7 @@ _SERVICES = {
     "AWS::SNS::Topic": "sns",
     "AWS::SQS::Queue": "sqs",
 }
+_SUFFIXED = ("AWS::S3::Bucket", "AWS::SQS::Queue", "AWS::SNS::Topic")
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,14 @@ class Request:
 
 
 class Account:
-    """The roles and buckets of a template, with names as an account would give them."""
+    """The roles and buckets of a template, with names as an account would give them.
 
-    def __init__(self, template: Template) -> None:
+    suffix  of buckets, queues and topics, where several accounts share a stand-in
+    """
+
+    def __init__(self, template: Template, suffix: str = "") -> None:
         self._template = template
+        self._suffix = suffix
 
     # -- names
 
@@ -62,6 +72,10 @@ class Account:
             return f"arn:aws:s3:::{self.ref(name)}"
         if kind == "AWS::IAM::Role":
             return f"arn:aws:iam::{ACCOUNT}:role/{name}"
+        if kind == "AWS::IAM::InstanceProfile":
+            return f"arn:aws:iam::{ACCOUNT}:instance-profile/{name}"
+        if kind in _SUFFIXED:
+            name = f"{name}{self._suffix}"
         return f"arn:aws:{_SERVICES.get(kind, 'other')}:{REGION}:{ACCOUNT}:{name}"
 
     def ref(self, name: str) -> str:
@@ -70,7 +84,8 @@ class Account:
         kind: str = self._template["Resources"][name]["Type"]
         if kind == "AWS::SNS::Topic":
             return self.arn(name)
-        return f"{name.lower() if kind == 'AWS::S3::Bucket' else name}"
+        name = f"{name}{self._suffix}" if kind in _SUFFIXED else name
+        return name.lower() if kind == "AWS::S3::Bucket" else name
 
     def resolved(self, value: Any) -> Any:  # noqa: ANN401  (JSON)
         """Without CloudFormation's functions."""
@@ -87,6 +102,37 @@ class Account:
                 return [self.resolved(each) for each in value]
             case _:
                 return value
+
+    def roles(self) -> dict[str, str]:
+        """The logical id of each role by its name without the hash that CDK adds inside a construct."""
+        found = (name for name, each in self._template["Resources"].items() if each["Type"] == "AWS::IAM::Role")
+        return {re.sub(r"^Spark(?=\w+Role)(.*?)[0-9A-F]{8}$", r"\1", name): name for name in found}
+
+    def key(self) -> str:
+        """The ARN of the key that buckets, queues and topics are encrypted with."""
+        encryption = self.properties(self.named("AWS::S3::Bucket", "State"))["BucketEncryption"]
+        (rule,) = encryption["ServerSideEncryptionConfiguration"]
+        return f"{rule['ServerSideEncryptionByDefault']['KMSMasterKeyID']}"
+
+    def is_own_bucket(self, name: str) -> bool:
+        resources = self._template["Resources"].items()
+        return any(each["Type"] == "AWS::S3::Bucket" and self.ref(logical) == name for logical, each in resources)
+
+    def role_of_profile(self, arn: str) -> str:
+        """The ARN of the role of the instance profile with this name or ARN."""
+        profile = self._template["Resources"][arn.rpartition("/")[2]]
+        (role,) = profile["Properties"]["Roles"]
+        return self.arn(self.ref(role["Ref"]))
+
+    def alarm_descriptions(self) -> dict[str, str]:
+        """By the logical id of the alarm."""
+        resources = self._template["Resources"].items()
+        alarms = {name: each["Properties"] for name, each in resources if each["Type"] == "AWS::CloudWatch::Alarm"}
+        return {name: each["AlarmDescription"] for name, each in alarms.items()}
+
+    def properties(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.resolved(self._template["Resources"][name]["Properties"])
+        return found
 
     # -- decisions
 

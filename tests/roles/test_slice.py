@@ -1,0 +1,62 @@
+"""Parts of a stage do their work under their roles: what `make test-roles` does for weeks, in a few commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from compactor import DeltaCatalog
+from compactor.model.clock import SystemClock
+from compactor.storage.location import StoreLocation
+from compactor.storage.opening import open_store
+from dispatcher.job_runs.job_run_store import JobRunStore
+from tests.roles.policies import REGION
+from tests.roles.stage import DeployedStage, deployed_stage
+from tests.servers import aws_environment
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+TABLE = "ACME.ORDERS.V1"
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedStage]:
+    """With a table whose streams have hints."""
+    with aws_environment(), deployed_stage(tmp_path_factory.mktemp("stage"), is_s3_real=False) as deployed:
+        lake = DeltaCatalog(open_store(StoreLocation(deployed.lake, deployed.direct_s3_url, REGION)), SystemClock())
+        lake.create_table(TABLE, properties={"news_hints": True})
+        yield deployed
+
+
+def test_a_session_of_a_table_with_hints_is_one_attempt_and_the_keeper_retires_what_it_took(
+    stage: DeployedStage,
+) -> None:
+    document = {"schema_version": "1", "job_run_id": "first", "source_table_id": TABLE, "primary_keys": ["id"]}
+    (stage.folder / "first.json").write_text(json.dumps(document))
+
+    appended = stage.append(TABLE, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    assert appended.exit_code == 0, appended.err
+    assert stage.lithify("SenderRole", "submit", "first.json").exit_code == 0
+    assert hints(stage)
+    dispatched = stage.dispatch()
+    assert dispatched.exit_code == 0, dispatched.err
+    assert attempts(stage, "first") == [1]
+    assert hints(stage) == []
+
+    kept = stage.keep(days=9)
+    assert kept.exit_code == 0, kept.err
+    assert '"retired_deltas": 1' in kept.out
+    assert kept.out.endswith('{"keeper": "done"}\n')
+    looked_in_vain = [each for each in stage.gate.denied if each.role == "SenderRole"]
+    assert stage.gate.denied == looked_in_vain, "\n".join(map(str, stage.gate.denied))
+
+
+def attempts(stage: DeployedStage, job_run_id: str) -> list[int]:
+    state = open_store(StoreLocation(stage.state, stage.direct_s3_url, REGION))
+    return [each.attempt for each in JobRunStore(state, SystemClock()).state(job_run_id).sessions.values()]
+
+
+def hints(stage: DeployedStage) -> list[str]:
+    return stage.keys("Lakes", f"lake/tables/{TABLE}/news/")
