@@ -67,9 +67,9 @@ def _writing(places: Places) -> tuple[Permission, ...]:
         ),
         Permission(
             "WriteLogs",
-            "a table's definition, the entries that add or take back deltas, hints that there is something to compact",
+            "a table's definition, the entries that add or take back deltas, and their hints",
             ("s3:PutObject",),
-            places.lake_objects("tables/*/log/*", "tables/*/news/*"),
+            places.lake_objects("tables/*/log/*", "tables/*/news/*", "tables/*/dropped/*"),
         ),
     )
 
@@ -154,7 +154,7 @@ def _acting(places: Places, spark: SparkRoles | None) -> tuple[Permission, ...]:
             "ChangeTables",
             "`lithify table set`, `retract`, `drop`: entries of logs, and never data",
             ("s3:PutObject",),
-            places.lake_objects("tables/*/log/*", "tables/*/news/*", "dropped_tables/*"),
+            places.lake_objects("tables/*/log/*", "tables/*/news/*", "tables/*/dropped/*", "dropped_tables/*"),
         ),
         *(end_clusters(places, spark) if spark is not None else ()),
     )

@@ -157,6 +157,7 @@ MAY = {
         "s3:DeleteObject STATE/state/untold_job_runs/run",
         f"s3:PutObject LAKES/lake/tables/T/log/00000000000000000002.json {NEW}",
         f"s3:PutObject LAKES/lake/dropped_tables/T {NEW}",
+        "s3:PutObject LAKES/lake/tables/T/dropped/_/00000000000000000007",
         f"elasticmapreduce:TerminateJobFlows arn:aws:elasticmapreduce:HERE:cluster/j-1 {OUR_CLUSTER}",
     ],
     "ContainerStartRole": [
