@@ -146,7 +146,7 @@ class DeployedStage:
 
     def lithify(self, role: str, *arguments: str, days: float = 0.0, stdin: str | None = None) -> Answer:
         """The command line, as a process with this role's key, to its end."""
-        command = [sys.executable, "-m", "tests.roles.later", "dispatcher.main", *arguments]
+        command = [sys.executable, "-m", "tests.roles.later", "dispatcher.start", *arguments]
         return self._run(command, self.environment(role, days), stdin)
 
     def append(self, table_id: str, rows: Sequence[Mapping[str, object]], *partition: str, days: float = 0.0) -> Answer:
@@ -193,7 +193,7 @@ class DeployedStage:
             "LITHIFY_WORK_FOLDER": str(self.folder / "work"),
             **variables,
         }
-        command = [sys.executable, "-m", "tests.roles.later", "dispatcher.main", "dispatch", "--until-idle", *_QUICK]
+        command = [sys.executable, "-m", "tests.roles.later", "dispatcher.start", "dispatch", "--until-idle", *_QUICK]
         return self._run(command, environment, None)
 
     def keep(self, days: float = 0.0) -> Answer:
@@ -228,7 +228,7 @@ class DeployedStage:
     def _programs(self) -> Path:
         """A folder with the `lithify` of an image."""
         return self._program(
-            self.folder / "programs" / "lithify", f'exec {sys.executable} -m tests.roles.later dispatcher.main "$@"'
+            self.folder / "programs" / "lithify", f'exec {sys.executable} -m tests.roles.later dispatcher.start "$@"'
         ).parent
 
     def _spark_home(self) -> Path:

@@ -42,7 +42,7 @@ def test_a_session_of_a_table_with_hints_is_one_attempt_and_the_keeper_retires_w
     assert hints(stage)
     dispatched = stage.dispatch()
     assert dispatched.exit_code == 0, dispatched.err
-    assert attempts(stage, "first") == [1]
+    assert attempts(stage, "first") == [1], f"{dispatched.out}\n{dispatched.err}"
     assert hints(stage) == []
 
     kept = stage.keep(days=9)
