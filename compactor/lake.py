@@ -47,7 +47,8 @@ class Table(tables.Table):
         view     "compacted": the compacted rows; "merged": these with all later deltas applied. A partition that was
                  never compacted is merged by the keys of the others; `Invalid` if these differ or are unknown
         columns  names, in the order to return; None: all
-        filter   a PyArrow expression over the table's columns; rows for which it is null are left out
+        filter   a PyArrow expression over the table's columns; rows for which it is null are left out. Of partitions
+                 whose values contradict it nothing is read, and their further columns are not among the scan's
         as_of    a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
                  without partition keys) also an entry number of its log
         """
@@ -55,7 +56,7 @@ class Table(tables.Table):
         request = ScanRequest(
             self._store, self.table_id, self.partition_keys, columns, filter, as_of, view, partition is None
         )
-        return open_scan(self._store.location, [self.stream(each) for each in partitions], self.schema, request)
+        return open_scan(self._store.location, self.stream, partitions, self.schema, request)
 
 
 class DeltaCatalog(tables.DeltaCatalog):

@@ -94,6 +94,7 @@ class RoundCommitted(Document):
     index_files            the whole index of `index_version`, including the runs that it keeps of earlier versions
     digest_encoding        the number of the digests' key encoding (FORMAT.md)
     compacted_schema       Arrow schema of the rows, as a base64 IPC message; later rounds may widen it
+    tombstone_retention    for how many stream positions the round has remembered deleted keys; None: for ever
     """
 
     action: Literal["round_committed"] = "round_committed"
@@ -120,6 +121,7 @@ class RoundCommitted(Document):
     index_files: tuple[IndexFile, ...]
     counts: RowCounts
     steps: dict[str, StepFigures]
+    tombstone_retention: int | None = Field(default=None, ge=0)
 
 
 class IndexRehashed(Document):

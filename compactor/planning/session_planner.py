@@ -80,7 +80,7 @@ def pin_sessions(
 
     def pin(number_and_partition: tuple[int, dict[str, str]]) -> PinnedSession | None:
         number, partition = number_and_partition
-        return _pin(run, source, destination, partition, number)
+        return pin_stream(run, source, destination, partition, number)
 
     wanted = partitions_to_compact(run, source) if partitions is None else partitions
     found = side_by_side(lake.location, pin, list(enumerate(wanted, 1)))
@@ -139,7 +139,7 @@ class SessionFinder:
         return tuple(pinned for pinned in found if pinned is not None and pinned.has_work)
 
     def _pin(self, partition: dict[str, str]) -> PinnedSession | None:
-        return _pin(self._run, self._source, self._destination, partition, 0, self._until_ms)
+        return pin_stream(self._run, self._source, self._destination, partition, 0, self._until_ms)
 
 
 def spec_as_compacted(
@@ -366,7 +366,7 @@ def check_file_counts(run: JobRunSpec, rows: int) -> None:
         raise Invalid(*reasons)
 
 
-def _pin(
+def pin_stream(
     run: JobRunSpec,
     source: Table,
     destination: Table,
@@ -374,7 +374,10 @@ def _pin(
     number: int,
     until_ms: int | None = None,
 ) -> PinnedSession | None:
-    """`until_ms`: the source is pinned to the last entry written until then; None: to its last entry."""
+    """The session of one partition; None: no stream version is active, so there is nothing to compact.
+
+    until_ms  the source is pinned to the last entry written until then; None: to its last entry
+    """
     stream, written = source.stream(partition), destination.stream(partition)
     now = at = stream.load()
     if until_ms is not None and now.at_ms > until_ms:

@@ -1,4 +1,7 @@
-"""Merge on read: the rows of partition streams as if their pending deltas were compacted now. Writes nothing.
+"""Merge on read: the rows of partition streams as if they were compacted now. Writes nothing.
+
+What a compaction would take is decided by the planner of compactions (`planning/session_planner.py`): a stream of which
+it would take nothing is shown as it is compacted. Keys and tombstone retention are those of the last compaction.
 
 It runs a round's steps in this process until the survivors are known: it reads the key columns of the pending deltas
 and the whole index of the stream. It is meant for streams that are compacted so often that few deltas are pending.
@@ -10,8 +13,7 @@ partitions, if these agree; otherwise the view is refused, since a stream left o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -26,18 +28,19 @@ from compactor.model.clock import SystemClock
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
-from compactor.model.names import ContentType, counted
+from compactor.model.names import ContentType, PartitionValues, counted
 from compactor.planning.round_plan import RoundPlan
 from compactor.planning.round_planner import RoundTurn, plan_round
 from compactor.planning.session_input import SessionInput, read_session_input
+from compactor.planning.session_planner import pin_stream
 from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec, SessionPlan, SessionSpec
 from compactor.steps.dedupe import DedupeStep, dedupe_bucket, indexed_buckets
 from compactor.steps.hash_bucket import HashedRows, HashStep, hash_files
 from compactor.storage.object_store import ObjectStore
+from compactor.storage.side_by_side import side_by_side
 
 _NAME = "merge-on-read"
 _NO_BOUND = 1 << 62
-_STREAMS_AT_ONCE = 16
 _HASH_BUCKET_COUNT = 8
 """For streams without an index: their rows are hashed and sorted in so many parts."""
 
@@ -72,48 +75,69 @@ class _Keys:
 
 @dataclass(frozen=True)
 class _Opened:
-    """A partition stream at the end of its log. `keys` None: it was never compacted."""
+    """A partition stream at the end of its log. `keys` None: it was never compacted.
+
+    tombstone_retention  of its last compaction; None: for ever
+    """
 
     stream: PartitionStream
     keys: _Keys | None
     has_deltas: bool
+    tombstone_retention: int | None = None
 
 
 def merge_table(
-    store: ObjectStore, table_id: str, streams: Sequence[PartitionStream], *, whole: bool
-) -> tuple[MergedStream, ...]:
-    """The merged view of a table's partition streams, in their order; `whole`: they are all of the table's.
+    store: ObjectStore,
+    table_id: str,
+    streams: Sequence[PartitionStream],
+    *,
+    whole: bool,
+    selected: Callable[[Sequence[PartitionValues]], Sequence[PartitionValues]] = list,
+) -> list[MergedStream | PartitionStream]:
+    """The merged view of a table's partition streams, in their order; of one without a pending delta the stream, whose
+    compacted rows are all. `whole`: they are all of the table's.
 
     If another table is compacted into this one, `whole` includes the other one's partitions. Raises `Invalid`, with the
     stream's name, if one has deltas and its keys are unknown.
+
+    selected  which of some partitions are merged; the others only tell keys
     """
-    lake = DeltaCatalog(store, SystemClock())
-    with ThreadPoolExecutor(_STREAMS_AT_ONCE) as threads:
-        opened = list(threads.map(_open, streams))
-        known = {each.keys for each in opened if each.keys is not None}
-        if whole:
-            opened += _in_sources_only(lake, table_id, known, opened)
-        elif any(each.keys is None for each in opened):
-            table = lake.table(table_id)
-            others = threads.map(_open, map(table.stream, table.partitions()))
-            known |= {each.keys for each in others if each.keys is not None}
-        if any(each.keys is None and each.has_deltas for each in opened):
-            opened = _with_keys_of_table(lake.table(table_id), opened)
-        jobs = _with_keys(opened, known)
-        return tuple(each for each in threads.map(lambda job: _merge(lake, *job), jobs) if each is not None)
+    lake = DeltaCatalog(store, SystemClock()).for_one_run()
+    opened = side_by_side(store.location, _open, streams)
+    known = _known(opened)
+    if whole:
+        opened += _in_sources_only(lake, table_id, known, opened)
+    elif any(each.keys is None for each in opened):
+        table = lake.table(table_id)
+        known = _known([*opened, *side_by_side(store.location, _open, [*map(table.stream, table.partitions())])])
+    if any(each.keys is None and each.has_deltas for each in opened):
+        opened = _with_keys_of_table(lake.table(table_id), opened)
+    wanted = {tuple(each.items()) for each in selected([each.stream.partition for each in opened])}
+    with_keys = [each for each in _with_keys(opened, known) if tuple(each.stream.partition.items()) in wanted]
+    return side_by_side(store.location, lambda each: _merge(lake, each), with_keys)
 
 
 def _open(stream: PartitionStream) -> _Opened:
     snapshot = stream.load().state
     compacted, active = snapshot.compacted, snapshot.active
-    keys = None
-    if compacted is not None:
-        keys = _Keys(compacted.source_table_id, compacted.primary_keys, compacted.sort_keys)
-    return _Opened(stream, keys, has_deltas=active is not None and bool(active.deltas))
+    has_deltas = active is not None and bool(active.deltas)
+    if compacted is None:
+        return _Opened(stream, None, has_deltas)
+    keys = _Keys(compacted.source_table_id, compacted.primary_keys, compacted.sort_keys)
+    return _Opened(stream, keys, has_deltas, compacted.last_round.tombstone_retention)
+
+
+def _known(opened: Sequence[_Opened]) -> dict[_Keys, set[int | None]]:
+    """The keys by which streams were compacted, with the retentions of tombstones."""
+    known: dict[_Keys, set[int | None]] = {}
+    for each in opened:
+        if each.keys is not None:
+            known.setdefault(each.keys, set()).add(each.tombstone_retention)
+    return known
 
 
 def _in_sources_only(
-    lake: DeltaCatalog, table_id: str, known: Collection[_Keys], opened: Sequence[_Opened]
+    lake: DeltaCatalog, table_id: str, known: Mapping[_Keys, set[int | None]], opened: Sequence[_Opened]
 ) -> Iterator[_Opened]:
     """Partitions of the source tables for which this table has no stream yet."""
     there = [each.stream.partition for each in opened]
@@ -135,11 +159,11 @@ def _with_keys_of_table(table: Table, opened: Sequence[_Opened]) -> list[_Opened
     return [replace(each, keys=keys) if each.keys is None and each.has_deltas else each for each in opened]
 
 
-def _only(known: Collection[_Keys]) -> _Keys | None:
+def _only(known: Mapping[_Keys, set[int | None]]) -> _Keys | None:
     return next(iter(known)) if len(known) == 1 else None
 
 
-def _with_keys(opened: Sequence[_Opened], known: Collection[_Keys]) -> list[tuple[PartitionStream, _Keys]]:
+def _with_keys(opened: Sequence[_Opened], known: Mapping[_Keys, set[int | None]]) -> list[_Opened]:
     """The streams that have rows, each with its keys. Raises `Invalid` if one has deltas and unknown keys."""
     only = _only(known)
     unknown = [
@@ -155,19 +179,36 @@ def _with_keys(opened: Sequence[_Opened], known: Collection[_Keys]) -> list[tupl
             f"{unknown[0]}{verb} never compacted, and {why}: compact it, or leave out what is not compacted yet "
             "with view='compacted'"
         )
-    with_keys = ((each.stream, each.keys or (only if each.has_deltas else None)) for each in opened)
-    return [(stream, keys) for stream, keys in with_keys if keys is not None]
+    retentions = known[only] if only is not None else set()
+    retention = next(iter(retentions)) if len(retentions) == 1 else None
+    never_compacted = ((each.keys is None and each.has_deltas, each) for each in opened)
+    with_keys = (
+        replace(each, keys=only, tombstone_retention=retention) if is_new else each for is_new, each in never_compacted
+    )
+    return [each for each in with_keys if each.keys is not None]
 
 
-def _merge(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> MergedStream | None:
-    """None if the stream has no rows."""
-    spec = _spec(lake, stream, keys)
-    if spec is None:
-        return None
-    session = read_session_input(spec, lake, only_reads=True)
-    if session.compacted is None and not session.pending:
-        return None
-    kept = _surviving_rows(_plan(lake, spec, session))
+def _merge(lake: DeltaCatalog, opened: _Opened) -> MergedStream | PartitionStream:
+    """The stream itself if a compaction that begins now would take no delta."""
+    stream, keys = opened.stream, opened.keys
+    if keys is None:
+        return stream
+    run = JobRunSpec(
+        job_run_id=_NAME,
+        source_table_id=keys.source_table_id,
+        primary_keys=keys.primary_keys,
+        sort_keys=keys.sort_keys or DEFAULT_SORT_KEYS,
+        lake=lake.location,
+        destination_compacted_table_id=stream.table_id,
+        compacted_file_content_type=ContentType.FEATHER,  # the one that holds every type: nothing is written
+        tombstone_retention=opened.tombstone_retention,
+    )
+    source = lake.table(keys.source_table_id)
+    pinned = pin_stream(run, source, lake.table_like(stream.table_id, source), stream.partition, number=1)
+    if pinned is None or not pinned.pending_file_count:
+        return stream
+    session = read_session_input(pinned.spec, lake, only_reads=True)
+    kept = _surviving_rows(_plan(lake, pinned.spec, session))
     compacted = [] if session.compacted is None else sorted(session.compacted.files.items())
     files = [
         *((stream.uri_of(file.path), file, False) for _, file in compacted),
@@ -177,36 +218,6 @@ def _merge(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> MergedSt
         MergedFile(uri, file, kept[ordinal], is_delta=is_delta) for ordinal, (uri, file, is_delta) in enumerate(files)
     )
     return MergedStream(stream, session.schema, tuple(merged))
-
-
-def _spec(lake: DeltaCatalog, stream: PartitionStream, keys: _Keys) -> SessionSpec | None:
-    """The session of a compaction that would run now; None if there is no source stream version."""
-    source, destination = lake.table(keys.source_table_id).stream(stream.partition).load(), stream.load()
-    active, before = source.state.active, destination.state.compacted
-    if active is not None and (active.deltas or before is None):
-        version = active.stream_version
-    elif before is not None:
-        version = before.source_stream_version  # a newer one without deltas replaces nothing yet
-    else:
-        return None
-    run = JobRunSpec(
-        job_run_id=_NAME,
-        source_table_id=keys.source_table_id,
-        primary_keys=keys.primary_keys,
-        sort_keys=keys.sort_keys or DEFAULT_SORT_KEYS,
-        lake=lake.location,
-        destination_compacted_table_id=stream.table_id,
-        compacted_file_content_type=ContentType.FEATHER,  # the one that holds every type: nothing is written
-    )
-    return SessionSpec(
-        job_run=run,
-        session_id=f"{_NAME}.1",
-        partition=stream.partition,
-        source_stream_version=version,
-        source_entry_number=source.entry_number,
-        source_position=None,
-        destination_entry_number=destination.entry_number,
-    )
 
 
 def _plan(lake: DeltaCatalog, spec: SessionSpec, session: SessionInput) -> RoundPlan:

@@ -3,8 +3,10 @@
 A scan is pinned when it is created: it keeps showing the same snapshot while deltas are appended and compacted. Rows
 are returned by partition, then by file number, then in file order.
 
-A filter excludes files by the bounds of their columns in the log, and row groups of Parquet by the bounds in the
-footer. Only files and row groups without matching rows are excluded; the filter is then applied to every row.
+A filter excludes partitions by their values, before their logs are read, files by the bounds of their columns in the
+log, and row groups of Parquet by the bounds in the footer. Only what has no matching rows is excluded; the filter is
+then applied to every row. The columns of such a scan are those of the partitions that were read, of one more compacted
+partition, and of the table's schema.
 
 Partition keys are columns of every scan: if a partition's rows have no column of that name, its value is added as the
 last column.
@@ -12,38 +14,47 @@ last column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from pyarrow import fs
 
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
-from compactor.model.arrow_types import value_type
 from compactor.model.errors import Invalid
-from compactor.model.files import DataFile, DeletionVector, Scalar
+from compactor.model.files import DataFile, DeletionVector
 from compactor.model.names import ContentType, PartitionValues
+from compactor.reading.excluded import (
+    columns_of,
+    guarantee_of_file,
+    has_value,
+    holds_floats,
+    not_excluded,
+    selected_partitions,
+)
 from compactor.schemas.cast import conform
 from compactor.schemas.open_types import open_schema
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import unify_schemas
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
+from compactor.storage.side_by_side import side_by_side
 from compactor.tabular import TabularFile, each_begun, read_batches, read_matching, written_here
+
+if TYPE_CHECKING:
+    from compactor.reading.merge_on_read import MergedStream
 
 FILES_AHEAD = 8
 """Files of a scan that are asked for before they are read, as far as there is room."""
 
-STREAMS_LOADED_AT_ONCE = 16
+STREAMS_SAMPLED = 16
+"""Partitions of which one must be compacted, for a filter to exclude others by their values."""
 
 VIEWS = ("compacted", "merged")
 """The compacted rows; the compacted rows with all pending deltas applied (merge on read)."""
@@ -119,15 +130,16 @@ class Scan:
     ) -> None:
         names = list(whole_schema.names) if columns is None else list(columns)
         _check_columns(names, whole_schema)
-        filtered_by = _columns_of(row_filter, whole_schema)
+        filtered_by = columns_of(row_filter, whole_schema)
         self.schema = pa.schema([whole_schema.field(name) for name in names], metadata=whole_schema.metadata)
-        self.scan_files = _scan_files(parts, whole_schema, row_filter)
+        self.scan_files = _scan_files(parts, whole_schema, row_filter, filtered_by)
         self._location = location
         self._filter = row_filter
-        self._read_schema = pa.schema([field for field in whole_schema if field.name in {*names, *filtered_by}])
+        read = {*names, *filtered_by}
+        self._read_schema = pa.schema([field for field in whole_schema if field.name in read])
         # Bounds do not cover NaN, which `~(x < 5)` matches: a float's bounds exclude nothing.
         self._leaves_out_row_groups = row_filter is not None and not any(
-            _holds_floats(whole_schema.field(name).type) for name in filtered_by
+            holds_floats(whole_schema.field(name).type) for name in filtered_by
         )
 
     def files(self) -> list[str]:
@@ -170,7 +182,7 @@ class Scan:
     def _with_constants(self, batch: pa.RecordBatch, scanned: ScanFile) -> pa.Table:
         rows = pa.Table.from_batches([batch])
         for name, value in scanned.constants.items():
-            if name in self._read_schema.names:
+            if self._read_schema.get_field_index(name) >= 0:
                 rows = rows.append_column(name, pa.repeat(value, batch.num_rows))
         return rows
 
@@ -193,11 +205,12 @@ def _file_of(scanned: ScanFile) -> TabularFile:
 
 def open_scan(
     location: StoreLocation,
-    streams: Sequence[PartitionStream],
+    stream_of: Callable[[PartitionValues], PartitionStream],
+    partitions: Sequence[PartitionValues],
     declared: pa.Schema | None,
     request: ScanRequest,
 ) -> Scan:
-    """Pins the streams' snapshots and plans the scan. Raises `Invalid` for a request that does not fit the table.
+    """Pins the partitions' snapshots and plans the scan. Raises `Invalid` for a request that does not fit the table.
 
     declared  the table's schema; the scan's schema adds the further columns of the compacted rows
     """
@@ -205,13 +218,15 @@ def open_scan(
         raise Invalid('filter is not a PyArrow expression: write, for example, pyarrow.dataset.field("a") > 5')
     if request.view not in VIEWS:
         raise Invalid(f"there is no view {request.view!r} of a table: use 'compacted' or 'merged'")
+    sample = _sample([stream_of(each) for each in partitions[:STREAMS_SAMPLED]], declared, request)
     if request.view == "merged":
-        parts = _pin_merged(streams, request)
+        parts = _pin_merged([stream_of(each) for each in partitions], request, sample)
     else:
-        with ThreadPoolExecutor(STREAMS_LOADED_AT_ONCE) as threads:
-            pinned = threads.map(lambda stream: _pin(stream, request), streams)
-            parts = [part for part in pinned if part is not None]
+        wanted = partitions if sample is None else sample.selected(partitions)
+        pinned = side_by_side(location, lambda each: _pin(stream_of(each), request), wanted)
+        parts = [part for part in pinned if part is not None]
     named = [] if declared is None else [("the table's definition", declared)]
+    named += [] if sample is None else [(str(sample.part.stream), sample.part.schema)]
     named += [(str(part.stream), part.schema) for part in parts]
     if not named:
         # Nothing is compacted and no schema was declared, so the request's columns cannot be checked.
@@ -219,6 +234,43 @@ def open_scan(
     whole_schema = with_partition_columns(_unified(named), request.partition_keys)
     parts = [_with_partition_values(part, whole_schema) for part in parts]
     return Scan(location, parts, whole_schema, request.columns, request.row_filter)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A compacted partition, whose columns fit the request: by their types the filter excludes other partitions."""
+
+    part: ScanPart
+    schema: pa.Schema
+    row_filter: pc.Expression
+
+    def selected(self, partitions: Sequence[PartitionValues]) -> list[PartitionValues]:
+        held, files = self.part.schema, [scanned.file for scanned in self.part.files]
+        # The columns of files are theirs: where one has another value than its partition, that says nothing of others.
+        keys = [
+            key
+            for key, value in self.part.stream.partition.items()
+            if held.get_field_index(key) < 0 or has_value(files, held.field(key), value)
+        ]
+        return selected_partitions(partitions, keys, self.schema, self.row_filter)
+
+
+def _sample(streams: Sequence[PartitionStream], declared: pa.Schema | None, request: ScanRequest) -> _Sample | None:
+    """None: no partition can be excluded before its log is read. An error of the request is left to the scan, which
+    knows all columns."""
+    if request.row_filter is None or request.names_one_stream:
+        return None
+    part = next((part for part in (_pin(stream, request) for stream in streams) if part is not None), None)
+    if part is None:
+        return None
+    named = [] if declared is None else [("the table's definition", declared)]
+    with suppress(Invalid):
+        unified = _unified([*named, (str(part.stream), part.schema)])
+        schema = with_partition_columns(unified, request.partition_keys)
+        _check_columns(schema.names if request.columns is None else request.columns, schema)
+        columns_of(request.row_filter, schema)
+        return _Sample(part, schema, request.row_filter)
+    return None
 
 
 def _unified(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
@@ -237,7 +289,7 @@ def _unified(named: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
 
 def with_partition_columns(schema: pa.Schema, partition_keys: Iterable[str]) -> pa.Schema:
     """The schema of rows, with a text column added for each partition key that it lacks."""
-    missing = [pa.field(key, pa.string()) for key in partition_keys if key not in schema.names]
+    missing = [pa.field(key, pa.string()) for key in partition_keys if schema.get_field_index(key) < 0]
     return pa.schema([*schema, *missing], metadata=schema.metadata)
 
 
@@ -250,7 +302,7 @@ def partition_constants(
     """
     constants = {}
     for key, value in partition.items():
-        if key not in held.names:
+        if held.get_field_index(key) < 0:
             kind = whole_schema.field(key).type
             try:
                 constants[key] = pa.scalar(value).cast(kind)
@@ -283,25 +335,32 @@ def _pin(stream: PartitionStream, request: ScanRequest) -> ScanPart | None:
     return ScanPart(stream, parse_schema(compacted.last_round.compacted_schema), files)
 
 
-def _pin_merged(streams: Sequence[PartitionStream], request: ScanRequest) -> list[ScanPart]:
+def _pin_merged(streams: Sequence[PartitionStream], request: ScanRequest, sample: _Sample | None) -> list[ScanPart]:
     """The files and rows of the streams as if every delta were compacted now."""
     if request.as_of is not None:
         raise Invalid("view='merged' shows the deltas of now: leave as_of out, or use view='compacted'")
     # Merging needs the steps of the compaction and their kernels: only a merged scan loads them.
     from compactor.reading.merge_on_read import merge_table
 
-    return [
-        ScanPart(
-            merged.stream,
-            merged.schema,
-            tuple(
-                ScanFile(merged.stream.partition, each.uri, each.file, kept=each.kept, is_delta=each.is_delta)
-                for each in merged.files
-                if len(each.kept)
-            ),
-        )
-        for merged in merge_table(request.lake, request.table_id, streams, whole=request.is_whole_table)
-    ]
+    merged = merge_table(
+        request.lake,
+        request.table_id,
+        streams,
+        whole=request.is_whole_table,
+        selected=list if sample is None else sample.selected,
+    )
+    parts = (_pin(each, request) if isinstance(each, PartitionStream) else _merged_part(each) for each in merged)
+    return [part for part in parts if part is not None]
+
+
+def _merged_part(merged: MergedStream) -> ScanPart:
+    partition = merged.stream.partition
+    files = (
+        ScanFile(partition, each.uri, each.file, kept=each.kept, is_delta=each.is_delta)
+        for each in merged.files
+        if len(each.kept)
+    )
+    return ScanPart(merged.stream, merged.schema, tuple(files))
 
 
 def _kept_rows(location: StoreLocation, scanned: ScanFile) -> npt.NDArray[np.int64]:
@@ -346,8 +405,10 @@ def _time_ms(as_of: AsOf) -> int:
 
 
 def _check_columns(names: Sequence[str], schema: pa.Schema) -> None:
-    reasons = [f"there is no column {name!r} (there are: {', '.join(schema.names)})" for name in names]
-    reasons = [reason for name, reason in zip(names, reasons) if name not in schema.names]
+    present = set(schema.names)
+    reasons = [
+        f"there is no column {name!r} (there are: {', '.join(schema.names)})" for name in names if name not in present
+    ]
     if len(set(names)) < len(names):
         reasons.append(f"a column is requested twice: {', '.join(names)}")
     if not names and schema.names:
@@ -356,76 +417,15 @@ def _check_columns(names: Sequence[str], schema: pa.Schema) -> None:
         raise Invalid(*reasons)
 
 
-def _columns_of(row_filter: pc.Expression | None, schema: pa.Schema) -> list[str]:
-    """The columns of a filter. PyArrow does not list them, but a table without one of them does not fit the filter."""
-    if row_filter is None:
-        return []
-    try:
-        schema.empty_table().filter(row_filter)
-    except (pa.ArrowException, TypeError) as error:
-        raise Invalid(f"the filter does not fit the table: {error}") from error
-    return [name for name in schema.names if not _fits(row_filter, schema.empty_table().drop_columns([name]))]
+# -- files that a filter excludes
 
 
-def _fits(row_filter: pc.Expression, rows: pa.Table) -> bool:
-    try:
-        rows.filter(row_filter)
-    except pa.ArrowException:
-        return False
-    return True
-
-
-def _holds_floats(kind: pa.DataType) -> bool:
-    kind = value_type(kind)
-    return pa.types.is_floating(kind) or any(
-        _holds_floats(kind.field(position).type) for position in range(kind.num_fields)
-    )
-
-
-# -- files and row groups that a filter excludes
-
-
-def _scan_files(parts: Sequence[ScanPart], schema: pa.Schema, row_filter: pc.Expression | None) -> tuple[ScanFile, ...]:
+def _scan_files(
+    parts: Sequence[ScanPart], schema: pa.Schema, row_filter: pc.Expression | None, filtered_by: Sequence[str]
+) -> tuple[ScanFile, ...]:
     found = [scanned for part in parts for scanned in part.files]
     if row_filter is None:
         return tuple(found)
-    # PyArrow's datasets exclude fragments whose guarantee contradicts the filter. No file is opened for this, so the
-    # format does not matter, and the number in the list serves as the path.
-    nowhere, any_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
-    fragments = [
-        any_format.make_fragment(str(number), nowhere, partition_expression=_guarantee(scanned, schema))
-        for number, scanned in enumerate(found)
-    ]
-    dataset = ds.FileSystemDataset(fragments, schema, any_format, nowhere)
-    return tuple(found[int(fragment.path)] for fragment in dataset.get_fragments(filter=row_filter))
-
-
-def _guarantee(scanned: ScanFile, schema: pa.Schema) -> pc.Expression:
-    """A condition that every row of the file fulfils, from its partition and the bounds of its columns."""
-    file, guarantee = scanned.file, pc.scalar(True)
-    for name, value in scanned.constants.items():
-        if not _holds_floats(value.type):
-            guarantee &= pc.field(name) == value
-    for name, stats in file.columns.items():
-        position = schema.get_field_index(name)
-        if position < 0 or _holds_floats(schema.field(position).type):
-            continue
-        column, kind = pc.field(name), schema.field(position).type
-        least, greatest = _bound(stats.min_value, kind), _bound(stats.max_value, kind)
-        if stats.null_count is not None and stats.null_count == file.rows:
-            guarantee &= column.is_null()
-        elif least is not None and greatest is not None:
-            within = (column >= least) & (column <= greatest)
-            guarantee &= within if stats.null_count == 0 else within | column.is_null()
-    return guarantee
-
-
-def _bound(value: Scalar | None, kind: pa.DataType) -> pa.Scalar | None:
-    """A bound in the log as a value of the column's type; None if it is not one."""
-    if value is None:
-        return None
-    try:
-        is_text_for = isinstance(value, str) and not (pa.types.is_string(kind) or pa.types.is_large_string(kind))
-        return pa.scalar(value).cast(kind) if is_text_for else pa.scalar(value, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
+    fields = [schema.field(name) for name in filtered_by]
+    guarantees = [guarantee_of_file(scanned.file, scanned.constants, fields) for scanned in found]
+    return tuple(found[number] for number in not_excluded(guarantees, schema, row_filter))

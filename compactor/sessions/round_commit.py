@@ -96,6 +96,7 @@ def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult) -> RoundCo
         index_files=result.index_files,
         counts=result.counts,
         steps=result.steps,
+        tombstone_retention=spec.job_run.tombstone_retention,
     )
 
 

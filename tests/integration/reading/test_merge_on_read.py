@@ -27,7 +27,13 @@ def orders(lake: DeltaCatalog) -> Table:
     return lake.create_table(TABLE_ID, ["day"])
 
 
-def run(lake: DeltaCatalog, keys: set[str], partitions: Sequence[dict[str, str]], destination: str = TABLE_ID) -> None:
+def run(
+    lake: DeltaCatalog,
+    keys: set[str],
+    partitions: Sequence[dict[str, str]],
+    destination: str = TABLE_ID,
+    tombstone_retention: int | None = None,
+) -> None:
     compact(
         TABLE_ID,
         keys,
@@ -35,6 +41,7 @@ def run(lake: DeltaCatalog, keys: set[str], partitions: Sequence[dict[str, str]]
         delta_catalog_client=lake,
         destination_compacted_table_id=destination,
         partitions=partitions,
+        tombstone_retention=tombstone_retention,
         engine=UnrulyEngine(),
     )
 
@@ -127,6 +134,38 @@ def test_a_newer_stream_version_replaces_the_rows_once_it_has_any(lake: DeltaCat
 def test_a_partition_without_deltas_shows_nothing_and_is_no_reason_to_refuse(lake: DeltaCatalog, orders: Table) -> None:
     orders.create_stream_version(MONDAY, LifecycleState.ACTIVE)
     assert orders.scan(view="merged").to_table().num_rows == 0
+
+
+def test_deltas_of_a_deprecated_version_are_shown_no_more_than_a_compaction_takes_them(
+    lake: DeltaCatalog, orders: Table
+) -> None:
+    orders.append(MONDAY, some(1))
+    run(lake, {"id"}, [MONDAY])
+    orders.append(MONDAY, some(2))
+    orders.deprecate_stream_version(MONDAY, 1, abandon_pending=True)
+    assert rows_of(orders) == rows_of(orders, MONDAY) == [("monday", 1, 1)]
+    run(lake, {"id"}, [MONDAY])
+    assert rows_of(orders) == [("monday", 1, 1)]
+
+
+def test_deltas_that_a_released_version_has_left_behind_are_not_shown(lake: DeltaCatalog, orders: Table) -> None:
+    orders.append(MONDAY, some(1))
+    run(lake, {"id"}, [MONDAY])
+    orders.append(MONDAY, some(2))
+    orders.create_stream_version(MONDAY, LifecycleState.ACTIVE)
+    assert rows_of(orders) == [("monday", 1, 1)]
+
+
+def test_tombstones_are_remembered_as_long_as_by_the_last_compaction(lake: DeltaCatalog, orders: Table) -> None:
+    orders.append(MONDAY, some(1, at=5), position=1)
+    run(lake, {"id"}, [MONDAY], tombstone_retention=10)
+    orders.append(MONDAY, some(1, at=6), operation="delete", position=2)
+    orders.append(MONDAY, some(1, at=4), position=100)
+    orders.append(TUESDAY, some(1, at=6), operation="delete", position=2)
+    orders.append(TUESDAY, some(1, at=4), position=100)
+    assert rows_of(orders) == [("monday", 1, 4), ("tuesday", 1, 4)]
+    run(lake, {"id"}, [MONDAY, TUESDAY], tombstone_retention=10)
+    assert rows_of(orders) == [("monday", 1, 4), ("tuesday", 1, 4)]
 
 
 @pytest.mark.parametrize("seed", range(20))

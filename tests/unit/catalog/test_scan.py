@@ -21,6 +21,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
+from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.rounds import compact_by_hand
 
@@ -329,9 +330,50 @@ def test_a_filter_of_partition_columns_leaves_other_partitions_unread(by_day: Ta
     assert by_day.scan(filter=pc.field("day") == "2001-01-01").files() == []
 
 
+@pytest.mark.parametrize(
+    ("row_filter", "days"),
+    [
+        (pc.field("day") == "1995-04-03", ["1995-04-03"]),
+        ((pc.field("day") == "1995-04-03") & (pc.field("id") < 9), ["1995-04-03"]),
+        (pc.field("day").isin(["1995-04-03", "1995-04-09"]), ["1995-04-03", "1995-04-09"]),
+        (pc.field("day") == "2001-01-01", []),
+        (pc.field("day").is_valid() & (pc.field("id") > 0), [f"1995-04-{day:02}" for day in range(1, 21)]),
+    ],
+)
+def test_of_partitions_that_a_filter_excludes_not_even_the_log_is_read(
+    lake: DeltaCatalog, by_day: Table, row_filter: pc.Expression, days: list[str]
+) -> None:
+    for day in range(1, 21):
+        compact_by_hand(by_day.stream({"day": f"1995-04-{day:02}"}), [ids(1, 2)])
+    store = FaultyStore(lake.store)
+    scan = DeltaCatalog(store, ManualClock()).table(by_day.table_id).scan(filter=row_filter)
+    assert [scanned.partition["day"] for scanned in scan.scan_files] == days
+    assert scan.schema.names == ["id", "day"]
+    read = {key.split("day=")[1][:10] for _, key in store.requests if "day=" in key}
+    assert read == {"1995-04-01", *days}
+
+
+def test_a_file_without_its_partition_s_column_has_nulls_that_a_filter_finds(by_day: Table) -> None:
+    compact_by_hand(by_day.stream(DAY), [ids(1).append_column("day", pa.array(["1995-04-03"])), ids(2)])
+    compact_by_hand(by_day.stream(NEXT_DAY), [ids(3)])
+    assert ids_of(by_day.scan(filter=pc.field("day").is_null()).to_table()) == [2]
+    assert ids_of(by_day.scan(filter=pc.field("day") == "1995-04-04").to_table()) == [3]
+
+
+def test_a_request_of_columns_that_other_partitions_have_reads_all_partitions(by_day: Table) -> None:
+    compact_by_hand(by_day.stream(DAY), [ids(1)])
+    compact_by_hand(by_day.stream(NEXT_DAY), [ids(2).append_column("more", pa.array([7]))])
+    row_filter = pc.field("day") == "1995-04-03"
+    assert by_day.scan(columns=["more"], filter=row_filter).to_table().to_pylist() == [{"more": None}]
+    assert ids_of(by_day.scan(filter=pc.field("more") == 7).to_table()) == [2]
+    assert by_day.scan(filter=row_filter).schema.names == ["id", "day"]
+
+
 def test_a_column_that_files_have_is_theirs(by_day: Table) -> None:
     compact_by_hand(by_day.stream(DAY), [pa.table({"day": ["monday"], "id": [1]})])
-    assert by_day.scan().to_table().to_pylist() == [{"day": "monday", "id": 1}]
+    compact_by_hand(by_day.stream(NEXT_DAY), [pa.table({"day": ["tuesday"], "id": [1]})])
+    assert by_day.scan(DAY).to_table().to_pylist() == [{"day": "monday", "id": 1}]
+    assert by_day.scan(filter=pc.field("day") == "tuesday").to_table().to_pylist() == [{"day": "tuesday", "id": 1}]
 
 
 def test_a_partition_value_takes_the_type_that_the_column_has_elsewhere(lake: DeltaCatalog) -> None:
