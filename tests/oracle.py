@@ -20,8 +20,16 @@ _Met = tuple[Operation, Row, bool]
 """A row that a key met, and whether it is a delete without sort values: that one clears all before it."""
 
 
-def surviving_rows(deltas: Sequence[OracleDelta], primary_keys: Sequence[str], sort_keys: OracleSortKeys) -> list[Row]:
-    """The rows of a table after all of these deltas."""
+def surviving_rows(
+    deltas: Sequence[OracleDelta],
+    primary_keys: Sequence[str],
+    sort_keys: OracleSortKeys,
+    tombstone_retention: int | None = None,
+) -> list[Row]:
+    """The rows of a table after all of these deltas.
+
+    tombstone_retention  a delete that won more stream positions ago than this is forgotten; None: none is
+    """
     histories: dict[Hashable, list[_Met]] = defaultdict(list)
     for position, operation, files in sorted(deltas, key=lambda delta: delta[0]):
         for row in (row for rows in files for row in rows):
@@ -33,11 +41,30 @@ def surviving_rows(deltas: Sequence[OracleDelta], primary_keys: Sequence[str], s
     for history in histories.values():
         clearing = [place for place, (_, _, clears) in enumerate(history) if clears]
         rivals = history[clearing[-1] + 1 :] if clearing else history
-        # max() takes the first of equals, so that the later of equals has to be met first.
-        last = max(reversed(rivals), key=cmp_to_key(partial(_order, sort_keys)), default=None)
+        last = _last(rivals, sort_keys, tombstone_retention)
         if last is not None and last[0] is Operation.UPSERT:
             survivors.append({name: value for name, value in last[1].items() if name != PARTITION_STREAM_POSITION})
     return survivors
+
+
+def _last(rivals: Sequence[_Met], sort_keys: OracleSortKeys, tombstone_retention: int | None) -> _Met | None:
+    if tombstone_retention is None:
+        # max() takes the first of equals, so that the later of equals has to be met first.
+        return max(reversed(rivals), key=cmp_to_key(partial(_order, sort_keys)), default=None)
+    winner: _Met | None = None
+    for met in rivals:
+        if winner is not None and winner[0] is Operation.DELETE:
+            age = _position(met) - _position(winner)
+            winner = winner if age <= tombstone_retention else None
+        if winner is None or _order(sort_keys, met, winner) >= 0:
+            winner = met
+    return winner
+
+
+def _position(met: _Met) -> int:
+    position = met[1][PARTITION_STREAM_POSITION]
+    assert isinstance(position, int)
+    return position
 
 
 def _order(sort_keys: OracleSortKeys, one: _Met, other: _Met) -> int:

@@ -173,7 +173,9 @@ def _nested_in_orc(arrow_type: pa.DataType) -> pa.DataType | None:
 
 
 def _in_text(arrow_type: pa.DataType) -> pa.DataType | None:
-    """Types whose text form can be read back; not nested types, and not bytes, which need not be text."""
+    """Types whose text form can be read back; not nested types, and not bytes, which need not be text. A duration would
+    be a number without its unit: where the column's type in another file is of another unit, it would be another value.
+    """
     arrow_type = value_type(arrow_type)
     if pa.types.is_float16(arrow_type):
         return pa.float32()
@@ -184,7 +186,7 @@ def _in_text(arrow_type: pa.DataType) -> pa.DataType | None:
     )
     if bytes_like and not pa.types.is_decimal(arrow_type):
         return None
-    if pa.types.is_nested(arrow_type) or arrow_type == pa.month_day_nano_interval():
+    if pa.types.is_nested(arrow_type) or pa.types.is_duration(arrow_type) or arrow_type == pa.month_day_nano_interval():
         return None
     return arrow_type
 

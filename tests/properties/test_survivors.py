@@ -14,17 +14,15 @@ from pyspark.sql import SparkSession
 from compactor import DeltaCatalog, compact
 from compactor.engine.protocol import Engine
 from compactor.engine.spark import SparkEngine
-from compactor.model.errors import Invalid
 from compactor.model.names import PARTITION_STREAM_POSITION, ContentType
 from compactor.steps import materialize
-from compactor.tabular import stored_schema
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.effort import examples
 from tests.fakes.unruly_engine import UnrulyEngine
 from tests.oracle import surviving_rows
 from tests.properties.folders import fresh_folder
 from tests.properties.small_tasks import few_rows_fit
-from tests.properties.streams import Shape, StreamDelta, streams
+from tests.properties.streams import Shape, StreamDelta, can_hold, streams
 
 ELSEWHERE = "ACME.ORDERS_COMPACTED.V1"
 FIRST_POSITION = -2
@@ -135,7 +133,9 @@ def run(lake: DeltaCatalog, shape: Shape, way: Way, engine: Engine | None, desti
         max_dead_row_share=way.max_dead_row_share,
         own_parquet_pages=way.own_parquet_pages,
         page_check_share=way.page_check_share,
-        compacted_file_content_type=way.content_type if can_hold(way.content_type, shape) else ContentType.PARQUET,
+        compacted_file_content_type=way.content_type
+        if can_hold(way.content_type, shape.schema)
+        else ContentType.PARQUET,
         engine=engine,
     )
     for session in result.sessions:
@@ -143,14 +143,6 @@ def run(lake: DeltaCatalog, shape: Shape, way: Way, engine: Engine | None, desti
         for completion in session.completions:
             assert all(file.rows <= way.rows_per_compacted_file for file in completion.files_added)
             assert all(file.rows <= way.rows_per_index_file for file in completion.index_files)
-
-
-def can_hold(content_type: ContentType, shape: Shape) -> bool:
-    try:
-        stored_schema(shape.schema, content_type)
-    except Invalid:
-        return False
-    return True
 
 
 @contextmanager

@@ -89,3 +89,10 @@ def test_null_keys_are_equal_and_differ_from_empty_ones_and_nan_keys_are_equal()
 def test_all_columns_of_a_key_count() -> None:
     rows: list[dict[str, object]] = [{"a": 1, "b": None}, {"a": 1, "b": 2}, {"a": 1, "b": None}]
     assert len(surviving_rows([upsert(1, *rows)], ["a", "b"], ())) == 2
+
+
+def test_a_delete_is_forgotten_after_its_retention() -> None:
+    deltas = [upsert(1, {"id": 1, "time": 5}), delete(2, {"id": 1, "time": 9}), upsert(12, {"id": 1, "time": 7})]
+    for retention, expected in ((None, {}), (10, {}), (9, {1: None})):
+        rows = surviving_rows(deltas, ["id"], BY_TIME, retention)
+        assert {row["id"]: row.get("value") for row in rows} == expected
