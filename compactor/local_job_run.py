@@ -156,10 +156,11 @@ class _Work:
             self.destination = self._lake.create_table_like(self._run.destination_compacted_table_id, source)
         _warn_if_late(self._run, plans.values())
         at_work = [session for session in sessions if _id(session) in plans]
+        numbers = {_id(session): number for number, session in enumerate(at_work, 1)}
         self.results.update({_id(each): _nothing_to_do(each) for each in sessions if not each.has_work})
 
         def run_one(session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]]) -> None:
-            on_heartbeat = self._listener_of(session, at_work.index(session) + 1, len(at_work))
+            on_heartbeat = self._listener_of(session, numbers[_id(session)], len(at_work))
             on_heartbeat(None)
             self._run_one(session, ready, on_heartbeat)
 

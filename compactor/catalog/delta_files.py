@@ -21,7 +21,7 @@ from compactor.model.names import ContentType
 from compactor.schemas.cast import plain_table
 from compactor.schemas.nesting import refuse_deep_nesting
 from compactor.schemas.text import fingerprint_schema
-from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.schemas.unify import plain_schema, refuse_repeated_columns, unify_schemas
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import range_reader
 from compactor.tabular import FileMeasure, TabularFile, TabularWriter, infer_content_type, measure
@@ -88,9 +88,7 @@ def check_schema(schema: pa.Schema, source_name: str, declared: pa.Schema | None
     """Raises `Invalid` if the table cannot have these columns. Called before anything is written."""
     if not schema.names:
         raise Invalid(f"{source_name} has no columns")
-    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if repeated:
-        raise Invalid(f"{source_name} has more than one column named {repeated[0]!r}")
+    refuse_repeated_columns(source_name, schema)
     if declared is not None:
         unify_schemas([(f"table {table_id}", declared), (source_name, schema)])
 

@@ -54,8 +54,9 @@ def check_key_columns(schema: pa.Schema, primary_keys: Sequence[str], sort_keys:
 
 def check_declared_keys(schema: pa.Schema, primary_keys: Sequence[str], sort_keys: Sequence[SortKey]) -> Iterator[str]:
     """As `check_key_columns`, for a declared schema: data files may have further columns, which may be keys."""
-    yield from _check_primary_keys(schema, [column for column in primary_keys if column in schema.names])
-    yield from _check_sort_keys(schema, [key for key in sort_keys if key.column in schema.names])
+    names = set(schema.names)
+    yield from _check_primary_keys(schema, [column for column in primary_keys if column in names])
+    yield from _check_sort_keys(schema, [key for key in sort_keys if key.column in names])
 
 
 def sort_column(key: SortKey, schema: pa.Schema) -> SortColumn:
@@ -82,7 +83,7 @@ def _check_primary_keys(schema: pa.Schema, primary_keys: Sequence[str]) -> Itera
     for column in dict.fromkeys(primary_keys):
         if column == PARTITION_STREAM_POSITION:
             continue
-        if schema.names.count(column) != 1:
+        if schema.get_field_index(column) < 0:  # missing, or several
             yield _missing_or_repeated("primary key", column, schema)
         elif not is_key_type(schema.field(column).type):
             yield unsupported_key_type(column, schema.field(column).type)
@@ -93,7 +94,7 @@ def _check_sort_keys(schema: pa.Schema, sort_keys: Sequence[SortKey]) -> Iterabl
     for key in sort_keys:
         if key.column == PARTITION_STREAM_POSITION:
             widths[key.column] = STREAM_POSITION_BYTES
-        elif schema.names.count(key.column) != 1:
+        elif schema.get_field_index(key.column) < 0:
             yield _missing_or_repeated("sort key", key.column, schema)
         else:
             data_type = schema.field(key.column).type

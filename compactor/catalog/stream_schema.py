@@ -138,7 +138,7 @@ def refuse_without_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str
         f"{name} lacks primary key column {key!r}: it has {', '.join(schema.names)}"
         for name, schema in found
         for key in primary_keys
-        if key not in schema.names
+        if schema.get_field_index(key) < 0
     ]
     if reasons:
         raise Invalid(*reasons)

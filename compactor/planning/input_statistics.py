@@ -198,7 +198,8 @@ def _of_schema(
     for outline in known:
         for name, width in outline.row_bytes.items():
             widths.setdefault(name, []).append(width)
-    means = {name: sum(each) / len(each) for name, each in widths.items() if name in schema.names}
+    present = set(schema.names)
+    means = {name: sum(each) / len(each) for name, each in widths.items() if name in present}
     return _of_files(schema, [ref.file for ref in refs], means)
 
 

@@ -184,9 +184,8 @@ def files_to_rewrite(session: SessionInput, compacted: CompactedStream | None) -
     if compacted is None or not session.is_open:
         return frozenset()
     held = parse_schema(compacted.last_round.compacted_schema)
-    is_wider = any(
-        field.name in session.schema.names and session.schema.field(field.name).type != field.type for field in held
-    )
+    types = {field.name: field.type for field in session.schema}
+    is_wider = any(types.get(field.name, field.type) != field.type for field in held)
     return frozenset(number for number, file in compacted.files.items() if is_wider or not is_open_file(file.path))
 
 
@@ -365,7 +364,8 @@ def _grow_schema(
         if ref.operation is Operation.UPSERT:
             rows_to_come.append((ref.uri, schema))
         else:
-            deletes.append((ref.uri, pa.schema([schema.field(name) for name in keys if name in schema.names])))
+            present = [name for name in keys if schema.get_field_index(name) >= 0]
+            deletes.append((ref.uri, pa.schema([schema.field(name) for name in present])))
     return unify_schemas([*rows_to_come, *deletes]) if rows_to_come or deletes else pa.schema([])
 
 
@@ -394,12 +394,12 @@ def _check_keys(
 ) -> None:
     has_rows = any(ref.operation is Operation.UPSERT for ref in pending)
     # If there are only deletes, sort key columns may be missing, and their types are not known yet.
-    unknown = [] if has_rows else [name for name in _real_columns(sort_keys) if name not in schema.names]
+    unknown = [] if has_rows else [name for name in _real_columns(sort_keys) if schema.get_field_index(name) < 0]
     for name in unknown:
         schema = schema.append(pa.field(name, pa.null()))
     reasons = list(check_key_columns(schema, key_columns, sort_keys)) if pending else []
     for ref, found in zip(pending, schemas, strict=True):
-        missing = [name for name in key_columns if name not in found.names]
+        missing = [name for name in key_columns if found.get_field_index(name) < 0]
         if missing and ref.file.rows:
             reasons.append(f"{ref.uri} lacks primary key column {missing[0]!r}: it has {', '.join(found.names)}")
     if reasons:

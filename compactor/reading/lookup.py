@@ -69,7 +69,7 @@ def lookup(
     with written_here():
         row = read_row(stream.location, source, pointer.row_index, schema)
     if is_open_file(file.path):  # it has the partition's values as columns too
-        row = row.select([name for name in row.schema.names if name in schema.names])
+        row = row.select([name for name in row.schema.names if schema.get_field_index(name) >= 0])
     (found,) = python_rows(conform(row, schema))
     whole_schema = with_partition_columns(schema if declared is None else declared, stream.partition)
     constants = partition_constants(stream.partition, schema, whole_schema, stream)

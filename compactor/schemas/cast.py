@@ -19,12 +19,13 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     if table.schema == schema:
         return pa.Table.from_arrays(table.columns, schema=schema) if schema.names else table
-    unknown = [name for name in table.schema.names if name not in schema.names]
+    held = table.schema
+    unknown = [name for name in held.names if schema.get_field_index(name) < 0]
     if unknown:
         raise Invalid(f"column {unknown[0]!r} is not part of the schema ({', '.join(schema.names)})")
     columns = []
     for field in schema:
-        position = table.schema.get_field_index(field.name)
+        position = held.get_field_index(field.name)
         if position < 0:
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
             continue

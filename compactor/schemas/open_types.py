@@ -105,7 +105,8 @@ def reasons_against(schema: pa.Schema, table: OpenTable) -> Iterator[str]:
         yield from _wrong_types(field, field.name)
         yield from _wrong_key(field, table)
     yield from _wrong_partition_columns(schema, table.partition_keys)
-    columns = [*schema, *(pa.field(key, pa.string()) for key in table.partition_keys if key not in schema.names)]
+    names = set(schema.names)
+    columns = [*schema, *(pa.field(key, pa.string()) for key in table.partition_keys if key not in names)]
     yield from _alike(columns, "")
     if table.for_delta:
         yield from _wrong_names(columns)

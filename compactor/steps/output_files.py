@@ -178,7 +178,7 @@ class FileCutter:
     def _with_partition(self, table: pa.Table) -> pa.Table:
         """Rows of an open file end with the partition's values."""
         for key, value in self._step.output.open_partition or ():
-            if key in table.schema.names:
+            if table.schema.get_field_index(key) >= 0:
                 _check_values(table, key, value, self._step.output.index.stream)
                 table = table.drop_columns([key])
             table = table.append_column(pa.field(key, pa.string()), pa.repeat(pa.scalar(value), table.num_rows))

@@ -109,7 +109,7 @@ class LocalStore:
         with _translated(top):
             for name, is_folder in _children(top, at_root=not prefix, follows_links=True):
                 # A folder without files remains after a delete or a stopped writer. It has no key, so it is not listed.
-                if is_folder and any(files for _, _, files in os.walk(top / name, onerror=_raise_unless_gone)):
+                if is_folder and _has_file(f"{top}/{name}"):
                     yield name.removesuffix("/")
 
     def delete(self, key: str) -> None:
@@ -206,10 +206,19 @@ def _fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _raise_unless_gone(error: OSError) -> None:
-    """`os.walk` leaves out what it cannot read: a table or a partition would seem not to exist."""
-    if not isinstance(error, FileNotFoundError):
-        with _translated(Path(error.filename)):
+def _has_file(folder: str) -> bool:
+    """Whether there is a file in the folder, at any depth. What cannot be read is an error: else a table or a partition
+    would seem not to exist."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(
+                _has_file(entry.path) if entry.is_dir(follow_symlinks=False) else not entry.is_dir()
+                for entry in entries
+            )
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        with _translated(Path(folder)):
             raise error
 
 

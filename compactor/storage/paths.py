@@ -62,6 +62,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -80,6 +81,9 @@ NAME_IN_STREAM_BYTES_MAX = 128
 
 TASK_TOKENS = "task_tokens/"
 """The prefix of the keys of secrets, which only dispatchers may read."""
+
+NAMES_KEPT = 4_096
+"""Encoded names that a process keeps: the keys of one session have its table's and its partition's again and again."""
 
 _CONTINUES = "~"
 _EMPTY = "%"
@@ -1193,6 +1197,7 @@ def _join(encoded: str) -> str:
     return encoded.replace(_CONTINUES + "/", "")
 
 
+@lru_cache(maxsize=NAMES_KEPT)
 def _quote(text: str) -> str:
     try:
         # quote() keeps `~`, which has a special meaning here.

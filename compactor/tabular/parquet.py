@@ -35,6 +35,9 @@ from compactor.tabular.parquet_pages.page_format import DICTIONARY_PAGE_BYTES, D
 BATCH_BYTES = 16 * 1024 * 1024
 """Memory of one batch: 64 Ki rows of 256 bytes, or 16 Ki rows of 1 KiB."""
 
+THREADED_BYTES_MIN = 1024 * 1024
+"""A smaller file is read whole by one thread: several would wait for one another for longer than they decode."""
+
 _MAGIC_BYTES = 4
 _TAIL_BYTES = 8
 """After the footer: its length, and Parquet's magic bytes."""
@@ -64,7 +67,7 @@ class Parquet:
             arrow_schema = arrow_schema_of(parquet)
             wanted = wanted_columns(source, arrow_schema, columns)
             file.hold(range(parquet.num_row_groups), wanted)
-            table = parquet.read(columns=wanted)
+            table = parquet.read(columns=wanted, use_threads=file.opened.size() >= THREADED_BYTES_MIN)
             _check_rows(table.num_rows, parquet.metadata.num_rows)
             return _as_written(table.select(wanted), arrow_schema)
 
@@ -175,10 +178,12 @@ def read_matching(
     source = Source.of(location, file)
     with reading(file.uri, file.content_type), open_parquet(source) as opened:
         fragment = ds.ParquetFileFormat().make_fragment(opened.opened)
+        physical = set(fragment.physical_schema.names)
+        present = [name for name in columns if name in physical]
         # Arrow does not compare the bounds of some types, such as UUIDs.
         with suppress(pa.ArrowNotImplementedError):
             fragment = fragment.subset(row_filter, schema=schema)
-        yield from Parquet().batches_of(source, opened, [group.id for group in fragment.row_groups], columns)
+        yield from Parquet().batches_of(source, opened, [group.id for group in fragment.row_groups], present)
 
 
 def _check_rows(rows: int, expected_rows: int) -> None:
@@ -281,11 +286,12 @@ def _row_bytes(metadata: pq.FileMetaData) -> dict[str, float]:
 
 
 def _as_written(table: pa.Table, arrow_schema: pa.Schema) -> pa.Table:
-    for position, name in enumerate(table.schema.names):
-        field = arrow_schema.field(name)
-        if table.column(position).type != field.type:
-            table = table.set_column(position, field, cast_column(table.column(position), field.type))
-    return table
+    held = table.schema
+    as_written = [arrow_schema.field(name) for name in held.names]
+    if all(field.type == written.type for field, written in zip(held, as_written, strict=True)):
+        return table
+    columns = [cast_column(column, field.type) for column, field in zip(table.columns, as_written, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(as_written, metadata=held.metadata))
 
 
 @contextmanager

@@ -232,7 +232,8 @@ def _declared(present: pa.Schema, schema: pa.Schema | None) -> dict[str, pa.Data
     """The declared types of the columns that the file has."""
     if schema is None:
         return {}
-    return {field.name: field.type for field in schema if field.name in present.names}
+    names = set(present.names)
+    return {field.name: field.type for field in schema if field.name in names}
 
 
 def _as_declared(table: pa.Table, declared: Mapping[str, pa.DataType]) -> pa.Table:

@@ -49,7 +49,8 @@ def check_row_group(
         compared_rows = np.flatnonzero((row_indices >= first) & (row_indices < last))
         rows = _ComparedRows.of(row_indices[compared_rows] - first, compared_rows)
         # Columns that the source lacks are constant, and Arrow wrote them.
-        for name in (each for each in ours.schema_arrow.names if each in theirs.schema_arrow.names):
+        present = set(theirs.schema_arrow.names)
+        for name in (each for each in ours.schema_arrow.names if each in present):
             with written_here(), reading(written.uri, written.content_type):
                 found = ours.read_row_group(row_group, [name], use_threads=False).column(name).combine_chunks()
             with reading(source.uri, source.content_type):
