@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 from compactor.catalog import tables
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, DeltaWriter, WriterLimits
+from compactor.catalog.dropping import Drop, Purge, drop_partitions, drop_table, purge_table
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.names import PartitionValues
 from compactor.reading.lookup import KeyValue, lookup
 from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan
 from compactor.storage.location import parse_location
+from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 
 
@@ -25,6 +27,20 @@ class Table(tables.Table):
     def lookup(self, partition: PartitionValues, key: Mapping[str, KeyValue]) -> dict[str, object] | None:
         """The compacted row of a primary key, found by the index; None if there is none. See `reading/lookup.py`."""
         return lookup(self._store, self.stream(partition), key, self.schema)
+
+    def drop_partitions(self, partition: PartitionValues, dry_run: bool = True) -> Drop:
+        """Drops partitions: their rows, compacted or not. Returns what goes; only with dry_run=False anything happens.
+
+        A partition that is written again afterwards begins empty. Files are deleted by `lithify gc`, once the grace
+        period and the retention have passed; until then `scan(as_of=...)` shows the rows, and `restore` brings them
+        back. Of a published table the rows go from what is published, now or with the next publish. May be repeated.
+
+        partition  a value for each partition key, or for some of them: every partition with these values
+        """
+        drop = drop_partitions(self._store, self.definition, partition, self._clock, write=not dry_run)
+        if not dry_run:
+            _publish(self._store, self, drop, self._clock)
+        return drop
 
     def writer(
         self, seconds: float = SECONDS, deltas: int = DELTAS_MAX, size_bytes: int = SIZE_BYTES_MAX
@@ -52,7 +68,8 @@ class Table(tables.Table):
         as_of    a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
                  without partition keys) also an entry number of its log
         """
-        partitions = [partition] if partition is not None else self.partitions()
+        listed = self.partitions if as_of is None else self.partitions_even_dropped
+        partitions = [partition] if partition is not None else listed()
         request = ScanRequest(
             self._store, self.table_id, self.partition_keys, columns, filter, as_of, view, partition is None
         )
@@ -81,6 +98,39 @@ class DeltaCatalog(tables.DeltaCatalog):
     ) -> Table:
         return _readable(super().create_table(table_id, partition_keys, schema, primary_keys, sort_keys, properties))
 
+    def drop_table(self, table_id: str, dry_run: bool = True) -> Drop:
+        """Drops a table: nobody lists, opens, writes or compacts it any more. Returns what goes; only with
+        dry_run=False anything happens.
+
+        Its data are deleted by `lithify gc`, once its grace period and its retention have passed; log entries stay. Its
+        id can be used again after its grace period, or a purge (`lithify table drop --purge`). May be repeated.
+        """
+        table = self.table_even_dropped(table_id)
+        drop = drop_table(self.store, table.definition, self._clock, write=not dry_run)
+        if not dry_run:
+            _publish(self.store, table, drop, self._clock)
+        return drop
+
+    def purge_table(self, table_id: str, dry_run: bool = True, nothing_runs: bool = False) -> Purge:
+        """Drops a table, and deletes every object of it, so that its id is free. Returns what goes; only with
+        dry_run=False anything happens.
+
+        nothing_runs  no writer, compaction or reader of it is at work: its grace period need not have passed
+
+        Raises `Invalid` if some may be, and `Denied` without the right to delete all objects; then nothing has changed.
+        """
+        return purge_table(
+            self.store,
+            table_id,
+            self.definition_even_dropped(table_id),
+            self._clock,
+            nothing_runs=nothing_runs,
+            write=not dry_run,
+        )
+
+    def table_even_dropped(self, table_id: str) -> Table:
+        return _readable(super().table_even_dropped(table_id))
+
     def table(self, table_id: str) -> Table:
         return _readable(super().table(table_id))
 
@@ -99,3 +149,11 @@ def _readable(table: tables.Table) -> Table:
     if not isinstance(table, Table):
         raise TypeError(f"{table.table_id} was made by another catalog")
     return table
+
+
+def _publish(store: ObjectStore, table: Table, drop: Drop, clock: Clock) -> None:
+    """For other engines, if the table is published. What fails is logged, and left to the next publish."""
+    if table.properties.publish and drop.partitions:
+        from compactor.publishing.publication import publish_or_log
+
+        publish_or_log(store, table, [table.stream(each.partition) for each in drop.partitions], clock)

@@ -43,7 +43,7 @@ from compactor.planning.session_planner import (
 from compactor.planning.sizing import Resources, without_start
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
 from compactor.planning.where_to_run import SessionPlacement, ThisProcess, choose_placements
-from compactor.publishing.publication import PublishFailed, publish, publishers_of
+from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.progress import Listener, SessionProgress
@@ -429,7 +429,8 @@ def _publish_table(
     streams = [table.stream(spec.partition) for spec in specs]
     about = Subject(run.job_run_id, run.source_table_id)
     try:
-        for outcome in publish(publishers_of(lake.store, table, clock), streams):
+        publishers = publishers_of(lake.store, table, clock)
+        for outcome in publish(publishers, with_gone_streams(table, publishers, streams)):
             event = publish_event(about, table.table_id, outcome, clock.now_ms())
             if event is not None:
                 sink.publish([event])

@@ -188,6 +188,59 @@ class SessionPlanEnded(Document):
     plan_id: str
 
 
+class StreamDropped(Document):
+    """Every row leaves the stream: its stream versions are deprecated, their deltas and the compacted side are gone.
+
+    at_ms                 the writer's clock
+    ids_refused_until_ms  an append with the id of a dropped delta is refused at least until this time
+    """
+
+    action: Literal["stream_dropped"] = "stream_dropped"
+    drop_id: str
+    at_ms: int
+    ids_refused_until_ms: int
+
+
+class SkippedPositions(Document):
+    """Positions of a source stream version that no compaction reads: above `after`, up to and including `until`."""
+
+    stream_version: int = Field(ge=1)
+    after: int
+    until: int
+
+
+class RestoredSide(Document):
+    """The compacted side that a restore puts in force again (`snapshot.CompactedStream`)."""
+
+    stream_version: int = Field(ge=1)
+    source_table_id: str
+    source_stream_version: int = Field(ge=1)
+    processed: Watermark
+    primary_keys: tuple[str, ...]
+    sort_keys: tuple[SortKey, ...]
+    digest_encoding: int
+    hash_bucket_count: int = Field(ge=1)
+    index_version: int = Field(ge=1)
+    files: tuple[DataFile, ...]
+    index_files: tuple[IndexFile, ...]
+    deletion_vectors: tuple[DeletionVector, ...] = ()
+    next_file_number: int = Field(ge=1)
+    last_round: RoundCommitted
+
+
+class StreamRestored(Document):
+    """The compacted side is again what it was at an earlier entry; None: there was none.
+
+    skipped  what was appended since, which no compaction reads
+    """
+
+    action: Literal["stream_restored"] = "stream_restored"
+    restore_id: str
+    as_of_entry: int = Field(ge=1)
+    compacted: RestoredSide | None = None
+    skipped: tuple[SkippedPositions, ...] = ()
+
+
 StreamAction = Annotated[
     StreamVersionCreated
     | StreamVersionReleased
@@ -199,6 +252,8 @@ StreamAction = Annotated[
     | RoundCommitted
     | IndexRehashed
     | SessionPlanned
-    | SessionPlanEnded,
+    | SessionPlanEnded
+    | StreamDropped
+    | StreamRestored,
     Field(discriminator="action"),
 ]

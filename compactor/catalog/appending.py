@@ -15,11 +15,13 @@ from compactor.catalog.actions import (
     DeltaRetracted,
     DeltasTaken,
     StreamAction,
+    StreamDropped,
     StreamVersionCreated,
     StreamVersionDeprecated,
     StreamVersionReleased,
 )
 from compactor.catalog.delta_files import DeltaFiles
+from compactor.catalog.retired import refused_until_ms
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.model.errors import Fenced, Invalid
 from compactor.model.names import LifecycleState, Operation, counted
@@ -61,6 +63,8 @@ def retract_delta(snapshot: StreamSnapshot, table_id: str, delta_id: str) -> Seq
                 DeltaRetracted(stream_version=stream.stream_version, position=delta.position, delta_id=delta.delta_id)
             ]
         if stream.retired is not None and stream.retired.refuses(delta_id):
+            if stream.stream_version <= snapshot.dropped_version:
+                raise Invalid(f"delta {delta_id!r} was dropped with its partition: there is nothing left of it")
             raise Invalid(
                 f"delta {delta_id!r} was compacted, and has been retired since: append a delta that deletes its rows"
             )
@@ -94,6 +98,8 @@ def take_deltas(
     Raises `Fenced` if one of the deltas was retracted after it was read.
     """
     stream = _named(snapshot, stream_version)
+    if stream_version <= snapshot.dropped_version:
+        raise Fenced("the partition was dropped (lithify table drop) since the session read it: nothing is compacted")
     if stream.retracted_positions.intersection(positions):
         raise Fenced(taken_back(stream, positions))
     taken = {each.compacted_table_id: each.position for each in stream.taken}
@@ -124,6 +130,11 @@ def find_delta(snapshot: StreamSnapshot, request: DeltaRequest) -> DeltaAdded | 
             if delta is not None:
                 return delta
             if stream.retired is not None and stream.retired.refuses(request.delta_id):
+                if stream.stream_version <= snapshot.dropped_version:
+                    raise Invalid(
+                        f"delta id {request.delta_id!r} was used before, by a delta that was dropped with its "
+                        "partition: give a new delta a new id"
+                    )
                 raise Invalid(
                     f"delta id {request.delta_id!r} was used before, by a delta that was compacted and has been "
                     "retired since: if this is the same delta, there is nothing left to do; give a new one a new id"
@@ -165,7 +176,7 @@ def add_delta(
 ) -> Sequence[StreamAction]:
     """The actions that add the delta; none if it exists already.
 
-    The first delta of a partition stream creates the first stream version, active, in the same entry.
+    The first delta of a partition stream, or of a dropped one, creates a stream version, active, in the same entry.
     """
     existing = find_delta(snapshot, request)
     if existing is not None:
@@ -175,8 +186,9 @@ def add_delta(
     stream = target_of(snapshot, request)
     created: list[StreamAction] = []
     if stream is None:
-        stream = SourceStream(stream_version=1, state=LifecycleState.ACTIVE)
-        created.append(StreamVersionCreated(stream_version=1, state=LifecycleState.ACTIVE))
+        number = max(snapshot.sources, default=0) + 1
+        stream = SourceStream(stream_version=number, state=LifecycleState.ACTIVE)
+        created.append(StreamVersionCreated(stream_version=number, state=LifecycleState.ACTIVE))
     position = request.position
     if position is None:
         position = now_ms if stream.last_position is None else max(now_ms, stream.last_position + 1)
@@ -237,7 +249,15 @@ def pending_deltas(snapshot: StreamSnapshot, stream: SourceStream, table_id: str
         delta
         for delta in stream.deltas.above(taken)
         if not (compacted is not None and compacted.has_taken(table_id, stream.stream_version, delta.position))
+        and not snapshot.skips(stream.stream_version, delta.position)
     ]
+
+
+def drop_stream(snapshot: StreamSnapshot, drop_id: str, now_ms: int) -> Sequence[StreamAction]:
+    """The action that drops a partition stream; none if it has never had an entry."""
+    if snapshot == StreamSnapshot():
+        return []
+    return [StreamDropped(drop_id=drop_id, at_ms=now_ms, ids_refused_until_ms=refused_until_ms(now_ms))]
 
 
 def _release(stream_version: int) -> list[StreamAction]:
@@ -245,12 +265,15 @@ def _release(stream_version: int) -> list[StreamAction]:
 
 
 def target_of(snapshot: StreamSnapshot, request: DeltaRequest) -> SourceStream | None:
-    """The stream version that the delta is added to; None if it will be the first."""
+    """The stream version that the delta is added to; None if it will be the first, also after a drop."""
     if request.stream_version is not None:
         stream = _named(snapshot, request.stream_version)
         if stream.state is LifecycleState.DEPRECATED:
-            raise Invalid(f"stream version {request.stream_version} is deprecated: it takes no more deltas")
+            became = "was dropped" if stream.stream_version <= snapshot.dropped_version else "is deprecated"
+            raise Invalid(f"stream version {request.stream_version} {became}: it takes no more deltas")
         return stream
+    if snapshot.is_dropped:
+        return None
     if snapshot.sources and snapshot.active is None:
         raise Invalid("no stream version is active: release one, or name the unreleased one to append to")
     return snapshot.active

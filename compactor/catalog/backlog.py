@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compactor.catalog.actions import DeltaAdded
-from compactor.catalog.snapshot import CompactedStream, SourceStream
+from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 
 
@@ -18,36 +18,39 @@ class Backlog:
     oldest_at_ms: int | None
 
 
-def backlog_of(source: PartitionStream, compacted: CompactedStream | None) -> Backlog:
-    """`compacted`: the compacted stream of the source; None: the source was never compacted."""
+def backlog_of(source: PartitionStream, destination: StreamSnapshot) -> Backlog:
+    """`destination`: of the stream that the source is compacted into."""
     at = source.load()
     active = at.state.active
-    pending = [] if active is None else _pending(active, compacted)
+    pending = [] if active is None else _pending(active, destination)
     if active is None or not pending:
         return Backlog(0, 0, None)
     rows = sum(
         file.rows
         for delta in pending
         for file in delta.files
-        if compacted is None or not _is_taken(compacted, active, delta.position, file.file_number)
+        if not _is_taken(destination, active, delta.position, file.file_number)
     )
     return Backlog(len(pending), rows, _added_at_ms(source, pending[0], at.entry_number))
 
 
-def _pending(active: SourceStream, compacted: CompactedStream | None) -> list[DeltaAdded]:
-    if compacted is None or compacted.source_stream_version != active.stream_version:
-        return list(active.deltas)
+def _pending(active: SourceStream, destination: StreamSnapshot) -> list[DeltaAdded]:
+    compacted = destination.compacted
+    is_continued = compacted is not None and compacted.source_stream_version == active.stream_version
+    unprocessed = active.deltas.above(compacted.processed.position - 1) if compacted and is_continued else active.deltas
     return [
         delta
-        for delta in active.deltas.above(compacted.processed.position - 1)
-        if any(not _is_taken(compacted, active, delta.position, file.file_number) for file in delta.files)
+        for delta in unprocessed
+        if any(not _is_taken(destination, active, delta.position, file.file_number) for file in delta.files)
     ]
 
 
-def _is_taken(compacted: CompactedStream, active: SourceStream, position: int, file_number: int) -> bool:
-    return compacted.source_stream_version == active.stream_version and compacted.processed.covers(
-        position, file_number
-    )
+def _is_taken(destination: StreamSnapshot, active: SourceStream, position: int, file_number: int) -> bool:
+    compacted = destination.compacted
+    if destination.skips(active.stream_version, position):
+        return True
+    is_continued = compacted is not None and compacted.source_stream_version == active.stream_version
+    return compacted is not None and is_continued and compacted.processed.covers(position, file_number)
 
 
 def _added_at_ms(source: PartitionStream, delta: DeltaAdded, newest_entry: int) -> int | None:

@@ -30,10 +30,10 @@ import pyarrow.compute as pc
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from compactor.catalog.actions import DeltaAdded, SessionPlanned
+from compactor.catalog.actions import DeltaAdded, SessionPlanned, SkippedPositions
 from compactor.catalog.delta_sequence import DeltaSequence
 from compactor.catalog.retired import RefusedIds, RetiredDeltas
-from compactor.catalog.snapshot import CompactedStream, RetractedDelta, SourceStream, StreamSnapshot, TakenBy
+from compactor.catalog.snapshot import CompactedStream, Reset, RetractedDelta, SourceStream, StreamSnapshot, TakenBy
 from compactor.log.checkpoints import Described, GrowingSeries, ReplacedRows, SharedCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.model.document import Document
@@ -43,7 +43,9 @@ from compactor.model.names import LifecycleState
 
 ValueT = TypeVar("ValueT")
 
-_STREAM = RecordCodec(StreamSnapshot, leave_out=("sources", "compacted", "in_flight"))
+_STREAM = RecordCodec(
+    StreamSnapshot, leave_out=("sources", "compacted", "in_flight", "reset", "dropped_version", "skipped")
+)
 _SOURCE = RecordCodec(SourceStream, leave_out=("deltas", "retired", "last_position"))
 _DELTA = RecordCodec(DeltaAdded)
 _COMPACTED = RecordCodec(CompactedStream, leave_out=("files",))
@@ -83,6 +85,12 @@ class _Head(Document):
     last_index_version: int
     sources: tuple[_Source, ...]
     in_flight: SessionPlanned | None = None
+    reset: Reset | None = None
+    dropped_version: int = 0
+    skipped: tuple[SkippedPositions, ...] = ()
+
+
+_LATER_FIELDS = ("in_flight", "reset", "dropped_version", "skipped")
 
 
 def describe(snapshot: StreamSnapshot) -> Described:
@@ -91,9 +99,12 @@ def describe(snapshot: StreamSnapshot) -> Described:
         last_index_version=snapshot.last_index_version,
         sources=tuple(_sources(snapshot)),
         in_flight=snapshot.in_flight,
+        reset=snapshot.reset,
+        dropped_version=snapshot.dropped_version,
+        skipped=snapshot.skipped,
     )
-    # Earlier releases can read the checkpoint as long as no session has a plan in the log.
-    left_out = {"in_flight"} if snapshot.in_flight is None else None
+    # Earlier releases can read the checkpoint as long as it says nothing that they do not know.
+    left_out = {name for name in _LATER_FIELDS if getattr(head, name) == _Head.model_fields[name].default}
     return Described(head.model_dump(mode="json", exclude=left_out), tuple(_series(snapshot)))
 
 
@@ -126,6 +137,8 @@ def _series(snapshot: StreamSnapshot) -> Iterator[GrowingSeries | ReplacedRows]:
     compacted = snapshot.compacted
     if compacted is not None:
         rows_version = f"{compacted.index_version} {compacted.last_round.commit_id}"
+        if snapshot.reset is not None:  # a restore brings an earlier round back, with other file numbers to come
+            rows_version += f" {snapshot.reset.reset_id}"
         yield ReplacedRows("compacted", rows_version, partial(_compacted_rows, compacted))
 
 
@@ -160,6 +173,9 @@ def restore(state: dict[str, JsonValue], rows: Mapping[str, pa.Table]) -> Stream
         compacted=_compacted(rows["compacted"]) if "compacted" in rows else None,
         last_index_version=head.last_index_version,
         in_flight=head.in_flight,
+        reset=head.reset,
+        dropped_version=head.dropped_version,
+        skipped=head.skipped,
     )
 
 

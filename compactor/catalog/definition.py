@@ -39,20 +39,30 @@ class TablePropertiesSet(Document):
     properties: TableProperties
 
 
-TableAction = Annotated[TableCreated | TablePropertiesSet, Field(discriminator="action")]
+class TableDropped(Document):
+    """The table is dropped. A later `TableCreated` begins another table of the same id. `at_ms`: the writer's clock."""
+
+    action: Literal["table_dropped"] = "table_dropped"
+    at_ms: int
+
+
+TableAction = Annotated[TableCreated | TablePropertiesSet | TableDropped, Field(discriminator="action")]
 
 
 @dataclass(frozen=True)
 class TableDefinition:
     """The fold of a definition log.
 
-    schema  the declared schema; files may have fewer columns (the missing ones are null) or more (the schema grows)
+    schema         the declared schema; files may have fewer columns (the missing ones are null) or more (the schema
+                   grows)
+    dropped_at_ms  None: the table is not dropped
     """
 
     table_id: str
     partition_keys: tuple[str, ...]
     schema: pa.Schema | None
     properties: TableProperties = NO_PROPERTIES
+    dropped_at_ms: int | None = None
 
     def as_actions(self) -> Sequence[TableAction]:
         schema = None if self.schema is None else render_schema(self.schema)
@@ -125,12 +135,16 @@ def _apply(definition: TableDefinition | None, action: TableAction) -> TableDefi
             if definition is None:
                 raise Corrupt("properties are set before the table is created")
             return replace(definition, properties=action.properties)
+        case TableDropped():
+            if definition is None:
+                raise Corrupt("the table is dropped before it is created")
+            return replace(definition, dropped_at_ms=action.at_ms)
         case _:
             assert_never(action)
 
 
 def _create(definition: TableDefinition | None, action: TableCreated) -> TableDefinition:
-    if definition is not None:
+    if definition is not None and definition.dropped_at_ms is None:
         raise Corrupt(f"table {action.table_id} is created twice")
     schema = None
     if action.arrow_schema is not None:

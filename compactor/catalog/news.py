@@ -41,6 +41,11 @@ def has_news(snapshot: StreamSnapshot, table_id: str) -> bool:
     processed, last = compacted.processed, active.deltas[-1].position
     if compacted.source_stream_version != active.stream_version:
         return compacted.source_stream_version < active.stream_version
+    if snapshot.skips(active.stream_version, last):
+        return any(
+            not snapshot.skips(active.stream_version, delta.position)
+            for delta in active.deltas.above(processed.position)
+        )
     return last > processed.position or (last == processed.position and processed.file_number is not None)
 
 

@@ -15,6 +15,18 @@ import numpy.typing as npt
 
 IdDigests = npt.NDArray[np.uint64]
 
+IDS_REFUSED_SECONDS = 30 * 24 * 3600
+"""An append that is repeated with the id of a retired or dropped delta is refused at least so long afterwards."""
+
+_ID_WINDOWS = 16
+"""Into so many parts the time is cut for which ids are refused: ids of one part are forgotten together."""
+
+
+def refused_until_ms(now_ms: int, ids_refused_seconds: float = IDS_REFUSED_SECONDS) -> int:
+    """The time until which ids that retire now are refused, rounded up so that there are few different times."""
+    part_ms = max(int(ids_refused_seconds * 1_000) // _ID_WINDOWS, 1)
+    return -(-(now_ms + int(ids_refused_seconds * 1_000)) // part_ms) * part_ms
+
 
 @dataclass(frozen=True)
 class RefusedIds:

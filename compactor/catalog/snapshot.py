@@ -18,10 +18,14 @@ from compactor.catalog.actions import (
     DeltasRetired,
     DeltasTaken,
     IndexRehashed,
+    RestoredSide,
     RoundCommitted,
     SessionPlanEnded,
     SessionPlanned,
+    SkippedPositions,
     StreamAction,
+    StreamDropped,
+    StreamRestored,
     StreamVersionCreated,
     StreamVersionDeprecated,
     StreamVersionReleased,
@@ -121,16 +125,43 @@ class CompactedStream:
 
 
 @dataclass(frozen=True)
+class Reset:
+    """The last drop or restore of a stream. `as_of_entry`: the entry that was restored; None: it was dropped."""
+
+    reset_id: str
+    as_of_entry: int | None = None
+
+
+@dataclass(frozen=True)
 class StreamSnapshot:
     """A partition stream at one log entry. Entry number 0 is the empty log.
 
-    in_flight  the plan in force; None: no session has a plan in the log
+    in_flight        the plan in force; None: no session has a plan in the log
+    reset            None: the stream was never dropped or restored
+    dropped_version  the greatest stream version that was dropped; 0: none was
+    skipped          positions of the source that no compaction of this stream reads
     """
 
     sources: Mapping[int, SourceStream] = field(default_factory=lambda: MappingProxyType({}))
     compacted: CompactedStream | None = None
     last_index_version: int = 0
     in_flight: SessionPlanned | None = None
+    reset: Reset | None = None
+    dropped_version: int = 0
+    skipped: tuple[SkippedPositions, ...] = ()
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the stream was dropped, and nobody has written to it since."""
+        reset = self.reset
+        is_drop = reset is not None and reset.as_of_entry is None
+        return is_drop and self.compacted is None and max(self.sources, default=0) <= self.dropped_version
+
+    def skips(self, stream_version: int, position: int) -> bool:
+        """Whether a restore has put the delta at a position of the source out of force."""
+        return any(
+            each.stream_version == stream_version and each.after < position <= each.until for each in self.skipped
+        )
 
     @property
     def active(self) -> SourceStream | None:
@@ -141,16 +172,20 @@ class StreamSnapshot:
 
 @dataclass(frozen=True)
 class ReadPoint:
-    """The version of a stream's compacted side, which every round and rehash changes. None: nothing is compacted
-    yet."""
+    """The version of a stream's compacted side, which every round, rehash, drop and restore changes. None: nothing is
+    compacted yet; `reset_id` None: the stream was never dropped or restored."""
 
     index_version: int | None
     round_commit_id: str | None
+    reset_id: str | None = None
 
     @classmethod
     def of(cls, snapshot: StreamSnapshot) -> ReadPoint:
         compacted = snapshot.compacted
-        return cls(None, None) if compacted is None else cls(compacted.index_version, compacted.last_round.commit_id)
+        reset_id = None if snapshot.reset is None else snapshot.reset.reset_id
+        if compacted is None:
+            return cls(None, None, reset_id)
+        return cls(compacted.index_version, compacted.last_round.commit_id, reset_id)
 
     def __str__(self) -> str:
         if self.round_commit_id is None:
@@ -167,6 +202,18 @@ def apply(snapshot: StreamSnapshot, action: StreamAction) -> StreamSnapshot:
             return _replace_index(snapshot, action)
         case SessionPlanned() | SessionPlanEnded():
             return _change_plan(snapshot, action)
+        case StreamDropped() | StreamRestored():
+            return _reset(snapshot, action)
+        case StreamVersionCreated() | StreamVersionReleased() | StreamVersionDeprecated():
+            return _change_versions(snapshot, action)
+        case _:
+            return _apply_to_deltas(snapshot, action)
+
+
+def _change_versions(
+    snapshot: StreamSnapshot, action: StreamVersionCreated | StreamVersionReleased | StreamVersionDeprecated
+) -> StreamSnapshot:
+    match action:
         case StreamVersionCreated():
             return _create_stream_version(snapshot, action)
         case StreamVersionReleased():
@@ -174,7 +221,7 @@ def apply(snapshot: StreamSnapshot, action: StreamAction) -> StreamSnapshot:
         case StreamVersionDeprecated():
             return _deprecate_stream_version(snapshot, action)
         case _:
-            return _apply_to_deltas(snapshot, action)
+            assert_never(action)
 
 
 def _apply_to_deltas(
@@ -302,7 +349,18 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
         last_round=action,
     )
     in_flight = _plan_after(snapshot, action, is_last=action.round_number >= action.rounds)
-    return replace(snapshot, compacted=compacted, last_index_version=action.index_version, in_flight=in_flight)
+    skipped = tuple(
+        each
+        for each in snapshot.skipped
+        if each.stream_version == action.source_stream_version and each.until > action.processed.position
+    )
+    return replace(
+        snapshot,
+        compacted=compacted,
+        last_index_version=action.index_version,
+        in_flight=in_flight,
+        skipped=skipped,
+    )
 
 
 def _plan_after(
@@ -337,3 +395,39 @@ def _replace_index(snapshot: StreamSnapshot, action: IndexRehashed) -> StreamSna
     plan = snapshot.in_flight
     in_flight = _plan_after(snapshot, action, is_last=plan is None or not plan.rounds)
     return replace(snapshot, compacted=compacted, last_index_version=action.index_version, in_flight=in_flight)
+
+
+def _reset(snapshot: StreamSnapshot, action: StreamDropped | StreamRestored) -> StreamSnapshot:
+    if isinstance(action, StreamRestored):
+        restored = None if action.compacted is None else _compacted_side(action.compacted)
+        return replace(
+            snapshot,
+            compacted=restored,
+            last_index_version=max(snapshot.last_index_version, restored.index_version if restored else 0),
+            in_flight=None,
+            reset=Reset(action.restore_id, action.as_of_entry),
+            skipped=action.skipped,
+        )
+    sources = {number: _without_deltas(source, action) for number, source in snapshot.sources.items()}
+    return replace(
+        snapshot,
+        sources=MappingProxyType(sources),
+        compacted=None,
+        in_flight=None,
+        reset=Reset(action.drop_id),
+        dropped_version=max(sources, default=0),
+        skipped=(),
+    )
+
+
+def _without_deltas(source: SourceStream, action: StreamDropped) -> SourceStream:
+    retired, ids = source.retired, [delta.delta_id for delta in source.deltas]
+    if source.last_position is not None and (ids or retired is not None):
+        before = retired or RetiredDeltas(source.last_position)
+        retired = before.with_more(source.last_position, ids, action.ids_refused_until_ms, action.at_ms)
+    return replace(source, state=LifecycleState.DEPRECATED, deltas=DeltaSequence(), retired=retired)
+
+
+def _compacted_side(restored: RestoredSide) -> CompactedStream:
+    fields = {name: getattr(restored, name) for name in type(restored).model_fields}
+    return CompactedStream(**{**fields, "files": MappingProxyType({file.file_number: file for file in restored.files})})

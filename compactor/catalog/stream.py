@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from compactor.catalog.actions import StreamAction
 from compactor.catalog.checkpoint import CHECKPOINT
+from compactor.catalog.drop_marks import DropMarks
 from compactor.catalog.news import NewsHints
 from compactor.catalog.snapshot import StreamSnapshot, apply
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
@@ -45,8 +46,13 @@ class PartitionStream:
     @classmethod
     def open(cls, store: ObjectStore, folder: StreamFolder, clock: Clock, *, hints: bool = False) -> PartitionStream:
         """`hints`: whether the table has the property `news_hints`. Writers of a stream must pass it."""
-        news = NewsHints(store, folder) if hints else None
-        before_entry = None if news is None else news.before_entry
+        news, marks = NewsHints(store, folder) if hints else None, DropMarks(store, folder)
+
+        def before_entry(before: LogState[StreamSnapshot], after: LogState[StreamSnapshot]) -> None:
+            marks.before_entry(before, after)
+            if news is not None:
+                news.before_entry(before, after)
+
         return cls(store.location, folder, DurableLog(store, folder.log, STREAM_LOG, clock, before_entry), news)
 
     @property

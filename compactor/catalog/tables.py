@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -22,7 +22,7 @@ from compactor.catalog import appending
 from compactor.catalog.actions import DeltaAdded, StreamAction
 from compactor.catalog.appending import DeltaRequest
 from compactor.catalog.backlog import Backlog, backlog_of
-from compactor.catalog.definition import TABLE_LOG, TableAction, TableDefinition, define_table, set_properties
+from compactor.catalog.definition import TableAction, TableDefinition, define_table, set_properties
 from compactor.catalog.delta_files import (
     ROWS_PER_DELTA_FILE,
     ArrowSource,
@@ -36,12 +36,20 @@ from compactor.catalog.delta_files import (
     register_files,
     write_files,
 )
+from compactor.catalog.drop_marks import dropped_partitions
+from compactor.catalog.dropping import (
+    DefinitionLog,
+    definition_log,
+    drop_every_stream,
+    refuse_use_of_dropped,
+    time_text,
+)
 from compactor.catalog.news import partitions_with_news
 from compactor.catalog.properties import TableProperties, TableState, packages_missing
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import StreamSchemas, refuse_inferred_floats, refuse_without_keys
-from compactor.log.durable_log import DurableLog, LogState
+from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
@@ -62,6 +70,7 @@ from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import (
+    DROPPED_TABLES,
     NAME_IN_STREAM_BYTES_MAX,
     DeltaFilePath,
     DroppedTable,
@@ -69,6 +78,7 @@ from compactor.storage.paths import (
     TableFolder,
     decode,
     decode_partition,
+    parse_or_none,
     reasons_against_glue,
     reasons_against_place,
 )
@@ -78,8 +88,6 @@ __all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
 
 ValueT = TypeVar("ValueT")
 WordT = TypeVar("WordT", bound=StrEnum)
-
-DefinitionLog = DurableLog[TableDefinition | None, TableAction]
 
 STREAMS_KEPT = 256
 """Partition streams whose last fold a `Table` caches, so that a writer does not read a whole log for each delta."""
@@ -191,7 +199,8 @@ class DeltaCatalog:
         sort_keys: Sequence[tuple[str, str]] | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> Table:
-        """Creates a table, or returns the existing one. Raises `Invalid` if the existing definition differs.
+        """Creates a table, or returns the existing one. Raises `Invalid` if the existing definition differs, or a table
+        of this id was dropped and its writers may still be at work.
 
         primary_keys, sort_keys  are properties too: a table with keys is compacted by these keys only
         properties               by name (all names: `catalog/properties.py`); an existing table must have equal values
@@ -203,9 +212,9 @@ class DeltaCatalog:
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             existing = log_state.state
-            if existing is None:
-                self._refuse_dropped(table_id)
-                return wanted.as_actions()
+            if existing is None or existing.dropped_at_ms is not None:
+                return self._begin(wanted, existing)
+            self._refuse_copy(table_id, existing)
             difference = wanted.difference_from(existing) or existing.properties.difference_from(wanted.properties)
             if difference is not None:
                 raise Invalid(f"table {table_id} is already in {self.location.root_uri} with {difference}")
@@ -219,7 +228,7 @@ class DeltaCatalog:
         return self._table(created.after.state or wanted)
 
     def table(self, table_id: str) -> Table:
-        """Raises `Invalid` if the lake has no such table."""
+        """Raises `Invalid` if the lake has no such table, also if it was dropped."""
         definition = self._definition(table_id)
         if definition is None:
             near = [each for each in self.tables() if each.casefold() == table_id.casefold()]
@@ -243,21 +252,63 @@ class DeltaCatalog:
             return self._table(known)
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
-            if log_state.state is not None:
-                return []
-            self._refuse_dropped(table_id)
-            return wanted.as_actions()
+            if log_state.state is None:
+                return self._begin(wanted, None)
+            self._refuse_dropped(log_state.state)
+            return []
 
         created = self._definition_log(table_id).append(decide)
         return self._table(created.after.state or wanted)
 
     def tables(self) -> list[str]:
-        """The ids of all tables, in order."""
-        return sorted(decoded_names(self.store, "tables/", decode))
+        """The ids of all tables, in order, without dropped ones."""
+        dropped = set(self.dropped_tables())
+        return sorted(each for each in decoded_names(self.store, "tables/", decode) if each not in dropped)
 
-    def _refuse_dropped(self, table_id: str) -> None:
-        if self.store.read(DroppedTable(table_id).key) is not None:
-            raise Invalid(f"table {table_id} was dropped, and its id is not given again: create the next version")
+    def dropped_tables(self) -> list[str]:
+        """The ids of tables that were dropped, in order. Their data may still be there."""
+        paths = [
+            path for entry in self.store.list(f"{DROPPED_TABLES}/") if (path := parse_or_none(entry.key)) is not None
+        ]
+        marked = [path.table_id for path in paths if isinstance(path, DroppedTable)]
+        definitions = side_by_side(self.location, self.definition_even_dropped, marked)
+        return sorted(
+            table_id
+            for table_id, definition in zip(marked, definitions, strict=True)
+            if definition is None or definition.dropped_at_ms is not None
+        )
+
+    def definition_even_dropped(self, table_id: str) -> TableDefinition | None:
+        """The definition, also of a table that was dropped. None: the lake has no entry of it."""
+        return self._known_definition(table_id) or self._definition_log(table_id).load().state
+
+    def table_even_dropped(self, table_id: str) -> Table:
+        """The table, also if it was dropped: for what looks for its objects."""
+        definition = self.definition_even_dropped(table_id)
+        return self._new_table(definition) if definition and definition.dropped_at_ms else self.table(table_id)
+
+    def _begin(self, wanted: TableDefinition, before: TableDefinition | None) -> Sequence[TableAction]:
+        """The actions that create a table, maybe after the drop of another one of the same id."""
+        refuse_use_of_dropped(self.store, wanted.table_id, before, self._clock.now_ms())
+        if before is not None:
+            drop_every_stream(self.store, wanted.table_id, self._clock)
+        return wanted.as_actions()
+
+    def _refuse_dropped(self, definition: TableDefinition) -> None:
+        if definition.dropped_at_ms is not None:
+            raise Invalid(
+                f"table {definition.table_id} was dropped at {time_text(definition.dropped_at_ms)}: it takes and shows "
+                f"no rows, and `lithify gc --delete` deletes its data"
+            )
+
+    def _refuse_copy(self, table_id: str, definition: TableDefinition) -> None:
+        """A folder that was copied names files of the original: its rows would vanish with that table's."""
+        if definition.table_id != table_id:
+            folder = f"{self.location.root_uri}/{TableFolder(table_id).key}"
+            raise Invalid(
+                f"the folder {folder} is a copy of table {definition.table_id}, and no table: move it out of the lake; "
+                f"for the same rows under another id, create that table and append what a scan of the other one reads"
+            )
 
     def _new_table(self, definition: TableDefinition) -> Table:
         return Table(self.store, definition, self._clock)
@@ -266,14 +317,18 @@ class DeltaCatalog:
         return self._opened.table(definition, self._new_table)
 
     def _definition(self, table_id: str) -> TableDefinition | None:
-        return self._known_definition(table_id) or self._definition_log(table_id).load().state
+        definition = self.definition_even_dropped(table_id)
+        if definition is not None:
+            self._refuse_copy(table_id, definition)
+            self._refuse_dropped(definition)
+        return definition
 
     def _known_definition(self, table_id: str) -> TableDefinition | None:
         known = self._definitions.get(table_id) if self._definitions is not None else None
         return known.newest.state if known is not None else None
 
     def _definition_log(self, table_id: str) -> DefinitionLog:
-        log = DurableLog(self.store, TableFolder(table_id).definition_log, TABLE_LOG, self._clock)
+        log = definition_log(self.store, table_id, self._clock)
         return log if self._definitions is None else self._definitions.setdefault(table_id, log)
 
 
@@ -317,6 +372,7 @@ class Table:
 
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             definition = log_state.state or self.definition
+            self._refuse_dropped(definition)
             properties = definition.properties.changed(changes)
             actions = set_properties(definition, properties)
             if properties.publish and properties.publish != definition.properties.publish:
@@ -332,7 +388,7 @@ class Table:
                 )
             return actions
 
-        self.refresh(self._definition_log().append(decide).after.state)
+        self.refresh(definition_log(self._store, self.table_id, self._clock).append(decide).after.state)
         return self.properties
 
     def _check_keys_of_index(self, before: TableProperties, now: TableProperties) -> None:
@@ -374,10 +430,11 @@ class Table:
         if found:
             raise Invalid(*(f"{self.table_id} cannot be published: {reason}" for reason in found))
 
-    def _check_takes_deltas(self) -> None:
-        """Raises `Invalid` if the table is offline. Properties that are older than a minute are read again."""
-        if self._clock.monotonic_seconds() - self._defined_at_seconds >= PROPERTIES_KNOWN_SECONDS:
-            self.refresh(self._definition_log().load().state)
+    def _check_takes_deltas(self, known_seconds: float = PROPERTIES_KNOWN_SECONDS) -> None:
+        """Raises `Invalid` if the table is offline or dropped, by what was read of it at most so long ago."""
+        if self._clock.monotonic_seconds() - self._defined_at_seconds >= known_seconds:
+            self.refresh(definition_log(self._store, self.table_id, self._clock).load().state)
+        self._refuse_dropped(self.definition)
         if self.properties.state is TableState.OFFLINE:
             raise Invalid(
                 f"table {self.table_id} is offline: it takes no deltas until "
@@ -390,8 +447,11 @@ class Table:
         self.definition = definition or self.definition
         self._defined_at_seconds = self._clock.monotonic_seconds()
 
-    def _definition_log(self) -> DefinitionLog:
-        return DurableLog(self._store, self._folder.definition_log, TABLE_LOG, self._clock)
+    def _refuse_dropped(self, definition: TableDefinition) -> None:
+        if definition.dropped_at_ms is not None:
+            raise Invalid(
+                f"table {self.table_id} was dropped at {time_text(definition.dropped_at_ms)}: it takes no deltas"
+            )
 
     # -- deltas
 
@@ -426,7 +486,9 @@ class Table:
         of_type = _member(ContentType, content_type, "content type")
         self._check_takes_deltas()
         incoming = _Incoming(self.stream(partition), request, open_source(source), of_type, rows_each)
-        (added,) = self._append_to(incoming.stream, [self._prepare(incoming, incoming.stream.load().state)])
+        snapshot = incoming.stream.load().state
+        self._check_begins([snapshot])
+        (added,) = self._append_to(incoming.stream, [self._prepare(incoming, snapshot)])
         return added
 
     def append_many(
@@ -451,6 +513,7 @@ class Table:
         location = self._store.location
         streams = {each.stream.folder: each.stream for each in incoming}
         snapshots = dict(zip(streams, side_by_side(location, _state_of, list(streams.values())), strict=True))
+        self._check_begins(snapshots.values())
 
         def prepare(number_and_delta: tuple[int, _Incoming]) -> _Prepared:
             number, each = number_and_delta
@@ -534,6 +597,7 @@ class Table:
 
         def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
             snapshot, actions = log_state.state, list[StreamAction]()
+            self._check_not_dropped(snapshot)
             checked: list[tuple[Operation, Sequence[tuple[str, pa.Schema]]]] = []
             for each in prepared:
                 request, files = each.incoming.request, each.files
@@ -562,6 +626,16 @@ class Table:
                 raise AssertionError(f"delta {each.incoming.request.delta_id!r} is neither added nor refused")
             added.append(_delta(stream, delta))
         return added
+
+    def _check_begins(self, snapshots: Iterable[StreamSnapshot]) -> None:
+        """Before the first delta of streams: the table may have been dropped a moment ago. Raises `Invalid`."""
+        if any(snapshot.is_dropped or not snapshot.sources for snapshot in snapshots):
+            self._check_takes_deltas(known_seconds=0)
+
+    def _check_not_dropped(self, snapshot: StreamSnapshot) -> None:
+        """Before the first delta after a drop, which may be that of the table. Raises `Invalid`."""
+        if snapshot.is_dropped:
+            self._check_takes_deltas(known_seconds=0)
 
     def _check_columns(
         self,
@@ -640,16 +714,32 @@ class Table:
     # -- partition streams
 
     def partitions(self) -> list[dict[str, str]]:
-        """The partitions that have a stream, in the order of their values."""
+        """The partitions that have a stream, in the order of their values, without dropped ones."""
+        return sorted(self._listed(), key=lambda partition: tuple(partition.values()))
+
+    def partitions_even_dropped(self) -> list[dict[str, str]]:
+        """The partitions that have or had a stream, in the order of their values."""
         found = decoded_names(self._store, f"{self._folder.streams}/", decode_partition)
-        return sorted(found, key=lambda partition: tuple(partition.values()))
+        ours = (each for each in found if tuple(each) == self.partition_keys)
+        return sorted(ours, key=lambda partition: tuple(partition.values()))
+
+    def dropped_partitions(self) -> list[dict[str, str]]:
+        """The partitions that were dropped, and were not written since."""
+        return [dict(each) for each in sorted(dropped_partitions(self._store, self.table_id))]
+
+    def _listed(self) -> Iterator[dict[str, str]]:
+        """Listed as the caller takes them, without dropped partitions and those of a dropped table with other keys."""
+        dropped = dropped_partitions(self._store, self.table_id)
+        for partition in decoded_names(self._store, f"{self._folder.streams}/", decode_partition):
+            if tuple(partition) == self.partition_keys and tuple(partition.items()) not in dropped:
+                yield partition
 
     def partition_pages(self, size: int = PARTITIONS_PER_PAGE) -> Iterator[list[dict[str, str]]]:
         """The partitions that have a stream, in pages, in the order of their encoded names. For tables whose partitions
         do not fit into memory: each page is listed when the caller takes it."""
         if size < 1:
             raise Invalid(f"a page of {size} partitions is none: give 1 or more")
-        found = decoded_names(self._store, f"{self._folder.streams}/", decode_partition)
+        found = self._listed()
         while page := list(islice(found, size)):
             yield page
 
@@ -664,7 +754,7 @@ class Table:
         something to compact. Each page is listed when the caller reaches it."""
         if with_news and self.properties.news_hints:
             return partitions_with_news(self._store, self.table_id)
-        return decoded_names(self._store, f"{self._folder.streams}/", decode_partition)
+        return self._listed()
 
     def known_schema(self, partitions: Sequence[PartitionValues] | None = None) -> pa.Schema:
         """The columns of the rows: declared, compacted, and of pending upserts. `partitions` None: all partitions."""
@@ -688,10 +778,10 @@ class Table:
         compacted = snapshot.compacted
         if compacted is not None:
             own = compacted.source_table_id == self.table_id
-            return backlog_of(stream if own else self._same_partition(compacted.source_table_id, stream), compacted)
+            return backlog_of(stream if own else self._same_partition(compacted.source_table_id, stream), snapshot)
         copies = snapshot.active.taken if snapshot.active is not None else ()
-        sides = [self._same_partition(each.compacted_table_id, stream).load().state.compacted for each in copies]
-        return max((backlog_of(stream, side) for side in sides or [None]), key=lambda each: each.deltas)
+        sides = [self._same_partition(each.compacted_table_id, stream).load().state for each in copies]
+        return max((backlog_of(stream, side) for side in sides or [snapshot]), key=lambda each: each.deltas)
 
     def _same_partition(self, table_id: str, stream: PartitionStream) -> PartitionStream:
         return PartitionStream.open(self._store, TableFolder(table_id).stream(stream.partition), self._clock)

@@ -75,7 +75,9 @@ def commit(
     existing = _find(stream, action.commit_id, appended.after.entry_number, read_point.round_commit_id)
     if existing is not None:
         return Committed(existing, stream.load(as_of=existing).state)
-    retracted = _taken_back(appended.after.state, action, read_positions)
+    retracted = _taken_back(appended.after.state, action, read_positions) or _was_reset(
+        appended.after.state, read_point
+    )
     if retracted is not None:
         return Conflicted(retracted, retracted, appended.after.entry_number)
     if ReadPoint.of(appended.after.state) == read_point:
@@ -102,6 +104,15 @@ def _taken_back(
     if source is None or not source.retracted_positions.intersection(positions):
         return None
     return taken_back(source, positions)
+
+
+def _was_reset(snapshot: StreamSnapshot, read_point: ReadPoint) -> str | None:
+    """Says in a sentence that the partition was dropped or restored since the plan read it; None: it was not."""
+    reset = snapshot.reset
+    if reset is None or reset.reset_id == read_point.reset_id:
+        return None
+    verb, done = ("drop", "dropped") if reset.as_of_entry is None else ("restore", "restored")
+    return f"the partition was {done} (lithify table {verb}) since the session read it"
 
 
 def _find(stream: PartitionStream, commit_id: str, newest: int, read_round_commit_id: str | None) -> int | None:

@@ -43,10 +43,13 @@ from compactor.catalog.actions import (
     DeltasRetired,
     DeltasTaken,
     IndexRehashed,
+    RestoredSide,
     RoundCommitted,
     SessionPlanEnded,
     SessionPlanned,
     StreamAction,
+    StreamDropped,
+    StreamRestored,
     StreamVersionCreated,
     StreamVersionDeprecated,
     StreamVersionReleased,
@@ -74,13 +77,12 @@ from compactor.storage.paths import (
     IcebergMetadata,
     IndexFilePath,
     IndexPointersPath,
-    ObjectPath,
     OpenFilePath,
     TableFolder,
     decode_partition,
     encode_partition,
     is_open_file,
-    parse,
+    parse_or_none,
     partition_hash,
 )
 from compactor.storage.side_by_side import side_by_side
@@ -353,11 +355,11 @@ def _published_garbage(
     """Vectors and metadata of Apache Iceberg that no version of the grace period names, and objects of Delta Lake's log
     below a checkpoint that is older than the grace period: no reader starts below it."""
     kept, garbage, unknown = [], [], []
-    old = [(file, _parsed(file.key)) for file in files if file.modified_at_ms < since_ms]
+    old = [(file, parse_or_none(file.key)) for file in files if file.modified_at_ms < since_ms]
     logged = [path for _, path in old if isinstance(path, DeltaLogObject) and path.kind == "checkpoint"]
     checkpoint = max((path.version or 0 for path in logged), default=0)
     for file in files:
-        path = _parsed(file.key)
+        path = parse_or_none(file.key)
         if isinstance(path, OpenFilePath):
             continue
         if path is None:
@@ -382,13 +384,6 @@ def _published_garbage(
 _KEPT_IF_NAMED = (DeltaVectorPath, IcebergMetadata, IcebergManifestList, IcebergManifest, IcebergDeletes)
 
 
-def _parsed(key: str) -> ObjectPath | None:
-    try:
-        return parse(key)
-    except Invalid:
-        return None
-
-
 def _garbage(entry: ObjectEntry) -> GarbageFile:
     return GarbageFile(key=entry.key, size_bytes=entry.size_bytes, modified_at_ms=entry.modified_at_ms)
 
@@ -398,11 +393,11 @@ _DATA_PATHS = (DeltaFilePath, CompactedFilePath, OpenFilePath, DeletionVectorPat
 
 def _is_ours(key: str) -> bool:
     """Whether this is one of Lithify's names, of a data file or of a temporary file of a dead writer."""
-    return is_unfinished(key) or isinstance(_parsed(key), _DATA_PATHS)
+    return is_unfinished(key) or isinstance(parse_or_none(key), _DATA_PATHS)
 
 
 def _is_of_an_append(key: str) -> bool:
-    return is_unfinished(key) or isinstance(_parsed(key), DeltaFilePath)
+    return is_unfinished(key) or isinstance(parse_or_none(key), DeltaFilePath)
 
 
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:
@@ -412,6 +407,12 @@ def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:
         paths += [path for file in snapshot.compacted.index_files for path in file.paths]
         paths += [vector.path for vector in snapshot.compacted.deletion_vectors]
     return paths
+
+
+def _paths_of_side(restored: RestoredSide) -> list[str]:
+    paths = [file.path for file in restored.files]
+    paths += [path for file in restored.index_files for path in file.paths]
+    return paths + [vector.path for vector in restored.deletion_vectors]
 
 
 def _paths_of_action(action: StreamAction) -> list[str]:
@@ -428,7 +429,9 @@ def _paths_of_action(action: StreamAction) -> list[str]:
             return []
         case DeltaRetracted() | DeltasTaken() | DeltasRetired():
             return []
-        case SessionPlanned() | SessionPlanEnded():
+        case SessionPlanned() | SessionPlanEnded() | StreamDropped():
             return []
+        case StreamRestored():
+            return [] if action.compacted is None else _paths_of_side(action.compacted)
         case _:
             assert_never(action)

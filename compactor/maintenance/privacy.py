@@ -30,8 +30,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.catalog.actions import DeltaAdded, DeltasTaken, RoundCommitted, StreamAction, StreamVersionCreated
-from compactor.catalog.snapshot import StreamSnapshot
+from compactor.catalog.actions import (
+    DeltaAdded,
+    DeltasTaken,
+    RoundCommitted,
+    StreamAction,
+    StreamRestored,
+    StreamVersionCreated,
+)
+from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.index.deletion_vectors import read_dead_rows
@@ -49,6 +56,7 @@ from compactor.model.files import ColumnStats, DataFile, Scalar
 from compactor.model.names import ContentType, PartitionValues
 from compactor.planning.spec import Partition
 from compactor.publishing.publication import published_bounds
+from compactor.schemas.text import parse_schema
 from compactor.storage.object_store import ObjectEntry
 from compactor.storage.paths import (
     CompactedFilePath,
@@ -134,7 +142,7 @@ class _History:
 
 def prove(lake: DeltaCatalog, table_id: str, partition: PartitionValues, key: KeyValues, clock: Clock) -> PrivacyProof:
     """Searches all objects of the partition. Raises `Invalid` for a key with other columns than the table's."""
-    tables = _related(lake, lake.table(table_id), partition)
+    tables = _related(lake, lake.table_even_dropped(table_id), partition)
     is_known = _key_columns(tables, partition) is not None
     wanted = _key(_key_schema(tables, partition), key, is_known=is_known)
     private = sorted({name for table in tables for name in table.properties.private_columns})
@@ -390,6 +398,12 @@ def _history(stream: PartitionStream, reread: PartitionStream) -> _History:
                 files |= {file.path: file for file in action.files}
             elif isinstance(action, RoundCommitted):
                 files |= {file.path: file for file in action.files_added}
+        files |= {
+            file.path: file
+            for action in entry.actions
+            if isinstance(action, StreamRestored) and action.compacted is not None
+            for file in action.compacted.files
+        }
         if all(isinstance(action, DeltaAdded | StreamVersionCreated | DeltasTaken) for action in entry.actions):
             named |= added_at_ms.keys() - unnamed_at_ms.keys()
             continue
@@ -403,41 +417,65 @@ def _history(stream: PartitionStream, reread: PartitionStream) -> _History:
 def _related(lake: DeltaCatalog, table: Table, partition: PartitionValues) -> tuple[Table, ...]:
     """The table, and all tables connected with it by compactions, directly or not."""
     compacted_from: dict[str, str] = {}
-    for table_id in lake.tables():
-        each = lake.table_like(table_id, table)
+    for each in _every_table(lake):
         if each.partition_keys == table.partition_keys:
-            compacted = each.stream(partition).load().state.compacted
+            compacted = _compacted_or_dropped(each.stream(partition))
             if compacted is not None:
-                compacted_from[table_id] = compacted.source_table_id
+                compacted_from[each.table_id] = compacted.source_table_id
     found, grown = {table.table_id}, True
     while grown:
         pairs = compacted_from.items()
         more = {end for pair in pairs for end in pair if found.intersection(pair)}
         grown = not more <= found
         found |= more
-    return tuple(lake.table(table_id) for table_id in (table.table_id, *sorted(found - {table.table_id})))
+    return tuple(lake.table_even_dropped(table_id) for table_id in (table.table_id, *sorted(found - {table.table_id})))
+
+
+def _every_table(lake: DeltaCatalog) -> Iterator[Table]:
+    """Dropped tables too, as long as their log is there. A copied folder is no table."""
+    for table_id in (*lake.tables(), *lake.dropped_tables()):
+        with suppress(Invalid):
+            yield lake.table_even_dropped(table_id)
+
+
+def _compacted_or_dropped(stream: PartitionStream) -> CompactedStream | None:
+    """The compacted side; of a dropped partition, the one that was dropped."""
+    at = stream.load()
+    number = at.entry_number
+    while at.state.is_dropped and number > 1:
+        number -= 1
+        at = stream.load(as_of=number)
+    return at.state.compacted
 
 
 def key_schema(lake: DeltaCatalog, table_id: str, partition: PartitionValues) -> pa.Schema:
     """The key columns of a table with their types; all columns if its key is unknown."""
-    return _key_schema(_related(lake, lake.table(table_id), partition), partition)
+    return _key_schema(_related(lake, lake.table_even_dropped(table_id), partition), partition)
 
 
 def _key_schema(tables: Sequence[Table], partition: PartitionValues) -> pa.Schema:
     """The key columns with their types, from the first table that has them."""
     columns = _key_columns(tables, partition)
     for table in tables:
-        known = table.known_schema([partition])
+        known = _known_schema(table, partition)
         names = known.names if columns is None else columns
         if names and set(names) <= set(known.names):
             return pa.schema([pa.field(name, decoded_type(known.field(name).type)) for name in sorted(names)])
     raise Invalid(f"{tables[0].table_id} has no rows here, so that the types of its key are not known")
 
 
+def _known_schema(table: Table, partition: PartitionValues) -> pa.Schema:
+    stream = table.stream(partition)
+    compacted = _compacted_or_dropped(stream)
+    if stream.load().state.is_dropped and compacted is not None:
+        return parse_schema(compacted.last_round.compacted_schema)
+    return table.known_schema([partition])
+
+
 def _key_columns(tables: Sequence[Table], partition: PartitionValues) -> tuple[str, ...] | None:
     """None: no property has them, and nothing was compacted."""
     for table in tables:
-        compacted = table.stream(partition).load().state.compacted
+        compacted = _compacted_or_dropped(table.stream(partition))
         found = table.properties.primary_keys or (compacted.primary_keys if compacted is not None else None)
         if found is not None:
             return found

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 from compactor.catalog.actions import DeltasRetired, StreamAction
 from compactor.catalog.properties import GRACE_SECONDS
-from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
+from compactor.catalog.retired import IDS_REFUSED_SECONDS, refused_until_ms
+from compactor.catalog.snapshot import CompactedStream, Reset, SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
@@ -37,12 +38,6 @@ from compactor.storage.paths import DroppedTable, TableFolder, decode, decode_pa
 
 RETENTION_SECONDS = GRACE_SECONDS
 """Where a table sets no other."""
-
-IDS_REFUSED_SECONDS = 30 * 24 * 3600
-"""An append that is repeated with the id of a retired delta is refused at least so long after the retirement."""
-
-_ID_WINDOWS = 16
-"""Into so many parts the time is cut for which ids are refused: ids of one part are forgotten together."""
 
 _TRIES = 3
 """Looks at the registered compactions, while others register."""
@@ -65,11 +60,6 @@ class Retention:
                 f"a retention of {self.retention_seconds:g} seconds is below the {self.longest_attempt_seconds:g} "
                 "seconds that an attempt of a compaction may take (the grace period): give at least as many"
             )
-
-    def refused_until_ms(self, now_ms: int) -> int:
-        """The time until which ids that retire now are refused, rounded up so that there are few different times."""
-        part_ms = max(int(self.ids_refused_seconds * 1_000) // _ID_WINDOWS, 1)
-        return -(-(now_ms + int(self.ids_refused_seconds * 1_000)) // part_ms) * part_ms
 
 
 @dataclass(frozen=True)
@@ -123,10 +113,10 @@ class StreamRetirement:
 
     def _append(self, known: StreamSnapshot, found: Sequence[Retirement], retention: Retention) -> bool:
         now_ms = self._clock.now_ms()
-        until_ms = retention.refused_until_ms(now_ms)
+        until_ms = refused_until_ms(now_ms, retention.ids_refused_seconds)
 
         def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
-            if _registered(log_state.state) != _registered(known):
+            if _compacted_by(log_state.state) != _compacted_by(known):
                 return []
             return [
                 DeltasRetired(
@@ -140,7 +130,7 @@ class StreamRetirement:
             ]
 
         appended = self._stream.log.append(decide)
-        return appended.entry is not None or _registered(appended.after.state) == _registered(known)
+        return appended.entry is not None or _compacted_by(appended.after.state) == _compacted_by(known)
 
     def _find(self, snapshot: StreamSnapshot, retention: Retention) -> tuple[Retirement, ...]:
         if not any(source.deltas for source in snapshot.sources.values()):
@@ -170,11 +160,15 @@ class StreamRetirement:
         registered = {each.compacted_table_id for source in snapshot.sources.values() for each in source.taken}
         for table_id in sorted(registered | self._other_table_ids()):
             folder = TableFolder(table_id).stream(self._stream.partition)
-            compacted = PartitionStream.open(self._store, folder, self._clock).load().state.compacted
+            state = PartitionStream.open(self._store, folder, self._clock).load().state
+            compacted = state.compacted
             if compacted is not None and compacted.source_table_id == self._stream.table_id:
                 yield compacted
-            elif table_id in registered and self._store.read(DroppedTable(table_id).key) is None:
+            elif table_id in registered and not state.is_dropped and not self._is_dropped(table_id):
                 yield None
+
+    def _is_dropped(self, table_id: str) -> bool:
+        return self._store.read(DroppedTable(table_id).key) is not None
 
     def _other_table_ids(self) -> set[str]:
         return set(decoded_names(self._store, "tables/", decode)) - {self._stream.table_id}
@@ -194,10 +188,12 @@ def retire_table(
             yield StreamRetired(str(stream), partition, found)
 
 
-def _registered(snapshot: StreamSnapshot) -> frozenset[tuple[int, str]]:
-    return frozenset(
+def _compacted_by(snapshot: StreamSnapshot) -> tuple[Reset | None, frozenset[tuple[int, str]]]:
+    """What must not change between the check and the entry: the registered compactions, and the last restore."""
+    registered = (
         (version, each.compacted_table_id) for version, source in snapshot.sources.items() for each in source.taken
     )
+    return snapshot.reset, frozenset(registered)
 
 
 def _taken(compactions: Sequence[CompactedStream | None], version: int) -> int:

@@ -137,7 +137,8 @@ def read_session_input(
     key_columns = tuple(sorted(run.primary_keys))
     sort_keys = () if run.sort_keys == DEFAULT_SORT_KEYS else run.sort_keys
     now = snapshot if source is destination else source.load(spec.source_entry_number if as_pinned else None).state
-    pending = pending_files(source, spec, compacted, now)
+    is_gone = dropped_since(spec, destination, snapshot, now)
+    pending = () if is_gone else pending_files(source, spec, snapshot, compacted, now)
     known = {(each.content_type, each.fingerprint): parse_schema(each.schema_text) for each in known_schemas}
     schemas = _schemas_of(lake.location, pending, source_table.schema, known, report, schema_of)
     before = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
@@ -223,12 +224,29 @@ def continued_stream(snapshot: StreamSnapshot, spec: SessionSpec) -> tuple[Compa
     return before, before.stream_version
 
 
+def dropped_since(
+    spec: SessionSpec, destination: PartitionStream, snapshot: StreamSnapshot, now: StreamSnapshot
+) -> bool:
+    """Whether the partition was dropped after the session was pinned: the session then compacts nothing.
+
+    snapshot, now  the current destination and source
+    """
+    if spec.source_stream_version <= now.dropped_version:
+        return True
+    return snapshot.is_dropped and destination.load(spec.destination_entry_number).state.reset != snapshot.reset
+
+
 def pending_files(
-    source: PartitionStream, spec: SessionSpec, compacted: CompactedStream | None, now: StreamSnapshot
+    source: PartitionStream,
+    spec: SessionSpec,
+    snapshot: StreamSnapshot,
+    compacted: CompactedStream | None,
+    now: StreamSnapshot,
 ) -> tuple[DeltaFileRef, ...]:
     """Delta files that no round has compacted yet, in (position, file number) order, as of the pinned entry.
 
-    now  the current source
+    snapshot, compacted  the destination, and the part of it that the session continues
+    now                  the current source
     """
     stream = source.load(as_of=spec.source_entry_number).state.sources.get(spec.source_stream_version)
     if stream is None:
@@ -250,7 +268,7 @@ def pending_files(
     return tuple(
         DeltaFileRef(delta.position, delta.operation, file, source.uri_of(file.path), delta.delta_id)
         for delta in unprocessed
-        if delta.position not in retracted
+        if delta.position not in retracted and not snapshot.skips(spec.source_stream_version, delta.position)
         for file in sorted(delta.files, key=lambda file: file.file_number)
         if processed is None or not processed.covers(delta.position, file.file_number)
     )

@@ -20,6 +20,7 @@ from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.session_input import (
     SessionInput,
     continued_stream,
+    dropped_since,
     files_to_rewrite,
     known_schemas,
     pending_files,
@@ -395,7 +396,7 @@ def pin_stream(
         source_position=active.last_position,
         destination_entry_number=current.entry_number,
     )
-    return _pinned(spec, stream, now.state, current.state, is_open=bool(destination.properties.publish))
+    return _pinned(spec, stream, now.state, written, current.state, is_open=bool(destination.properties.publish))
 
 
 def pinned_session(spec: SessionSpec, lake: DeltaCatalog) -> PinnedSession:
@@ -406,16 +407,24 @@ def pinned_session(spec: SessionSpec, lake: DeltaCatalog) -> PinnedSession:
     stream.load(as_of=spec.source_entry_number)  # the next load continues from it
     current = destination.load().state
     now = current if stream is destination else stream.load().state
-    return _pinned(spec, stream, now, current, is_open=bool(table.properties.publish))
+    return _pinned(spec, stream, now, destination, current, is_open=bool(table.properties.publish))
 
 
 def _pinned(
-    spec: SessionSpec, source: PartitionStream, now: StreamSnapshot, destination: StreamSnapshot, *, is_open: bool
+    spec: SessionSpec,
+    source: PartitionStream,
+    now: StreamSnapshot,
+    destination: PartitionStream,
+    snapshot: StreamSnapshot,
+    *,
+    is_open: bool,
 ) -> PinnedSession:
-    """`now`: the current source; `is_open`: other engines read the destination, so closed files are rewritten."""
+    """`now`, `snapshot`: the current source and destination; `is_open`: other engines read the destination, so closed
+    files are rewritten."""
     run = spec.job_run
-    compacted, _ = continued_stream(destination, spec)
-    pending = pending_files(source, spec, compacted, now)
+    compacted, _ = continued_stream(snapshot, spec)
+    is_gone = dropped_since(spec, destination, snapshot, now)
+    pending = () if is_gone else pending_files(source, spec, snapshot, compacted, now)
     return PinnedSession(
         spec,
         compacted_rows=compacted.rows if compacted else 0,

@@ -13,7 +13,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
-from compactor.model.names import OpenFormat, counted
+from compactor.model.names import OpenFormat, counted, render_partition
 from compactor.publishing.changes import LiveFile, changes, live_files
 from compactor.publishing.delta import DeltaPublisher
 from compactor.publishing.delta_bounds import DeltaBounds
@@ -119,6 +119,32 @@ def _publish(publisher: Publisher, streams: Sequence[PartitionStream]) -> Outcom
         reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
         _log.warning("table_not_published", format=publisher.format, reason=str(error))
         return PublishFailed(publisher.format, reasons)
+
+
+def with_gone_streams(
+    table: Table, publishers: Sequence[Publisher], streams: Sequence[PartitionStream]
+) -> list[PartitionStream]:
+    """The streams, and those of dropped partitions whose files are published still: a publish takes the files away."""
+    dropped = [table.stream(partition) for partition in table.dropped_partitions()]
+    if not dropped:
+        return list(streams)
+    shown = {encode_partition(file.partition) for each in publishers for file in each.state().files.values()}
+    known = {stream.folder for stream in streams}
+    gone = (each for each in dropped if each.folder not in known and encode_partition(each.partition) in shown)
+    return [*streams, *gone]
+
+
+def publish_or_log(store: ObjectStore, table: Table, streams: Sequence[PartitionStream], clock: Clock) -> None:
+    """Publishes these streams of a published table. What fails is logged, and left to the next publish."""
+    try:
+        outcomes = publish(publishers_of(store, table, clock), streams)
+    except LithifyError as error:
+        _log.warning("table_not_published", table=table.table_id, reason=str(error))
+        return
+    for outcome in outcomes:
+        for each in () if isinstance(outcome, PublishFailed) else outcome.refused:
+            partition, reason = render_partition(each.partition), "; ".join(each.reasons)
+            _log.warning("partition_not_published", partition=partition, reason=reason)
 
 
 def lead_glue(

@@ -45,7 +45,10 @@ def lookup(
     are not compacted yet are ignored. Raises `Invalid` for a key with other columns than the index's, or values of
     another type, and for a stream that was never compacted.
     """
-    compacted = stream.load().state.compacted
+    snapshot = stream.load().state
+    compacted = snapshot.compacted
+    if snapshot.is_dropped:
+        return None
     if compacted is None:
         raise Invalid(f"{stream} has no index yet: compact it first")
     schema = parse_schema(compacted.last_round.compacted_schema)

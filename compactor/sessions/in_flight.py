@@ -79,10 +79,9 @@ def _round(files: Sequence[DeltaFileRef], following: Sequence[DeltaFileRef]) -> 
 
 
 @contextmanager
-def in_flight(stream: PartitionStream, plan: SessionPlanned, clock: Clock) -> Iterator[None]:
+def in_flight(stream: PartitionStream, plan: SessionPlanned, read: ReadPoint, clock: Clock) -> Iterator[None]:
     """Writes the plan, and ends it if the session fails. Raises `Conflict` if another session has one in force, and
-    `Fenced` if a later attempt has, or the compacted side has changed since it was read."""
-    read = ReadPoint(plan.from_index_version, plan.from_commit_id)
+    `Fenced` if a later attempt has, or the compacted side has changed since it was `read`."""
 
     def decide(at: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
         refuse(at.state, plan.job_run_id, plan.session_id, clock.now_ms(), stream)

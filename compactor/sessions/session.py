@@ -165,7 +165,7 @@ def _announced(
         return
     dependencies.report.settled()
     entry = planned(plan, session, rounds, dependencies.attempt, dependencies.clock)
-    with in_flight(session.destination, entry, dependencies.clock):
+    with in_flight(session.destination, entry, ReadPoint.of(session.snapshot), dependencies.clock):
         yield replace(session, plan_id=entry.plan_id)
 
 

@@ -151,6 +151,10 @@ class TableFolder:
         return f"{self.key}/news"
 
     @property
+    def dropped(self) -> str:
+        return f"{self.key}/dropped"
+
+    @property
     def open_files(self) -> str:
         """The root of the files that other engines read."""
         return f"{self.key}/compacted"
@@ -199,6 +203,20 @@ class NewsHint:
     @property
     def key(self) -> str:
         return f"{self.stream.news}/{self.entry_number:020d}"
+
+
+@dataclass(frozen=True)
+class DropMark:
+    """An empty object: at this entry the stream is dropped, or has begun anew (`compactor/catalog/drop_marks.py`)."""
+
+    stream: StreamFolder
+    entry_number: int
+    has_begun: bool = False
+
+    @property
+    def key(self) -> str:
+        folder = f"{TableFolder(self.stream.table_id).dropped}/{encode_partition(dict(self.stream.partition))}"
+        return f"{folder}/{self.entry_number:020d}{'.begun' if self.has_begun else ''}"
 
 
 @dataclass(frozen=True)
@@ -587,15 +605,18 @@ class BundleObject:
         return f"{self.bundle.key}/{self.name}"
 
 
+DROPPED_TABLES = "dropped_tables"
+
+
 @dataclass(frozen=True)
 class DroppedTable:
-    """Marks a dropped table, so that its id is not used again: an empty object."""
+    """Marks a table that was dropped at least once: an empty object. The table's log says whether it still is."""
 
     table_id: str
 
     @property
     def key(self) -> str:
-        return f"dropped_tables/{encode(self.table_id)}"
+        return f"{DROPPED_TABLES}/{encode(self.table_id)}"
 
 
 OPEN_JOB_RUNS = "open_job_runs"
@@ -830,6 +851,7 @@ ObjectPath: TypeAlias = (
     LogObject
     | CheckpointObject
     | NewsHint
+    | DropMark
     | DeltaFilePath
     | CompactedFilePath
     | DeletionVectorPath
@@ -872,6 +894,14 @@ def parse(key: str) -> ObjectPath:
             if path.key == key:
                 return path
     raise Invalid(f"{key!r} is not the key of an object of a lake")
+
+
+def parse_or_none(key: str) -> ObjectPath | None:
+    """The path of a key; None if it is not one of Lithify's."""
+    try:
+        return parse(key)
+    except Invalid:
+        return None
 
 
 _NAME = rf"(?:[^/]*{_CONTINUES}/)*[^/]*[^/{_CONTINUES}]"
@@ -933,6 +963,10 @@ def _read_content_type(match: re.Match[str]) -> ContentType:
 
 def _read_news_hint(match: re.Match[str]) -> NewsHint:
     return NewsHint(_read_stream(match), int(match["number"]))
+
+
+def _read_drop_mark(match: re.Match[str]) -> DropMark:
+    return DropMark(_read_stream(match), int(match["number"]), has_begun=match["begun"] is not None)
 
 
 def _read_delta_file(match: re.Match[str]) -> DeltaFilePath:
@@ -1104,6 +1138,12 @@ _PATTERNS = (
     (
         re.compile(rf"tables/(?P<table>{_NAME})/news/(?P<partition>{_NAME})/(?P<number>[0-9]{{20}})"),
         _read_news_hint,
+    ),
+    (
+        re.compile(
+            rf"tables/(?P<table>{_NAME})/dropped/(?P<partition>{_NAME})/(?P<number>[0-9]{{20}})(?P<begun>\.begun)?"
+        ),
+        _read_drop_mark,
     ),
     (re.compile(rf"{_DATA}/delta/(?P<append>{_NAME})/{_DATA_FILE}"), _read_delta_file),
     (

@@ -16,6 +16,7 @@ from dispatcher.cli.compact import compact_table
 from dispatcher.cli.debug import debug_app
 from dispatcher.cli.demo import demo
 from dispatcher.cli.dispatch import dispatch
+from dispatcher.cli.drop import drop
 from dispatcher.cli.events import events_app
 from dispatcher.cli.gc import gc
 from dispatcher.cli.health import health
@@ -32,7 +33,7 @@ from dispatcher.cli.schema import schema
 from dispatcher.cli.stream_versions import deprecate, new_version, release
 from dispatcher.cli.table import table_app
 from dispatcher.cli.table_properties import get_properties, set_properties
-from dispatcher.cli.tables import drop, files, list_tables
+from dispatcher.cli.tables import files, list_tables
 from dispatcher.cli.watch import watch
 from dispatcher.clients import show_help
 

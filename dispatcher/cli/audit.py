@@ -121,7 +121,7 @@ def _verify_published(
     opened, clock = catalog.table(table), SystemClock()
     if not opened.properties.publish:
         raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` (or iceberg) begins it")
-    streams = [opened.stream(each) for each in opened.partitions()]
+    streams = [opened.stream(each) for each in opened.partitions_even_dropped()]
     found: list[dict[str, object]] = []
     problems: list[str] = []
     for publisher in publishers_of(catalog.store, opened, clock):

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from compactor.catalog.properties import GRACE_SECONDS, NO_PROPERTIES, TableProperties
 from compactor.lake import DeltaCatalog
+from compactor.maintenance.dropped import find_dropped_garbage
 from compactor.maintenance.garbage import (
     StreamGarbage,
     delete_garbage,
@@ -33,7 +34,7 @@ from compactor.model.names import counted
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore, UnfinishedWrite
 from compactor.storage.opening import open_store
-from compactor.storage.paths import DroppedTable, TableFolder
+from compactor.storage.paths import TableFolder
 from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
 from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.table_places import check_exists, open_lake
@@ -110,8 +111,12 @@ def gc(
     with console.status(Text("tables are listed")) as status:
         run = _Run(catalog, SystemClock(), grace, _Progress(status), deletes=delete)
         run.names_all = output in (Output.JSON, Output.JSONL)
-        for table_id in _existing(catalog, table) if table else catalog.tables():
+        dropped = catalog.dropped_tables()
+        for table_id in _existing(catalog, table, dropped) if table else catalog.tables():
             run.collect(table_id)
+        for table_id in dropped:
+            if not table or table_id in table:
+                run.collect_dropped(table_id)
         for store in stores if not table else ():
             run.give_up_unfinished(store, console)
     answer_records(
@@ -230,6 +235,15 @@ class _Run:
             for garbage in find_garbage(self.catalog.store, table_id, self.clock, grace_seconds, kept_seconds):
                 self._add(table_id, garbage, retired.get(garbage.stream))
 
+    def collect_dropped(self, table_id: str) -> None:
+        """Deletes the data of a dropped table, once nobody can need it. Does not raise errors of the table."""
+        with self._reported(table_id):
+            definition = self.catalog.definition_even_dropped(table_id)
+            if definition is not None:
+                grace_seconds = self.grace.seconds_of(definition.properties)
+                garbage = find_dropped_garbage(self.catalog.store, definition, self.clock, grace_seconds)
+                self._add(table_id, garbage, None)
+
     def give_up_unfinished(self, store: ObjectStore, console: Console) -> None:
         """Writes that began before the longest grace of all tables; if one is not known, none."""
         if not self.knows_every_grace:
@@ -274,29 +288,27 @@ class _Run:
             self.failed.append(_Failed(table_id, str(error)))
 
 
-def _existing(catalog: DeltaCatalog, table_ids: Sequence[str]) -> Sequence[str]:
-    """Raises `Invalid` if a table that was named does not exist."""
-    for table_id in table_ids:
+def _existing(catalog: DeltaCatalog, table_ids: Sequence[str], dropped: Sequence[str]) -> Sequence[str]:
+    """Those that are not dropped. Raises `Invalid` if a table that was named does not exist."""
+    existing = [table_id for table_id in table_ids if table_id not in dropped]
+    for table_id in existing:
         with suppress(Corrupt, Unavailable):  # reported when its turn comes
             catalog.table(table_id)
-    return table_ids
+    return existing
 
 
 def _properties_of(catalog: DeltaCatalog, table_id: str) -> TableProperties:
-    """None are set of a table that was dropped only in part. Raises `Corrupt` if the definition is lost: nothing says
-    then for how long its files are to be kept."""
-    try:
+    """Raises `Corrupt` if the definition is lost: nothing says then for how long its files are to be kept. `Invalid` for
+    a folder that is a copy: its log names the files of another table."""
+    if catalog.definition_even_dropped(table_id) is not None:
         return catalog.table(table_id).properties
-    except Invalid:
-        folder = TableFolder(table_id)
-        has_rows = {"compacted", "data", "streams"} & set(catalog.store.list_folders(f"{folder.key}/"))
-        if not has_rows or catalog.store.read(DroppedTable(table_id).key) is not None:
-            return NO_PROPERTIES
-        root_uri = catalog.location.root_uri
-        raise Corrupt(
-            f"{root_uri}/{folder.key} has files, and there is no definition of {table_id} in {folder.definition_log}/: "
-            "nothing is deleted. If it was lost, by a restore, a mount or a copy, bring it back"
-        ) from None
+    folder = TableFolder(table_id)
+    if not {"compacted", "data", "streams"} & set(catalog.store.list_folders(f"{folder.key}/")):
+        return NO_PROPERTIES
+    raise Corrupt(
+        f"{catalog.location.root_uri}/{folder.key} has files, and there is no definition of {table_id} in "
+        f"{folder.definition_log}/: nothing is deleted. If it was lost, by a restore, a mount or a copy, bring it back"
+    )
 
 
 def _state_beside(

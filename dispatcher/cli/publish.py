@@ -14,7 +14,15 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.model.names import render_partition
 from compactor.publishing.glue import GlueService
 from compactor.publishing.protocol import NothingToDo, Outcome, Published, Publisher
-from compactor.publishing.publication import PublishFailed, columns_left_out, lags, lead_glue, publish, publishers_of
+from compactor.publishing.publication import (
+    PublishFailed,
+    columns_left_out,
+    lags,
+    lead_glue,
+    publish,
+    publishers_of,
+    with_gone_streams,
+)
 from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.options import EndpointOption, LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
 from dispatcher.cli.output import answer_records
@@ -56,7 +64,7 @@ def publish_tables(
     shown, reasons = [], []
     clients = dependencies_of(context).clients
     for each in published:
-        found, refused = _of_table(catalog.store, each, lambda: clients.glue(region, endpoint_url), dry_run=dry_run)
+        found, refused = publish_table(catalog.store, each, lambda: clients.glue(region, endpoint_url), dry_run=dry_run)
         shown += found
         reasons += refused
     answer_records(
@@ -78,11 +86,12 @@ def _before(shown: Sequence[Mapping[str, object]]) -> list[str]:
     return ["Everything is published: there would be nothing to write."]
 
 
-def _of_table(
+def publish_table(
     store: ObjectStore, table: Table, open_glue: Callable[[], GlueService], *, dry_run: bool
 ) -> tuple[list[dict[str, object]], list[str]]:
-    streams = [table.stream(partition) for partition in table.partitions()]
     publishers = publishers_of(store, table, SystemClock())
+    listed = [table.stream(partition) for partition in table.partitions()]
+    streams = with_gone_streams(table, publishers, listed)
     lines = [
         f"{table.table_id}: {publisher.format} has no type for {', '.join(names)}, which it leaves out"
         for publisher in publishers

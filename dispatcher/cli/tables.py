@@ -1,15 +1,13 @@
-"""`lithify table list`, `schema`, `files` and `drop`: tables as a whole."""
+"""`lithify table list`, `schema` and `files`: tables as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from compactor.catalog.dropping import drop_table, find_table_objects
 from compactor.lake import DeltaCatalog, Table
 from compactor.maintenance.garbage import find_garbage
 from compactor.model.clock import Clock
@@ -26,7 +24,7 @@ from dispatcher.cli.options import (
     S3EndpointOption,
     TableArgument,
 )
-from dispatcher.cli.output import answer, answer_records, parse_partition, write_lines
+from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.table_places import open_lake, partitions_of
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, age_text, count_text
@@ -79,7 +77,7 @@ def list_tables(
     how long the oldest of them have been waiting."""
     catalog = open_lake(lake, s3_endpoint_url, region)
     clock = dependencies_of(context).clock
-    tables = [catalog.table(table_id) for table_id in catalog.tables()]
+    tables, no_tables = _tables_of(catalog)
     listed = [
         {
             **table_figures(table, clock.now_ms()).model_dump(),
@@ -88,7 +86,25 @@ def list_tables(
         for table in tables
     ]
     columns = (*TABLE_COLUMNS, *(_GARBAGE_COLUMNS if garbage else ()))
-    answer_records(output, {"tables": listed}, "tables", columns, none="There is no table here yet.")
+    answer_records(
+        output,
+        {"tables": listed, "no_tables": no_tables},
+        "tables",
+        columns,
+        none="There is no table here yet.",
+        note="\n".join(no_tables) if no_tables else None,
+    )
+
+
+def _tables_of(catalog: DeltaCatalog) -> tuple[list[Table], list[str]]:
+    """All tables, and a sentence for each folder that is none, as a copy of one."""
+    tables, no_tables = [], []
+    for table_id in catalog.tables():
+        try:
+            tables.append(catalog.table(table_id))
+        except Invalid as error:
+            no_tables.append(str(error))
+    return tables, no_tables
 
 
 def _garbage_figures(catalog: DeltaCatalog, table: Table, clock: Clock) -> dict[str, int]:
@@ -200,38 +216,3 @@ def _file_figures(table: Table, scanned: ScanFile) -> dict[str, object]:
 def _path(uri: str) -> str:
     """A local file's path, which every program accepts; a URI otherwise."""
     return uri.removeprefix("file://")
-
-
-def drop(
-    table: TableArgument,
-    lake: LakeOption,
-    delete: Annotated[bool, typer.Option("--delete", help="Drop it. Without this, it is only described.")] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Drop a table: its rows, its index and its history, for ever. Its id is not given again.
-
-    Files that were registered where they lie stay there.
-    """
-    catalog = open_lake(lake, s3_endpoint_url, region)
-    found = find_table_objects(catalog, table)
-    if delete:
-        drop_table(catalog, table)
-    value = {
-        "table_id": table,
-        "dropped": delete,
-        "streams": found.streams,
-        "objects": found.objects,
-        "bytes": found.size_bytes,
-    }
-    answer(output, value, _drop_lines(table, found.objects, found.size_bytes, found.streams, dropped=delete))
-
-
-def _drop_lines(table: str, objects: int, size_bytes: int, streams: int, *, dropped: bool) -> Iterator[str]:
-    contents = f"{counted(streams, 'partition stream')}, {counted(objects, 'object')}, {counted(size_bytes, 'byte')}"
-    if dropped:
-        yield f"{table} is dropped: {contents}. Its id is not given again: create the next version."
-    else:
-        yield f"{table} has {contents}."
-        yield "Nothing was dropped. To drop it for ever, add --delete."

@@ -26,7 +26,7 @@ from compactor.model.errors import LithifyError
 from compactor.planning.spec import JobRunSpec
 from compactor.publishing.glue import GlueService
 from compactor.publishing.protocol import Outcome, Publisher
-from compactor.publishing.publication import PublishFailed, lead_glue, publish, publishers_of
+from compactor.publishing.publication import PublishFailed, lead_glue, publish, publishers_of, with_gone_streams
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import encode_partition
 from dispatcher.job_runs.job_run_log import JobRunState, SessionPin
@@ -202,7 +202,7 @@ class TablePublications:
         if is_new:
             known, table.properties = publishers_of(catalog.store, opened, self._clock), opened.properties
         streams = [opened.stream(partition) for partition in (opened.partitions() if is_new else due.values())]
-        published = publish(known, streams)
+        published = publish(known, with_gone_streams(opened, known, streams))
         outcomes = (*published, *self._lead_glue(catalog, opened, published))
         subject = Subject(job_run.spec.job_run_id, job_run.spec.source_table_id)
         for outcome in outcomes:

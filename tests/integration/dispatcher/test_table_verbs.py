@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -204,27 +205,59 @@ def test_dropping_a_table_says_what_goes_and_does_it_only_when_told(
     lake: DeltaCatalog, lithify: Lithify, orders: Table, tmp_path: Path
 ) -> None:
     before = [entry.key for entry in lake.store.list("tables/")]
-    answer = lithify.answer("drop", ORDERS)
-    assert (answer["dropped"], answer["streams"], answer["objects"]) == (False, 2, len(before))
+    foretold = lithify.answer("drop", ORDERS)
+    assert (foretold["dropped"], len(foretold["partitions"])) == (False, 2)
+    assert "To drop ACME.ORDERS.V1 (2 partitions, " in lithify.run("drop", ORDERS).out
     assert [entry.key for entry in lake.store.list("tables/")] == before
     other = lake.create_table("ACME.OTHER.V1")
 
-    assert lithify.answer("drop", ORDERS, "--delete")["dropped"] is True
+    answer = lithify.answer("drop", ORDERS, "--delete")
+    assert (answer["dropped"], answer["partitions"]) == (True, foretold["partitions"])
 
     assert lake.tables() == [other.table_id]
-    assert [entry.key for entry in lake.store.list(f"tables/{ORDERS}/")] == []
-    assert "there is no table ACME.ORDERS.V1" in lithify.refusal("drop", ORDERS)
-    with pytest.raises(Invalid, match=r"ACME.ORDERS.V1 was dropped, and its id is not given again: create the next"):
-        lake.create_table(ORDERS, ["day"])
+    assert {entry.key for entry in lake.store.list("tables/")} >= set(before)
+    assert "table ACME.ORDERS.V1 was dropped at " in lithify.refusal("scan", ORDERS)
+    assert lithify.answer("drop", ORDERS, "--delete")["partitions"] == []
+    assert "there is no table ACME.NEVER.V1" in lithify.refusal("drop", "ACME.NEVER.V1")
     lake.create_table("ACME.ORDERS.V2", ["day"])
 
 
-def test_a_drop_that_was_cut_off_is_finished_by_the_next(lake: DeltaCatalog, lithify: Lithify, orders: Table) -> None:
-    definition, *_ = [entry.key for entry in lake.store.list(f"tables/{ORDERS}/log/")]
-    lake.store.put_if_absent(f"dropped_tables/{ORDERS}", b"")
-    lake.store.delete(definition)
-    assert lithify.answer("drop", ORDERS, "--delete")["dropped"] is True
-    assert lake.tables() == []
+def test_dropping_partitions_says_what_goes_and_does_it_only_when_told(
+    lake: DeltaCatalog, lithify: Lithify, orders: Table
+) -> None:
+    assert "To drop 1 partition, " in lithify.run("drop", ORDERS, "-p", "day=monday").out
+    assert orders.partitions() == [MONDAY, TUESDAY]
+    dropped = lithify.run("drop", ORDERS, "-p", "day=monday", "--delete").out
+    assert dropped.splitlines()[0].startswith("day=monday: ")
+    assert "Dropped 1 partition, " in dropped
+    assert "UTC on, lithify gc --delete deletes " in dropped
+    assert orders.partitions() == [TUESDAY]
+    assert "are dropped already" in lithify.run("drop", ORDERS, "-p", "day=monday", "--delete").out
+    assert "--purge is of a whole table" in lithify.refusal("drop", ORDERS, "-p", "day=tuesday", "--purge")
+
+
+def test_a_purge_says_what_goes_and_frees_the_id(lake: DeltaCatalog, lithify: Lithify, orders: Table) -> None:
+    assert "Nothing was purged. To delete " in lithify.run("drop", ORDERS, "--purge").out
+    assert "add --nothing-runs" in lithify.refusal("drop", ORDERS, "--purge", "--delete")
+    assert lake.tables() == [ORDERS]
+    assert lithify.answer("drop", ORDERS, "--purge", "--delete", "--nothing-runs")["purged"] is True
+    assert lake.tables() == lake.dropped_tables() == []
+    lake.create_table(ORDERS)
+
+
+def test_a_copied_folder_is_named_beside_the_tables_and_left_alone_by_gc(
+    lake: DeltaCatalog, lithify: Lithify, orders: Table, tmp_path: Path, command: Command
+) -> None:
+    tables = Path(lake.location.root_uri.removeprefix("file://")) / "tables"
+    shutil.copytree(tables / ORDERS, tables / "ACME.BACKUP.V1")
+    answer = lithify.answer("list")
+    assert [each["table_id"] for each in answer["tables"]] == [ORDERS]
+    assert "ACME.BACKUP.V1 is a copy of table ACME.ORDERS.V1" in answer["no_tables"][0]
+    collected = command("gc", "--lake", lake.location.root_uri, "--delete", "--grace-hours", "0", "--nothing-runs")
+    assert "ACME.BACKUP.V1 is a copy of table ACME.ORDERS.V1" in collected.err
+    assert {path.relative_to(tables / ORDERS) for path in (tables / ORDERS).rglob("*")} <= {
+        path.relative_to(tables / "ACME.BACKUP.V1") for path in (tables / "ACME.BACKUP.V1").rglob("*")
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.model.clock import SystemClock
 from compactor.publishing.delta import DeltaPublisher
+from compactor.publishing.publication import differences
 from compactor.storage.paths import is_open_file
 from tests.builders import TABLE_ID
 from tests.conftest import Command
@@ -209,12 +210,35 @@ def test_replaced_open_files_and_vectors_go_when_no_version_of_the_grace_period_
     assert DeltaPublisher(lake.store, TABLE_ID, ("region",), SystemClock()).state() == fresh.state()
 
 
-def test_dropping_a_table_takes_its_published_files_along(lake: DeltaCatalog, table: Table, tmp_path: Path) -> None:
-    from compactor.catalog.dropping import drop_table
+def test_readers_of_a_published_table_see_no_row_of_what_was_dropped(lake: DeltaCatalog, table: Table) -> None:
+    table.append(EU, pa.table({"id": [1]}))
+    table.append(US, pa.table({"id": [2]}))
+    _compact(lake)
+    table.drop_partitions(US, dry_run=False)
+    assert _read(lake) == [(1, "EU")]
+    publisher = DeltaPublisher(lake.store, TABLE_ID, ("region",), SystemClock())
+    every = [table.stream(partition) for partition in table.partitions_even_dropped()]
+    assert list(differences(publisher, every)) == []
+    lake.drop_table(TABLE_ID, dry_run=False)
+    assert _read(lake) == []
 
+
+def test_what_a_drop_could_not_publish_is_published_by_the_next_compaction(lake: DeltaCatalog, table: Table) -> None:
+    table.append(EU, pa.table({"id": [1]}))
+    table.append(US, pa.table({"id": [2]}))
+    _compact(lake)
+    store = FaultyStore(lake.store)
+    store.fail("put_if_absent", "_delta_log", times=None)
+    DeltaCatalog(store, SystemClock()).table(TABLE_ID).drop_partitions(US, dry_run=False)
+    assert len(_read(lake)) == 2
+    _compact(lake)
+    assert _read(lake) == [(1, "EU")]
+
+
+def test_a_purge_takes_published_files_along(lake: DeltaCatalog, table: Table, tmp_path: Path) -> None:
     table.append(EU, pa.table({"id": [1]}))
     _compact(lake)
-    drop_table(lake, TABLE_ID)
+    lake.purge_table(TABLE_ID, dry_run=False, nothing_runs=True)
     assert not [path for path in (tmp_path / "tables").rglob("*") if path.is_file()]
 
 

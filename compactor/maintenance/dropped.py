@@ -1,0 +1,43 @@
+"""Garbage of dropped tables: all of their objects but logs and hints, once nobody can need them.
+
+A file of a table that was dropped before its grace period, and before its retention if that is longer, is garbage if it
+was written before the grace period too: an append that had opened the table may have written it a moment later.
+"""
+
+from __future__ import annotations
+
+from compactor.catalog.definition import TableDefinition
+from compactor.maintenance.garbage import GarbageFile, StreamGarbage
+from compactor.model.clock import Clock
+from compactor.storage.object_store import ObjectEntry, ObjectStore
+from compactor.storage.paths import TableFolder, parse_or_none
+from compactor.tabular.output_file import is_unfinished
+
+
+def find_dropped_garbage(
+    store: ObjectStore, definition: TableDefinition, clock: Clock, grace_seconds: float
+) -> StreamGarbage:
+    """Of one dropped table. Published files and metadata go too: nobody publishes it any more."""
+    folder, dropped_at_ms = TableFolder(definition.table_id), definition.dropped_at_ms
+    since_ms = clock.now_ms() - int(grace_seconds * 1_000)
+    kept_seconds = max(grace_seconds, definition.properties.retention_seconds or 0)
+    is_over = dropped_at_ms is not None and dropped_at_ms < clock.now_ms() - int(kept_seconds * 1_000)
+    kept, garbage, unknown = list[ObjectEntry](), list[GarbageFile](), list[str]()
+    for part in (f"{folder.key}/data", folder.open_files, folder.iceberg, folder.news):
+        for entry in store.list(f"{part}/"):
+            if parse_or_none(entry.key) is None and not is_unfinished(entry.key):
+                unknown.append(entry.key)
+            elif is_over and entry.modified_at_ms < since_ms:
+                garbage.append(
+                    GarbageFile(key=entry.key, size_bytes=entry.size_bytes, modified_at_ms=entry.modified_at_ms)
+                )
+            else:
+                kept.append(entry)
+    return StreamGarbage(
+        stream=f"{definition.table_id}, dropped",
+        partition={},
+        kept_files=len(kept),
+        kept_bytes=sum(entry.size_bytes for entry in kept),
+        garbage=tuple(garbage),
+        unknown=tuple(unknown),
+    )
