@@ -11,14 +11,26 @@ import pyarrow.compute as pc
 from compactor.catalog import tables
 from compactor.catalog.definition import TableDefinition
 from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, DeltaWriter, WriterLimits
-from compactor.catalog.dropping import Drop, Purge, drop_partitions, drop_table, purge_table
+from compactor.catalog.dropping import (
+    Drop,
+    Purge,
+    definition_log,
+    drop_partitions,
+    drop_table,
+    matching_partitions,
+    purge_table,
+)
+from compactor.catalog.restoring import Restore, StreamRestore
+from compactor.catalog.stream import PartitionStream
 from compactor.model.clock import Clock, SystemClock
+from compactor.model.errors import Invalid
 from compactor.model.names import PartitionValues
 from compactor.reading.lookup import KeyValue, lookup
-from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan
+from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan, time_ms
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
+from compactor.storage.side_by_side import side_by_side
 
 
 class Table(tables.Table):
@@ -41,6 +53,47 @@ class Table(tables.Table):
         if not dry_run:
             _publish(self._store, self, drop, self._clock)
         return drop
+
+    def restore(self, as_of: AsOf, partition: PartitionValues | None = None, dry_run: bool = True) -> Restore:
+        """Makes the rows of partitions what they were at a time. Returns what changes; only with dry_run=False anything
+        happens.
+
+        No row is copied, and writers go on. Rows that were appended since are undone, until this call; deltas that were
+        appended by then and not compacted are compacted next. What a restore has undone, another one brings back. May
+        be repeated: a partition that is restored already stays as it is, with what was appended to it meanwhile.
+
+        as_of      as for `scan`; within the table's retention
+        partition  a value for each partition key, or for some of them; None: the whole table, dropped partitions too
+
+        Raises `Invalid`, before anything is written, if a partition's state of that time is out of reach.
+        """
+        if partition:
+            wanted = matching_partitions(self._store, self.definition, partition)
+        else:
+            wanted = self.partitions_even_dropped()
+        restores = self._restores(as_of, [self.stream(each) for each in wanted], is_named=bool(partition))
+        planned = side_by_side(self._store.location, StreamRestore.plan, restores)
+        if not any(each.as_of_entry for each in planned):
+            raise Invalid(f"{self.table_id} has nothing as of {as_of}: give a later time, or drop what is to go")
+        as_of_ms = restores[0].as_of_ms
+        restore = Restore(self.table_id, as_of_ms, tuple(planned))
+        if not dry_run:
+            side_by_side(self._store.location, StreamRestore.run, restores)
+            _publish(self._store, self, restore, self._clock)
+        return restore
+
+    def _restores(self, as_of: AsOf, streams: Sequence[PartitionStream], *, is_named: bool) -> list[StreamRestore]:
+        entry = as_of if isinstance(as_of, int) else None
+        if entry is not None and (len(streams) != 1 or not (is_named or not self.partition_keys)):
+            raise Invalid(f"as_of is {as_of}: an entry number is of one partition's log, so name it, or give a time")
+        as_of_ms = time_ms(as_of) if entry is None else streams[0].load(as_of=entry).at_ms
+        if as_of_ms > self._clock.now_ms():
+            raise Invalid(f"as_of is {as_of}, which is still to come: give a time in the past")
+        self.refresh(definition_log(self._store, self.table_id, self._clock).load().state)
+        return [
+            StreamRestore(self._store, stream, self.properties, self._clock, as_of_ms=as_of_ms, as_of_entry=entry)
+            for stream in streams
+        ]
 
     def writer(
         self, seconds: float = SECONDS, deltas: int = DELTAS_MAX, size_bytes: int = SIZE_BYTES_MAX
@@ -151,9 +204,9 @@ def _readable(table: tables.Table) -> Table:
     return table
 
 
-def _publish(store: ObjectStore, table: Table, drop: Drop, clock: Clock) -> None:
+def _publish(store: ObjectStore, table: Table, changed: Drop | Restore, clock: Clock) -> None:
     """For other engines, if the table is published. What fails is logged, and left to the next publish."""
-    if table.properties.publish and drop.partitions:
+    if table.properties.publish and changed.partitions:
         from compactor.publishing.publication import publish_or_log
 
-        publish_or_log(store, table, [table.stream(each.partition) for each in drop.partitions], clock)
+        publish_or_log(store, table, [table.stream(each.partition) for each in changed.partitions], clock)

@@ -236,7 +236,7 @@ class StreamRestored(Document):
 
     action: Literal["stream_restored"] = "stream_restored"
     restore_id: str
-    as_of_entry: int = Field(ge=1)
+    as_of_entry: int = Field(ge=0)
     compacted: RestoredSide | None = None
     skipped: tuple[SkippedPositions, ...] = ()
 

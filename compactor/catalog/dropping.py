@@ -104,7 +104,7 @@ def drop_partitions(
 
     wanted  a value for each partition key, or for some of them: every partition with these values
     """
-    found = _matching(store, definition, wanted)
+    found = matching_partitions(store, definition, wanted)
     return _drop(store, definition, _streams(store, definition.table_id, found, clock), clock, write=write)
 
 
@@ -240,11 +240,13 @@ def _figures(stream: PartitionStream) -> DroppedPartition:
     )
 
 
-def _matching(store: ObjectStore, definition: TableDefinition, wanted: Mapping[str, str]) -> list[dict[str, str]]:
+def matching_partitions(
+    store: ObjectStore, definition: TableDefinition, wanted: Mapping[str, str]
+) -> list[dict[str, str]]:
     """Partitions that have these values, dropped ones too. Raises `Invalid` if there never was one."""
     keys, table_id = definition.partition_keys, definition.table_id
     if not keys:
-        raise Invalid(f"table {table_id} has no partition keys: drop the table, or append a delete of its rows")
+        raise Invalid(f"table {table_id} has no partition keys: leave the partition out")
     reasons = [
         f"{key!r} is no partition key of {table_id}: it has {', '.join(keys)}" for key in wanted if key not in keys
     ]

@@ -388,10 +388,11 @@ def _entry_number(stream: PartitionStream, request: ScanRequest) -> int | None:
         return None
     if isinstance(as_of, int) and request.names_one_stream:
         return as_of
-    return stream.log.entry_number_at(_time_ms(as_of))
+    return stream.log.entry_number_at(time_ms(as_of))
 
 
-def _time_ms(as_of: AsOf) -> int:
+def time_ms(as_of: AsOf) -> int:
+    """Milliseconds since the epoch. Raises `Invalid` for a text that is no time."""
     if isinstance(as_of, int):
         return as_of
     try:

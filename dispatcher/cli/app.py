@@ -29,6 +29,7 @@ from dispatcher.cli.privacy import privacy_app
 from dispatcher.cli.publish import publish_tables
 from dispatcher.cli.redrive import redrive
 from dispatcher.cli.report import report_app
+from dispatcher.cli.restore import restore
 from dispatcher.cli.schema import schema
 from dispatcher.cli.stream_versions import deprecate, new_version, release
 from dispatcher.cli.table import table_app
@@ -101,6 +102,7 @@ table_app.command()(release)
 table_app.command()(deprecate)
 table_app.command()(files)
 table_app.command()(drop)
+table_app.command()(restore)
 table_app.command()(lookup)
 table_app.command("verify")(verify_table)
 app.add_typer(debug_app, name="debug")

@@ -383,3 +383,22 @@ def test_a_compacted_stream_version_is_deprecated_and_no_longer_compacted(
     result = compact(ORDERS, {"id"}, delta_catalog_client=lake, engine=UnrulyEngine())
     assert [session.partition for session in result.sessions] == [MONDAY]
     assert orders.scan(TUESDAY).to_table().equals(before)
+
+
+def test_a_restore_says_what_it_does_and_does_it_only_when_told(
+    lake: DeltaCatalog, lithify: Lithify, orders: Table, clock: ManualClock
+) -> None:
+    log = lithify.answer("log", ORDERS, "-p", "day=monday")["entries"]
+    rows = lithify.answer("scan", ORDERS, "-p", "day=monday")["rows"]
+    orders.append(MONDAY, pa.table({"id": [99]}))
+    compact(ORDERS, {"id"}, delta_catalog_client=lake, engine=UnrulyEngine())
+    restore = ("restore", ORDERS, "-p", "day=monday", "--as-of", str(len(log)))
+    foretold = lithify.answer(*restore)
+    assert (foretold["restored"], foretold["partitions"][0]["outcome"]) == (False, "restored")
+    assert "To restore 1 partition, add --write." in lithify.run(*restore).out
+    assert lithify.answer("scan", ORDERS, "-p", "day=monday")["rows"] != rows
+    assert "Restored 1 partition." in lithify.run(*restore, "--write").out
+    assert lithify.answer("scan", ORDERS, "-p", "day=monday")["rows"] == rows
+    again = lithify.run(*restore, "--write").out
+    assert "1 partition was restored to this time before, and what was appended since stays" in again
+    assert "which is still to come" in lithify.refusal("restore", ORDERS, "--as-of", "2999-01-01")

@@ -235,6 +235,16 @@ def test_what_a_drop_could_not_publish_is_published_by_the_next_compaction(lake:
     assert _read(lake) == [(1, "EU")]
 
 
+def test_readers_of_a_published_table_see_restored_rows(lake: DeltaCatalog, table: Table) -> None:
+    table.append(EU, pa.table({"id": [1]}))
+    _compact(lake)
+    entry = table.stream(EU).load().entry_number
+    table.append(EU, pa.table({"id": [2]}))
+    _compact(lake)
+    table.restore(entry, EU, dry_run=False)
+    assert _read(lake) == [(1, "EU")]
+
+
 def test_a_purge_takes_published_files_along(lake: DeltaCatalog, table: Table, tmp_path: Path) -> None:
     table.append(EU, pa.table({"id": [1]}))
     _compact(lake)
