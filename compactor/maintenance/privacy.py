@@ -68,7 +68,7 @@ from compactor.storage.paths import (
     TableFolder,
     encode_partition,
     is_open_file,
-    parse,
+    parse_or_none,
     partition_hash,
 )
 from compactor.tabular import TabularFile, read_batches, read_table
@@ -140,46 +140,64 @@ class _History:
     entries: tuple[Entry[StreamAction], ...]
 
 
+_Found: TypeAlias = Mapping[int, npt.NDArray[np.int64]] | None
+"""What an object has of each key, by the key's number, without those of which it has nothing; None: it cannot be
+read."""
+
+
 def prove(lake: DeltaCatalog, table_id: str, partition: PartitionValues, key: KeyValues, clock: Clock) -> PrivacyProof:
     """Searches all objects of the partition. Raises `Invalid` for a key with other columns than the table's."""
+    (proof,) = prove_many(lake, table_id, partition, [key], clock)
+    return proof
+
+
+def prove_many(
+    lake: DeltaCatalog, table_id: str, partition: PartitionValues, keys: Sequence[KeyValues], clock: Clock
+) -> list[PrivacyProof]:
+    """A proof for each key, in order. Every object is read once. Raises `Invalid` for keys with other columns than the
+    table's, or with different ones."""
     tables = _related(lake, lake.table_even_dropped(table_id), partition)
     is_known = _key_columns(tables, partition) is not None
-    wanted = _key(_key_schema(tables, partition), key, is_known=is_known)
+    schema = _key_schema(tables, partition)
+    wanted = [_key(schema, key, is_known=is_known) for key in keys]
+    if len({key.columns for key in wanted}) > 1:
+        raise Invalid("the keys have different columns: give the same ones for each")
     private = sorted({name for table in tables for name in table.properties.private_columns})
-    considered = tuple(dict.fromkeys((*wanted.columns, *private))) if private else None
-    holders: list[Holder] = []
-    searched = 0
-    for table in tables:
-        search = _StreamSearch(lake, table, partition, wanted, considered, clock)
-        holders += search.holders()
-        searched += search.searched
-    return PrivacyProof(
-        partition=dict(partition),
-        tables=tuple(table.table_id for table in tables),
-        columns=considered,
-        searched_objects=searched,
-        holders=tuple(holders),
-    )
+    searches = [_StreamSearch(lake, table, partition, wanted, private, clock) for table in tables]
+    return [
+        PrivacyProof(
+            partition=dict(partition),
+            tables=tuple(table.table_id for table in tables),
+            columns=_considered(key, private),
+            searched_objects=sum(search.searched for search in searches),
+            holders=tuple(holder for search in searches for holder in search.holders(number)),
+        )
+        for number, key in enumerate(wanted)
+    ]
+
+
+def _considered(key: _Key, private: Sequence[str]) -> tuple[str, ...] | None:
+    return tuple(dict.fromkeys((*key.columns, *private))) if private else None
 
 
 class _StreamSearch:
-    """The search of one table's objects of a partition."""
+    """The search of one table's objects of a partition, for some keys. Objects are listed and read when it is made."""
 
     def __init__(
         self,
         lake: DeltaCatalog,
         table: Table,
         partition: PartitionValues,
-        key: _Key,
-        considered: Sequence[str] | None,
+        keys: Sequence[_Key],
+        private: Sequence[str],
         clock: Clock,
     ) -> None:
-        self.searched = 0
         self._store = lake.store
         self._table = table
         self._stream = table.stream(partition)
-        self._key = key
-        self._considered = considered
+        self._keys = keys
+        self._key = keys[0]
+        self._private = private
         self._now_ms = clock.now_ms()
         properties = table.properties
         self._grace_ms = properties.grace_seconds * 1_000
@@ -191,36 +209,55 @@ class _StreamSearch:
         self._published = published_bounds(lake.store, table, clock)
         fresh = PartitionStream.open(lake.store, self._stream.folder, clock)
         self._history = _history(self._stream, fresh)
+        prefixes = (f"{self._stream.folder.data}/", f"{folder.open_files}/", f"{folder.iceberg}/")
+        self._unfinished_writes = [
+            write for write in self._store.unfinished() if write.name.startswith(prefixes) or "/" not in write.name
+        ]
+        self._log_listing = list(self._store.list(f"{self._stream.folder.log}/"))
+        self._published_listing = [each for published in self._published for each in published.objects()]
+        self._found = {entry.key: self._search(entry) for entry in self._objects}
+        self._found_outside = dict(self._search_outside())
 
-    def holders(self) -> Iterator[Holder]:
-        self.searched += len(self._objects)
+    @property
+    def searched(self) -> int:
+        entries = [entry.number for entry in self._history.entries]
+        checkpoints = sum(_checkpoint_number(entry.key) is not None for entry in self._log_listing)
+        parts = (self._objects, self._found_outside, self._unfinished_writes, entries, self._published_listing)
+        return sum(map(len, parts)) + checkpoints
+
+    def holders(self, number: int) -> Iterator[Holder]:
+        """Of the key of this number."""
+        self._key = self._keys[number]
         for entry in self._objects:
-            yield from self._data_object(entry)
-        yield from self._outside()
+            yield from self._data_object(entry, number)
+        yield from self._outside(number)
         yield from self._unfinished()
         yield from self._log_objects()
         yield from self._published_objects()
 
     # -- data files and index files
 
-    def _data_object(self, entry: ObjectEntry) -> Iterator[Holder]:
-        uri = self._stream.uri_of(entry.key)
-        try:
-            path = parse(entry.key)
-        except Invalid:
-            yield self._holder(entry.key, "unknown object", "it has none of Lithify's names", None, "delete it by hand")
-            return
+    def _search(self, entry: ObjectEntry) -> _Found:
+        """Reads one object. What has no rows and no digests has nothing of any key."""
+        path, uri = parse_or_none(entry.key), self._stream.uri_of(entry.key)
         match path:
             case DeltaFilePath() | CompactedFilePath() | OpenFilePath():
                 content_type = ContentType.PARQUET if isinstance(path, OpenFilePath) else path.content_type
-                kind = "delta file" if isinstance(path, DeltaFilePath) else "compacted file"
-                rows = _readable(lambda: _rows_of_key(self._stream, TabularFile(uri, content_type), self._key))
-                if rows is None or len(rows):
-                    yield self._data_holder(entry, kind, rows)
+                return _readable(lambda: _rows_of_keys(self._stream, TabularFile(uri, content_type), self._keys))
             case IndexFilePath():
-                numbers = _readable(lambda: _file_numbers_of_key(self._stream, uri, self._key.digest))
-                if numbers is None or len(numbers):
-                    yield self._data_holder(entry, "index file", numbers)
+                return _readable(lambda: _file_numbers_of_keys(self._stream, uri, self._keys))
+            case _:
+                return {}
+
+    def _data_object(self, entry: ObjectEntry, number: int) -> Iterator[Holder]:
+        path, found = parse_or_none(entry.key), self._found[entry.key]
+        match path:
+            case None:
+                why = "it has none of Lithify's names"
+                yield self._holder(entry.key, "unknown object", why, None, "delete it by hand")
+            case DeltaFilePath() | CompactedFilePath() | OpenFilePath() | IndexFilePath():
+                if found is None or number in found:
+                    yield self._data_holder(entry, _kind(path), None if found is None else found[number])
             case DeletionVectorPath() | IndexPointersPath():
                 return
             case _:
@@ -290,37 +327,35 @@ class _StreamSearch:
         how = "once it is compacted, `lithify gc --delete` retires it, and another run after that deletes it"
         return "it belongs to a delta that is not retired", goes_at_ms, how
 
-    def _outside(self) -> Iterator[Holder]:
-        """Files that were registered in place, which Lithify never deletes."""
+    def _search_outside(self) -> Iterator[tuple[str, _Found]]:
+        """Files that were registered in place, by URI; without those that were deleted."""
         for path, file in self._history.files.items():
             if "://" not in path:
                 continue
-            self.searched += 1
             try:
-                rows = _rows_of_key(self._stream, TabularFile(path, file.content_type), self._key)
+                yield path, _rows_of_keys(self._stream, TabularFile(path, file.content_type), self._keys)
             except Corrupt:
-                continue  # it was deleted
+                yield path, {}  # it was deleted
             except Invalid:
-                rows = None
-            if rows is None or len(rows):
+                yield path, None
+
+    def _outside(self, number: int) -> Iterator[Holder]:
+        """Lithify never deletes files that were registered in place."""
+        for path, found in self._found_outside.items():
+            if found is None or number in found:
                 how = "Lithify never deletes it: its owner must"
                 yield self._holder(path, "registered file", "it lies where it was registered", None, how)
 
     def _unfinished(self) -> Iterator[Holder]:
-        folder = TableFolder(self._table.table_id)
-        prefixes = (f"{self._stream.folder.data}/", f"{folder.open_files}/", f"{folder.iceberg}/")
-        for write in self._store.unfinished():
-            if write.name.startswith(prefixes) or "/" not in write.name:
-                self.searched += 1
-                at_ms = write.begun_at_ms + self._grace_ms
-                yield self._holder(write.name, "unfinished write", "it was never finished", at_ms, self._by_gc(at_ms))
+        for write in self._unfinished_writes:
+            at_ms = write.begun_at_ms + self._grace_ms
+            yield self._holder(write.name, "unfinished write", "it was never finished", at_ms, self._by_gc(at_ms))
 
     # -- logs
 
     def _log_objects(self) -> Iterator[Holder]:
         first: int | None = None
         for entry in self._history.entries:
-            self.searched += 1
             why = self._bounds_in(entry)
             if why is not None:
                 first = entry.number if first is None else first
@@ -328,11 +363,9 @@ class _StreamSearch:
                 yield self._holder(key, "log entry", why, None, "never: an entry of a log is not deleted")
         if first is None:
             return
-        for found in self._store.list(f"{self._stream.folder.log}/"):
-            name = found.key.removeprefix(f"{self._stream.folder.log}/").removeprefix("checkpoints/")
-            number = name[:20]
-            if name.endswith(".parquet") and number.isdecimal() and int(number) >= first:
-                self.searched += 1
+        for found in self._log_listing:
+            number = _checkpoint_number(found.key)
+            if number is not None and number >= first:
                 how = "later checkpoints replace it, unless the same bounds are still live; then gc deletes it"
                 yield self._holder(found.key, "checkpoint", "it may repeat an entry's bounds", None, how)
 
@@ -340,18 +373,16 @@ class _StreamSearch:
         """Published metadata with bounds of this partition's files, which are those that the log had when it named
         them."""
         telling = {path: frozenset(self._telling_columns(file)) for path, file in self._history.files.items()}
-        for published in self._published:
-            for each in published.objects():
-                self.searched += 1
-                if each.bounded is None:
-                    why = "it cannot be read, and may repeat an entry's bounds"
-                elif any(columns & telling.get(path, frozenset()) for path, columns in each.bounded.items()):
-                    why = "it repeats an entry's bounds"
-                else:
-                    continue
-                at_ms = None if each.goes_from_ms is None else each.goes_from_ms + self._grace_ms
-                how = each.how if at_ms is None else self._by_gc(at_ms)
-                yield self._holder(each.key, "published metadata", why, at_ms, how)
+        for each in self._published_listing:
+            if each.bounded is None:
+                why = "it cannot be read, and may repeat an entry's bounds"
+            elif any(columns & telling.get(path, frozenset()) for path, columns in each.bounded.items()):
+                why = "it repeats an entry's bounds"
+            else:
+                continue
+            at_ms = None if each.goes_from_ms is None else each.goes_from_ms + self._grace_ms
+            how = each.how if at_ms is None else self._by_gc(at_ms)
+            yield self._holder(each.key, "published metadata", why, at_ms, how)
 
     def _bounds_in(self, entry: Entry[StreamAction]) -> str | None:
         """Names a bound in the entry that may be a value of the key."""
@@ -372,7 +403,7 @@ class _StreamSearch:
             if name in self._key.columns:
                 if self._key.bounds.get(name) in given:
                     found.append(name)
-            elif given and (self._considered is None or name in self._considered) and _may_have(file, self._key):
+            elif given and (not self._private or name in self._private) and _may_have(file, self._key):
                 found.append(name)
         return found
 
@@ -522,26 +553,55 @@ def _is_within(value: Scalar, stats: ColumnStats) -> bool:
     return True  # a text bound may be a date or a number, which have another order
 
 
-def _rows_of_key(stream: PartitionStream, file: TabularFile, key: _Key) -> npt.NDArray[np.int64]:
-    """The indices of the rows that have the key. Raises `Invalid` if the file lacks a key column."""
-    found: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+def _kind(path: DeltaFilePath | CompactedFilePath | OpenFilePath | IndexFilePath) -> str:
+    match path:
+        case DeltaFilePath():
+            return "delta file"
+        case IndexFilePath():
+            return "index file"
+        case _:
+            return "compacted file"
+
+
+def _checkpoint_number(key: str) -> int | None:
+    """The entry of a checkpoint's rows; None: it is another object of a log."""
+    name = key.rpartition("/log/")[2].removeprefix("checkpoints/")
+    return int(name[:20]) if name.endswith(".parquet") and name[:20].isdecimal() else None
+
+
+def _rows_of_keys(stream: PartitionStream, file: TabularFile, keys: Sequence[_Key]) -> dict[int, npt.NDArray[np.int64]]:
+    """The indices of the rows that have the keys, by the key's number. The file is read once. Raises `Invalid` if it
+    lacks a key column."""
+    first_key, found = keys[0], dict[int, list[npt.NDArray[np.int64]]]()
+    starts = np.array([key.digests[0, 0] for key in keys])
     first = 0
-    for batch in read_batches(stream.location, file, key.columns, key.schema, own_pages=False):
-        if set(batch.schema.names) != set(key.columns):
+    for batch in read_batches(stream.location, file, first_key.columns, first_key.schema, own_pages=False):
+        if set(batch.schema.names) != set(first_key.columns):
             raise Invalid(f"{file.uri} lacks a key column")
-        columns = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in key.columns]
+        columns = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in first_key.columns]
         digests = digest_keys(columns, batch.num_rows)
-        found.append(np.flatnonzero((digests == key.digests).all(axis=1)) + first)
+        maybe = np.flatnonzero(np.isin(digests[:, 0], starts))
+        candidates = digests[maybe]
+        for number in map(int, np.flatnonzero(np.isin(starts, candidates[:, 0]))):
+            rows = maybe[(candidates == keys[number].digests).all(axis=1)]
+            if len(rows):
+                found.setdefault(number, []).append(rows + first)
         first += batch.num_rows
-    return np.concatenate(found)
+    return {number: np.concatenate(rows) for number, rows in found.items()}
 
 
-def _file_numbers_of_key(stream: PartitionStream, uri: str, digest: bytes) -> npt.NDArray[np.int64]:
-    """Of the key's index rows: where its row is, or that it is deleted."""
+def _file_numbers_of_keys(stream: PartitionStream, uri: str, keys: Sequence[_Key]) -> dict[int, npt.NDArray[np.int64]]:
+    """Of the keys' index rows, by the key's number: where the row is, or that it is deleted."""
     rows = read_table(stream.location, TabularFile(uri, ContentType.FEATHER), ["digest", "file_number"])
     digests = rows.column("digest")
-    found = rows.column("file_number").filter(pc.equal(digests, pa.scalar(digest, digests.type)))
-    return np.asarray(found.to_numpy(), np.int64)
+    wanted = pa.array([key.digest for key in keys], digests.type)
+    held = rows.filter(pc.is_in(digests, value_set=wanted))
+    found: dict[int, npt.NDArray[np.int64]] = {}
+    for number, key in enumerate(keys) if held.num_rows else ():
+        of_key = held.filter(pc.equal(held.column("digest"), pa.scalar(key.digest, digests.type)))
+        if of_key.num_rows:
+            found[number] = np.asarray(of_key.column("file_number").to_numpy(), np.int64)
+    return found
 
 
 def _readable(read: Callable[[], FoundT]) -> FoundT | None:

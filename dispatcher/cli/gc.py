@@ -298,8 +298,8 @@ def _existing(catalog: DeltaCatalog, table_ids: Sequence[str], dropped: Sequence
 
 
 def _properties_of(catalog: DeltaCatalog, table_id: str) -> TableProperties:
-    """Raises `Corrupt` if the definition is lost: nothing says then for how long its files are to be kept. `Invalid` for
-    a folder that is a copy: its log names the files of another table."""
+    """Raises `Corrupt` if the definition is lost: nothing says then for how long its files are to be kept. `Invalid`
+    for a folder that is a copy: its log names the files of another table."""
     if catalog.definition_even_dropped(table_id) is not None:
         return catalog.table(table_id).properties
     folder = TableFolder(table_id)

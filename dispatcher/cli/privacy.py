@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from compactor.maintenance.privacy import key_schema, prove
+from compactor.maintenance.privacy import KeyValues, PrivacyProof, key_schema, prove, prove_many
+from compactor.model.errors import Invalid
 from compactor.model.names import counted, render_partition
+from dispatcher.cli.documents import read_document
 from dispatcher.cli.options import (
     LakeOption,
     Output,
@@ -18,9 +21,9 @@ from dispatcher.cli.options import (
     TableArgument,
 )
 from dispatcher.cli.output import answer_records
-from dispatcher.cli.table_places import named_partition, open_lake, parse_key, partitions_of
+from dispatcher.cli.table_places import open_lake, parse_key, parse_keys, partition_even_dropped
 from dispatcher.clients import dependencies_of, show_help
-from dispatcher.layout import Column, time_text
+from dispatcher.layout import Column, count_text, time_text
 
 privacy_app = typer.Typer()
 
@@ -45,24 +48,38 @@ def prove_key(
     context: typer.Context,
     table: TableArgument,
     lake: LakeOption,
-    key: Annotated[list[str], typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="Once for each key column.")],
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="Once for each key column.")
+    ] = None,
+    keys: Annotated[
+        str | None,
+        typer.Option(
+            "--keys",
+            metavar="FILE",
+            help='Many keys: a file of JSON lines, {"COLUMN": VALUE, ...} for each key; - for standard input.',
+        ),
+    ] = None,
     partition: PartitionOption = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Name every object that may still hold the values of a key, and when it goes. Exit code 1 while there is one.
+    """Name every object that may still hold the values of a key, and when it goes. Exit code 1 while there is one. Of
+    many keys, say for each whether it is proved gone; every file is read once.
 
     The values of a key are those of its columns and of the table's private columns; of a table without private columns,
     those of all columns.
     """
-    catalog = open_lake(lake, s3_endpoint_url, region)
-    opened, named = named_partition(catalog, table, partition)
-    wanted = opened.stream(named).partition
-    partitions_of(opened, partition)
+    if (key is None) == (keys is None):
+        raise Invalid("which key? Give --key COLUMN=VALUE for each of its columns, or --keys FILE for many keys")
+    catalog, clock = open_lake(lake, s3_endpoint_url, region), dependencies_of(context).clock
+    wanted = partition_even_dropped(catalog, table, partition)
     schema = key_schema(catalog, table, wanted)
-    values = parse_key(key, schema.names, schema)
-    proof = prove(catalog, table, wanted, values, dependencies_of(context).clock)
+    if keys is not None:
+        many = parse_keys(read_document(keys), schema.names, schema)
+        _answer_many(output, table, many, prove_many(catalog, table, wanted, many, clock))
+        return
+    proof = prove(catalog, table, wanted, parse_key(key or (), schema.names, schema), clock)
     searched, left = counted(proof.searched_objects, "object"), len(proof.holders)
     answer_records(
         output,
@@ -74,3 +91,42 @@ def prove_key(
     )
     if proof.holders:
         raise typer.Exit(1)
+
+
+_KEY_COLUMNS = (
+    Column("key", show=lambda key: ", ".join(f"{name}={value}" for name, value in key.items())),  # type: ignore[attr-defined]
+    Column("proved"),
+    Column("objects", show=count_text),
+    Column("goes_at_ms", "all gone at (UTC)", time_text),
+)
+
+
+def _answer_many(output: Output, table: str, keys: Sequence[KeyValues], proofs: Sequence[PrivacyProof]) -> None:
+    records = [
+        {
+            "key": key,
+            "proved": not proof.holders,
+            "objects": len(proof.holders),
+            "goes_at_ms": _goes_at_ms(proof),
+            "holders": [holder.model_dump(mode="json") for holder in proof.holders],
+        }
+        for key, proof in zip(keys, proofs, strict=True)
+    ]
+    held = sum(not record["proved"] for record in records)
+    answer_records(
+        output,
+        {"table_id": table, "searched_objects": proofs[0].searched_objects, "keys": records},
+        "keys",
+        _KEY_COLUMNS,
+        none="",
+        after=[f"{counted(len(records) - held, 'key')} of {len(records):,} proved gone."],
+    )
+    if held:
+        raise typer.Exit(1)
+
+
+def _goes_at_ms(proof: PrivacyProof) -> int | None:
+    """When the last object goes; None: nothing is held, or one does not go by itself."""
+    times = [holder.goes_at_ms for holder in proof.holders]
+    known = [each for each in times if each is not None]
+    return max(known) if known and len(known) == len(times) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.output import parse_partition
 from dispatcher.clients import CommandDependencies
 from dispatcher.job_runs.job_run_store import JobRunStore
+
+REASONS_MAX = 20
+"""Of a file of keys: the first ones are enough to mend it."""
 
 
 def open_lake(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCatalog:
@@ -79,6 +83,17 @@ def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, s
     return [stream.partition]
 
 
+def partition_even_dropped(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> dict[str, str]:
+    """The named partition of a table, of which one or the other may be dropped. Raises `Invalid` if there never was
+    one."""
+    table = lake.table_even_dropped(table_id)
+    partition = table.stream(parse_partition(pairs)).partition
+    existing = table.partitions_even_dropped()
+    if partition not in existing:
+        raise Invalid(no_such_partition(table_id, partition, existing))
+    return partition
+
+
 def parse_key(pairs: Sequence[str], key_columns: Sequence[str], schema: pa.Schema) -> dict[str, object]:
     """Key values from text, by the types of their columns. Raises `Invalid` unless each is COLUMN=VALUE, once."""
     key: dict[str, object] = {}
@@ -88,9 +103,46 @@ def parse_key(pairs: Sequence[str], key_columns: Sequence[str], schema: pa.Schem
             raise Invalid(f"--key {pair!r}: write COLUMN=VALUE with a column of {', '.join(key_columns)}")
         if name in key:
             raise Invalid(f"--key names {name!r} twice: a row has one value of each key column")
-        arrow_type = decoded_type(schema.field(name).type)
-        try:
-            key[name] = pa.scalar(text).cast(arrow_type).as_py()
-        except pa.ArrowException as error:
-            raise Invalid(f"--key {pair!r}: {text!r} is no {arrow_type}") from error
+        key[name] = _key_value(text, schema.field(name), f"--key {pair!r}")
     return key
+
+
+def parse_keys(text: str, key_columns: Sequence[str], schema: pa.Schema) -> list[dict[str, object]]:
+    """Keys from JSON lines: an object with the key columns each. Raises `Invalid` with every reason, by line."""
+    keys: list[dict[str, object]] = []
+    reasons: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                keys.append(_key_of_line(line, f"line {number} of the keys", key_columns, schema))
+            except Invalid as error:
+                reasons += error.reasons
+    if not keys and not reasons:
+        reasons.append("the file of keys has no line")
+    if reasons:
+        raise Invalid(*reasons[:REASONS_MAX])
+    return keys
+
+
+def _key_of_line(line: str, where: str, key_columns: Sequence[str], schema: pa.Schema) -> dict[str, object]:
+    try:
+        found = json.loads(line, parse_int=str, parse_float=str)
+    except ValueError as error:
+        raise Invalid(f"{where} is not JSON: {error}") from error
+    if not isinstance(found, dict) or not found or not set(found) <= set(key_columns):
+        raise Invalid(f"{where}: write a JSON object with the columns {', '.join(key_columns)}")
+    nested = [name for name, value in found.items() if isinstance(value, dict | list)]
+    if nested:
+        raise Invalid(f"{where}: the value of {nested[0]!r} is no text, number, true, false or null")
+    return {
+        name: None if value is None else _key_value(str(value), schema.field(name), f"{where}, {name!r}")
+        for name, value in found.items()
+    }
+
+
+def _key_value(text: str, column: pa.Field, where: str) -> object:
+    arrow_type = decoded_type(column.type)
+    try:
+        return pa.scalar(text).cast(arrow_type).as_py()
+    except pa.ArrowException as error:
+        raise Invalid(f"{where}: {text!r} is no {arrow_type}") from error

@@ -18,7 +18,7 @@ from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.privacy import PrivacyProof, prove
+from compactor.maintenance.privacy import PrivacyProof, prove, prove_many
 from compactor.maintenance.retirement import retention_of, retire_table
 from compactor.model.errors import Corrupt, Invalid
 from compactor.planning.session_planner import pin_sessions, plan_session
@@ -412,3 +412,50 @@ def test_published_metadata_that_cannot_be_read_is_named(
     newest.write_bytes(b"rubbish")
     with pytest.raises(Corrupt, match=f"{newest.name}.*delete the table's folder iceberg/, and publish it again"):
         proof_of(lake, clock)
+
+
+def test_each_of_many_keys_has_the_proof_that_it_has_alone(lake: DeltaCatalog, clock: ManualClock) -> None:
+    table = lake.create_table(PEOPLE, properties=PRIVATE)
+    emails = [f"{number}@example" for number in range(40)]
+    for first in range(0, 40, 10):
+        table.append({}, people(*emails[first : first + 10]))
+    run(lake)
+    table.append({}, people(emails[3]).select(["email"]), operation="delete")
+    wanted = [{"email": each} for each in [*emails[:20], "nobody@example"]]
+    alone = [prove(lake, PEOPLE, {}, key, clock) for key in wanted]
+    assert prove_many(lake, PEOPLE, {}, wanted, clock) == alone
+    assert not alone[-1].holders
+    assert all(each.holders for each in alone[:-1])
+    with pytest.raises(Invalid, match="the key has columns"):
+        prove_many(lake, PEOPLE, {}, [{"email": "a"}, {"name": "b"}], clock)
+
+
+def test_a_file_of_keys_is_answered_with_a_line_for_each(lake: DeltaCatalog, command: Command, tmp_path: Path) -> None:
+    lake.create_table(PEOPLE, properties=PRIVATE).append({}, people(ANN, BOB))
+    file = tmp_path / "keys.jsonl"
+    prove_file = ("privacy", "prove", PEOPLE, "--lake", lake.location.root_uri, "--keys", str(file))
+    file.write_text(f'{{"email": "{ANN}"}}\n\n{{"email": "nobody@example"}}\n')
+    result = command(*prove_file, "-o", "json")
+    answer = json.loads(result.out)
+    assert result.exit_code == 1
+    assert [(each["key"], each["proved"], each["objects"]) for each in answer["keys"]] == [
+        ({"email": ANN}, False, len(answer["keys"][0]["holders"])),
+        ({"email": "nobody@example"}, True, 0),
+    ]
+    assert len(command(*prove_file, "-o", "jsonl").out.splitlines()) == 2
+    assert "1 key of 2 proved gone." in command(*prove_file).out
+    file.write_text('{"email": "nobody@example"}\n')
+    assert command(*prove_file).exit_code == 0
+    file.write_text('{"email": "a"\n{"name": "b"}\n[1]\n{"email": []}\n')
+    refused = command(*prove_file)
+    assert refused.exit_code == 2
+    for reason in (
+        "line 1 of the keys is not JSON",
+        "line 2 of the keys: write a JSON object with",
+        "line 3",
+        "line 4",
+    ):
+        assert reason in refused.err
+    file.write_text("\n")
+    assert "the file of keys has no line" in command(*prove_file).err
+    assert "Give --key COLUMN=VALUE" in command(*prove_file[:-2]).err
