@@ -274,7 +274,7 @@ class _StreamSearch:
             at_ms = entry.modified_at_ms + self._grace_ms
             return self._holder(entry.key, kind, f"no entry names it{unreadable}", at_ms, self._by_gc(at_ms))
         shown_until_ms = self._shown_until_ms(entry.key)
-        if shown_until_ms is None:
+        if shown_until_ms is None and self._table.definition.dropped_at_ms is None:
             why = "it is replaced, but the published table still names it"
             how = f"`lithify publish {self._table.table_id}` removes it there; then gc deletes it"
             return self._holder(entry.key, kind, why + unreadable, None, how)
