@@ -26,7 +26,7 @@ from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.names import PartitionValues
 from compactor.reading.lookup import KeyValue, lookup
-from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan, time_ms
+from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan, refuse_before, time_ms
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
@@ -119,13 +119,16 @@ class Table(tables.Table):
         filter   a PyArrow expression over the table's columns; rows for which it is null are left out. Of partitions
                  whose values contradict it nothing is read, and their further columns are not among the scan's
         as_of    a time: a datetime (UTC if it has no zone), ISO 8601 text, or epoch ms; for one partition (or a table
-                 without partition keys) also an entry number of its log
+                 without partition keys) also an entry number of its log. Raises `Invalid` if the table, or the one
+                 partition, was not there yet
         """
         listed = self.partitions if as_of is None else self.partitions_even_dropped
         partitions = [partition] if partition is not None else listed()
         request = ScanRequest(
             self._store, self.table_id, self.partition_keys, columns, filter, as_of, view, partition is None
         )
+        if as_of is not None and not (request.names_one_stream and partitions):
+            refuse_before(self.created_at_ms(), self.table_id, as_of)
         return open_scan(self._store.location, self.stream, partitions, self.schema, request)
 
 

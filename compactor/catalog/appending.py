@@ -24,10 +24,13 @@ from compactor.catalog.delta_files import DeltaFiles
 from compactor.catalog.retired import refused_until_ms
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.model.errors import Fenced, Invalid
-from compactor.model.names import LifecycleState, Operation, counted
+from compactor.model.names import LifecycleState, Operation, counted, is_unicode
 
 POSITION_MIN, POSITION_MAX = -(2**63) + 2, 2**63 - 1
 """The two smallest 64-bit numbers are not positions (FORMAT.md): earlier releases used them as marks in memory."""
+
+POSITION_GIVEN_MAX = POSITION_MAX - 2**32
+"""The greatest position that a writer may choose. Those above it are left for the deltas that follow."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,15 @@ class DeltaRequest:
         if self.position is not None and not isinstance(self.position, int):
             raise Invalid(f"position is {self.position!r}: give a whole number")
         if self.position is not None and not POSITION_MIN <= self.position <= POSITION_MAX:
-            raise Invalid(f"position {self.position} does not fit into 64 bits: use {POSITION_MIN} to {POSITION_MAX}")
+            raise Invalid(
+                f"position {self.position} does not fit into 64 bits: use {POSITION_MIN} to {POSITION_GIVEN_MAX}"
+            )
+        if self.position is not None and self.position > POSITION_GIVEN_MAX:
+            raise Invalid(
+                f"position {self.position} leaves no room for the deltas that follow: use at most {POSITION_GIVEN_MAX}"
+            )
+        if not is_unicode(self.delta_id):
+            raise Invalid(f"delta_id is {self.delta_id!r}: give Unicode text")
         if not self.delta_id:
             raise Invalid("delta_id is empty: leave it out, or give every delta an id of its own")
 

@@ -13,11 +13,11 @@ from typing import Annotated, Literal, assert_never
 import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
-from compactor.catalog.properties import NO_PROPERTIES, TableProperties, contradictions
+from compactor.catalog.properties import NO_PROPERTIES, SchemaGrowth, TableProperties, contradictions
 from compactor.log.durable_log import LogFormat
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
-from compactor.model.names import TableId
+from compactor.model.names import TableId, is_unicode
 from compactor.schemas.nesting import deep_columns
 from compactor.schemas.text import parse_schema, render_schema
 from compactor.schemas.unify import plain_schema
@@ -53,8 +53,8 @@ TableAction = Annotated[TableCreated | TablePropertiesSet | TableDropped, Field(
 class TableDefinition:
     """The fold of a definition log.
 
-    schema         the declared schema; files may have fewer columns (the missing ones are null) or more (the schema
-                   grows)
+    schema         the declared schema; files may have fewer columns (the missing ones are null) or, if the property
+                   `schema_growth` allows it, more
     dropped_at_ms  None: the table is not dropped
     """
 
@@ -69,6 +69,13 @@ class TableDefinition:
         created = TableCreated(table_id=self.table_id, partition_keys=self.partition_keys, arrow_schema=schema)
         given = self.properties != NO_PROPERTIES
         return [created, TablePropertiesSet(properties=self.properties)] if given else [created]
+
+    def as_new(self) -> TableDefinition:
+        """The definition of a table that is created now: a schema that is declared is a contract, unless its creator
+        says otherwise. Tables that were created before have what they were created with."""
+        if self.schema is None or "schema_growth" in self.properties.model_fields_set:
+            return self
+        return replace(self, properties=self.properties.changed({"schema_growth": SchemaGrowth.REFUSE}))
 
     def difference_from(self, other: TableDefinition) -> str | None:
         """Describes the difference from another definition in a sentence; None if they are equal. Ignores
@@ -107,7 +114,9 @@ def define_table(
         reasons.append(f"partition_keys is the text {partition_keys!r}: give a list of names")
     else:
         reasons += [
-            f"partition key {key!r} is no text: give a list of names" for key in partition_keys if type(key) is not str
+            f"partition key {key!r} is no Unicode text: give a list of names"
+            for key in partition_keys
+            if not is_unicode(key)
         ]
         reasons += [f"partition key {key!r} has no name" for key in partition_keys if key == ""]
         reasons += [f"partition key {key!r} is named twice" for key in _repeated(partition_keys)]

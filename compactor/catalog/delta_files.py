@@ -6,25 +6,38 @@ Both return `DeltaFiles`, and nothing is visible yet: only the log entry adds th
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 from pyarrow import fs
 
+from compactor.catalog.arriving_rows import ArrivingRows
 from compactor.kernels.content_digest import ContentDigest
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
-from compactor.model.names import ContentType
+from compactor.model.names import ContentType, Operation, PartitionValues
 from compactor.schemas.cast import plain_table
+from compactor.schemas.missing import missing_fields, named, near_name
 from compactor.schemas.nesting import refuse_deep_nesting
 from compactor.schemas.text import fingerprint_schema
 from compactor.schemas.unify import plain_schema, refuse_repeated_columns, unify_schemas
-from compactor.storage.location import StoreLocation
+from compactor.storage.location import StoreLocation, lies_below
 from compactor.storage.opening import range_reader
-from compactor.tabular import FileMeasure, TabularFile, TabularWriter, infer_content_type, measure
+from compactor.tabular import (
+    FileMeasure,
+    TabularFile,
+    TabularWriter,
+    copy_file,
+    digest_file,
+    infer_content_type,
+    measure,
+    read_batches,
+)
 from compactor.tabular.filesystems import local_path, reading
 from compactor.tabular.remote_file import open_tail
 from compactor.tabular.same_file import checksum
@@ -34,6 +47,14 @@ ROWS_PER_DELTA_FILE = 4_000_000
 
 ROWS_AT_ONCE = 65_536
 """Rows of a streamed source that are collected before they are written: 64 MiB of 1 KiB rows."""
+
+THE_DELTA = "the delta"
+"""The name of Arrow data in messages."""
+
+_PANDAS = b"pandas"
+"""The key of what pandas says of a frame, in a schema's metadata."""
+
+_NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
 
 ArrowSource: TypeAlias = pa.Table | pa.RecordBatchReader
 FileList: TypeAlias = list[str | Path]
@@ -45,126 +66,267 @@ DeltaSource: TypeAlias = ArrowSource | Sequence[str | Path]
 class DeltaFiles:
     """The files of one delta, numbered from 1, and the digest of the writer's source.
 
-    schemas  (file name, columns): one for each file, or one for all
+    schemas   (file name, columns): one for each file, or one for all
+    warnings  what in the rows is probably not what their writer meant, a sentence each
     """
 
     files: tuple[DataFile, ...]
     content_digest: str
     schemas: tuple[tuple[str, pa.Schema], ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeltaRules:
+    """What a table demands of a delta.
+
+    declared         the table's schema
+    takes_more       whether the delta may have columns that the schema lacks
+    is_published     whether other engines read the table
+    private_columns  columns whose bounds are not written to the log
+    allow_files      folders outside of a lake on S3 whose files may be registered
+    """
+
+    table_id: str
+    partition: PartitionValues
+    operation: Operation
+    declared: pa.Schema | None = None
+    takes_more: bool = True
+    is_published: bool = False
+    private_columns: Collection[str] = ()
+    allow_files: Collection[str] = ()
+
+    def check_schema(self, schema: pa.Schema, source_name: str) -> None:
+        """Raises `Invalid` if the table cannot have these columns. Called before anything is written."""
+        if not schema.names:
+            raise Invalid(f"{source_name} has no columns")
+        refuse_repeated_columns(source_name, schema)
+        if self.declared is None:
+            return
+        unify_schemas([(f"table {self.table_id}", self.declared), (source_name, schema)])
+        if self.takes_more:
+            return
+        unknown = [name for name in missing_fields(self.declared, schema) if name not in self.partition]
+        if unknown:
+            near = near_name(unknown[0], self.declared.names)
+            meant = "" if near is None else f" (did you mean {near!r}?)"
+            raise Invalid(
+                f"{source_name} has columns that the schema of {self.table_id} lacks, {named(unknown)}{meant}: "
+                "correct them, or set schema_growth=allow on the table"
+            )
+
+    def arriving(self, schema: pa.Schema, source_name: str) -> ArrivingRows:
+        return ArrivingRows(source_name, schema, self.partition, self.operation, is_published=self.is_published)
+
+    def check_place(self, location: StoreLocation, uri: str) -> None:
+        """Raises `Invalid` for a file that the sessions of a lake on S3 cannot read, or that no dispatcher lets them
+        read."""
+        if not location.is_remote:
+            return
+        lake, what_to_do = location.root_uri, "append it with --copy (copy=True), which copies it into the lake"
+        if local_path(uri) is not None:
+            raise Invalid(f"{uri} is on this machine, where the sessions of {lake} cannot read it: {what_to_do}")
+        if not lies_below(uri, (lake, *self.allow_files)):
+            folder = uri.rpartition("/")[0]
+            raise Invalid(
+                f"{uri} lies outside of the lake {lake}, where sessions may not read it: {what_to_do}, or set "
+                f"allow_files={folder} on {self.table_id}, and start dispatchers with --allow-files {folder}"
+            )
 
 
 @dataclass(frozen=True)
 class DeltaTarget:
     """The location, format and names of the files to write.
 
-    name_file  returns the key of file number n
-    private_columns  columns whose bounds are not written to the log
+    name_file  returns the key of file number n in a format
     """
 
     location: StoreLocation
     content_type: ContentType
     rows_per_file: int
-    name_file: Callable[[int], str]
-    private_columns: Collection[str] = ()
+    name_file: Callable[[int, ContentType], str]
+
+    def uri_of(self, path: str) -> str:
+        return f"{self.location.root_uri.rstrip('/')}/{path}"
 
 
 def open_source(source: DeltaSource) -> ArrowSource | FileList:
     """The source as Arrow data or a list of files. Raises `Invalid` if it is neither, or Arrow data that is nested too
     deep."""
     if not isinstance(source, pa.Table | pa.RecordBatchReader) and hasattr(source, "__arrow_c_stream__"):
-        source = pa.RecordBatchReader.from_stream(source)
+        try:
+            source = _without_index(pa.RecordBatchReader.from_stream(source))
+        except pa.ArrowException as error:
+            kind = type(source).__name__
+            raise Invalid(f"a delta cannot be made of this {kind}: it exports no table of columns ({error})") from error
     if isinstance(source, pa.Table | pa.RecordBatchReader):
-        refuse_deep_nesting("the delta", source.schema)
+        refuse_deep_nesting(THE_DELTA, source.schema)
         return source
     if isinstance(source, Sequence) and not isinstance(source, str) and all(isinstance(x, str | Path) for x in source):
         return list(source)
     raise Invalid(
         f"a delta cannot be made of a {type(source).__name__}: "
-        "give a pyarrow.Table, a RecordBatchReader, or a list of file URIs or paths"
+        "give a pyarrow.Table, a RecordBatchReader, a frame that exports Arrow (of Polars or pandas), or a list of "
+        "file URIs or paths"
     )
 
 
-def check_schema(schema: pa.Schema, source_name: str, declared: pa.Schema | None, table_id: str) -> None:
-    """Raises `Invalid` if the table cannot have these columns. Called before anything is written."""
-    if not schema.names:
-        raise Invalid(f"{source_name} has no columns")
-    refuse_repeated_columns(source_name, schema)
-    if declared is not None:
-        unify_schemas([(f"table {table_id}", declared), (source_name, schema)])
+def _without_index(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The rows of a pandas frame without its index where that has no name: pandas exports it as a column once rows were
+    filtered or sorted."""
+    held = rows.schema
+    if _PANDAS not in (held.metadata or {}):
+        return rows
+    columns = [field for field in held if _NAMELESS_INDEX.fullmatch(field.name) is None]
+    metadata = {key: value for key, value in held.metadata.items() if key != _PANDAS}
+    schema = pa.schema(columns, metadata=metadata or None)
+    kept = [held.get_field_index(name) for name in schema.names]
+    batches = (pa.RecordBatch.from_arrays([batch.column(at) for at in kept], schema=schema) for batch in rows)
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def digest_arrow(source: ArrowSource) -> str:
-    """The content digest that `write_files` would return. Writes nothing."""
+def digest_source(
+    location: StoreLocation, source: ArrowSource | FileList, fallback: ContentType, *, copies: bool
+) -> str:
+    """The content digest that the source's delta would have. Writes nothing."""
+    if isinstance(source, list):
+        uris = _absolute_uris(source)
+        return _digest_copies(location, uris, fallback) if copies else _digest_files(location, uris, fallback)[0]
     content = ContentDigest(source.schema)
     for _ in _pieces(source, content):
         pass
     return _arrow_digest(content)
 
 
-def write_files(source: ArrowSource, target: DeltaTarget) -> DeltaFiles:
+def write_files(source: ArrowSource, target: DeltaTarget, rules: DeltaRules) -> DeltaFiles:
     """Write Arrow data into files of at most `rows_per_file` rows; no rows make one empty file.
 
-    A reader is streamed: at most one piece of it is in memory. An exception leaves unreferenced files.
+    A reader is streamed: at most one piece of it is in memory. An exception leaves unreferenced files. Raises `Invalid`
+    for rows that the table refuses: those of a table before anything is written.
     """
+    rules.check_schema(source.schema, THE_DELTA)
     content = ContentDigest(source.schema)
     files: list[DataFile] = []
-    pieces = _pieces(source, content)
     schema = plain_schema(source.schema)
+    arriving = rules.arriving(schema, THE_DELTA)
+    pieces = _pieces(source, content, arriving)
     ahead: pa.Table | None = next(pieces, schema.empty_table())
     while ahead is not None:
         number = len(files) + 1
-        path = target.name_file(number)
-        uri = f"{target.location.root_uri.rstrip('/')}/{path}"
-        with TabularWriter.open(target.location, uri, target.content_type, schema) as writer:
+        path = target.name_file(number, target.content_type)
+        with TabularWriter.open(target.location, target.uri_of(path), target.content_type, schema) as writer:
             room = target.rows_per_file
             while ahead is not None and room > 0:
                 writer.write(ahead.slice(0, room))
                 taken = min(room, ahead.num_rows)
                 room -= taken
                 ahead = ahead.slice(taken) if taken < ahead.num_rows else next(pieces, None)
-            files.append(data_file(number, path, target.content_type, writer.close(), target.private_columns))
-    return DeltaFiles(tuple(files), _arrow_digest(content), (("the delta", schema),))
+            files.append(data_file(number, path, target.content_type, writer.close(), rules.private_columns))
+    return DeltaFiles(tuple(files), _arrow_digest(content), ((THE_DELTA, schema),), arriving.warnings)
 
 
-def register_files(
-    location: StoreLocation,
-    source: FileList,
-    fallback: ContentType,
-    declared: pa.Schema | None,
-    table_id: str,
-    private_columns: Collection[str] = (),
-) -> DeltaFiles:
+def register_files(location: StoreLocation, source: FileList, fallback: ContentType, rules: DeltaRules) -> DeltaFiles:
     """Measures files in place. Their content type follows from their name, or is `fallback` if the name has none.
 
-    Raises `Invalid` for a file that is missing, broken (both with its name) or named twice.
+    Raises `Invalid` for a file that is missing, broken (both with its name) or named twice, that sessions cannot read,
+    or whose columns or rows the table refuses.
     """
+    uris = _absolute_uris(source)
+    for uri in uris:
+        rules.check_place(location, uri)
+    content_digest, versions = _digest_files(location, uris, fallback)
+    measured = [_measured(location, uri, fallback, rules) for uri in uris]
+    files = tuple(
+        data_file(number, file.uri, file.content_type, found, rules.private_columns).model_copy(
+            update=_identity(location, file.uri, version)
+        )
+        for number, ((file, found, _), version) in enumerate(zip(measured, versions, strict=True), 1)
+    )
+    return _delta_files(files, content_digest, measured)
+
+
+def copy_files(source: FileList, fallback: ContentType, target: DeltaTarget, rules: DeltaRules) -> DeltaFiles:
+    """Copies files into the lake, from wherever this process can read them. Raises `Invalid` as `register_files`, and
+    for a file that changes meanwhile; what was copied is then left unreferenced."""
+    location, uris = target.location, _absolute_uris(source)
+    _, versions = _digest_files(location, uris, fallback)
+    measured = [_measured(location, uri, fallback, rules) for uri in uris]
+    content, files = hashlib.sha256(), []
+    for number, (file, found, _) in enumerate(measured, 1):
+        path, digest = target.name_file(number, file.content_type), hashlib.sha256()
+        size_bytes, crc32 = copy_file(location, file, target.uri_of(path), digest)
+        content.update(f"{file.content_type}\0{digest.hexdigest()}\0".encode())
+        copied = replace(found, size_bytes=size_bytes, crc32=crc32)
+        files.append(data_file(number, path, file.content_type, copied, rules.private_columns))
+    changed = [uri for uri, version in zip(uris, versions, strict=True) if _version(location, uri) != version]
+    if changed:
+        raise Invalid(f"{changed[0]} was changed while it was copied: append it again")
+    return _delta_files(tuple(files), f"bytes:sha256:{content.hexdigest()}", measured)
+
+
+_Measured: TypeAlias = tuple[TabularFile, FileMeasure, tuple[str, ...]]
+"""A file that is appended, its measure, and the warnings about its rows."""
+
+
+def _delta_files(files: tuple[DataFile, ...], content_digest: str, measured: Sequence[_Measured]) -> DeltaFiles:
+    schemas = tuple((file.uri, found.schema) for file, found, _ in measured)
+    return DeltaFiles(files, content_digest, schemas, tuple(each for _, _, warnings in measured for each in warnings))
+
+
+def _measured(location: StoreLocation, uri: str, fallback: ContentType, rules: DeltaRules) -> _Measured:
+    """Measures a file, and reads of its rows only the columns whose values must be checked."""
+    file = TabularFile(uri, _content_type(uri, fallback))
+    measured = measure(location, file, rules.declared)
+    rules.check_schema(measured.schema, uri)
+    arriving = rules.arriving(measured.schema, uri)
+    wanted = arriving.wanted(measured.columns)
+    if wanted:
+        for batch in read_batches(location, file, wanted, measured.schema):
+            arriving.add(pa.Table.from_batches([batch]))
+    return file, measured, arriving.warnings
+
+
+def _absolute_uris(source: FileList) -> list[str]:
     uris = [absolute_uri(each) for each in source]
     if not uris:
         raise Invalid("there are no files to append: the list is empty")
-    repeated = sorted({uri for uri in uris if uris.count(uri) > 1})
+    repeated = sorted(uri for uri, count in Counter(uris).items() if count > 1)
     if repeated:
         raise Invalid(f"{repeated[0]} is named twice in one delta")
+    return uris
+
+
+def _digest_files(location: StoreLocation, uris: Sequence[str], fallback: ContentType) -> tuple[str, list[_Version]]:
+    """The content digest of registered files, and which bytes they have now."""
+    content, versions = hashlib.sha256(), [_version(location, uri) for uri in uris]
+    for uri, version in zip(uris, versions, strict=True):
+        content.update(f"{uri}\0{_content_type(uri, fallback)}\0{version.fingerprint}\0".encode())
+    return f"files:sha256:{content.hexdigest()}", versions
+
+
+def _digest_copies(location: StoreLocation, uris: Sequence[str], fallback: ContentType) -> str:
     content = hashlib.sha256()
-    files, schemas = [], []
-    for number, uri in enumerate(uris, start=1):
-        content_type = _content_type(uri, fallback)
-        version = _version(location, uri)
-        content.update(f"{uri}\0{content_type}\0{version.fingerprint}\0".encode())
-        measured = measure(location, TabularFile(uri, content_type), declared)
-        check_schema(measured.schema, uri, declared, table_id)
-        file = data_file(number, uri, content_type, measured, private_columns)
-        files.append(file.model_copy(update=_identity(location, uri, version)))
-        schemas.append((uri, measured.schema))
-    return DeltaFiles(tuple(files), f"files:sha256:{content.hexdigest()}", tuple(schemas))
+    for uri in uris:
+        file, digest = TabularFile(uri, _content_type(uri, fallback)), hashlib.sha256()
+        digest_file(location, file, digest)
+        content.update(f"{file.content_type}\0{digest.hexdigest()}\0".encode())
+    return f"bytes:sha256:{content.hexdigest()}"
 
 
-def _pieces(source: ArrowSource, content: ContentDigest) -> Iterator[pa.Table]:
-    """The source's rows in pieces of limited size, without view types. Each piece is added to the digest; no piece is
-    empty."""
+def _pieces(source: ArrowSource, content: ContentDigest, arriving: ArrivingRows | None = None) -> Iterator[pa.Table]:
+    """The source's rows in pieces of limited size, without view types. Each piece is checked and added to the digest;
+    no piece is empty."""
+    for piece in _plain_pieces(source):
+        if arriving is not None:
+            arriving.add(piece)
+        content.add(piece)
+        yield piece
+
+
+def _plain_pieces(source: ArrowSource) -> Iterator[pa.Table]:
     if isinstance(source, pa.Table):
         held = source.schema
         if plain_schema(held) is held:
-            content.add(source)
             if source.num_rows:
                 yield source
             return
@@ -179,12 +341,9 @@ def _pieces(source: ArrowSource, content: ContentDigest) -> Iterator[pa.Table]:
         if rows >= ROWS_AT_ONCE:
             piece = plain_table(pa.Table.from_batches(gathered))
             gathered, rows = [], 0
-            content.add(piece)
             yield piece
     if gathered:
-        piece = plain_table(pa.Table.from_batches(gathered))
-        content.add(piece)
-        yield piece
+        yield plain_table(pa.Table.from_batches(gathered))
 
 
 def _arrow_digest(content: ContentDigest) -> str:

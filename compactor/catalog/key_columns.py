@@ -94,6 +94,11 @@ def _check_sort_keys(schema: pa.Schema, sort_keys: Sequence[SortKey]) -> Iterabl
     for key in sort_keys:
         if key.column == PARTITION_STREAM_POSITION:
             widths[key.column] = STREAM_POSITION_BYTES
+            if schema.get_all_field_indices(key.column):
+                yield (
+                    f"sort key {key.column!r} is the virtual column of stream positions, and the data have a column of "
+                    "this name: rename that column"
+                )
         elif schema.get_field_index(key.column) < 0:
             yield _missing_or_repeated("sort key", key.column, schema)
         else:

@@ -17,7 +17,7 @@ from typing import Annotated, get_args
 
 import pyarrow as pa
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, ValidationError, model_serializer
-from pydantic_core import ErrorDetails, to_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json, to_jsonable_python
 
 from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
 from compactor.model.counts import SortKey
@@ -38,6 +38,20 @@ class TableState(StrEnum):
 
     ONLINE = "online"
     OFFLINE = "offline"
+
+
+class SchemaGrowth(StrEnum):
+    """Whether deltas may bring columns that the declared schema does not have."""
+
+    ALLOW = "allow"
+    REFUSE = "refuse"
+
+
+class MissingColumns(StrEnum):
+    """What becomes of a delta that lacks columns of its stream: its rows have nulls there, or it is refused."""
+
+    NULL = "null"
+    REFUSE = "refuse"
 
 
 def _listed(value: object) -> object:
@@ -127,6 +141,22 @@ class TableProperties(Document):
         "waits (`--wait-seconds`)",
     )
 
+    schema_growth: SchemaGrowth = Field(
+        default=SchemaGrowth.ALLOW,
+        description="`allow`, or `refuse`: a delta with a column that the declared schema lacks is refused; "
+        "`create_table` with a schema sets `refuse`",
+    )
+
+    missing_columns: MissingColumns = Field(
+        default=MissingColumns.NULL,
+        description="`null`: rows of a delta that lacks columns have null there; `refuse`: such upserts are refused",
+    )
+
+    allow_files: tuple[str, ...] = Field(
+        default=(),
+        description="folders outside a lake on S3 whose files may be registered; dispatchers need `--allow-files` too",
+    )
+
     @model_serializer(mode="wrap")
     def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
         """Leaves out properties that are not set: earlier releases can read the entries until a new property is
@@ -152,6 +182,8 @@ class TableProperties(Document):
         given = {name: _in_log_form(name, value) for name, value in known.items() if value is not None}
         try:
             parsed = TableProperties.model_validate_json(to_json({**kept, **given}, fallback=str))
+        except PydanticSerializationError as error:
+            raise Invalid(*unknown, "a property holds text that is not Unicode") from error
         except ValidationError as error:
             raise Invalid(*unknown, *_sentences(error, given)) from error
         if unknown:
@@ -159,10 +191,10 @@ class TableProperties(Document):
         return parsed
 
     def difference_from(self, given: TableProperties) -> str | None:
-        """Describes in a sentence the given properties that differ here; None: no differences."""
-        rendered, wanted = self.model_dump(mode="json"), given.model_dump(mode="json")
-        differing = [name for name, value in wanted.items() if rendered.get(name) != value]
-        each = [f"{name} {_shown(rendered.get(name))}, not {_shown(wanted[name])}" for name in differing]
+        """Describes in a sentence the properties that were given and differ here; None: no differences."""
+        rendered, wanted = (to_jsonable_python(dict(each)) for each in (self, given))
+        differing = [name for name in NAMES if name in given.model_fields_set and rendered[name] != wanted[name]]
+        each = [f"{name} {_shown(rendered[name])}, not {_shown(wanted[name])}" for name in differing]
         return f"the properties {', '.join(each)} (lithify table set changes them)" if each else None
 
 
@@ -174,6 +206,7 @@ _OF_A_COPY = ("private_columns", "retention_seconds", "gc_grace_seconds", "sessi
 _GLUE_DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 
 _WRITTEN_FORMS = {
+    "allow_files": _listed,
     "primary_keys": _listed,
     "private_columns": _listed,
     "publish": _listed,
@@ -199,6 +232,7 @@ def contradictions(
             "news_hints lists the streams that have deltas, and a published table is looked at whole: files "
             "may have to be rewritten that no delta touches. Set one of them: leave out news_hints, or publish"
         )
+    yield from _wrong_arrivals(properties, schema)
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
@@ -285,6 +319,14 @@ def _wrong_glue_database(properties: TableProperties) -> Iterator[str]:
         yield f"glue_database is {database!r}: write 1 to 255 small letters, digits and _, as Athena wants it"
     if not properties.publish:
         yield f"glue_database is {database}, and publish is not set: set publish to delta, iceberg, or both"
+
+
+def _wrong_arrivals(properties: TableProperties, schema: pa.Schema | None) -> Iterator[str]:
+    if properties.schema_growth is SchemaGrowth.REFUSE and schema is None:
+        yield "schema_growth is refuse, and the table has no declared schema: create it with one"
+    for folder in properties.allow_files:
+        if not folder.startswith("s3://"):
+            yield f"allow_files names {folder!r}: write s3://bucket/folder"
 
 
 def _in_log_form(name: str, value: object) -> object:

@@ -18,9 +18,11 @@ from compactor.catalog.actions import DeltaAdded
 from compactor.catalog.delta_files import DeltaFiles
 from compactor.catalog.snapshot import SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
+from compactor.model.counts import SortKey
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import PARTITION_STREAM_POSITION, Operation
+from compactor.schemas.missing import NAMED_MAX, missing_fields, named, near_name
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import plain_schema, unify_schemas
@@ -54,9 +56,9 @@ class StreamSchemas:
         operation: Operation,
         found: Sequence[NamedSchema],
         published: OpenTable | None = None,
-    ) -> None:
+    ) -> list[NamedSchema]:
         """Raises `Invalid`, with the column, both files and both types, for schemas that cannot be unified with the
-        stream's.
+        stream's. Returns those of the stream.
 
         source     the stream version that the delta is added to; None: it will be the first
         published  the table, if other engines read its compacted files: columns of other types are refused
@@ -64,7 +66,7 @@ class StreamSchemas:
         if published is not None and operation is Operation.UPSERT:
             _refuse_closed(found, published)
         if source is None:
-            return
+            return []
         if operation is Operation.DELETE:
             found = [(name, _keys_of(schema, snapshot)) for name, schema in found]
         before = self.known(stream, snapshot, source)
@@ -72,6 +74,7 @@ class StreamSchemas:
             before, found = ([(name, open_schema(schema)) for name, schema in each] for each in (before, found))
         for each in found:
             unify_schemas([*before, each])
+        return before
 
     def known(self, stream: PartitionStream, snapshot: StreamSnapshot, source: SourceStream) -> list[NamedSchema]:
         """The distinct schemas that can be unified. A schema that cannot be unified is left out: it blocks compaction
@@ -132,13 +135,21 @@ class StreamSchemas:
         return plain
 
 
-def refuse_without_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str]) -> None:
-    """Raises `Invalid`, with every reason, for columns that lack a primary key of the table."""
+def refuse_keys(found: Sequence[NamedSchema], primary_keys: Sequence[str], sort_keys: Sequence[SortKey]) -> None:
+    """Raises `Invalid`, with every reason, for columns that lack a primary key of the table, or that have the name of
+    the virtual column by which the table says that it sorts."""
+    is_sorted_by_position = any(key.column == PARTITION_STREAM_POSITION for key in sort_keys)
     reasons = [
         f"{name} lacks primary key column {key!r}: it has {', '.join(schema.names)}"
         for name, schema in found
         for key in primary_keys
         if schema.get_field_index(key) < 0
+    ]
+    reasons += [
+        f"{name} has a column {PARTITION_STREAM_POSITION!r}, and the table's sort key of this name is the virtual "
+        "column of stream positions: rename the column"
+        for name, schema in found
+        if is_sorted_by_position and schema.get_all_field_indices(PARTITION_STREAM_POSITION)
     ]
     if reasons:
         raise Invalid(*reasons)
@@ -167,12 +178,39 @@ def inferred_floats(
     were not inferred from this file."""
     known = {column for each in stated if each is not None for column in each.names}
     for key in primary_keys:
-        if key in schema.names and key not in known and pa.types.is_floating(schema.field(key).type):
+        if schema.get_field_index(key) >= 0 and key not in known and pa.types.is_floating(schema.field(key).type):
             yield (
                 f"{name} has numbers that are not whole in primary key column {key!r}, and its type is inferred: two "
                 "keys could become one by rounding. Declare the column's type (lithify table create --schema "
                 f"{key}:string, or another type), or append a file with types"
             )
+
+
+def warn_of_missing(
+    found: Sequence[NamedSchema], known: Sequence[pa.Schema], partition_keys: Sequence[str], *, refuses: bool
+) -> tuple[str, ...]:
+    """The columns of the stream that upserts lack, a sentence for each file; raises `Invalid` with them if the table
+    refuses such upserts. Columns of partition keys have the partition's value.
+
+    known  the schemas of the stream
+    """
+    sentences = []
+    known_names = {column for other in known for column in other.names}
+    for name, schema in found:
+        each = dict.fromkeys(path for other in known for path in missing_fields(schema, other))
+        missing = [path for path in each if path not in partition_keys]
+        if missing:
+            added = [column for column in schema.names if column not in known_names]
+            sentences.append(_missing_sentence(name, missing, added))
+    if sentences and refuses:
+        raise Invalid(*(f"{each}; the table's missing_columns is refuse: write all columns" for each in sentences))
+    return tuple(f"{each}: they are null in its rows, which replace earlier rows in all columns" for each in sentences)
+
+
+def _missing_sentence(name: str, missing: Sequence[str], added: Sequence[str]) -> str:
+    pairs = [(column, near_name(column, missing)) for column in added[:NAMED_MAX]]
+    meant = [f" (is {column!r} meant to be {near!r}?)" for column, near in pairs if near is not None]
+    return f"{name} lacks columns that its stream has, {named(missing)}{''.join(meant[:1])}"
 
 
 def _refuse_closed(found: Sequence[NamedSchema], published: OpenTable) -> None:

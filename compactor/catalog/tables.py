@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Self, TypeVar
@@ -25,13 +25,15 @@ from compactor.catalog.backlog import Backlog, backlog_of
 from compactor.catalog.definition import TableAction, TableDefinition, define_table, set_properties
 from compactor.catalog.delta_files import (
     ROWS_PER_DELTA_FILE,
+    THE_DELTA,
     ArrowSource,
     DeltaFiles,
+    DeltaRules,
     DeltaSource,
     DeltaTarget,
     FileList,
-    check_schema,
-    digest_arrow,
+    copy_files,
+    digest_source,
     open_source,
     register_files,
     write_files,
@@ -45,10 +47,22 @@ from compactor.catalog.dropping import (
     time_text,
 )
 from compactor.catalog.news import partitions_with_news
-from compactor.catalog.properties import TableProperties, TableState, packages_missing
+from compactor.catalog.properties import (
+    MissingColumns,
+    SchemaGrowth,
+    TableProperties,
+    TableState,
+    packages_missing,
+)
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
 from compactor.catalog.stream import PartitionStream
-from compactor.catalog.stream_schema import StreamSchemas, refuse_inferred_floats, refuse_without_keys
+from compactor.catalog.stream_schema import (
+    NamedSchema,
+    StreamSchemas,
+    refuse_inferred_floats,
+    refuse_keys,
+    warn_of_missing,
+)
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.counts import SortKey
@@ -89,6 +103,9 @@ __all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
 ValueT = TypeVar("ValueT")
 WordT = TypeVar("WordT", bound=StrEnum)
 
+_Columns = tuple[Operation, Sequence[NamedSchema]]
+"""The columns of a delta's files, and whether its rows are written or deleted."""
+
 STREAMS_KEPT = 256
 """Partition streams whose last fold a `Table` caches, so that a writer does not read a whole log for each delta."""
 
@@ -110,7 +127,10 @@ TABLES_KEPT = 4
 
 @dataclass(frozen=True)
 class Delta:
-    """A durable delta: the result of `append`, the same for every append of one delta id."""
+    """A durable delta: the result of `append`, the same for every append of one delta id.
+
+    warnings  what is probably not what its writer meant, a sentence each; none where the delta was there already
+    """
 
     table_id: str
     partition: Mapping[str, str]
@@ -119,6 +139,7 @@ class Delta:
     operation: Operation
     delta_id: str
     files: tuple[DataFile, ...]
+    warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def rows(self) -> int:
@@ -138,6 +159,7 @@ class _Incoming:
     source: ArrowSource | FileList
     content_type: ContentType
     rows_per_file: int = ROWS_PER_DELTA_FILE
+    copies: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,6 +201,9 @@ class DeltaCatalog:
         self._opened = opened or OpenTables()
         self._definitions: dict[str, DefinitionLog] | None = {} if of_one_run else None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.location.root_uri}>"
+
     def for_one_run(self) -> Self:
         """The same lake for one job run: definitions of tables are read once, not for each session. What was read of
         its streams is shared with this one."""
@@ -213,7 +238,7 @@ class DeltaCatalog:
         def decide(log_state: LogState[TableDefinition | None]) -> Sequence[TableAction]:
             existing = log_state.state
             if existing is None or existing.dropped_at_ms is not None:
-                return self._begin(wanted, existing)
+                return self._begin(wanted.as_new(), existing)
             self._refuse_copy(table_id, existing)
             difference = wanted.difference_from(existing) or existing.properties.difference_from(wanted.properties)
             if difference is not None:
@@ -345,6 +370,10 @@ class Table:
         self._lock = threading.Lock()
         self._streams: OrderedDict[tuple[tuple[str, str], ...], PartitionStream] = OrderedDict()
 
+    def __repr__(self) -> str:
+        keys = f", partitioned by {', '.join(self.partition_keys)}" if self.partition_keys else ""
+        return f"<{type(self).__name__} {self.table_id} in {self._store.location.root_uri}{keys}>"
+
     @property
     def table_id(self) -> str:
         return self.definition.table_id
@@ -352,6 +381,10 @@ class Table:
     @property
     def partition_keys(self) -> tuple[str, ...]:
         return self.definition.partition_keys
+
+    def created_at_ms(self) -> int:
+        """When the table was created, by its creator's clock, in ms since the epoch."""
+        return definition_log(self._store, self.table_id, self._clock).entry(1).at_ms
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -455,7 +488,7 @@ class Table:
 
     # -- deltas
 
-    def append(  # noqa: PLR0917 (contract 4 states this signature)
+    def append(  # noqa: PLR0913, PLR0917 (contract 4 states this signature)
         self,
         partition: PartitionValues,
         source: DeltaSource,
@@ -465,16 +498,19 @@ class Table:
         content_type: str = ContentType.PARQUET,
         rows_per_file: int | None = None,
         stream_version: int | None = None,
+        copy: bool = False,
     ) -> Delta:
         """Add one delta to a partition stream. It is durable and visible when this returns.
 
-        source          a table, a record batch reader (streamed), or a list of files to register in place
+        source          Arrow data: a table, a record batch reader (streamed), a frame of Polars or pandas, or anything
+                        else with `__arrow_c_stream__`; or a list of files to register in place
         operation       `upsert` or `delete`
         position        None: the clock in ms, or the last position + 1 if that is greater
         delta_id        a repeated append of the same id and content is a no-op with the same result
         content_type    of the written files, and of registered files without a known suffix
         rows_per_file   None: 4,000,000
         stream_version  None: the active one; an unreleased one must be named; a deprecated one is refused
+        copy            files are copied into the lake, and not needed any more when this returns
 
         Raises `Invalid` if it cannot be appended; then nothing is added. After `Unavailable` it is not known whether
         the delta was added: append it again with the same delta id.
@@ -485,7 +521,7 @@ class Table:
         request = self._request(operation, position, delta_id, stream_version)
         of_type = _member(ContentType, content_type, "content type")
         self._check_takes_deltas()
-        incoming = _Incoming(self.stream(partition), request, open_source(source), of_type, rows_each)
+        incoming = _Incoming(self.stream(partition), request, open_source(source), of_type, rows_each, copy)
         snapshot = incoming.stream.load().state
         self._check_begins([snapshot])
         (added,) = self._append_to(incoming.stream, [self._prepare(incoming, snapshot)])
@@ -496,11 +532,13 @@ class Table:
         deltas: Sequence[tuple[PartitionValues, DeltaSource, str]],
         delta_ids: Sequence[str] | None = None,
         content_type: str = ContentType.PARQUET,
+        copy: bool = False,
     ) -> list[Delta]:
         """Add many deltas with one log entry for each partition stream: in the order given, all or none.
 
         deltas     (partition, source, operation) of each, as for `append`
         delta_ids  one for each; a repeated id is a no-op with the same result
+        copy       files are copied into the lake
 
         Raises `Invalid`, with the number of the delta, if one cannot be appended. After any error each stream has all
         of its deltas or none: append all of them again with the same delta ids.
@@ -509,7 +547,7 @@ class Table:
             raise Invalid(f"there are {len(deltas):,} deltas and {len(delta_ids):,} delta ids: give one for each")
         of_type = _member(ContentType, content_type, "content type")
         self._check_takes_deltas()
-        incoming = self._incoming(deltas, delta_ids, of_type)
+        incoming = [replace(each, copies=copy) for each in self._incoming(deltas, delta_ids, of_type)]
         location = self._store.location
         streams = {each.stream.folder: each.stream for each in incoming}
         snapshots = dict(zip(streams, side_by_side(location, _state_of, list(streams.values())), strict=True))
@@ -582,32 +620,38 @@ class Table:
         stream, request, source = incoming.stream, incoming.request, incoming.source
         existing = appending.find_delta(snapshot, request)
         if existing is not None:
-            appending.check_same_delta(existing, request, self._digest(source, incoming.content_type))
+            content_digest = digest_source(stream.location, source, incoming.content_type, copies=incoming.copies)
+            appending.check_same_delta(existing, request, content_digest)
             return _Prepared(incoming, None)
         appending.check_request(snapshot, request)
+        rules, target = self._rules(incoming), self._target(incoming)
         if isinstance(source, list):
-            files = self._register(source, incoming.content_type)
+            if incoming.copies:
+                files = copy_files(source, incoming.content_type, target, rules)
+            else:
+                files = register_files(stream.location, source, incoming.content_type, rules)
             refuse_inferred_floats(files, self.schema, self.properties.primary_keys or (), snapshot)
             return _Prepared(incoming, files)
-        self._check_columns(stream, snapshot, request, [("the delta", source.schema)])
-        return _Prepared(incoming, self._write(stream, source, incoming.content_type, incoming.rows_per_file))
+        self._check_columns(stream, snapshot, request, [(THE_DELTA, source.schema)])
+        return _Prepared(incoming, write_files(source, target, rules))
 
     def _append_to(self, stream: PartitionStream, prepared: Sequence[_Prepared]) -> list[Delta]:
         """Appends the deltas of one stream in one entry. Deltas that are in the stream already are skipped."""
 
+        warnings: dict[str, tuple[str, ...]] = {}
+
         def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
             snapshot, actions = log_state.state, list[StreamAction]()
             self._check_not_dropped(snapshot)
-            checked: list[tuple[Operation, Sequence[tuple[str, pa.Schema]]]] = []
+            checked: list[tuple[_Columns, tuple[str, ...]]] = []
             for each in prepared:
                 request, files = each.incoming.request, each.files
                 if files is None:
                     continue
                 more = appending.add_delta(snapshot, request, files, self._clock.now_ms())
-                columns = (request.operation, files.schemas)
-                if more and columns not in checked:
-                    self._check_columns(stream, snapshot, request, files.schemas)
-                    checked.append(columns)
+                if more:
+                    of_columns = self._check_once(stream, snapshot, request, files.schemas, checked)
+                    warnings[request.delta_id] = (*of_columns, *files.warnings)
                 for action in more:
                     snapshot = apply(snapshot, action)
                     if isinstance(action, DeltaAdded):
@@ -624,7 +668,7 @@ class Table:
             delta = appending.find_delta(snapshot, each.incoming.request)
             if delta is None:
                 raise AssertionError(f"delta {each.incoming.request.delta_id!r} is neither added nor refused")
-            added.append(_delta(stream, delta))
+            added.append(_delta(stream, delta, warnings.get(delta.delta_id, ())))
         return added
 
     def _check_begins(self, snapshots: Iterable[StreamSnapshot]) -> None:
@@ -637,17 +681,39 @@ class Table:
         if snapshot.is_dropped:
             self._check_takes_deltas(known_seconds=0)
 
+    def _check_once(
+        self,
+        stream: PartitionStream,
+        snapshot: StreamSnapshot,
+        request: DeltaRequest,
+        found: Sequence[NamedSchema],
+        checked: list[tuple[_Columns, tuple[str, ...]]],
+    ) -> tuple[str, ...]:
+        """See `_check_columns`. Of many deltas with the same columns only the first one is checked."""
+        columns = (request.operation, found)
+        for known, warnings in checked:
+            if known == columns:
+                return warnings
+        checked.append((columns, self._check_columns(stream, snapshot, request, found)))
+        return checked[-1][1]
+
     def _check_columns(
         self,
         stream: PartitionStream,
         snapshot: StreamSnapshot,
         request: DeltaRequest,
-        found: Sequence[tuple[str, pa.Schema]],
-    ) -> None:
+        found: Sequence[NamedSchema],
+    ) -> tuple[str, ...]:
+        """Raises `Invalid` for columns that cannot be compacted or are missing. Returns warnings."""
         plain = [(name, plain_schema(schema)) for name, schema in found]
-        target, published = appending.target_of(snapshot, request), self._published()
-        refuse_without_keys(plain, self.properties.primary_keys or ())
-        self._schemas.check(stream, snapshot, target, request.operation, plain, published)
+        target, properties = appending.target_of(snapshot, request), self.properties
+        refuse_keys(plain, properties.primary_keys or (), properties.sort_keys or ())
+        before = self._schemas.check(stream, snapshot, target, request.operation, plain, self._published())
+        if request.operation is Operation.DELETE:
+            return ()
+        known = [*([] if self.schema is None else [self.schema]), *(schema for _, schema in before)]
+        refuses = properties.missing_columns is MissingColumns.REFUSE
+        return warn_of_missing(plain, known, self.partition_keys, refuses=refuses)
 
     def _published(self) -> OpenTable | None:
         """The published table; None: the table is not published."""
@@ -660,28 +726,26 @@ class Table:
             else None
         )
 
-    def _write(
-        self, stream: PartitionStream, source: ArrowSource, content_type: ContentType, rows_per_file: int
-    ) -> DeltaFiles:
-        check_schema(source.schema, "the delta", self.schema, self.table_id)
-        append_id = self._clock.new_id()
-
-        def name_file(number: int) -> str:
-            return DeltaFilePath(stream.folder, append_id, number, content_type).key
-
-        return write_files(
-            source,
-            DeltaTarget(stream.location, content_type, rows_per_file, name_file, self.properties.private_columns),
+    def _rules(self, incoming: _Incoming) -> DeltaRules:
+        properties = self.properties
+        return DeltaRules(
+            self.table_id,
+            incoming.stream.partition,
+            incoming.request.operation,
+            self.schema,
+            takes_more=properties.schema_growth is SchemaGrowth.ALLOW,
+            is_published=bool(properties.publish),
+            private_columns=properties.private_columns,
+            allow_files=properties.allow_files,
         )
 
-    def _register(self, files: FileList, content_type: ContentType) -> DeltaFiles:
-        private_columns = self.properties.private_columns
-        return register_files(self._store.location, files, content_type, self.schema, self.table_id, private_columns)
+    def _target(self, incoming: _Incoming) -> DeltaTarget:
+        append_id = self._clock.new_id()
 
-    def _digest(self, source: ArrowSource | FileList, content_type: ContentType) -> str:
-        if isinstance(source, list):
-            return self._register(source, content_type).content_digest
-        return digest_arrow(source)
+        def name_file(number: int, content_type: ContentType) -> str:
+            return DeltaFilePath(incoming.stream.folder, append_id, number, content_type).key
+
+        return DeltaTarget(incoming.stream.location, incoming.content_type, incoming.rows_per_file, name_file)
 
     def retract(self, partition: PartitionValues, delta_id: str) -> None:
         """Retract a delta that no compaction has committed. A repeated call is a no-op.
@@ -863,7 +927,7 @@ def _state_of(stream: PartitionStream) -> StreamSnapshot:
     return stream.load().state
 
 
-def _delta(stream: PartitionStream, added: DeltaAdded) -> Delta:
+def _delta(stream: PartitionStream, added: DeltaAdded, warnings: tuple[str, ...]) -> Delta:
     return Delta(
         table_id=stream.table_id,
         partition=stream.partition,
@@ -872,6 +936,7 @@ def _delta(stream: PartitionStream, added: DeltaAdded) -> Delta:
         operation=added.operation,
         delta_id=added.delta_id,
         files=added.files,
+        warnings=warnings,
     )
 
 

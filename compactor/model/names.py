@@ -110,6 +110,14 @@ def no_such_partition(table_id: str, partition: PartitionValues, existing: Seque
     return f"{table_id} has no partition {render_partition(partition)}: {there_are}"
 
 
+def is_unicode(value: object) -> bool:
+    """Whether it is text with a UTF-8 form. Text with half of a surrogate pair has none, and fits into no log."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """A number with its noun, for people: `1 row`, `12,000 rows`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -143,7 +143,7 @@ def read_session_input(
     schemas = _schemas_of(lake.location, pending, source_table.schema, known, report, schema_of)
     before = None if compacted is None else parse_schema(compacted.last_round.compacted_schema)
     declared = _declared_schema(source_table, (*([before] if before is not None else []), *schemas))
-    keys = (*key_columns, *_real_columns(sort_keys))
+    keys = tuple(dict.fromkeys((*key_columns, *_real_columns(sort_keys))))
     is_open = bool(destination_table.properties.publish)
     if is_open:
         if not only_reads:

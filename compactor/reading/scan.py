@@ -29,7 +29,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile, DeletionVector
-from compactor.model.names import ContentType, PartitionValues
+from compactor.model.names import ContentType, PartitionValues, counted
 from compactor.reading.excluded import (
     columns_of,
     guarantee_of_file,
@@ -141,6 +141,10 @@ class Scan:
         self._leaves_out_row_groups = row_filter is not None and not any(
             holds_floats(whole_schema.field(name).type) for name in filtered_by
         )
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return f"<Scan of {counted(len(self.scan_files), 'file')}: {columns or 'no columns'}>"
 
     def files(self) -> list[str]:
         """The absolute URIs of the files that will be read. They are not percent-encoded."""
@@ -383,16 +387,31 @@ def _select_rows(batches: Iterator[pa.RecordBatch], kept: npt.NDArray[np.int64])
 
 
 def _entry_number(stream: PartitionStream, request: ScanRequest) -> int | None:
+    """The entry to read as of; None: the last one. Raises `Invalid` if the one stream of a scan had none then."""
     as_of = request.as_of
     if as_of is None:
         return None
-    if isinstance(as_of, int) and request.names_one_stream:
-        return as_of
-    return stream.log.entry_number_at(time_ms(as_of))
+    is_entry = isinstance(as_of, int) and request.names_one_stream
+    number = as_of if isinstance(as_of, int) and is_entry else stream.log.entry_number_at(time_ms(as_of))
+    if number == 0 and request.names_one_stream:
+        first = next(stream.log.entries(), None)
+        since = "nothing was ever appended to it" if first is None else f"its log begins {_iso(first.at_ms)}"
+        raise Invalid(f"{stream} was not there as of {as_of}: {since}")
+    return number
+
+
+def refuse_before(created_at_ms: int, table_id: str, as_of: AsOf) -> None:
+    """Raises `Invalid` for a time at which a table was not there yet."""
+    if time_ms(as_of) < created_at_ms:
+        raise Invalid(f"{table_id} was not there as of {as_of}: it was created {_iso(created_at_ms)}")
+
+
+def _iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds")
 
 
 def time_ms(as_of: AsOf) -> int:
-    """Milliseconds since the epoch. Raises `Invalid` for a text that is no time."""
+    """The time in ms since the epoch. Raises `Invalid` for text that is no time."""
     if isinstance(as_of, int):
         return as_of
     try:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.model.arrow_types import decoded_type, stored_values
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt, Invalid
 from compactor.schemas.open_types import widens_to_open
 from compactor.schemas.unify import _is_list, _text_for_nanoseconds, plain_schema, unify_types
 
@@ -178,14 +178,22 @@ def _offsets(array: pa.Array) -> pa.Array:
 
 
 def python_rows(table: pa.Table) -> list[dict[str, object]]:
-    """The rows as Python values. A column of a precision that Python lacks (nanoseconds) becomes text."""
-    columns = [_python_values(column) for column in table.columns]
+    """The rows as Python values. A column of a precision that Python lacks (nanoseconds) becomes text.
+
+    Raises `Corrupt` for text that is not UTF-8. Only registered files may hold it: `append` refuses it elsewhere.
+    """
+    columns = [_python_values(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _python_values(column: pa.ChunkedArray) -> list[object]:
+def _python_values(column: pa.ChunkedArray, name: str) -> list[object]:
     try:
         values: list[object] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise Corrupt(
+            f"column {name!r} holds text that is not UTF-8 ({error}), as its writer stored it: append these rows anew; "
+            "to read the bytes, cast the column of a scan's to_table() to binary"
+        ) from error
     except ValueError:
         values = cast_column(column, _text_for_nanoseconds(column.type)).to_pylist()
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,13 @@ class StoreLocation:
     def is_remote(self) -> bool:
         """Whether each request takes a round trip."""
         return self.root_uri.startswith("s3://")
+
+
+def lies_below(uri: str, folders: Iterable[str]) -> bool:
+    """Whether an object is in one of these folders, or below one, by its name; `s3://` is every bucket."""
+    if any(part in (".", "..") for part in uri.split("/")):
+        return False
+    return any(f"{uri}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
 def key_bytes_max(location: StoreLocation) -> int:

@@ -16,6 +16,7 @@ always read in file order: a row's index in its file is part of its identity.
 
 from __future__ import annotations
 
+from compactor.tabular.copying import copy_file, digest_file
 from compactor.tabular.files import (
     begin_ends,
     check_bytes,
@@ -48,7 +49,9 @@ __all__ = [
     "check_bytes",
     "check_row_count",
     "check_row_group",
+    "copy_file",
     "dictionary_columns_of",
+    "digest_file",
     "each_begun",
     "infer_content_type",
     "measure",

@@ -296,6 +296,7 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
     """The schema that fits every line, and the row count; only of the first `blocks_max` blocks, if given."""
     parsed = pa.schema([(name, _json_type(name, arrow_type)) for name, arrow_type in _types(schema).items()])
     kinds = dict(zip(parsed.names, parsed.types, strict=True))
+    declared = frozenset(parsed.names)
     rows = 0
     for number, lines in enumerate(islice(_blocks_of_lines(source), blocks_max)):
         if number == 0 and lines.lstrip()[:1] == b"[":
@@ -310,7 +311,7 @@ def _infer_json(source: Source, schema: pa.Schema | None, blocks_max: int | None
         )
         rows += table.num_rows
         found = dict(zip(table.schema.names, table.schema.types, strict=True))
-        great = [name for name in found if name not in parsed.names and has_great_floats(table.column(name))]
+        great = [name for name in found if name not in declared and has_great_floats(table.column(name))]
         found |= types_in_json(source.file.uri, lines, {name: found[name] for name in great}) if great else {}
         for name, kind in found.items():
             before = kinds.get(name, pa.null())

@@ -201,7 +201,8 @@ def _csv_cell(value: object) -> str:
 
 
 def parse_partition(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Raises `Invalid` for anything but key=value, each key once."""
+    """Raises `Invalid` for anything but key=value, each key once. A value of two double quotes is the empty text, as in
+    CSV: no value at all is mostly a variable of a shell that is not set."""
     partition: dict[str, str] = {}
     for pair in pairs or ():
         key, separator, value = pair.partition("=")
@@ -209,5 +210,7 @@ def parse_partition(pairs: Sequence[str] | None) -> dict[str, str]:
             raise Invalid(f"--partition {pair!r} is not key=value")
         if key in partition:
             raise Invalid(f"--partition names {key!r} twice")
-        partition[key] = value
+        if not value:
+            raise Invalid(f"--partition {pair!r} has no value: if it is the empty text, write --partition '{key}=\"\"'")
+        partition[key] = "" if value == '""' else value
     return partition

@@ -126,7 +126,7 @@ def create(
 @table_app.command()
 def append(
     table: TableArgument,
-    files: Annotated[list[str], typer.Argument(help="URIs or local paths; they are registered where they lie.")],
+    files: Annotated[list[str], typer.Argument(help="URIs or local paths; they are registered in place.")],
     lake: LakeOption,
     partition: PartitionOption = None,
     operation: Annotated[Operation, typer.Option()] = Operation.UPSERT,
@@ -136,6 +136,7 @@ def append(
     stream_version: Annotated[
         int | None, typer.Option(min=1, help="Left out: the active one; an unreleased one must be named.")
     ] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy the files into the lake instead.")] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -150,6 +151,7 @@ def append(
         delta_id=delta_id,
         content_type=content_type,
         stream_version=stream_version,
+        copy=copy,
     )
     answer(
         output,
@@ -159,8 +161,12 @@ def append(
             "operation": delta.operation,
             "files": len(delta.files),
             "rows": delta.rows,
+            "warnings": delta.warnings,
         },
-        [f"Delta {delta.delta_id} at {delta.position}: {delta.operation} of {counted(delta.rows, 'row')}."],
+        [
+            f"Delta {delta.delta_id} at {delta.position}: {delta.operation} of {counted(delta.rows, 'row')}.",
+            *(f"Warning: {each}." for each in delta.warnings),
+        ],
     )
 
 

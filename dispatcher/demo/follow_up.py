@@ -57,11 +57,12 @@ def make_follow_up(program: str, environment: DemoEnvironment, deltas: Sequence[
     file = write_instruction(environment, NEXT_JOB_RUN, instruction_for(environment, NEXT_JOB_RUN, tpch.INSTRUCTION))
     work_folder = shlex.quote(folder.shown_path(folder.spark))
     partition = f"-p {tpch.PARTITION_KEY}={year}"
+    copies = "" if environment.s3 is None else " --copy"
     return FollowUp(
         variables,
         (
             f". {shlex.quote(folder.shown_path(script))}",
-            f"{program} table append {tpch.TABLE_ID} {shlex.quote(folder.shown_path(update))} {partition}",
+            f"{program} table append {tpch.TABLE_ID} {shlex.quote(folder.shown_path(update))} {partition}{copies}",
             f"{program} plan {shlex.quote(folder.shown_path(file))}",
             f"{program} submit {shlex.quote(folder.shown_path(file))}",
             f"{program} dispatch --until-idle --wait-seconds 1 --work-folder {work_folder}",

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from compactor.model.errors import Invalid
 from compactor.model.names import render_partition
 from compactor.planning.session_planner import PinnedSession
-from compactor.storage.location import StoreLocation
+from compactor.storage.location import StoreLocation, lies_below
 from dispatcher.intake.instruction import InstructionDocument, parse_topic
 
 
@@ -58,7 +58,7 @@ class Admission:
         one.
         """
         is_own = self.own_lake is not None and lake.root_uri == self.own_lake.root_uri
-        if not is_own and not _lies_below(lake.root_uri, self.lakes):
+        if not is_own and not lies_below(lake.root_uri, self.lakes):
             yield (
                 f"delta_catalog {lake.root_uri} is not allowed here: leave it out, or start the dispatcher with "
                 f"--allow-lake {lake.root_uri}"
@@ -90,7 +90,7 @@ class Admission:
         """Whether a file that a lake's log names may be read. Relative names are in the lake."""
         if not lake.root_uri.startswith("s3://") or "://" not in uri:
             return True
-        return _lies_below(uri, (lake.root_uri, *self.files))
+        return lies_below(uri, (lake.root_uri, *self.files))
 
     def file_refusals(self, lake: StoreLocation, sessions: Iterable[PinnedSession]) -> Iterator[str]:
         """Delta files that must not be read, a sentence each."""
@@ -100,7 +100,7 @@ class Admission:
                 if not self.may_read(lake, uri):
                     yield (
                         f"{uri}, a delta file of {where}, lies outside of the lake {lake.root_uri}: start the "
-                        f"dispatcher with --allow-files {uri.rpartition('/')[0]}, or append its rows to the lake"
+                        f"dispatcher with --allow-files {uri.rpartition('/')[0]}, or append it with --copy"
                     )
 
 
@@ -110,12 +110,6 @@ def _reasons(check: Callable[[str], object], text: str) -> tuple[str, ...]:
     except Invalid as error:
         return error.reasons
     return ()
-
-
-def _lies_below(uri: str, folders: Iterable[str]) -> bool:
-    if any(part in (".", "..") for part in uri.split("/")):
-        return False
-    return any(f"{uri}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
 def _matches(text: str, patterns: Iterable[str]) -> bool:

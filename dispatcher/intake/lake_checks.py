@@ -16,11 +16,11 @@ from compactor.catalog.key_columns import check_key_columns
 from compactor.catalog.snapshot import SourceStream
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
-from compactor.model.errors import Invalid
+from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import Operation
 from compactor.planning.session_planner import streams_to_compact
-from compactor.planning.spec import JobRunSpec
+from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
 from compactor.schemas.unify import unify_schemas
 from compactor.tabular import TabularFile, read_schema
 
@@ -68,7 +68,10 @@ def _check_columns(job_run: JobRunSpec, schemas: Iterator[tuple[str, pa.Schema]]
         schema = unify_schemas(named) if named else None
     except Invalid as error:
         return error.reasons
-    return check_key_columns(schema, job_run.primary_keys, job_run.sort_keys) if schema is not None else ()
+    except Corrupt as error:  # its session would fail with the same sentence
+        return (str(error),)
+    sort_keys = () if job_run.sort_keys == DEFAULT_SORT_KEYS else job_run.sort_keys
+    return check_key_columns(schema, job_run.primary_keys, sort_keys) if schema is not None else ()
 
 
 def _schemas(

@@ -352,7 +352,7 @@ def test_a_file_that_is_registered_again_after_it_was_written_anew_is_measured_a
 
     s3 = boto3.client("s3", endpoint_url=proxy.url, region_name=REGION)
     lake = catalog(proxy, "again")
-    table = lake.create_table(TABLE, [])
+    table = lake.create_table(TABLE, [], properties={"allow_files": "s3://far/given"})
     for rows in (10, 20):
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"id": list(range(rows))}), sink)

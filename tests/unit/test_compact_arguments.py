@@ -58,4 +58,7 @@ def test_a_partition_key_is_a_name(lake: DeltaCatalog) -> None:
     keys: Any = [1, ""]
     with pytest.raises(Invalid) as refusal:
         lake.create_table("ACME.OTHER.V1", keys)
-    assert refusal.value.reasons == ("partition key 1 is no text: give a list of names", "partition key '' has no name")
+    assert refusal.value.reasons == (
+        "partition key 1 is no Unicode text: give a list of names",
+        "partition key '' has no name",
+    )

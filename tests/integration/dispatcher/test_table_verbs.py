@@ -402,3 +402,39 @@ def test_a_restore_says_what_it_does_and_does_it_only_when_told(
     again = lithify.run(*restore, "--write").out
     assert "1 partition was restored to this time before, and what was appended since stays" in again
     assert "which is still to come" in lithify.refusal("restore", ORDERS, "--as-of", "2999-01-01")
+
+
+def test_append_says_what_its_writer_probably_did_not_mean(
+    lithify: Lithify, lake: DeltaCatalog, tmp_path: Path
+) -> None:
+    lake.create_table(ORDERS)
+    (tmp_path / "changes.csv").write_text("Op,id\nI,1\nD,2\n")
+    told = lithify.run("append", ORDERS, str(tmp_path / "changes.csv")).out.splitlines()
+    assert [line.partition(" ")[0] for line in told] == ["Delta", "Warning:"]
+    assert "column 'Op'" in told[1]
+    assert "('I' 1, 'D' 1)" in told[1]
+    assert len(lithify.answer("append", ORDERS, str(tmp_path / "changes.csv"))["warnings"]) == 1
+
+
+def test_append_copies_files_where_it_is_asked_to(lithify: Lithify, lake: DeltaCatalog, tmp_path: Path) -> None:
+    table = lake.create_table(ORDERS)
+    file = tmp_path / "rows.csv"
+    file.write_text("id\n1\n")
+    lithify.answer("append", ORDERS, str(file), "--copy")
+    file.unlink()
+    active = table.stream({}).load().state.active
+    assert active is not None
+    assert [each.path.partition("/")[0] for each in active.deltas[0].files] == ["tables"]
+
+
+def test_a_partition_without_a_value_is_refused_unless_it_is_written_as_the_empty_text(
+    lithify: Lithify, lake: DeltaCatalog, tmp_path: Path
+) -> None:
+    table = lake.create_table(ORDERS, ["day"])
+    (tmp_path / "rows.csv").write_text("id\n1\n")
+    for verb in (("append", ORDERS, str(tmp_path / "rows.csv")), ("scan", ORDERS), ("log", ORDERS)):
+        refused = lithify.refusal(*verb, "--partition", "day=")
+        assert "--partition 'day=' has no value: if it is the empty text, write --partition 'day=\"\"'" in refused
+    assert table.partitions() == []
+    lithify.answer("append", ORDERS, str(tmp_path / "rows.csv"), "--partition", 'day=""')
+    assert table.partitions() == [{"day": ""}]

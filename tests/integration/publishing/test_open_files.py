@@ -159,8 +159,18 @@ def test_a_data_column_with_the_name_of_a_partition_key_must_hold_its_value(tmp_
     (path,) = _files(table, EU).values()
     assert pq.read_schema(tmp_path / path).names == ["id", "region"]
     assert table.scan().to_table().to_pylist() == [{"region": "EU", "id": 1}]
-    table.append({"region": "US"}, pa.table({"region": ["US", "EU"], "id": [1, 2]}))
-    with pytest.raises(Invalid, match=r"column 'region' holds 'EU' in a row of partition region=US"):
+    for other in ("EU", None):
+        with pytest.raises(
+            Invalid, match=f"contradicts its partition region=US: its column 'region' is {other!r} in row 2"
+        ):
+            table.append({"region": "US"}, pa.table({"region": ["US", other], "id": [1, 2]}))
+
+
+def test_rows_from_before_a_publication_must_hold_the_partitions_value_too(tmp_path: Path) -> None:
+    lake, table = _table(tmp_path)
+    table.append({"region": "US"}, pa.table({"region": ["US", None], "id": [1, 2]}))
+    table.set_properties({"publish": ["delta"]})
+    with pytest.raises(Invalid, match=r"column 'region' holds None in a row of partition region=US"):
         _compact(lake)
 
 

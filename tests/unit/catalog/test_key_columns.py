@@ -70,6 +70,15 @@ def test_the_stream_position_counts_8_bytes() -> None:
     assert "take 36 bytes (partition_stream_position 8, digest 20, at 8)" in reason
 
 
+def test_the_stream_position_is_no_sort_key_beside_a_column_of_its_name() -> None:
+    schema = SCHEMA.append(pa.field(PARTITION_STREAM_POSITION, pa.string()))
+    (reason,) = check_key_columns(schema, ["id"], sort_keys("at", PARTITION_STREAM_POSITION))
+    assert reason == (
+        "sort key 'partition_stream_position' is the virtual column of stream positions, and the data have a column of "
+        "this name: rename that column"
+    )
+
+
 def test_every_violation_is_told_at_once() -> None:
     reasons = check_key_columns(SCHEMA, ["nmae", "tags", "id", "id"], sort_keys("name", "zzz", "name"))
     no_width = (

@@ -111,7 +111,6 @@ def test_a_scan_as_of_an_entry_of_one_partition(by_day: Table) -> None:
     compact_by_hand(by_day.stream(DAY), [ids(2)])
     seen = [ids_of(by_day.scan(DAY, as_of=number).to_table()) for number in (1, 2)]
     assert seen == [[1], [1, 2]]
-    assert by_day.scan(DAY, as_of=0).to_table().num_rows == 0
     with pytest.raises(Invalid, match="no entry 3"):
         by_day.scan(DAY, as_of=3)
 
@@ -139,13 +138,30 @@ def test_a_scan_as_of_a_time_over_all_partitions(
         clock.set_ms(at_ms)
         compact_by_hand(by_day.stream(partition), [ids(number)])
     assert ids_of(by_day.scan(as_of=as_of).to_table()) == [1, 2]
-    assert by_day.scan(as_of=999).to_table().num_rows == 0
 
 
 def test_a_time_that_is_none_is_refused(by_day: Table) -> None:
     compact_by_hand(by_day.stream(DAY), [ids(1)])
     with pytest.raises(Invalid, match="as_of is 'yesterday': write a time as"):
         by_day.scan(as_of="yesterday")
+
+
+def test_a_scan_as_of_a_time_before_the_table_or_its_one_partition_is_refused(
+    lake: DeltaCatalog, by_day: Table, orders: Table, clock: ManualClock
+) -> None:
+    clock.set_ms(5_000)
+    by_day.append(DAY, ids(1))
+    with pytest.raises(Invalid, match=r"BY_DAY\.V1 was not there as of 999: it was created 1970-01-01T00:00:01\.000"):
+        by_day.scan(as_of=999)
+    assert by_day.scan(as_of=1_000).to_table().num_rows == 0
+    for as_of in (0, "1970-01-01T00:00:04+00:00"):
+        with pytest.raises(Invalid, match=r"day=1995-04-03 was not there as of .*: its log begins 1970-01-01T00:00:05"):
+            by_day.scan(DAY, as_of=as_of)
+    for as_of in (0, "1970-01-01T00:00:00+00:00"):
+        with pytest.raises(Invalid, match=r"ORDERS\.V1 was not there as of .*: it was created"):
+            orders.scan(as_of=as_of)
+    with pytest.raises(Invalid, match=r"day=1995-04-04 was not there as of .*: nothing was ever appended to it"):
+        by_day.scan(NEXT_DAY, as_of="1970-01-01T00:00:05+00:00")
 
 
 # -- columns and schemas

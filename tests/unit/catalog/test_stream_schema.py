@@ -118,7 +118,8 @@ def test_a_writer_opens_a_bounded_number_of_files(lake: DeltaCatalog, orders: Ta
 
 
 def test_the_known_schema_is_declared_compacted_and_pending_together(lake: DeltaCatalog) -> None:
-    table = lake.create_table("ACME.WIDE.V1", schema=pa.schema([("id", pa.int32())]))
+    properties = {"schema_growth": "allow"}
+    table = lake.create_table("ACME.WIDE.V1", schema=pa.schema([("id", pa.int32())]), properties=properties)
     compact_by_hand(table.stream({}), [pa.table({"id": [1], "b": ["x"]})])
     table.append({}, pa.table({"id": [2], "c": [True]}))
     assert table.known_schema().names == ["id", "b", "c"]
