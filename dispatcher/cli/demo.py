@@ -83,8 +83,9 @@ def demo(
 
 
 def _serve(dependencies: CommandDependencies, follow_up: FollowUp, out: Console) -> None:
-    """Serves until Ctrl-C or SIGTERM. The scenario's own stop event is set already."""
+    """Serves until Ctrl-C or SIGTERM. The scenario has set the event to end its dispatcher."""
     stops = dependencies.stops_on_signal()
+    stops.clear()
     out.print("\nThe queue and the topic stay up. In another terminal, from this folder:\n")
     for command in follow_up.commands:
         out.print(f"  {command}", soft_wrap=True)

@@ -101,10 +101,13 @@ def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
 
 @pytest.mark.servers
 @pytest.mark.slow
-def test_the_queue_is_left_up_to_play_with_and_the_printed_commands_use_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [(), ("--s3",)], ids=["folder", "s3"])
+def test_the_queue_is_left_up_to_play_with_and_the_printed_commands_use_it(
+    tmp_path: Path, mode: tuple[str, ...]
+) -> None:
     spark_home = make_spark_home(tmp_path / "spark_home")
     process = subprocess.Popen(
-        [str(LITHIFY), "demo", *SMALL, "--keep-serving", "-o", "jsonl"],
+        [str(LITHIFY), "demo", *SMALL, *mode, "--keep-serving", "-o", "jsonl"],
         cwd=tmp_path,
         env=environment(SPARK_HOME=str(spark_home)),
         stdout=subprocess.PIPE,
