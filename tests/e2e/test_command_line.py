@@ -213,8 +213,8 @@ def compact_what_is_damaged(house: House, rows: int) -> tuple[str, tuple[str, st
     whether it starts a Spark."""
     file = house.folder / "delta.parquet"
     pq.write_table(pa.table({"id": np.arange(rows)}), file, use_dictionary=False, compression="zstd")
-    house.lake.create_table(TABLE).append({}, [file])
     file.write_bytes(file.read_bytes()[:4] + b"\xff" * 396 + file.read_bytes()[400:])
+    house.lake.create_table(TABLE).append({}, [file])
     compact = ("compact", TABLE, "--lake", str(house.folder / "lake"), "-k", "id")
 
     quiet, verbose = house.lithify(*compact), house.lithify(*compact, "--verbose")
