@@ -18,10 +18,12 @@ TABLE = "ACME.ORDERS.V1"
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedStage]:
-    """It allows s3://landing/orders."""
+    """It allows s3://landing/orders; the table says more, so that the roles decide."""
     with deployed_stage(tmp_path_factory.mktemp("stage"), is_s3_real=False, example="serverless") as deployed:
         deployed.client("s3").create_bucket(Bucket="landing")
         assert deployed.lithify("WriterRole", "table", "create", TABLE).exit_code == 0
+        allowed = deployed.lithify("OperatorActRole", "table", "set", TABLE, "allow_files=s3://landing")
+        assert allowed.exit_code == 0, allowed.err
         yield deployed
 
 
