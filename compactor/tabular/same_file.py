@@ -43,7 +43,7 @@ def not_as_logged(uri: str, found: str, delta_id: str | None) -> Corrupt:
 
 
 def advice(delta_id: str) -> str:
-    return f"retract delta {delta_id!r} (lithify table retract), and append the file as it is now"
+    return f"retract delta {delta_id!r}, and append the file as it is now"
 
 
 def check_crc32(uri: str, body: memoryview | pa.Buffer, crc32: int) -> None:

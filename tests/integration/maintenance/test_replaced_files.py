@@ -65,7 +65,7 @@ def test_a_replaced_file_is_corrupt_for_every_reader_and_named_with_its_delta(
     path = tmp_path / name
     appended(orders, path)
     replace(path)
-    what = rf"{path}.* after it was appended.*'payments-7'.*lithify table retract"
+    what = rf"{path}.* after it was appended.*retract delta 'payments-7'"
     with pytest.raises(Corrupt, match=what):
         run(lake)
     with pytest.raises(Corrupt, match=what):
