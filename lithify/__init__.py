@@ -11,27 +11,40 @@ enough for a Spark, boto3 where a lake is on S3.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from compactor.api import compact
-    from compactor.lake import DeltaCatalog, Table
-    from compactor.model.errors import Conflict, Corrupt, Denied, Fenced, Invalid, LithifyError, Unavailable
-    from compactor.planning.spec import JobRunResult, SessionFailure, SessionResult
+import compactor
 
-    __version__: str
+if TYPE_CHECKING:
+    from compactor import (
+        Conflict,
+        Corrupt,
+        Delta,
+        DeltaCatalog,
+        Denied,
+        Fenced,
+        Invalid,
+        JobRunResult,
+        LithifyError,
+        Scan,
+        SessionResult,
+        Table,
+        Unavailable,
+        __version__,
+        compact,
+    )
 
 __all__ = [
     "Conflict",
     "Corrupt",
+    "Delta",
     "DeltaCatalog",
     "Denied",
     "Fenced",
     "Invalid",
     "JobRunResult",
     "LithifyError",
-    "SessionFailure",
+    "Scan",
     "SessionResult",
     "Table",
     "Unavailable",
@@ -39,23 +52,11 @@ __all__ = [
     "compact",
 ]
 
-_MODULES = {
-    "compact": "compactor.api",
-    "DeltaCatalog": "compactor.lake",
-    "Table": "compactor.lake",
-    "JobRunResult": "compactor.planning.spec",
-    "SessionFailure": "compactor.planning.spec",
-    "SessionResult": "compactor.planning.spec",
-}
-"""Of each name its module; all others are errors."""
-
 
 def __getattr__(name: str) -> object:
-    if name == "__version__":
-        return import_module("compactor.model.release").this_release()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "compactor.model.errors")), name)
+    return getattr(compactor, name)
 
 
 def __dir__() -> list[str]:

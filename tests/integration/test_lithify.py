@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import compactor
 import lithify
 from compactor.api import compact
 from compactor.lake import DeltaCatalog, Table
@@ -34,7 +35,7 @@ def test_its_names_are_those_of_the_compactor() -> None:
 
 
 def test_it_lists_every_name_and_has_no_other() -> None:
-    assert dir(lithify) == sorted(lithify.__all__)
+    assert dir(lithify) == sorted(lithify.__all__) == dir(compactor)
     assert all(getattr(lithify, name) is not None for name in lithify.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'lake'"):
         lithify.lake  # noqa: B018
