@@ -3,7 +3,7 @@
 Sessions run one after the other. Only small ones of a remote lake run side by side, in threads, since they mostly wait
 for answers: each has its part of the memory, and an engine of its own.
 
-The dispatcher does the same on many machines (`dispatcher/job_runs/`); both write the same session logs.
+The dispatcher does the same on many machines (`dispatcher/running/`); both write the same session logs.
 """
 
 from __future__ import annotations

@@ -20,18 +20,18 @@ from compactor.storage.opening import with_region
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.queue import Queue
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
-from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
-from dispatcher.job_runs.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.listeners import Listeners
-from dispatcher.job_runs.meter import Meter
-from dispatcher.job_runs.publisher import Publisher, PublisherSettings
-from dispatcher.job_runs.session_finding import SessionFinding
-from dispatcher.job_runs.sharding import Sharding
-from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
-from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
 from dispatcher.lakes import OpenLakes
 from dispatcher.operations.ownerless import owners_in
+from dispatcher.outbox.event_publisher import Publisher, PublisherSettings
+from dispatcher.outbox.listeners import Listeners
+from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
+from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.metrics_samples import Meter
+from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.running.session_finding import SessionFinding
+from dispatcher.running.sharding import Sharding
 from dispatcher.service import Background, Dispatcher, ServiceSettings, health_file
 from dispatcher.workflow.callbacks import Callbacks
 from dispatcher.workflow.dispatcher_task import DispatcherTask

@@ -39,7 +39,7 @@ from dispatcher.cli.app import Interrupted, app
 from dispatcher.cli.output import flush, print_error
 from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress
 from dispatcher.intake.queue import Queue
-from dispatcher.service_options import VARIABLE_PREFIX, variable_of
+from dispatcher.options.service_options import VARIABLE_PREFIX, variable_of
 from dispatcher.stops import Stops
 from dispatcher.workflow.callbacks import Workflows
 from launcher.archive import check_archive, spark_release_of

@@ -21,10 +21,6 @@ import structlog
 from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
 from dispatcher.intake.receiver import Receiver
-from dispatcher.job_runs.history_upkeep import HistoryUpkeep
-from dispatcher.job_runs.job_run_controller import JobRunController
-from dispatcher.job_runs.listeners import Listeners
-from dispatcher.job_runs.meter import Reading
 from dispatcher.operations.health import GONE_AFTER_SECONDS, HealthFile
 from dispatcher.operations.http_server import Observed
 from dispatcher.operations.metrics import (
@@ -38,6 +34,10 @@ from dispatcher.operations.metrics import (
     EmbeddedMetrics,
 )
 from dispatcher.operations.ownerless import sweep_until
+from dispatcher.outbox.listeners import Listeners
+from dispatcher.records.history_upkeep import HistoryUpkeep
+from dispatcher.records.metrics_samples import Reading
+from dispatcher.running.job_run_controller import JobRunController
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.sweep import INTERVAL_SECONDS, Sweep
 

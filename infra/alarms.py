@@ -12,8 +12,8 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from dispatcher.job_runs import meter
 from dispatcher.operations import metrics
+from dispatcher.records import metrics_samples as samples
 from infra.dispatcher_environment import METRICS_SECONDS, metrics_namespace
 from infra.stages import Stage
 from launcher.watch import WatchTimers
@@ -48,7 +48,7 @@ class Alarm:
     dimensions: dict[str, str] = field(default_factory=dict)
 
 
-def metric_name(of: meter.Metric) -> str:
+def metric_name(of: samples.Metric) -> str:
     """The metric's name in CloudWatch's embedded format, as the dispatcher writes it."""
     return "".join(part.capitalize() for part in of.name.split("_"))
 
@@ -85,14 +85,14 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         "StalledSession",
         "A session has made no progress for longer than a stall takes to be ended: `lithify report sessions`",
         ours,
-        metric_name(meter.HEARTBEAT_AGE),
+        metric_name(samples.HEARTBEAT_AGE),
         WatchTimers.stall_seconds + WatchTimers.exit_seconds,
     )
     yield Alarm(
         "SlaMissed",
         "A job run took longer than its desired SLA: `lithify report runs`",
         ours,
-        metric_name(meter.JOB_RUNS_LATE),
+        metric_name(samples.JOB_RUNS_LATE),
         1,
         statistic="Sum",
     )
@@ -127,7 +127,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         "MoneyOfTheDay",
         "Sessions have cost more today than the stage expects: `lithify report runs`",
         ours,
-        metric_name(meter.COST),
+        metric_name(samples.COST),
         stage.usd_per_day,
         statistic="Sum",
         period_seconds=DAY_SECONDS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.job_runs import meter
 from dispatcher.operations import metrics
+from dispatcher.records import metrics_samples as samples
 from infra.alarms import PERIOD_SECONDS, metric_name
 from infra.dispatcher_environment import metrics_namespace
 from infra.permissions import JsonObject
@@ -19,10 +19,10 @@ Line = list[object]
 def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue_name: str) -> JsonObject:
     ours = metrics_namespace(stage)
 
-    def total(of: meter.Metric, statistic: str, label: str) -> Line:
+    def total(of: samples.Metric, statistic: str, label: str) -> Line:
         return [ours, metric_name(of), {"stat": statistic, "label": label}]
 
-    def by(label: str, of: meter.Metric, statistic: str) -> Line:
+    def by(label: str, of: samples.Metric, statistic: str) -> Line:
         search = f"SEARCH('{{{ours},{label}}} MetricName=\"{metric_name(of)}\"', '{statistic}', {PERIOD_SECONDS})"
         return [{"expression": search}]
 
@@ -46,30 +46,33 @@ def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue
         (
             "Job runs: seconds, actual and expected",
             [
-                total(meter.JOB_RUN_SECONDS, "Sum", "actual"),
-                total(meter.JOB_RUN_EXPECTED, "Sum", "expected"),
-                total(meter.JOB_RUNS_LATE, "Sum", "later than desired"),
+                total(samples.JOB_RUN_SECONDS, "Sum", "actual"),
+                total(samples.JOB_RUN_EXPECTED, "Sum", "expected"),
+                total(samples.JOB_RUNS_LATE, "Sum", "later than desired"),
             ],
         ),
         (
             "Sessions: seconds, actual and expected",
-            [total(meter.SESSION_SECONDS, "Sum", "actual"), total(meter.SESSION_EXPECTED, "Sum", "expected")],
+            [
+                total(samples.SESSION_SECONDS, "Sum", "actual"),
+                total(samples.SESSION_EXPECTED, "Sum", "expected"),
+            ],
         ),
         ("Job runs by state", [by("State", metrics.JOB_RUNS, "Maximum")]),
-        ("Job runs that ended", [by("Status", meter.JOB_RUNS_ENDED, "Sum")]),
+        ("Job runs that ended", [by("Status", samples.JOB_RUNS_ENDED, "Sum")]),
         (
             "Retries, by kind of error",
-            [by("ErrorKind", meter.RETRIES, "Sum"), total(meter.CONFLICTS, "Sum", "overtaken")],
+            [by("ErrorKind", samples.RETRIES, "Sum"), total(samples.CONFLICTS, "Sum", "overtaken")],
         ),
         (
             "Money: US dollars, used and expected",
-            [total(meter.COST, "Sum", "used"), total(meter.EXPECTED_COST, "Sum", "expected")],
+            [total(samples.COST, "Sum", "used"), total(samples.EXPECTED_COST, "Sum", "expected")],
         ),
         (
             "Sessions that run",
             [
-                total(meter.SESSIONS_RUNNING, "Sum", "running"),
-                total(meter.HEARTBEAT_AGE, "Maximum", "seconds since the quietest has progressed"),
+                total(samples.SESSIONS_RUNNING, "Sum", "running"),
+                total(samples.HEARTBEAT_AGE, "Maximum", "seconds since the quietest has progressed"),
             ],
         ),
         (

@@ -1,4 +1,4 @@
-"""The environment of the dispatcher's task: its options (dispatcher/service_options.py), with the stage's values.
+"""The environment of the dispatcher's task: its options (dispatcher/options/), with the stage's values.
 
 The dispatcher's own parser checks the variables: a variable that it does not know, or reads differently, fails the
 synthesis. An option without a variable here has the dispatcher's default.
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compactor.model.errors import Invalid
-from dispatcher.option_limits import check_limits
-from dispatcher.service_options import VARIABLE_PREFIX, option_fields, read_options, variable_of
+from dispatcher.options.option_limits import check_limits
+from dispatcher.options.service_options import VARIABLE_PREFIX, option_fields, read_options, variable_of
 from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
 from infra.permissions import JsonObject
 from infra.stage_checks import STATE_PREFIX

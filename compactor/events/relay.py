@@ -9,7 +9,7 @@ read.
 
 `Relay` does this for one log. The next publisher of the log continues after the cursor, and may repeat only events that
 were published after the cursor was last moved. Builders make events from entries: that of session logs is here, that of
-job-run logs in `dispatcher/job_runs/job_run_events.py`; the content of events is in `types.py`.
+job-run logs in `dispatcher/records/job_run_events.py`; the content of events is in `types.py`.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer_records
 from dispatcher.clients import dependencies_of
-from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.layout import Column, time_text
 from dispatcher.operations.ownerless import owners_in
+from dispatcher.records.job_run_store import JobRunStore
 from launcher.cluster_sizing.cluster_plan import ClusterRoom
 from launcher.clusters.launched_jobs import LaunchedJob
 from launcher.emr.settings import read_settings

@@ -28,10 +28,10 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import check_exists
 from dispatcher.clients import dependencies_of
-from dispatcher.job_runs.history import HISTORY_LOG
-from dispatcher.job_runs.job_run_log import JOB_RUN_LOG
-from dispatcher.job_runs.turn_log import TURN_LOG
 from dispatcher.layout import time_text
+from dispatcher.records.history import HISTORY_LOG
+from dispatcher.records.job_run_log import JOB_RUN_LOG
+from dispatcher.scheduling.lease_log import TURN_LOG
 
 debug_app = typer.Typer(help="Look into what is stored.", no_args_is_help=True)
 

@@ -24,9 +24,9 @@ from dispatcher.demo.report import next_commands, paper_table, sessions_table
 from dispatcher.demo.scenario import JOB_RUNS, Scenario
 from dispatcher.demo.screen import Screen
 from dispatcher.demo.stand_ins import AWS_VARIABLES
-from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.layout import FAILED, SUCCEEDED, Line, printable
 from dispatcher.operations.status import JobRunView, view_job_run
+from dispatcher.records.job_run_store import JobRunStore
 
 LINE_CHARACTERS = 160
 """The width of the output without a terminal."""

@@ -1,4 +1,4 @@
-"""`lithify dispatch`: the service. Its options are the fields of `ServiceOptions`, in dispatcher/service_options.py."""
+"""`lithify dispatch`: the service. Its options are the fields of `ServiceOptions`, in dispatcher/options/."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from dispatcher.clients import CommandDependencies, dependencies_of
 from dispatcher.intake.queue import Queue
 from dispatcher.operations.first_contact import FirstContact
 from dispatcher.operations.http_server import probes_over_http
-from dispatcher.option_limits import check_limits
-from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings, health_file
-from dispatcher.service_options import OptionErrors, OptionField, ServiceOptions, option_fields, read_options
-from dispatcher.settings import (
+from dispatcher.options.option_limits import check_limits
+from dispatcher.options.service_options import OptionErrors, OptionField, ServiceOptions, option_fields, read_options
+from dispatcher.options.settings import (
     Clusters,
     admission,
     connections,
@@ -38,6 +37,7 @@ from dispatcher.settings import (
     queue_address,
     session_clusters,
 )
+from dispatcher.service import NOT_EVERYTHING_DONE, Dispatcher, ServiceSettings, health_file
 from dispatcher.stops import Stops
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, ending
 

@@ -13,10 +13,10 @@ from compactor.model.names import counted
 from dispatcher.cli.options import EndpointOption, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer_records
 from dispatcher.clients import dependencies_of, show_help
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.publisher import publish_to_the_end
-from dispatcher.job_runs.topic_sinks import TopicSinks
 from dispatcher.layout import Column
+from dispatcher.outbox.event_publisher import publish_to_the_end
+from dispatcher.outbox.topic_sinks import TopicSinks
+from dispatcher.records.job_run_store import JobRunStore
 
 _COLUMNS = (Column("job_run_id"), Column("told"), Column("reason"))
 

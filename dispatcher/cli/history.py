@@ -15,9 +15,6 @@ from dispatcher.cli.options import Output, OutputOption, RegionOption, S3Endpoin
 from dispatcher.cli.output import answer_records, page_width, print_error
 from dispatcher.cli.table_places import open_job_runs
 from dispatcher.clients import dependencies_of
-from dispatcher.job_runs.history import EndedJobRun, RecordedDay
-from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
-from dispatcher.job_runs.job_run_log import JobRunStatus
 from dispatcher.layout import (
     FAILED,
     STATUS,
@@ -29,6 +26,9 @@ from dispatcher.layout import (
     time_text,
     usd_text,
 )
+from dispatcher.records.history import EndedJobRun, RecordedDay
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
+from dispatcher.records.job_run_log import JobRunStatus
 
 ENDS = (JobRunStatus.SUCCEEDED, JobRunStatus.FAILED, JobRunStatus.CANCELLED, JobRunStatus.REJECTED)
 

@@ -30,11 +30,11 @@ from dispatcher.cli.table_places import open_job_runs, open_lake
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
-from dispatcher.intake.retry import Retry, begin_retry, plan_retry
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.layout import FAILED, STATUS, Column, seconds_text, sentence_lines, time_text
+from dispatcher.operations.retry import Retry, begin_retry, plan_retry
 from dispatcher.operations.status import OPEN, UNREADABLE, view_all, view_job_run
+from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
 
 _JOB_RUN_COLUMNS = (
     Column("job_run_id", "job run"),

@@ -13,8 +13,8 @@ from dispatcher.cli.options import Output, OutputOption, RegionOption, S3Endpoin
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import open_job_runs
 from dispatcher.clients import dependencies_of
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
 
 JobRun = Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="One job run.")]
 TableOption = Annotated[

@@ -19,7 +19,6 @@ from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.planning.table_terms import complete_by_table
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from dispatcher.aws_sessions import cluster_room
 from dispatcher.cli.cluster_options import (
     ClusterStartOption,
     InstanceTypeOption,
@@ -62,6 +61,7 @@ from dispatcher.layout import (
     sentence_lines,
     usd_text,
 )
+from dispatcher.options.cluster_settings import cluster_room
 from launcher.bundles import plan_as_dispatched
 from launcher.cluster_sizing.cluster_plan import ClusterLimits
 from launcher.clusters.local import session_resources

@@ -25,9 +25,9 @@ from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import open_job_runs, open_lake
 from dispatcher.cli.tables import TABLE_COLUMNS, table_figures
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, show_help
-from dispatcher.job_runs.job_run_store import JobRunStore
 from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
+from dispatcher.records.job_run_store import JobRunStore
 
 _RUN_COLUMNS = (
     Column("job_run_id", "job run"),

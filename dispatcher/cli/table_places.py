@@ -16,7 +16,7 @@ from compactor.model.names import no_such_partition
 from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.output import parse_partition
 from dispatcher.clients import CommandDependencies
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_store import JobRunStore
 
 REASONS_MAX = 20
 """Of a file of keys: the first ones are enough to mend it."""

@@ -18,9 +18,9 @@ from dispatcher.cli.job_run_lines import Changes, is_open, job_run_lines
 from dispatcher.cli.options import JobRunArgument, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer, as_text, console, flush, page_width, print_error, write_lines
 from dispatcher.clients import dependencies_of
-from dispatcher.job_runs.job_run_store import JobRunStore, WatchedJobRuns
 from dispatcher.layout import time_text
 from dispatcher.operations.status import JobRunView, find_job_run
+from dispatcher.records.job_run_store import JobRunStore, WatchedJobRuns
 
 
 def watch(

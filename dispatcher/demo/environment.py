@@ -17,8 +17,8 @@ from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.demo.folder import DemoFolder
 from dispatcher.demo.stand_ins import BUCKET, REGION, S3Server, queue_server, s3_server
 from dispatcher.intake.queue import Queue
-from dispatcher.service_options import ServiceOptions
-from dispatcher.settings import connections, dispatcher_settings, session_clusters
+from dispatcher.options.service_options import ServiceOptions
+from dispatcher.options.settings import connections, dispatcher_settings, session_clusters
 
 SESSIONS_MAX = 4
 """At a time, on as many cores. A small session mostly starts its Spark, which takes one core."""

@@ -3,7 +3,7 @@
 An instruction that can work:
 
     1  its marker, without an owner         a hint, by which others find the job run
-    2  its task token, if it has one        a secret, so it lies apart (`dispatcher/job_runs/waiters.py`)
+    2  its task token, if it has one        a secret, so it lies apart (`dispatcher/records/callbacks.py`)
     3  entry 1 of its log: accepted         THE FACT: from here on it will be run, by this dispatcher or another
     4  its marker again, if it is gone      this dispatcher may have stood still for so long that others gave it up
     5  the message is deleted               a crash before this: it is delivered again, found accepted, marked, and
@@ -67,8 +67,8 @@ from dispatcher.intake.instruction import (
 from dispatcher.intake.pinning import pin_sources
 from dispatcher.intake.queue import Queue, QueueMessage
 from dispatcher.intake.visibility import VisibilityKeeper
-from dispatcher.job_runs.claims import JobRunLog
-from dispatcher.job_runs.job_run_log import (
+from dispatcher.records.claims import JobRunLog
+from dispatcher.records.job_run_log import (
     JobRunAccepted,
     JobRunAction,
     JobRunRejected,
@@ -78,7 +78,7 @@ from dispatcher.job_runs.job_run_log import (
     MessageDeadLettered,
     Waiter,
 )
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_store import JobRunStore
 
 _log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """Checks a job run against its lake, and pins its sources: stream by stream, or, of many streams, by time.
 
 A job run over many streams is accepted without a read of each: its first entry has a time instead of sessions, and the
-dispatcher that holds it finds them as it reaches them (`dispatcher/job_runs/session_finding.py`).
+dispatcher that holds it finds them as it reaches them (`dispatcher/running/session_finding.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compactor.planning.session_planner import PinnedSession, check_tables, in_o
 from compactor.planning.spec import JobRunSpec
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.lake_checks import check_against_lake
-from dispatcher.job_runs.job_run_log import SessionPin, pin_of
+from dispatcher.records.job_run_log import SessionPin, pin_of
 
 STREAMS_PINNED_MAX = 64
 """Streams that are read before a job run is accepted: more than these take longer than a message should wait."""

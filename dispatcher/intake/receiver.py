@@ -11,8 +11,8 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from dispatcher.intake.intake import Accepted, Intake, Rejected, Repeated
 from dispatcher.intake.queue import Queue, QueueMessage
-from dispatcher.job_runs.job_run_controller import JobRunController
-from dispatcher.job_runs.meter import Meter
+from dispatcher.records.metrics_samples import Meter
+from dispatcher.running.job_run_controller import JobRunController
 
 _log = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import structlog
 
 from compactor.model.errors import Invalid, Unavailable, kind_of
-from dispatcher.job_runs.meter import Reading
 from dispatcher.operations.first_contact import FirstContact
 from dispatcher.operations.metrics import prometheus_text
+from dispatcher.records.metrics_samples import Reading
 
 _log = structlog.get_logger(__name__)
 

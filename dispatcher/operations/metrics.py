@@ -14,7 +14,7 @@ from typing import TextIO
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
-from dispatcher.job_runs.meter import Metric, Reading
+from dispatcher.records.metrics_samples import Metric, Reading
 
 NAMESPACE = "Lithify"
 _NAMESPACE = re.compile(r"(?!AWS/)[A-Za-z0-9_.:/#-]{1,255}")

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from compactor.model.errors import LithifyError
-from dispatcher.job_runs.job_run_log import JobRunState, SessionState
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.shards import run_of
+from dispatcher.records.job_run_log import JobRunState, SessionState
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.work_id import run_of
 from launcher.emr.tags import tag_value
 from launcher.submit import job_name
 from launcher.sweep import Owners, Sweep

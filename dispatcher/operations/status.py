@@ -14,9 +14,10 @@ from compactor.planning.cluster_plan import Cost
 from compactor.planning.spec import Partition
 from compactor.sessions.session_log import Heartbeat
 from compactor.storage.paths import SessionFolder
-from dispatcher.job_runs.costs import expected_cost, expected_usd, session_cost, used_usd
-from dispatcher.job_runs.history import EndedJobRun
-from dispatcher.job_runs.job_run_log import (
+from dispatcher.operations.waits import Waits, for_money
+from dispatcher.records.costs import expected_cost, expected_usd, session_cost, used_usd
+from dispatcher.records.history import EndedJobRun
+from dispatcher.records.job_run_log import (
     JobRunState,
     JobRunStatus,
     SessionState,
@@ -25,9 +26,8 @@ from dispatcher.job_runs.job_run_log import (
     paused_seconds,
     seconds_late,
 )
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.shards import ShardName
-from dispatcher.operations.waits import Waits, for_money
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.work_id import ShardName
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 
 READERS = 16

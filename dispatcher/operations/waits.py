@@ -14,12 +14,12 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Outdated, Unavailable
 from compactor.model.names import counted
 from compactor.storage.paths import TURNS_LOG, MarkedJobRun
-from dispatcher.job_runs.job_run_log import JobRunAccepted, JobRunState
-from dispatcher.job_runs.job_run_store import JobRunStore, OpenMarker
-from dispatcher.job_runs.ranking import ahead_of, mark_of, stream_digest
-from dispatcher.job_runs.shards import run_of
-from dispatcher.job_runs.turn_log import TURN_LOG, TurnAction, TurnState
-from dispatcher.job_runs.turns import open_streams
+from dispatcher.records.job_run_log import JobRunAccepted, JobRunState
+from dispatcher.records.job_run_store import JobRunStore, OpenMarker
+from dispatcher.records.ranking import ahead_of, mark_of, stream_digest
+from dispatcher.records.work_id import run_of
+from dispatcher.scheduling.lease_log import TURN_LOG, TurnAction, TurnState
+from dispatcher.scheduling.leases import open_streams
 
 AHEAD_READ_MAX = 5
 """Job runs ahead on a stream whose logs are read for one that waits: mostly the first is in the way."""

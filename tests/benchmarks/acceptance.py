@@ -32,8 +32,8 @@ from compactor.sessions.attempt import run_attempt
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
 from tests.benchmarks.one_dispatcher import LOG, Mail, Watched, dispatcher, on_s3, open_mail, watch
 from tests.proxy import proxy_before
 from tests.servers import START_SECONDS_MAX, aws_environment, seaweedfs_server

@@ -17,9 +17,9 @@ from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
-from dispatcher.job_runs.job_run_log import JobRunState, JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.shards import ShardName
+from dispatcher.records.job_run_log import JobRunState, JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.work_id import ShardName
 from tests.benchmarks.one_dispatcher import dispatcher, on_s3, open_mail, watch
 from tests.proxy import proxy_before
 from tests.servers import aws_environment, seaweedfs_server

@@ -16,8 +16,8 @@ from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
 from tests.benchmarks.one_dispatcher import dispatcher, open_mail, watch
 from tests.servers import aws_environment
 

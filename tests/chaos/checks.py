@@ -20,7 +20,7 @@ from compactor.model.errors import LithifyError
 from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionStarted
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import JobRunFolder, SessionFolder
-from dispatcher.job_runs.job_run_log import (
+from dispatcher.records.job_run_log import (
     JobRunAction,
     JobRunClaimed,
     JobRunEnded,
@@ -28,7 +28,7 @@ from dispatcher.job_runs.job_run_log import (
     JobRunStatus,
     SessionLaunching,
 )
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_store import JobRunStore
 from tests.builders import multiset
 from tests.chaos.tables import COLUMNS, Fed, Table
 

@@ -12,7 +12,7 @@ import pytest
 
 from compactor.events.relay import Event
 from compactor.model.errors import Invalid
-from dispatcher.job_runs.job_run_log import JobRunReleased
+from dispatcher.records.job_run_log import JobRunReleased
 from tests.chaos import checks, schedule
 from tests.chaos.checks import Found, JobRun, Sent
 from tests.chaos.proof import KILL_SECONDS, SENT_MAX, STOP_SECONDS

@@ -10,7 +10,7 @@ import pytest
 
 from compactor.model.errors import Invalid, Unavailable
 from dispatcher.aws.step_functions import StepFunctionsCallbacks
-from dispatcher.job_runs.result import Failure, Success
+from dispatcher.records.result import Failure, Success
 from dispatcher.workflow.callbacks import (
     CAUSE_CHARACTERS_MAX,
     ERROR_CHARACTERS_MAX,

@@ -30,11 +30,11 @@ from dispatcher.clients import AwsCluster
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.receiver import ReceiverSettings
-from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
-from dispatcher.job_runs.job_run_log import JobRunState
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.publisher import PublisherSettings
-from dispatcher.job_runs.workflow_answers import AnswerSettings
+from dispatcher.outbox.event_publisher import PublisherSettings
+from dispatcher.outbox.workflow_callbacks import AnswerSettings
+from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import ServiceSettings
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, QUICK, TABLE

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.records.job_run_log import JobRunStatus
 from tests.conftest import Command
 from tests.e2e.conftest import House, Mailroom
 from tests.fakes.dispatch_desk import TABLE, instruction

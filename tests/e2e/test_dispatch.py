@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dispatcher.intake.intake import Repeated
-from dispatcher.job_runs.job_run_log import JobRunStatus
 from dispatcher.operations.health import HEALTH_FILE, read_health
+from dispatcher.records.job_run_log import JobRunStatus
 from launcher.watch import WatchTimers
 from tests.conftest import Command
 from tests.e2e.conftest import House, Mailroom

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from compactor.events.types import SessionRetried
-from dispatcher.job_runs.job_run_log import JobRunStatus, SessionState
+from dispatcher.records.job_run_log import JobRunStatus, SessionState
 from tests.e2e.conftest import House, Mailroom, ask_to_stop
 from tests.fakes.dispatch_desk import instruction
 from tests.waiting import wait_until

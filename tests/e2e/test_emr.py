@@ -25,8 +25,8 @@ from compactor.planning.spec import SessionPlan
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
 from compactor.storage.paths import BundleFolder, SessionFolder
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
 from launcher.spark_job import InFlight
 from launcher.submit import SparkJob, job_name
 from tests.conftest import Command

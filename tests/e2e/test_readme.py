@@ -16,7 +16,7 @@ from compactor.events.relay import Event
 from compactor.events.types import EVENT_TYPES, Severity
 from dispatcher.intake.instruction import InstructionDocument, parse_instruction
 from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
-from dispatcher.service_options import read_options
+from dispatcher.options.service_options import read_options
 from launcher.cluster_sizing.instance_types import parse_price_list
 from launcher.emr.settings import EmrSettings, parse_settings
 from tests.e2e.conftest import Mailroom

@@ -14,7 +14,7 @@ import pytest
 
 from compactor.model.clock import SystemClock
 from dispatcher.aws.step_functions import StepFunctionsCallbacks
-from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.workflow.callbacks import Reception
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, TaskSettings
 from tests.e2e.conftest import House, Mailroom, ask_to_stop

@@ -26,16 +26,16 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Accepted, Intake, IntakeSettings, Taken
-from dispatcher.job_runs.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
-from dispatcher.job_runs.job_run_log import JobRunState
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.listeners import Listeners
-from dispatcher.job_runs.meter import Meter
-from dispatcher.job_runs.publisher import Publisher, PublisherSettings
-from dispatcher.job_runs.session_finding import SessionFinding
-from dispatcher.job_runs.sharding import Sharding
-from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
-from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
+from dispatcher.outbox.event_publisher import Publisher, PublisherSettings
+from dispatcher.outbox.listeners import Listeners
+from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
+from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
+from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.metrics_samples import Meter
+from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.running.session_finding import SessionFinding
+from dispatcher.running.sharding import Sharding
 from launcher.bundle_run import BundleDependencies
 from launcher.bundles import BundleLauncher
 from launcher.outcomes import NothingToDo

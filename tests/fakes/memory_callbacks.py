@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from compactor.model.errors import Invalid, Unavailable
-from dispatcher.job_runs.result import Failure, Success
+from dispatcher.records.result import Failure, Success
 from dispatcher.workflow.callbacks import (
     CAUSE_CHARACTERS_MAX,
     ERROR_CHARACTERS_MAX,

@@ -25,13 +25,13 @@ from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.bundle import BundleHeartbeat
 from compactor.sessions.session_log import Heartbeat, SessionAction
-from dispatcher.job_runs.history import CleanedNote, History, HistoryAction
-from dispatcher.job_runs.job_run_log import JobRunAction
-from dispatcher.job_runs.liveness import SignOfLife
-from dispatcher.job_runs.pauses import PauseNote
-from dispatcher.job_runs.result import ResultDocument
-from dispatcher.job_runs.turn_log import TurnAction
-from dispatcher.job_runs.waiters import WaiterAnswer
+from dispatcher.records.callbacks import WaiterAnswer
+from dispatcher.records.history import CleanedNote, History, HistoryAction
+from dispatcher.records.job_run_log import JobRunAction
+from dispatcher.records.liveness import SignOfLife
+from dispatcher.records.pauses import PauseNote
+from dispatcher.records.result import ResultDocument
+from dispatcher.scheduling.lease_log import TurnAction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore

@@ -23,8 +23,8 @@ from compactor.model.clock import SystemClock
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.aws.sqs import SqsQueue
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
 from tests.images.conftest import REPOSITORY, Container, opened, with_new_volumes
 from tests.images.test_dispatcher_image import COMPILERS
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, free_ports, moto_server, seaweedfs_server

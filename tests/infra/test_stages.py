@@ -9,8 +9,8 @@ import boto3
 import pytest
 
 from compactor.model.errors import Invalid
-from dispatcher.option_limits import check_limits
-from dispatcher.service_options import ServiceOptions, option_fields, read_options
+from dispatcher.options.option_limits import check_limits
+from dispatcher.options.service_options import ServiceOptions, option_fields, read_options
 from infra import dispatcher_environment
 from infra.app import checked_stage, main
 from infra.aws.regions import SERVERLESS

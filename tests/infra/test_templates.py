@@ -10,8 +10,8 @@ from typing import Any
 import cfnlint
 import pytest
 
-from dispatcher.job_runs import meter
 from dispatcher.operations import metrics
+from dispatcher.records import metrics_samples as samples
 from infra.alarms import metric_name
 from infra.storage import LOG_ENTRIES, TASK_TOKENS
 from tests.infra.templates import GIVEN, differences, golden_file, synthesised
@@ -212,7 +212,13 @@ def test_the_dashboard_has_a_graph_for_each_question_of_an_operator(template: Te
         "Retries",
     ):
         assert question in graphs
-    for metric in (meter.JOB_RUN_SECONDS, meter.JOB_RUN_EXPECTED, meter.COST, meter.RETRIES, metrics.JOB_RUNS):
+    for metric in (
+        samples.JOB_RUN_SECONDS,
+        samples.JOB_RUN_EXPECTED,
+        samples.COST,
+        samples.RETRIES,
+        metrics.JOB_RUNS,
+    ):
         assert metric_name(metric) in graphs
 
 

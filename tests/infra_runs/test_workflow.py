@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
-from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.records.job_run_log import JobRunStatus
 from infra.workflow import WorkflowPlaces, WorkflowTimes, definition
 from tests.e2e.conftest import House, Mailroom
 from tests.fakes.dispatch_desk import instruction

@@ -20,7 +20,7 @@ from string import Template
 import pytest
 import yaml
 
-from dispatcher.service_options import option_fields, read_options
+from dispatcher.options.service_options import option_fields, read_options
 from infra.dispatcher_environment import TMP_FOLDER, WORK_FOLDER, by_option
 from infra.stages import Stage
 from launcher.archive import python_release

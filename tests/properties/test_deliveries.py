@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compactor.catalog.actions import RoundCommitted
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, MessageAttribute, Origin
-from dispatcher.job_runs.job_run_log import JobRunAccepted, JobRunStatus
+from dispatcher.records.job_run_log import JobRunAccepted, JobRunStatus
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.waiting import wait_until
 

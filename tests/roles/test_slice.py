@@ -11,7 +11,7 @@ from compactor import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_store import JobRunStore
 from tests.roles.policies import REGION
 from tests.roles.stage import DeployedStage, deployed_stage
 from tests.servers import aws_environment

@@ -37,19 +37,19 @@ from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.queue import QueueMessage
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
-from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
-from dispatcher.job_runs.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunAccepted, JobRunAction, JobRunEnded, JobRunState
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.listeners import Listeners
-from dispatcher.job_runs.meter import Meter
-from dispatcher.job_runs.publisher import Publisher, PublisherSettings
-from dispatcher.job_runs.ranking import table_digest
-from dispatcher.job_runs.session_finding import SessionFinding
-from dispatcher.job_runs.sharding import Sharding
-from dispatcher.job_runs.table_publications import TablePublications, TablePublicationSettings
-from dispatcher.job_runs.turns import TurnAnswer, Turns
-from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
+from dispatcher.outbox.event_publisher import Publisher, PublisherSettings
+from dispatcher.outbox.listeners import Listeners
+from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
+from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.job_run_log import CancelRequested, JobRunAccepted, JobRunAction, JobRunEnded, JobRunState
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.ranking import table_digest
+from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.running.session_finding import SessionFinding
+from dispatcher.running.sharding import Sharding
+from dispatcher.scheduling.leases import TurnAnswer, Turns
 from launcher.bundle_run import BundleDependencies
 from launcher.bundles import BundleLauncher
 from launcher.clusters.exit_status import status_of_exit

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from compactor.catalog.tables import DeltaCatalog
 from compactor.model.clock import Clock
 from compactor.storage.location import StoreLocation
-from dispatcher.job_runs.claimed_job_run import ClaimedJobRun
-from dispatcher.job_runs.claims import JobRunLog
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.session_finding import SessionFinding
-from dispatcher.job_runs.sharding import Sharding
+from dispatcher.records.claims import JobRunLog
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.running.claimed_job_run import ClaimedJobRun
+from dispatcher.running.session_finding import SessionFinding
+from dispatcher.running.sharding import Sharding
 
 _SHARD = b'"shard":'
 _NEWER = (_SHARD, b'"job_run_sharded"', b'"shard_ended"')

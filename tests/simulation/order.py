@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from compactor.storage.paths import TURNS_LOG
-from dispatcher.job_runs.job_run_log import (
+from dispatcher.records.job_run_log import (
     JOB_RUN_LOG,
     JobRunAccepted,
     JobRunEnded,
@@ -24,8 +24,8 @@ from dispatcher.job_runs.job_run_log import (
     SessionRetried,
     SessionsFound,
 )
-from dispatcher.job_runs.ranking import StreamRank, destination_of, stream_digest, stream_rank
-from dispatcher.job_runs.turn_log import TURN_LOG, Turn, TurnTaken
+from dispatcher.records.ranking import StreamRank, destination_of, stream_digest, stream_rank
+from dispatcher.scheduling.lease_log import TURN_LOG, Turn, TurnTaken
 from tests.simulation.virtual_threads import Process
 
 Stream = tuple[str, str]

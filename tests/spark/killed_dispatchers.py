@@ -41,8 +41,8 @@ from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
 from compactor.storage.paths import SessionFolder
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
 from launcher.archive import pack_archive
 from launcher.clusters.drivers import find_spark_home
 from tests.fakes.emr_account import EmrAccount, Timings

@@ -36,8 +36,8 @@ from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.names import Operation
 from compactor.storage.opening import open_store
-from dispatcher.job_runs.job_run_log import JobRunStatus, SessionLaunching
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.job_run_log import JobRunStatus, SessionLaunching
+from dispatcher.records.job_run_store import JobRunStore
 from launcher.archive import pack_archive
 from tests.builders import multiset
 from tests.oracle import Row, surviving_rows

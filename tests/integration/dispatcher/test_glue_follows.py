@@ -15,7 +15,7 @@ from compactor.model.errors import Denied, Unavailable
 from compactor.publishing.aws.glue import BotoGlue
 from compactor.publishing.glue import GlueTable
 from dispatcher.intake.admission import Admission
-from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.records.job_run_log import JobRunStatus
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.manual_clock import ManualClock

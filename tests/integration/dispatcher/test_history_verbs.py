@@ -15,8 +15,8 @@ import pytest
 
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from dispatcher.job_runs.history import EndedJobRun, day_of
-from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.history import EndedJobRun, day_of
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.manual_clock import ManualClock

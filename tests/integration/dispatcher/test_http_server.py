@@ -13,8 +13,8 @@ import pytest
 
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.paths import OPEN_JOB_RUNS
-from dispatcher.job_runs.meter import Metric, Reading
 from dispatcher.operations.http_server import HttpAddress, Observed, answer_to, http_server
+from dispatcher.records.metrics_samples import Metric, Reading
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

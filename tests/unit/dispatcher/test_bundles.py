@@ -18,9 +18,9 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import SessionObject, parse
-from dispatcher.job_runs.costs import used_usd
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
-from dispatcher.job_runs.meter import COST, EXPECTED_COST
+from dispatcher.records.costs import used_usd
+from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
+from dispatcher.records.metrics_samples import COST, EXPECTED_COST
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.outcomes import Cancelled
 from launcher.submit import SparkJob

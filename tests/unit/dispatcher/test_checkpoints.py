@@ -13,9 +13,9 @@ from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.counts import RowCounts
 from compactor.sessions.session_log import SESSION_LOG, RoundDone, SessionStarted, SessionState
-from dispatcher.job_runs.claims import Claim, claim_job_run
-from dispatcher.job_runs.job_run_log import JOB_RUN_LOG, ClaimRenewed, JobRunState
-from dispatcher.job_runs.job_run_store import JobRunStore
+from dispatcher.records.claims import Claim, claim_job_run
+from dispatcher.records.job_run_log import JOB_RUN_LOG, ClaimRenewed, JobRunState
+from dispatcher.records.job_run_store import JobRunStore
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
-from dispatcher.job_runs.result import Failure, Success
+from dispatcher.records.result import Failure, Success
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, ExecutionLength
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, TaskSettings, ending
 from tests.fakes.manual_clock import ManualClock

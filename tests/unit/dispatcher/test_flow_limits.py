@@ -14,13 +14,13 @@ from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.storage.paths import TURNS_LOG, LogObject
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
-from dispatcher.job_runs.claims import Claim, claim_job_run
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.launch_gate import ROOM_SECONDS
-from dispatcher.job_runs.ranking import STEP_SECONDS, place_rank, stream_rank
-from dispatcher.job_runs.session_pool import Moment, WaitingSession, choose
-from dispatcher.job_runs.turn_log import FlowLimits
 from dispatcher.operations.status import view_job_run, view_open
+from dispatcher.records.claims import Claim, claim_job_run
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.ranking import STEP_SECONDS, place_rank, stream_rank
+from dispatcher.scheduling.budgets import ROOM_SECONDS
+from dispatcher.scheduling.lease_log import FlowLimits
+from dispatcher.scheduling.session_pool import Moment, WaitingSession, choose
 from launcher.outcomes import NothingToDo
 from launcher.session_plan import LackOfMemory
 from tests.fakes.dispatch_desk import Desk

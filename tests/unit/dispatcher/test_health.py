@@ -10,9 +10,9 @@ import pytest
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Denied, Unavailable
 from dispatcher.operations.health import HEALTH_FILE, HealthFile, read_health
+from dispatcher.options.service_options import ServiceOptions
+from dispatcher.options.settings import dispatcher_settings
 from dispatcher.service import health_file
-from dispatcher.service_options import ServiceOptions
-from dispatcher.settings import dispatcher_settings
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore

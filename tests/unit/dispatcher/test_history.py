@@ -14,11 +14,11 @@ from pyarrow import BufferReader
 from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import BackfilledHistory, HistoryDay, HistoryFile, JobRunFolder, LogObject, parse
-from dispatcher.job_runs.history import EndedJobRun, History, day_of
-from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.publisher import publish_to_the_end
 from dispatcher.operations.status import UNREADABLE, view_all, view_open
+from dispatcher.outbox.event_publisher import publish_to_the_end
+from dispatcher.records.history import EndedJobRun, History, day_of
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.job_run_store import JobRunStore
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock

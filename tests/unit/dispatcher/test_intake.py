@@ -18,7 +18,7 @@ from dispatcher.intake.admission import Admission
 from dispatcher.intake.instruction import InstructionDocument, content_digest, job_run_spec, parse_instruction
 from dispatcher.intake.intake import REPEATS_MAX, Accepted, PutBack, Rejected, Repeated, Taken
 from dispatcher.intake.queue import QueueMessage
-from dispatcher.job_runs.job_run_log import JobRunAccepted, JobRunStatus
+from dispatcher.records.job_run_log import JobRunAccepted, JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue

@@ -20,10 +20,10 @@ from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.paths import JobRunFolder, LogObject, MarkedJobRun, ReleaseOfState, SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
-from dispatcher.job_runs.claims import Claim, ClaimWatch, JobRunLog, claim_job_run
-from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunState, JobRunStatus, SessionLaunching, session_spec
-from dispatcher.job_runs.liveness import Fleet
+from dispatcher.records.claims import Claim, ClaimWatch, JobRunLog, claim_job_run
+from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus, SessionLaunching, session_spec
+from dispatcher.records.liveness import Fleet
+from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
 from launcher.submit import SparkJob, job_name
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, TABLE, Desk, instruction

@@ -20,8 +20,9 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
 from dispatcher.cli.job_run_lines import Changes, job_run_lines
 from dispatcher.cli.watch import Look
-from dispatcher.job_runs.costs import with_cost
-from dispatcher.job_runs.job_run_log import (
+from dispatcher.operations.status import JobRunView, SessionView, view_job_run
+from dispatcher.records.costs import with_cost
+from dispatcher.records.job_run_log import (
     JobRunAccepted,
     JobRunAction,
     JobRunClaimed,
@@ -36,8 +37,7 @@ from dispatcher.job_runs.job_run_log import (
     SessionState,
     expected_sla,
 )
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.operations.status import JobRunView, SessionView, view_job_run
+from dispatcher.records.job_run_store import JobRunStore
 from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
 from launcher.cluster_sizing.money import cost_used
 from launcher.outcomes import Failed, Succeeded

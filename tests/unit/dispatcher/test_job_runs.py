@@ -8,8 +8,8 @@ from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Corrupt, ErrorKind, Fenced
 from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.storage.location import StoreLocation
-from dispatcher.job_runs.claims import Claim, ClaimWatch, NotClaimed, claim_job_run
-from dispatcher.job_runs.job_run_log import (
+from dispatcher.records.claims import Claim, ClaimWatch, NotClaimed, claim_job_run
+from dispatcher.records.job_run_log import (
     JOB_RUN_LOG,
     CancelRequested,
     ClaimRenewed,

@@ -13,8 +13,8 @@ from compactor.storage.opening import open_store
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import IntakeSettings
-from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
 from dispatcher.lakes import LAKES_KEPT, OpenLakes
+from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import ServiceSettings
 from tests.fakes.dispatch_desk import ANSWERS_AT_ONCE, QUICK, TELLS_AT_ONCE, Desk, instruction
 from tests.fakes.memory_glue import MemoryGlue

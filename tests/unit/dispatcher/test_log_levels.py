@@ -13,7 +13,7 @@ from compactor.model.errors import Corrupt
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
-from dispatcher.job_runs.job_run_log import CancelRequested
+from dispatcher.records.job_run_log import CancelRequested
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Fails, Hangs, MemberRuns, Succeeds
 

@@ -12,8 +12,8 @@ import pytest
 
 from compactor.model.errors import Fenced, Invalid
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
-from dispatcher.job_runs.meter import CONFLICTS, HEARTBEAT_AGE, ROWS, Meter, Metric, Reading
 from dispatcher.operations.metrics import EmbeddedMetrics, embedded_lines, parse_namespace, prometheus_text
+from dispatcher.records.metrics_samples import CONFLICTS, HEARTBEAT_AGE, ROWS, Meter, Metric, Reading
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.small_cluster import Behaviour, Crashes, Fails, Hangs, Succeeds

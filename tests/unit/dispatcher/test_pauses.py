@@ -11,11 +11,11 @@ import pytest
 
 from compactor.events.types import Severity
 from compactor.storage.paths import PausedObject
-from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus
-from dispatcher.job_runs.meter import JOB_RUNS_LATE
-from dispatcher.job_runs.pauses import Pauses
 from dispatcher.operations.status import view_job_run
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.records.metrics_samples import JOB_RUNS_LATE
+from dispatcher.records.pauses import Pauses
+from dispatcher.running.job_run_controller import JobRunControllerSettings
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.memory_store import MemoryStore

@@ -16,8 +16,8 @@ from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.paths import SessionFolder
 from dispatcher.intake.admission import Admission
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionLaunched
-from dispatcher.job_runs.publisher import Publisher, PublisherSettings, publish_to_the_end
+from dispatcher.outbox.event_publisher import Publisher, PublisherSettings, publish_to_the_end
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionLaunched
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, STALL_SECONDS, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

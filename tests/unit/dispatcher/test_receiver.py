@@ -13,7 +13,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from dispatcher.intake.queue import QueueMessage
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
-from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.records.job_run_log import JobRunStatus
 from tests.fakes.dispatch_desk import Busy, Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue

@@ -13,9 +13,9 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
 from compactor.storage.paths import LiveDispatcher, MarkedJobRun
 from dispatcher.intake.intake import Accepted
-from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
-from dispatcher.job_runs.liveness import SignOfLife
-from dispatcher.job_runs.ranking import stream_digest, table_digest
+from dispatcher.records.liveness import SignOfLife
+from dispatcher.records.ranking import stream_digest, table_digest
+from dispatcher.running.job_run_controller import JobRunControllerSettings
 from tests.fakes.dispatch_desk import TABLE, Busy, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

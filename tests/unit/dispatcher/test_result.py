@@ -13,7 +13,8 @@ from compactor.model.errors import Corrupt
 from compactor.model.names import SortOrder
 from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.storage.location import StoreLocation
-from dispatcher.job_runs.job_run_log import (
+from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
+from dispatcher.records.job_run_log import (
     JobRunAccepted,
     JobRunClaimed,
     JobRunEnded,
@@ -25,9 +26,8 @@ from dispatcher.job_runs.job_run_log import (
     apply,
     conclude,
 )
-from dispatcher.job_runs.job_run_store import JobRunStore
-from dispatcher.job_runs.result import Failure, ResultDocument, Success, answer_of, result_document
-from dispatcher.job_runs.workflow_answers import AnswerSettings, WorkflowAnswers
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, result_document
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, OUTPUT_BYTES_MAX
 from launcher.outcomes import Succeeded
 from tests.fakes.manual_clock import ManualClock

@@ -19,10 +19,10 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.paths import SessionFolder
-from dispatcher.job_runs.claims import Claim, claim_job_run
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionLaunching
-from dispatcher.job_runs.meter import COST
 from dispatcher.operations.status import view_job_run
+from dispatcher.records.claims import Claim, claim_job_run
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionLaunching
+from dispatcher.records.metrics_samples import COST
 from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.outcomes import Failed
 from launcher.retrying import RetryPolicy, Setbacks

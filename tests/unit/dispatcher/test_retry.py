@@ -16,9 +16,9 @@ from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from dispatcher.intake.instruction import InstructionDocument, parse_instruction
 from dispatcher.intake.intake import preview_job_run_id
-from dispatcher.intake.retry import Retry, begin_retry, plan_retry
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.operations.retry import Retry, begin_retry, plan_retry
 from dispatcher.operations.status import view_job_run
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from launcher.submit import SparkJob
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import Desk, instruction

@@ -20,9 +20,9 @@ from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.intake.intake import Accepted
 from dispatcher.intake.pinning import CLOCKS_APART_MS, STREAMS_PINNED_MAX
-from dispatcher.intake.retry import begin_retry, plan_retry
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionState
-from dispatcher.job_runs.shards import ShardName
+from dispatcher.operations.retry import begin_retry, plan_retry
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionState
+from dispatcher.records.work_id import ShardName
 from launcher.outcomes import NothingToDo
 from tests.fakes.dispatch_desk import Busy, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore

@@ -9,13 +9,13 @@ import pytest
 
 from compactor.model.errors import Invalid
 from dispatcher.intake.intake import IntakeSettings
-from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
-from dispatcher.job_runs.turn_log import FlowLimits
 from dispatcher.main import _defaults
-from dispatcher.option_limits import check_limits
+from dispatcher.options.option_limits import check_limits
+from dispatcher.options.service_options import OptionField, ServiceOptions, option_fields, read_options
+from dispatcher.options.settings import POLL_SECONDS_MAX, dispatcher_settings
+from dispatcher.running.job_run_controller import JobRunControllerSettings
+from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.service import DrainJobs
-from dispatcher.service_options import OptionField, ServiceOptions, option_fields, read_options
-from dispatcher.settings import POLL_SECONDS_MAX, dispatcher_settings
 from launcher.retrying import RetryPolicy
 from launcher.watch import WatchTimers
 from launcher.watcher import WatcherSettings

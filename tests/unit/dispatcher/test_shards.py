@@ -17,11 +17,12 @@ from compactor.model.errors import Unavailable
 from compactor.storage.paths import JobRunFolder, JobRunObject, LogObject, PausedObject, parse
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
-from dispatcher.job_runs.claims import Claim, claim_job_run
-from dispatcher.job_runs.history_upkeep import HistorySettings, HistoryUpkeep
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, SessionPin, SessionsFound, ShardEnded
-from dispatcher.job_runs.listeners import Listeners
-from dispatcher.job_runs.shards import (
+from dispatcher.operations.status import view_all, view_job_run
+from dispatcher.outbox.listeners import Listeners
+from dispatcher.records.claims import Claim, claim_job_run
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionPin, SessionsFound, ShardEnded
+from dispatcher.records.work_id import (
     OPEN_SHARDS_MAX,
     STREAMS_PER_SHARD,
     ShardName,
@@ -30,7 +31,6 @@ from dispatcher.job_runs.shards import (
     shard_of,
     shown,
 )
-from dispatcher.operations.status import view_all, view_job_run
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -268,8 +268,8 @@ def test_a_successor_ends_a_job_run_whose_shards_have_all_ended(desk: Desk) -> N
 def test_no_more_shards_are_open_than_a_few_and_the_others_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.job_runs.sharding.OPEN_SHARDS_MAX", 2)
-    monkeypatch.setattr("dispatcher.job_runs.shards.SHARED_STREAMS", 12)
+    monkeypatch.setattr("dispatcher.running.sharding.OPEN_SHARDS_MAX", 2)
+    monkeypatch.setattr("dispatcher.records.work_id.SHARED_STREAMS", 12)
     desk = Idle(tmp_path)
     append_days(desk.lake)
     job_run_id = desk.accept(source_table_id=WIDE)

@@ -13,9 +13,9 @@ from compactor.model.errors import Unavailable
 from compactor.storage.paths import LogObject, SessionFolder
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
-from dispatcher.job_runs.job_run_log import JobRunStatus
-from dispatcher.job_runs.job_run_store import JobRunStore, WatchedJobRuns
 from dispatcher.operations.status import UNREADABLE, find_job_run, view_all, view_job_run
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore, WatchedJobRuns
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

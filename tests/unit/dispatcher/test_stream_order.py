@@ -11,8 +11,8 @@ import pytest
 
 from compactor.model.errors import Unavailable
 from compactor.storage.paths import PausedObject
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus
-from dispatcher.job_runs.ranking import mark_of
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.records.ranking import mark_of
 from launcher.submit import SparkJob
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.faulty_store import FaultyStore

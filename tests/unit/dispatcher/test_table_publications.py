@@ -12,7 +12,7 @@ from compactor.model.clock import SystemClock
 from compactor.publishing.delta import DeltaPublisher
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
-from dispatcher.job_runs.job_run_log import JobRunStatus
+from dispatcher.records.job_run_log import JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

@@ -11,10 +11,10 @@ import pytest
 
 from compactor.model.errors import Unavailable
 from compactor.storage.paths import LiveDispatcher, OpenJobRun
-from dispatcher.job_runs.claims import Claim, claim_job_run
-from dispatcher.job_runs.job_run_controller import JobRunControllerSettings
-from dispatcher.job_runs.job_run_log import ClaimRenewed, JobRunClaimed
-from dispatcher.job_runs.liveness import SignOfLife
+from dispatcher.records.claims import Claim, claim_job_run
+from dispatcher.records.job_run_log import ClaimRenewed, JobRunClaimed
+from dispatcher.records.liveness import SignOfLife
+from dispatcher.running.job_run_controller import JobRunControllerSettings
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

@@ -19,9 +19,9 @@ from compactor.model.errors import Denied, Unavailable
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import OPEN_JOB_RUNS
 from dispatcher.intake.intake import Rejected
-from dispatcher.job_runs.job_run_log import CancelRequested, JobRunStatus, Waiter
-from dispatcher.job_runs.result import Failure, Success
-from dispatcher.job_runs.workflow_answers import GONE_REASON, AnswerSettings, WorkflowAnswers
+from dispatcher.outbox.workflow_callbacks import GONE_REASON, AnswerSettings, WorkflowAnswers
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, Waiter
+from dispatcher.records.result import Failure, Success
 from tests.fakes.dispatch_desk import ANSWERS_AT_ONCE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore, Verb, When
 from tests.fakes.manual_clock import ManualClock

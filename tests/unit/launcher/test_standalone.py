@@ -14,7 +14,7 @@ from compactor.model.errors import Invalid
 from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
-from dispatcher.standalone_options import StandaloneOptions
+from dispatcher.options.standalone_options import StandaloneOptions
 from launcher.archive import MANIFEST, ArchiveManifest, check_archive, python_release, read_manifest
 from launcher.clusters.standalone import is_this_machine, violations
 from launcher.spark_conf import standalone_spark_conf

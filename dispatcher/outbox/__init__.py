@@ -1,0 +1,1 @@
+"""What leaves the dispatcher: events, answers to workflows, publications of tables."""

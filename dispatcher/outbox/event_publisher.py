@@ -1,0 +1,601 @@
+"""Publishes the events of the logs, in a thread of its own: an unresponsive topic delays nothing else.
+
+    an entry is durable --news--> story: a job run's log and its sessions' logs --a round--> topic --> cursor moved
+                                                                                 |
+                                    topic does not answer: paused, twice as long each time
+                                    topic refuses: paused for long; ended job runs are marked as unpublished
+
+    it has ended, all is published --> recorded in the history --> marker removed --> not followed any more
+
+Events follow from the logs, and cursors beside them hold the published position, so nothing is lost with this process:
+an unfinished job run keeps a marker, and the dispatcher that finds it continues. In a round each topic gets one try:
+after the first failure nothing more is sent to it. An ended job run is followed until all of its events are published.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from compactor.events.relay import (
+    EVENTS_PER_CALL,
+    Event,
+    EventSink,
+    NoSink,
+    PendingEvents,
+    SessionRelay,
+    SessionSubject,
+)
+from compactor.model.clock import Clock
+from compactor.model.errors import Conflict, Corrupt, Denied, LithifyError, Outdated, Unavailable, kind_of
+from compactor.sessions.session_log import SessionLog
+from compactor.storage.side_by_side import side_by_side
+from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
+from dispatcher.records.claims import JobRunLog
+from dispatcher.records.costs import shard_ended
+from dispatcher.records.history import EndedJobRun, ended_job_run
+from dispatcher.records.job_run_events import subject_of
+from dispatcher.records.job_run_log import JobRunState, JobRunStatus
+from dispatcher.records.job_run_store import JobRunRelay, JobRunStore
+from dispatcher.records.work_id import shard_of
+
+_log = structlog.get_logger(__name__)
+
+REFUSED_MAX = 10_000
+"""Job runs that are remembered here because their topic refuses. Of more than that the marker alone is left."""
+
+SESSIONS_AT_ONCE = 50
+"""Sessions whose events go into one call of the topic's sink, so that its batches are full."""
+
+ANNOUNCED_MAX = 1_000
+"""Events that stand in no log, and wait for their topic."""
+
+
+@dataclass(frozen=True)
+class PublisherSettings:
+    """
+    round_seconds     between two rounds
+    away_seconds      pause of a topic that did not answer; doubled with each further failure
+    away_seconds_max  the longest pause, and the pause of a topic that refuses
+    flush_seconds     to publish pending events when the dispatcher stops
+    """
+
+    round_seconds: float = 1.0
+    away_seconds: float = 5.0
+    away_seconds_max: float = 300.0
+    flush_seconds: float = 10.0
+
+
+class TopicError(Exception):
+    """Wraps an error of a sink, to distinguish it from an error of a log."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _Watched:
+    """A sink whose every error is `TopicError`."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+
+    @property
+    def name(self) -> str:
+        return self._sink.name
+
+    def publish(self, events: Sequence[Event]) -> None:
+        try:
+            self._sink.publish(events)
+        except Exception as error:  # wrapped, to distinguish it from an error of a log
+            raise TopicError(error) from error
+
+
+class JobRunPublication:
+    """Publishes the log of one job run and the logs of its sessions."""
+
+    def __init__(self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_new: bool = False) -> None:
+        """`is_new`: no dispatcher can have published any of it."""
+        self.job_run_id = job_run_id
+        self._is_new = is_new
+        self.topic_arn = state.accepted.spec.sns_event_topic_arn if state.accepted is not None else None
+        self._log = log
+        self._state = state
+        self._run_relay: JobRunRelay | None = None
+        self._session_relays: dict[str, tuple[SessionLog | None, SessionRelay]] = {}
+        self._new_sessions = {session_id for session_id, session in state.sessions.items() if not session.attempt}
+
+    @property
+    def newest(self) -> JobRunState:
+        """The newest cached fold of its log."""
+        newest = self._log.newest.state
+        return newest if newest.status is not JobRunStatus.ABSENT else self._state
+
+    @property
+    def ended(self) -> Iterator[EndedJobRun]:
+        """The job run's record for the history, if it has ended."""
+        found = ended_job_run(self.job_run_id, self.newest, self._log.entry(1).at_ms)
+        if found is not None:
+            yield found
+
+    def record_shard_end(self, records: JobRunStore) -> None:
+        """Of a shard: its job run needs its end before its last marker is removed."""
+        ended, name = shard_ended(self.newest), shard_of(self.job_run_id)
+        if ended is not None and name is not None:
+            records.record_shard_end(ended, name)
+
+    def load(self) -> None:
+        """Reads the new entries of the job run's log. Raises the store's errors."""
+        self._log.load()
+
+    def publish_pending(self, records: JobRunStore, sink: EventSink, sessions: dict[str, SessionLog | None]) -> None:
+        """Publishes the pending events of these sessions' logs, many in one call, then those of the job run's log.
+        Removes published sessions from `sessions`."""
+        ids = sorted(sessions)
+        for start in range(0, len(ids), SESSIONS_AT_ONCE):
+            self._publish_sessions(records, sink, ids[start : start + SESSIONS_AT_ONCE], sessions)
+        if self._run_relay is None:
+            is_cleaned = self._is_cleaned(records)
+            self._run_relay = records.relay(
+                self.job_run_id, self._log, self.newest, sink, is_cleaned, is_unpublished=self._is_new
+            )
+        self._run_relay.publish()
+
+    def _publish_sessions(
+        self, records: JobRunStore, sink: EventSink, ids: Sequence[str], sessions: dict[str, SessionLog | None]
+    ) -> None:
+        relays = {
+            session_id: self._session_relay(records, sink, session_id, sessions[session_id]) for session_id in ids
+        }
+
+        def collect(session_id: str) -> PendingEvents | None:
+            try:
+                return relays[session_id].collect()
+            except (Corrupt, Outdated) as error:  # an unreadable log cannot be published here
+                _log.error("session_log_not_published", session_id=session_id, reason=str(error))
+                return None
+
+        where = records.store.location
+        collected = dict(zip(ids, side_by_side(where, collect, ids), strict=True))
+        pending = [(relays[session_id], found) for session_id, found in collected.items() if found is not None]
+        events = [event for _, found in pending for event in found.events]
+        if events:
+            sink.publish(events)
+        side_by_side(where, lambda each: each[0].move(each[1]), pending)
+        for relay, found in pending:
+            if len(found.events) >= EVENTS_PER_CALL:
+                relay.publish()  # there may be more
+        for session_id in ids:
+            del sessions[session_id]
+        self._new_sessions -= set(ids)
+
+    def _is_cleaned(self, records: JobRunStore) -> Callable[[], bool]:
+        return lambda: records.is_cleaned(self.job_run_id, self._state, self._log.entry(1).at_ms)
+
+    def _session_relay(
+        self, records: JobRunStore, sink: EventSink, session_id: str, log: SessionLog | None
+    ) -> SessionRelay:
+        """`log`: that of the attempt's watcher, as far as it was read; None: it is read here."""
+        known = self._session_relays.pop(session_id, None)
+        has_ended = log is not None and log.newest.state.end is not None
+        if known is not None and known[0] is log:
+            if not has_ended:
+                self._session_relays[session_id] = known
+            return known[1]
+        session = self.newest.sessions[session_id]
+        about = SessionSubject(subject_of(self.job_run_id, self._state), session_id, session.pin.partition)
+        is_new, is_cleaned = session_id in self._new_sessions, self._is_cleaned(records)
+        relay = records.session_relay(about, sink, is_cleaned, log=log, is_unpublished=is_new)
+        if not has_ended:
+            self._session_relays[session_id] = (log, relay)
+        return relay
+
+
+def _launched(state: JobRunState) -> dict[str, SessionLog | None]:
+    """Sessions that may have a log, none of which was read."""
+    return {session_id: None for session_id, session in state.sessions.items() if session.attempt > 0}
+
+
+@dataclass
+class _Followed:
+    """
+    sessions    sessions whose logs may have pending events; with the log, as far as it was read, if that has them
+    quiet       launched sessions of which no attempt runs; all of their events are published or in `sessions`
+    beats       the newest unpublished heartbeat of each session
+    has_updates  whether the job run's own log may have pending events
+    must_load    whether it has entries that this dispatcher has not read
+    is_ending   it has ended: once all is published, its marker is removed
+    is_leaving  another dispatcher continues it: it is dropped after one more try
+    is_refused  its topic refuses it, and its marker says so
+    is_published  all events are published; the marker stays until waiting workflows have their answers
+    """
+
+    publication: JobRunPublication
+    sessions: dict[str, SessionLog | None] = field(default_factory=dict)
+    quiet: set[str] = field(default_factory=set)
+    beats: dict[str, Event] = field(default_factory=dict)
+    has_updates: bool = True
+    must_load: bool = False
+    is_ending: bool = False
+    is_leaving: bool = False
+    is_refused: bool = False
+    is_published: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        has_words = bool(self.has_updates or self.sessions or self.beats or self.is_leaving)
+        return has_words or (self.is_ending and not self.is_published)
+
+
+@dataclass
+class _Topic:
+    failures: int = 0
+    last_error: Exception | None = None
+    not_before_seconds: float = 0.0
+    announced: list[Event] = field(default_factory=list)
+
+
+class Publisher:
+    """`publish_round` is for one thread at a time. All other methods are thread-safe and quick."""
+
+    def __init__(
+        self,
+        records: JobRunStore,
+        sink_for: Callable[[str | None], EventSink],
+        answers: WorkflowAnswers,
+        settings: PublisherSettings,
+        clock: Clock,
+    ) -> None:
+        """
+        sink_for  returns the sink of a job run, by the topic that it names or None
+        answers   the marker of an ended job run stays until its events are published and its waiters answered
+        """
+        self._records = records
+        self._answers = answers
+        self._sink_for = sink_for
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._followed: dict[str, _Followed] = {}
+        self._topics: dict[str | None, _Topic] = {}
+
+    # -- news, from any thread
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """Job runs whose events are published here, and those whose topic refuses them, while they are cached."""
+        with self._lock:
+            return frozenset(self._followed)
+
+    @property
+    def waiting_count(self) -> int:
+        """Job runs with pending events."""
+        with self._lock:
+            return sum(each.is_due for each in self._followed.values())
+
+    @property
+    def troubles(self) -> dict[str, Exception]:
+        """The last errors of paused topics, by "topic" and the topic's name, if it has one."""
+        with self._lock:
+            named = {f"topic {arn}" if arn else "topic": topic.last_error for arn, topic in self._topics.items()}
+        return {place: error for place, error in named.items() if error is not None}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no events are pending, except for paused topics."""
+        with self._lock:
+            return not self._due_topics()
+
+    def follow(
+        self, job_run_id: str, log: JobRunLog, state: JobRunState, *, is_ending: bool = False, is_new: bool = False
+    ) -> None:
+        """Publishes this job run from its cursors on: the dispatcher that published it before may have crashed.
+        `is_new`: no dispatcher has held it before."""
+        quiet = {session_id for session_id in _launched(state) if state.sessions[session_id].end is not None}
+        with self._lock:
+            publication = JobRunPublication(job_run_id, log, state, is_new=is_new)
+            must_load = log.newest.entry_number == 0
+            self._followed[job_run_id] = _Followed(
+                publication, _launched(state), quiet, must_load=must_load, is_ending=is_ending
+            )
+
+    def news(self, job_run_id: str, session_id: str | None = None, log: SessionLog | None = None) -> bool:
+        """A log may have pending events: a session's, or the job run's own, as it was last read or written here. False:
+        the job run is not followed.
+
+        log  the session's log, as read until now; None: it must be read
+        """
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is None or followed.is_leaving:
+                return False
+            if session_id is not None:
+                followed.sessions[session_id] = log
+                followed.quiet.discard(session_id)
+            else:
+                followed.has_updates = True
+            return True
+
+    def sent_again(self, job_run_id: str) -> bool:
+        """Its document was sent again, which is an entry of its log. False: the job run is not followed."""
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is None or followed.is_leaving:
+                return False
+            followed.has_updates = followed.must_load = True
+            return True
+
+    def attempt_ended(
+        self, job_run_id: str, session_id: str, log: SessionLog | None = None, *, has_news: bool = True
+    ) -> None:
+        """No attempt at a session runs any more, and nothing is added to its log unless another attempt is made.
+
+        log       the session's log, if it was read to its end
+        has_news  whether the log may have entries after those that were passed to `news`
+        """
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is not None and not followed.is_leaving:
+                followed.quiet.add(session_id)
+                if has_news:
+                    followed.sessions[session_id] = log
+
+    def beat(self, job_run_id: str, event: Event) -> None:
+        """Progress: published in the next round, or not at all if a newer one replaces it."""
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is not None:
+                followed.beats[event.subject or ""] = event
+
+    def announce(self, topic_arn: str | None, event: Event) -> None:
+        """Publishes an event that is in no log."""
+        with self._lock:
+            announced = self._topic(topic_arn).announced
+            announced.append(event)
+            del announced[:-ANNOUNCED_MAX]
+
+    def ending(self, job_run_id: str) -> None:
+        """The job run has ended: publish all of its events, then remove its marker. Sessions whose watcher failed, or
+        was stopped, are read once more: no other thread would."""
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is not None:
+                unseen = _launched(followed.publication.newest).keys() - followed.quiet
+                followed.sessions = {**dict.fromkeys(unseen), **followed.sessions}
+                followed.is_ending = followed.has_updates = True
+
+    def leave(self, job_run_id: str) -> None:
+        """Another dispatcher has it, or will: publish the pending events, then stop following it."""
+        with self._lock:
+            followed = self._followed.get(job_run_id)
+            if followed is not None and not followed.is_ending:
+                followed.is_leaving = True
+
+    # -- publishing, in one thread
+
+    def run(self, stops: threading.Event) -> None:
+        """Runs until it is stopped; never raises."""
+        while not stops.wait(self._settings.round_seconds):
+            self.publish_round()
+
+    def flush(self) -> None:
+        """Publishes pending events for at most `flush_seconds`."""
+        until_seconds = self._clock.monotonic_seconds() + self._settings.flush_seconds
+        while not self.is_idle and self._clock.monotonic_seconds() < until_seconds:
+            self.publish_round()
+
+    def publish_round(self) -> None:
+        """One try for each topic that has pending events and is not paused."""
+        with self._lock:
+            published = [each for each in self._followed.values() if each.is_published]
+        for each in published:
+            if self._is_answered(each):
+                each.is_published = False  # the marker can be removed
+        with self._lock:
+            due = self._due_topics()
+        for topic_arn in due:
+            try:
+                self._publish_to(topic_arn)
+            except TopicError as error:
+                self._give_up(topic_arn, error.cause)
+            except Exception as error:  # noqa: BLE001  (an error of one topic must not delay the others)
+                self._give_up(topic_arn, error)
+
+    def _publish_to(self, topic_arn: str | None) -> None:
+        topic = self._topic(topic_arn)
+        found = self._sink_for(topic_arn)
+        sink = found if isinstance(found, NoSink) else _Watched(found)
+        announced = list(topic.announced)
+        if announced:
+            sink.publish(announced)
+            with self._lock:
+                topic.announced = [event for event in topic.announced if event not in announced]
+        with self._lock:
+            due = [each for each in self._followed.values() if each.publication.topic_arn == topic_arn and each.is_due]
+        published: list[_Followed] = []
+        try:
+            published.extend(followed for followed in due if self._publish_followed(followed, sink))
+        finally:  # those published before the topic failed
+            self._close(published, sink)
+        if topic.failures and (announced or due):
+            _log.info("topic_takes_events_again", topic=topic_arn)
+        topic.failures, topic.last_error = 0, None
+
+    def _publish_followed(self, followed: _Followed, sink: EventSink) -> bool:
+        """Whether the job run has ended and all events are published. Raises `TopicError`."""
+        with self._lock:
+            sessions, beats, must_load = followed.sessions, list(followed.beats.values()), followed.must_load
+            followed.sessions, followed.beats, followed.has_updates, followed.must_load = {}, {}, False, False
+
+        def publish_pending() -> bool:
+            if must_load:
+                followed.publication.load()
+            followed.publication.publish_pending(self._records, sink, sessions)
+            if beats and not followed.is_ending:
+                sink.publish(beats)
+            return followed.is_ending and not self._has_more(followed) and not self._awaits_answers(followed)
+
+        is_published = self._try(followed, publish_pending, sessions)
+        if followed.is_leaving:
+            self._forget(followed)
+        return is_published
+
+    def _try(
+        self, followed: _Followed, act: Callable[[], bool], sessions: dict[str, SessionLog | None] | None = None
+    ) -> bool:
+        """An error of a log is not an error of the topic, and is logged here. `sessions` stay pending."""
+        try:
+            return act()
+        except (Unavailable, Conflict) as error:  # the state's store: the next round tries again
+            _log.warning("events_not_read", job_run_id=followed.publication.job_run_id, reason=str(error))
+            self._give_back(followed, sessions or {})
+        except TopicError:
+            self._give_back(followed, sessions or {})
+            raise
+        except Exception as error:  # noqa: BLE001  (an unreadable log does not block the others)
+            _log.error("job_run_not_published", job_run_id=followed.publication.job_run_id, exc_info=error)
+            self._forget(followed)
+        return False
+
+    def _close(self, published: Sequence[_Followed], sink: EventSink) -> None:
+        """Records ended and published job runs in the history, then removes their markers. Raises
+        `TopicError`."""
+        if not published:
+            return
+        try:
+            self._records.history.record(record for each in published for record in each.publication.ended)
+            for each in published:
+                each.publication.record_shard_end(self._records)
+        except LithifyError as error:  # the markers stay: the next round tries again
+            _log.warning("history_not_written", job_runs=len(published), reason=str(error))
+            for each in published:
+                self._give_back(each, {})
+            return
+        for each in published:
+
+            def finish(each: _Followed = each) -> bool:
+                self._mark_published(each)
+                self._publish_late(each, sink)
+                return True
+
+            if self._try(each, finish) and not each.is_published and not self._has_more(each):
+                self._forget(each)
+
+    def _mark_published(self, followed: _Followed) -> None:
+        if followed.is_refused:
+            self._records.mark_published(followed.publication.job_run_id)
+        else:
+            self._records.mark_closed(followed.publication.job_run_id)
+
+    def _publish_late(self, followed: _Followed, sink: EventSink) -> None:
+        """Publishes a repeat that was logged just before the marker was removed, and that relies on the marker."""
+        try:
+            followed.publication.load()
+            followed.publication.publish_pending(self._records, sink, {})
+        except (LithifyError, TopicError):
+            self._records.mark_over(followed.publication.job_run_id)
+            raise
+        if self._awaits_answers(followed):  # the repeat may have brought a task token
+            self._records.mark_over(followed.publication.job_run_id)
+            return
+        self._answers.leave(followed.publication.job_run_id)
+
+    def _awaits_answers(self, followed: _Followed) -> bool:
+        followed.is_published = not self._is_answered(followed)
+        return followed.is_published
+
+    def _is_answered(self, followed: _Followed) -> bool:
+        return self._answers.are_answered(followed.publication.job_run_id, followed.publication.newest)
+
+    def _has_more(self, followed: _Followed) -> bool:
+        with self._lock:
+            return followed.has_updates or bool(followed.sessions)
+
+    def _give_back(self, followed: _Followed, sessions: dict[str, SessionLog | None]) -> None:
+        with self._lock:
+            followed.sessions = {**sessions, **followed.sessions}
+            followed.has_updates = followed.must_load = True
+
+    def _forget(self, followed: _Followed) -> None:
+        with self._lock:
+            if self._followed.get(followed.publication.job_run_id) is followed:
+                del self._followed[followed.publication.job_run_id]
+
+    # -- topics
+
+    def _topic(self, topic_arn: str | None) -> _Topic:
+        return self._topics.setdefault(topic_arn, _Topic())
+
+    def _due_topics(self) -> list[str | None]:
+        """With the lock held."""
+        now_seconds = self._clock.monotonic_seconds()
+        with_news = {each.publication.topic_arn for each in self._followed.values() if each.is_due}
+        with_news |= {topic_arn for topic_arn, topic in self._topics.items() if topic.announced}
+        return [arn for arn in with_news if self._topic(arn).not_before_seconds <= now_seconds]
+
+    def _give_up(self, topic_arn: str | None, error: Exception) -> None:
+        settings, topic = self._settings, self._topic(topic_arn)
+        topic.failures, topic.last_error = topic.failures + 1, error
+        if isinstance(error, Unavailable):
+            seconds = min(settings.away_seconds * 2.0 ** min(topic.failures - 1, 16), settings.away_seconds_max)
+        else:
+            seconds = settings.away_seconds_max
+            self._mark_unpublished(topic_arn)
+        topic.not_before_seconds = self._clock.monotonic_seconds() + seconds
+        emit = _log.warning if isinstance(error, Unavailable) and not isinstance(error, Denied) else _log.error
+        kind = kind_of(error)
+        emit("events_not_published", topic=topic_arn, error_kind=kind, reason=str(error), again_in_seconds=seconds)
+        with self._lock:
+            leaving = [
+                each for each in self._followed.values() if each.is_leaving and each.publication.topic_arn == topic_arn
+            ]
+        for followed in leaving:  # its next dispatcher publishes it
+            self._forget(followed)
+
+    def _mark_unpublished(self, topic_arn: str | None) -> None:
+        """Marks ended job runs of a topic that refuses events, so that dispatchers skip them. `lithify events publish`
+        finds them by that marker."""
+        with self._lock:
+            ended = [
+                each for each in self._followed.values() if each.is_ending and each.publication.topic_arn == topic_arn
+            ]
+            pending = sum(each.is_refused for each in self._followed.values())
+        for followed in ended:
+            if followed.is_refused or not self._is_answered(followed):
+                continue
+            try:
+                self._records.history.record(followed.publication.ended)
+                followed.publication.record_shard_end(self._records)
+                self._records.mark_unpublished(followed.publication.job_run_id)
+            except LithifyError as error:
+                _log.warning(
+                    "refused_job_run_not_marked", job_run_id=followed.publication.job_run_id, reason=str(error)
+                )
+                return
+            followed.is_refused = True
+            self._answers.leave(followed.publication.job_run_id)
+            pending += 1
+            if pending > REFUSED_MAX:
+                self._forget(followed)
+
+
+def publish_to_the_end(records: JobRunStore, job_run_id: str, sink_for: Callable[[str | None], EventSink]) -> bool:
+    """Publishes all pending events of a job run, from the cursors on. Returns False if it has not ended: then its
+    dispatcher publishes. Raises the errors of the topic and the store; nothing is lost then."""
+    log = records.log(job_run_id)
+    state = log.load().state
+    if state.ended is None and state.rejected is None:
+        return False
+    publication = JobRunPublication(job_run_id, log, state)
+    sink = sink_for(publication.topic_arn)
+    if not isinstance(sink, NoSink):
+        publication.publish_pending(records, sink, _launched(state))
+    records.history.record(publication.ended)
+    publication.record_shard_end(records)
+    records.mark_published(job_run_id)
+    if state.waiters and records.waiters.has_tokens(job_run_id):
+        records.mark_over(job_run_id)  # a dispatcher must answer them
+    return True

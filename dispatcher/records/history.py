@@ -1,0 +1,404 @@
+"""The history: a record of each job run that has ended and of each rejected document, in one log per day.
+
+    ended, published --recorded--> the day's log, with tables as checkpoints --day is over--> closed: one Parquet file
+                                                                                            of the day, final
+
+A job run is recorded before its last marker is removed, so after any crash it has a marker, a record, or both. It
+belongs to the day of its end. A closed day never changes: a job run that comes too late for its day is recorded on the
+first later day that is not closed. A second recording visits the same days in the same order, and finds the record.
+
+Overviews read one file for each closed day and one log for each open day, instead of one log for each job run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+from pydantic import Field, TypeAdapter
+
+from compactor.events.relay import bounded
+from compactor.log.checkpoints import WholeCheckpoint
+from compactor.log.columns import RecordCodec
+from compactor.log.durable_log import DurableLog, LogFormat, LogState
+from compactor.model.clock import Clock
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, LithifyError, Outdated
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import (
+    CLEANED_DAYS,
+    HISTORY_DAYS,
+    HISTORY_FILES,
+    BackfilledHistory,
+    CleanedDay,
+    HistoryDay,
+    HistoryFile,
+    parse,
+)
+from dispatcher.records.costs import expected_usd, used_usd
+from dispatcher.records.job_run_log import JobRunState, JobRunStatus
+
+_log = structlog.get_logger(__name__)
+
+READERS = 16
+"""Days read at a time: a read from S3 is mostly waiting."""
+
+RECORDS_PER_ENTRY = 500
+"""An entry stays below a few megabytes, however many job runs have ended at once."""
+
+CHECKPOINT_ENTRIES = 16
+"""Between two checkpoints. An entry often has many records, and an overview reads those after the last checkpoint."""
+
+LOGS_KEPT = 4
+"""Of days that were written last, with what was read of them."""
+
+DAYS_TRIED_MAX = 36_600
+"""Closed days that one record may find before it is given up: a hundred years."""
+
+_CLOSED = b"lithify.day_closed"
+
+
+class EndedJobRun(Document):
+    """One job run, as overviews show it. For a rejected document `job_run_id` is the id of its message.
+
+    seconds       from its acceptance to its end, of which it was paused for `paused_seconds`
+    sessions, rounds, rows_*  over all sessions that succeeded
+    waiters       workflows that waited for it
+    requested_job_run_id  the job run id in a rejected document
+    """
+
+    job_run_id: str
+    status: str
+    table: str | None
+    destination: str | None
+    accepted_at_ms: int
+    ended_at_ms: int
+    seconds: float
+    expected_sla: float | None = None
+    desired_sla: int | None = None
+    priority: int = 0
+    nothing_to_do: bool = False
+    sessions: int = 0
+    rounds: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_deduplicated: int = 0
+    rows_deleted: int = 0
+    expected_usd: float | None = None
+    usd: float | None = None
+    cancel_requested: bool = False
+    waiters: int = 0
+    predecessor: str | None = None
+    requested_job_run_id: str | None = None
+    reasons: tuple[str, ...] = ()
+    paused_seconds: float = 0.0
+
+    @property
+    def own_id(self) -> str:
+        """Of a rejected document: the id that it gave itself, if it did."""
+        return self.requested_job_run_id or self.job_run_id
+
+    @property
+    def message_id(self) -> str | None:
+        """Of a rejected document."""
+        return self.job_run_id if self.status == JobRunStatus.REJECTED else None
+
+    @property
+    def day(self) -> str:
+        return day_of(self.ended_at_ms)
+
+
+def day_of(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
+
+
+def ended_job_run(job_run_id: str, state: JobRunState, accepted_at_ms: int) -> EndedJobRun | None:
+    """The record of a job run; None if it has not ended, or is a shard of one. Pure."""
+    if state.rejected is not None:
+        return EndedJobRun(
+            job_run_id=job_run_id,
+            status=JobRunStatus.REJECTED.value,
+            table=state.rejected.table,
+            destination=None,
+            accepted_at_ms=accepted_at_ms,
+            ended_at_ms=accepted_at_ms,
+            seconds=0.0,
+            waiters=len(state.waiters),
+            requested_job_run_id=state.rejected.requested_job_run_id,
+            reasons=bounded(state.rejected.reasons),
+        )
+    if state.accepted is None or state.ended is None or state.accepted.shard is not None:
+        return None
+    spec, outcome = state.accepted.spec, state.ended.outcome
+    ended_at_ms = accepted_at_ms + round(state.ended.seconds * 1000)
+    return EndedJobRun(
+        job_run_id=job_run_id,
+        status=outcome.status,
+        table=spec.source_table_id,
+        destination=spec.destination_compacted_table_id,
+        accepted_at_ms=accepted_at_ms,
+        ended_at_ms=ended_at_ms,
+        seconds=state.ended.seconds,
+        expected_sla=state.ended.expected_sla,
+        desired_sla=spec.desired_sla,
+        priority=spec.priority,
+        nothing_to_do=outcome.nothing_to_do,
+        sessions=outcome.sessions,
+        rounds=outcome.rounds,
+        rows_in=outcome.rows_in,
+        rows_out=outcome.rows_out,
+        rows_deduplicated=outcome.rows_deduplicated,
+        rows_deleted=outcome.rows_deleted,
+        expected_usd=expected_usd(state),
+        usd=used_usd(state, ended_at_ms),
+        cancel_requested=state.cancel is not None,
+        waiters=len(state.waiters),
+        predecessor=state.accepted.predecessor,
+        reasons=bounded(outcome.reasons),
+        paused_seconds=state.ended.paused_seconds,
+    )
+
+
+# ------------------------------------------------------------------------------------------------- the log of a day
+
+
+class JobRunsRecorded(Document):
+    action: Literal["job_runs_recorded"] = "job_runs_recorded"
+    job_runs: tuple[EndedJobRun, ...]
+
+
+class DayClosed(Document):
+    """The last entry of the log."""
+
+    action: Literal["day_closed"] = "day_closed"
+
+
+HistoryAction = Annotated[JobRunsRecorded | DayClosed, Field(discriminator="action")]
+
+
+@dataclass(frozen=True)
+class DayState:
+    """`job_runs` by id, in the order in which they were recorded."""
+
+    job_runs: Mapping[str, EndedJobRun] = field(default_factory=lambda: MappingProxyType({}))
+    is_closed: bool = False
+
+
+HistoryLog = DurableLog[DayState, HistoryAction]
+
+
+def apply(state: DayState, action: HistoryAction) -> DayState:
+    """The state after one more action. Raises `Corrupt` if the action cannot follow."""
+    if state.is_closed:
+        raise Corrupt(f"{action.action} follows the end of the day")
+    if isinstance(action, DayClosed):
+        return replace(state, is_closed=True)
+    added = {each.job_run_id: each for each in action.job_runs}
+    twice = sorted(added.keys() & state.job_runs.keys())
+    if twice or len(added) < len(action.job_runs):
+        raise Corrupt(f"job runs are recorded twice: {', '.join(twice)}")
+    return replace(state, job_runs=MappingProxyType({**state.job_runs, **added}))
+
+
+_RECORD = RecordCodec(EndedJobRun)
+
+
+def _to_table(job_runs: Sequence[EndedJobRun], *, is_closed: bool) -> pa.Table:
+    batch = pa.RecordBatch.from_struct_array(_RECORD.to_array(job_runs))
+    return pa.Table.from_batches([batch]).replace_schema_metadata({_CLOSED: str(is_closed).lower()})
+
+
+def _from_table(table: pa.Table) -> list[EndedJobRun]:
+    return [
+        each
+        for batch in table.combine_chunks().to_batches()
+        for each in _RECORD.to_values(batch.to_struct_array())
+        if each is not None
+    ]
+
+
+def _state_of(table: pa.Table) -> DayState:
+    job_runs = {each.job_run_id: each for each in _from_table(table)}
+    return DayState(MappingProxyType(job_runs), (table.schema.metadata or {}).get(_CLOSED) == b"true")
+
+
+HISTORY_LOG: LogFormat[DayState, HistoryAction] = LogFormat(
+    name="history",
+    action_type=TypeAdapter(HistoryAction),
+    initial=DayState(),
+    apply=apply,
+    checkpoint=WholeCheckpoint(
+        lambda state: _to_table(list(state.job_runs.values()), is_closed=state.is_closed),
+        _state_of,
+    ),
+    checkpoint_entries=CHECKPOINT_ENTRIES,
+    keeps_entries=False,
+)
+
+
+# ------------------------------------------------------------------------------------------------------ all the days
+
+
+class CleanedNote(Document):
+    """`kept`: job runs of the day whose plans, heartbeats and cursors were not deleted."""
+
+    at_ms: int
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordedDay:
+    """`job_runs`: the latest end first. `failure`: why the day cannot be read."""
+
+    day: str
+    job_runs: tuple[EndedJobRun, ...]
+    failure: str | None = None
+
+
+class History:
+    """The history of one dispatcher state. Thread-safe."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._logs: OrderedDict[str, HistoryLog] = OrderedDict()
+
+    # -- writing
+
+    def record(self, ended: Iterable[EndedJobRun]) -> None:
+        """Records each job run once, durably. Job runs that are recorded already are skipped."""
+        by_day: defaultdict[str, dict[str, EndedJobRun]] = defaultdict(dict)
+        for each in ended:
+            by_day[each.day][each.job_run_id] = each
+        for day, job_runs in by_day.items():
+            known = list(job_runs.values())
+            for start in range(0, len(known), RECORDS_PER_ENTRY):
+                self._record_from(day, known[start : start + RECORDS_PER_ENTRY])
+
+    def _record_from(self, day: str, job_runs: Sequence[EndedJobRun]) -> None:
+        """Records on this day, or on the first later day that is not closed."""
+        left = list(job_runs)
+        for _ in range(DAYS_TRIED_MAX):
+            left = self._record_on(day, left)
+            if not left:
+                return
+            day = (date.fromisoformat(day) + timedelta(days=1)).isoformat()
+        raise Corrupt(f"the history is closed until {day}: {len(left)} job runs cannot be recorded")
+
+    def _record_on(self, day: str, job_runs: Sequence[EndedJobRun]) -> list[EndedJobRun]:
+        """Records on this day. Returns the job runs that were not recorded, since the day is closed."""
+
+        def decide(before: LogState[DayState]) -> Sequence[HistoryAction]:
+            missing = tuple(each for each in job_runs if each.job_run_id not in before.state.job_runs)
+            return [JobRunsRecorded(job_runs=missing)] if missing and not before.state.is_closed else []
+
+        # What is recorded stays recorded, and a closed day stays closed: the last fold read is as good as the newest.
+        log = self._log(day)
+        after = log.append(decide, log.newest if log.newest.entry_number else None).after.state
+        return [each for each in job_runs if each.job_run_id not in after.job_runs]
+
+    def close(self, day: str) -> None:
+        """Closes the day: it never changes again, and has a file. Idempotent."""
+
+        def decide(before: LogState[DayState]) -> Sequence[HistoryAction]:
+            return [] if before.state.is_closed else [DayClosed()]
+
+        after = self._log(day).append(decide).after.state
+        rows = sorted(after.job_runs.values(), key=lambda each: (each.ended_at_ms, each.job_run_id))
+        sink = pa.BufferOutputStream()
+        pq.write_table(_to_table(rows, is_closed=True), sink, compression="zstd", write_page_checksum=True)
+        self._store.put_if_absent(HistoryFile(day).key, sink.getvalue().to_pybytes())
+
+    def mark_backfilled(self) -> None:
+        self._store.put_if_absent(BackfilledHistory().key, b"")
+
+    def mark_cleaned(self, day: str, kept: tuple[str, ...]) -> None:
+        self._store.put_if_absent(CleanedDay(day).key, CleanedNote(at_ms=self._clock.now_ms(), kept=kept).render())
+
+    # -- reading
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every job run without a marker is in the history. False if an earlier release ended job runs and the
+        backfill has not run yet."""
+        return self._store.read(BackfilledHistory().key) is not None
+
+    def closed_days(self) -> list[str]:
+        """The days that have a file."""
+        paths = (parse(entry.key) for entry in self._store.list(HISTORY_FILES))
+        return sorted(path.day for path in paths if isinstance(path, HistoryFile))
+
+    def days(self) -> list[str]:
+        """Every day on which a job run was recorded."""
+        return sorted(self._store.list_folders(HISTORY_DAYS))
+
+    def cleaned_days(self) -> list[str]:
+        paths = (parse(entry.key) for entry in self._store.list(CLEANED_DAYS))
+        return sorted(path.day for path in paths if isinstance(path, CleanedDay))
+
+    def is_cleaned(self, ended: EndedJobRun) -> bool:
+        """Whether the job run's plans, heartbeats and cursors were deleted with those of its day."""
+        key = CleanedDay(ended.day).key
+        body = self._store.read(key)
+        if body is None or ended.job_run_id in CleanedNote.parse_durable(body, key).kept:
+            return False
+        return any(each.job_run_id == ended.job_run_id for each in self.job_runs_of(ended.day))
+
+    def read(self, first: str | None = None, last: str | None = None) -> Iterator[RecordedDay]:
+        """The days from `first` to `last`, the latest first. Reads several days at a time."""
+        closed = frozenset(self.closed_days())
+        days = [day for day in self.days() if (first or day) <= day <= (last or day)]
+        days.reverse()
+        with ThreadPoolExecutor(READERS, thread_name_prefix="history") as readers:
+            for start in range(0, len(days), READERS):
+                together = days[start : start + READERS]
+                yield from readers.map(lambda day: self._read_day(day, has_file=day in closed), together)
+
+    def job_runs_of(self, day: str) -> tuple[EndedJobRun, ...]:
+        """All job runs of a closed day. Raises `Corrupt` if they cannot be read."""
+        found = self._read_day(day, has_file=True)
+        if found.failure is not None:
+            raise Corrupt(found.failure)
+        return found.job_runs
+
+    def _read_day(self, day: str, *, has_file: bool) -> RecordedDay:
+        rows = self._read_file(day) if has_file else None
+        if rows is None:
+            try:
+                rows = list(self._log(day).load().state.job_runs.values())
+            except (Corrupt, Outdated) as error:
+                return RecordedDay(day, (), str(error))
+        rows.sort(key=lambda each: (each.ended_at_ms, each.job_run_id), reverse=True)
+        return RecordedDay(day, tuple(rows))
+
+    def _read_file(self, day: str) -> list[EndedJobRun] | None:
+        """The rows of the day's file; None: there is no readable file, and the log must be read."""
+        key = HistoryFile(day).key
+        body = self._store.read(key)
+        if body is None:
+            return None
+        try:
+            table = pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+            known = [name for name in table.column_names if name in EndedJobRun.model_fields]
+            return _from_table(table.select(known))
+        except (pa.ArrowException, OSError, ValueError, KeyError, LithifyError) as error:
+            _log.warning("history_file_unreadable", file=key, reason=str(error))
+            return None
+
+    def _log(self, day: str) -> HistoryLog:
+        with self._lock:
+            log = self._logs.pop(day, None) or DurableLog(self._store, HistoryDay(day).log, HISTORY_LOG, self._clock)
+            self._logs[day] = log
+            if len(self._logs) > LOGS_KEPT:
+                self._logs.popitem(last=False)
+            return log

@@ -1,0 +1,210 @@
+"""Periodic upkeep of the history, in a thread of its own. Each step is idempotent, and several dispatchers may do it at
+the same time.
+
+    backfill   job runs of earlier releases are recorded, once
+    close      days that are over get their file, also the days of dispatchers that are gone
+    clean      plans, heartbeats and cursors of job runs of old days are deleted; logs stay
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Corrupt, Invalid, LithifyError, Unavailable
+from compactor.model.names import counted
+from compactor.storage.paths import (
+    BundleObject,
+    JobRunFolder,
+    JobRunObject,
+    SessionObject,
+    parse,
+)
+from dispatcher.records.history import EndedJobRun, day_of, ended_job_run
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.work_id import shard_folders
+
+_log = structlog.get_logger(__name__)
+
+READERS = 8
+"""Logs read at a time: a read from S3 is mostly waiting."""
+
+BACKFILLED_AT_ONCE = 200
+"""Job runs whose records are kept in memory before they are written."""
+
+CLOSE_AFTER_SECONDS = 3_600.0
+"""After the end of a day: longer than clocks differ, and than events are late, most of the time."""
+
+
+@dataclass(frozen=True)
+class HistorySettings:
+    """
+    history_seconds   between two rounds
+    keep_plans_days   for which plans, heartbeats and cursors of ended job runs are kept; their logs are never deleted
+    """
+
+    history_seconds: float = 3_600.0
+    keep_plans_days: float = 30.0
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """The objects of a day's job runs that are no longer needed.
+
+    keys  of plans, heartbeats and cursors
+    kept  job runs that keep theirs
+    """
+
+    day: str
+    keys: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+class HistoryUpkeep:
+    """For one thread at a time."""
+
+    def __init__(self, records: JobRunStore, settings: HistorySettings, clock: Clock) -> None:
+        self._records = records
+        self._history = records.history
+        self._settings = settings
+        self._clock = clock
+        self._is_backfilled = False
+
+    def run(self, stops: threading.Event) -> None:
+        """A round now, and after each interval; never raises."""
+        while not stops.is_set():
+            try:
+                self.round(stops)
+            except Exception as error:  # noqa: BLE001  (job runs do not depend on it)
+                _log.error("history_not_kept_up", exc_info=error)
+            stops.wait(self._settings.history_seconds)
+
+    def round(self, stops: threading.Event | None = None) -> None:
+        """A step, or a day, that fails keeps none of the others from being done."""
+        with _reported("history_not_backfilled"):
+            if not self._is_backfilled:
+                self._is_backfilled = self._history.is_complete or self.backfill(stops) is not None
+        with _reported("days_not_closed"):
+            self.close_days()
+        with _reported("days_not_cleaned"):
+            for day in self.days_to_clean(self._settings.keep_plans_days):
+                if stops is not None and stops.is_set():
+                    return
+                with _reported("day_not_cleaned", day=day):
+                    self.clean(day)
+
+    # -- backfill
+
+    def backfill(self, stops: threading.Event | None = None) -> int | None:
+        """Records every ended job run without a marker. Returns how many were not recorded before; None: it was
+        stopped. A job run without a marker that has not ended or cannot be read gets a marker, so that a dispatcher
+        continues it."""
+        job_run_ids = self._records.job_run_ids()
+        marked = frozenset(self._records.open_job_run_ids())
+        known = {each.job_run_id for day in self._history.read() for each in day.job_runs}
+        missing = [each for each in job_run_ids if each not in known and each not in marked]
+        count = 0
+        for start in range(0, len(missing), BACKFILLED_AT_ONCE):
+            if stops is not None and stops.is_set():
+                return None
+            with ThreadPoolExecutor(READERS, thread_name_prefix="history") as readers:
+                found = list(readers.map(self._ended, missing[start : start + BACKFILLED_AT_ONCE]))
+            ended = [each for each in found if each is not None]
+            self._history.record(ended)
+            count += len(ended)
+        self._history.mark_backfilled()
+        _log.info("history_backfilled", job_runs=count)
+        return count
+
+    def _ended(self, job_run_id: str) -> EndedJobRun | None:
+        log = self._records.log(job_run_id)
+        try:
+            state = log.load().state
+            if state.status is JobRunStatus.ABSENT:
+                return None
+            ended = ended_job_run(job_run_id, state, log.entry(1).at_ms)
+        except Corrupt as error:
+            _log.error("job_run_not_recorded", job_run_id=job_run_id, reason=str(error))
+            ended = None
+        if ended is None:
+            self._records.mark_over(job_run_id)
+        return ended
+
+    # -- close
+
+    def close_days(self) -> list[str]:
+        """Closes the days that are over and have no file; returns them."""
+        last = day_of(self._clock.now_ms() - round(CLOSE_AFTER_SECONDS * 1000))
+        closed = frozenset(self._history.closed_days())
+        due = [day for day in self._history.days() if day < last and day not in closed]
+        for day in due:
+            with _reported("day_not_closed", day=day):
+                self._history.close(day)
+        return due
+
+    # -- clean
+
+    def days_to_clean(self, keep_days: float) -> list[str]:
+        """Closed days that ended at least `keep_days` days ago and are not cleaned."""
+        last = day_of(self._clock.now_ms() - round(keep_days * 86_400_000))
+        due = [day for day in self._history.closed_days() if day < last]
+        return sorted(set(due) - set(self._history.cleaned_days())) if due else []
+
+    def leftovers(self, day: str) -> Leftovers:
+        """The objects that `clean` would delete. Job runs with pending events keep all of theirs."""
+        kept = {*self._records.open_job_run_ids(), *self._records.unpublished_job_run_ids()}
+        job_run_ids = [each.job_run_id for each in self._history.job_runs_of(day)]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="history") as readers:
+            found = readers.map(self._keys_of, [each for each in job_run_ids if each not in kept])
+            keys = tuple(key for keys in found for key in keys)
+        return Leftovers(day, keys, tuple(each for each in job_run_ids if each in kept))
+
+    def clean(self, day: str) -> Leftovers:
+        """Deletes the day's leftovers; returns them. Raises `Unavailable` if some could not be deleted."""
+        leftovers = self.leftovers(day)
+        failed = self._records.store.delete_many(leftovers.keys)
+        if failed:  # the day is cleaned again later
+            raise Unavailable(
+                f"{len(failed)} of {counted(len(leftovers.keys), 'object')}: {next(iter(failed.values()))}"
+            )
+        self._history.mark_cleaned(day, leftovers.kept)
+        _log.info("day_cleaned", day=day, objects=len(leftovers.keys), kept=len(leftovers.kept))
+        return leftovers
+
+    def _keys_of(self, job_run_id: str) -> list[str]:
+        folders = (f"{JobRunFolder(job_run_id).key}/", shard_folders(job_run_id))
+        keys = (entry.key for folder in folders for entry in self._records.store.list(folder))
+        return [key for key in keys if _is_leftover(key)]
+
+
+@contextmanager
+def _reported(event: str, day: str | None = None) -> Iterator[None]:
+    """Logs an error of a step, which the next round repeats."""
+    try:
+        yield
+    except Corrupt as error:
+        _log.error(event, day=day, reason=str(error))
+    except LithifyError as error:
+        _log.warning(event, day=day, reason=str(error))
+
+
+def _is_leftover(key: str) -> bool:
+    """Whether a key below the folder of a job run or of a shard is a plan, a heartbeat or a cursor."""
+    try:
+        path = parse(key)
+    except Invalid:
+        return False  # not a key that Lithify writes
+    match path:
+        case SessionObject() | BundleObject():
+            return True
+        case JobRunObject():
+            return path == path.job_run.published
+        case _:
+            return False

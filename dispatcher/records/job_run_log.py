@@ -1,0 +1,936 @@
+"""The job-run log: the course of one instruction document, from its acceptance to its end. Actions, fold, outcome.
+
+                 rejected
+    (nothing) ------------> REJECTED -- dead-lettered
+        |
+        | accepted                claimed, renewed
+        v                          +---------+
+     WAITING ------- claimed ----->| RUNNING |<--+ claimed by another, once the claim has run out
+        ^                          +---------+   |
+        +--------- released -----------|  +------+
+                                       | ended
+                                       v
+                       SUCCEEDED | FAILED | CANCELLED
+
+| arrow                     | written by                                                  |
+|---------------------------|-------------------------------------------------------------|
+| accepted, rejected        | the dispatcher that received the message, as first entry    |
+| dead-lettered             | the dispatcher that put the copy on the dead-letter queue   |
+| repeated                  | the dispatcher that received the document a second time     |
+| claimed                   | any dispatcher, while no other holds the job run            |
+| cancel requested          | any client, until the job run has ended; changes no state   |
+| paused, resumed           | any dispatcher that would start a session of it; likewise   |
+| waits for money           | the dispatcher that would launch a session of it; likewise  |
+| sessions found            | the holder of the claim, of a job run that is pinned by time |
+| sharded                   | the holder of the claim, of one over many streams (`work_id.py`) |
+| shard ended               | any dispatcher, from the log of a shard that has ended; changes no status |
+| all others                | the holder of the claim, with its epoch in the action       |
+
+Within RUNNING, each session has its own state, always driven by the holder:
+
+    PINNED -- planned --> PLANNED -- launching, launched --> LAUNCHED -- ended --> ENDED (see SessionEnd)
+                                      ^                |
+                                      +----------------+ stalled, retried, or launched anew after a takeover
+
+The fold refuses (`Corrupt`) an action of an epoch that is not the current one, so a dispatcher that was taken over
+cannot have written anything: `claims.py` sees to it before every append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from heapq import heapreplace
+from types import MappingProxyType
+from typing import Annotated, Literal, assert_never
+
+from pydantic import Field, TypeAdapter
+
+from compactor.log.durable_log import LogFormat
+from compactor.log.small_states import small_checkpoint
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, ErrorKind
+from compactor.model.names import render_partition
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.spec import JobRunSpec, Partition, SessionPlan, SessionSpec
+from dispatcher.records.work_id import ShardName
+from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
+from launcher.retrying import Setbacks
+from launcher.spark_job import ClusterReference, InFlight
+
+
+class SessionPin(Document):
+    """A requested session: one partition stream, and the positions of its logs when the job run was accepted."""
+
+    session_id: str
+    partition: Partition
+    source_stream_version: int
+    source_entry_number: int
+    source_position: int | None
+    destination_entry_number: int
+
+
+def pin_of(spec: SessionSpec, session_id: str) -> SessionPin:
+    return SessionPin(
+        session_id=session_id,
+        partition=spec.partition,
+        source_stream_version=spec.source_stream_version,
+        source_entry_number=spec.source_entry_number,
+        source_position=spec.source_position,
+        destination_entry_number=spec.destination_entry_number,
+    )
+
+
+def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
+    return SessionSpec(
+        job_run=job_run,
+        session_id=pin.session_id,
+        partition=pin.partition,
+        source_stream_version=pin.source_stream_version,
+        source_entry_number=pin.source_entry_number,
+        source_position=pin.source_position,
+        destination_entry_number=pin.destination_entry_number,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ actions
+
+
+class JobRunStatus(StrEnum):
+    ABSENT = "absent"
+    REJECTED = "rejected"
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a dispatcher has work left."""
+        return self in (JobRunStatus.WAITING, JobRunStatus.RUNNING)
+
+
+class Waiter(Document):
+    """A workflow that waits for the job run. Its task token, a secret, came with the message and is stored elsewhere.
+
+    heartbeat_seconds  after which the workflow gives up without a heartbeat; None: it needs none
+    """
+
+    heartbeat_seconds: int | None = None
+
+
+class Shard(Document):
+    """The part of a job run that a log is of (`dispatcher/records/work_id.py`). `accepted_at_ms`: the job run's."""
+
+    number: int = Field(ge=0)
+    count: int = Field(ge=1)
+    accepted_at_ms: int
+
+
+class JobRunAccepted(Document):
+    """The first entry of a job run. From now on the message is not needed.
+
+    predecessor  the job run that this one runs again; its message is the predecessor's then
+    waiter       the workflow that waits, if the message had a task token
+    pinned_until_ms  it is pinned by time, and its sessions are found as it reaches them (`SessionsFound`): they read
+                 what was appended until then, by the writers' clocks. None: `sessions` are all that it has
+    shard        None: the log is of the whole job run
+    """
+
+    action: Literal["job_run_accepted"] = "job_run_accepted"
+    spec: JobRunSpec
+    content_digest: str
+    message_id: str
+    sessions: tuple[SessionPin, ...]
+    predecessor: str | None = None
+    waiter: Waiter | None = None
+    pinned_until_ms: int | None = None
+    shard: Shard | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its log, marker, claim and turns: the job run id, or the name of the shard."""
+        if self.shard is None:
+            return self.spec.job_run_id
+        return ShardName(self.spec.job_run_id, self.shard.number, self.shard.count).text
+
+    def accepted_at_ms(self, entry_at_ms: int) -> int:
+        """When the job run was accepted; `entry_at_ms`: the time of this entry."""
+        return entry_at_ms if self.shard is None else self.shard.accepted_at_ms
+
+    @property
+    def partitions(self) -> tuple[Partition, ...] | None:
+        """The partitions of its sessions; None: they are not known yet."""
+        return None if self.pinned_until_ms is not None else tuple(pin.partition for pin in self.sessions)
+
+
+class JobRunRejected(Document):
+    """The only entry about a message that can never work. `requested_job_run_id`: the id in its document, if any."""
+
+    action: Literal["job_run_rejected"] = "job_run_rejected"
+    message_id: str
+    requested_job_run_id: str | None
+    table: str | None
+    reasons: tuple[str, ...]
+    waiter: Waiter | None = None
+
+
+class MessageDeadLettered(Document):
+    """A copy of the rejected message is on the dead-letter queue; no second copy is sent."""
+
+    action: Literal["message_dead_lettered"] = "message_dead_lettered"
+
+
+class JobRunRepeated(Document):
+    """Another message with the same request. It starts nothing and changes no state; an event informs its sender."""
+
+    action: Literal["job_run_repeated"] = "job_run_repeated"
+    message_id: str
+    status: JobRunStatus
+    answer: str
+    waiter: Waiter | None = None
+
+
+class JobRunClaimed(Document):
+    """
+    expires_at_ms  by the holder's wall clock, for display only: it is compared with no other clock
+    lasts_seconds  after which the claim expires for watchers that see no sign of life; None: the duration of the
+                   watcher's own claims
+    """
+
+    action: Literal["job_run_claimed"] = "job_run_claimed"
+    owner: str
+    epoch: int = Field(ge=1)
+    expires_at_ms: int
+    lasts_seconds: float | None = None
+
+
+class ClaimRenewed(Document):
+    action: Literal["claim_renewed"] = "claim_renewed"
+    epoch: int
+    expires_at_ms: int
+    lasts_seconds: float | None = None
+
+
+class JobRunReleased(Document):
+    """The holder stops, the work does not: the next dispatcher continues.
+
+    left_running  sessions whose Spark job was left running, to be attached; all others do not run
+    """
+
+    action: Literal["job_run_released"] = "job_run_released"
+    epoch: int
+    left_running: tuple[str, ...] = ()
+
+
+class CancelRequested(Document):
+    action: Literal["cancel_requested"] = "cancel_requested"
+    reason: str
+
+
+class JobRunPaused(Document):
+    """A dispatcher does not start a session of it, because `scope` is paused (`dispatcher/records/pauses.py`).
+
+    This entry is for display; the pause itself decides.
+
+    at_ms  when the dispatcher found it paused; None: an older release did, and the time counts as none
+    """
+
+    action: Literal["job_run_paused"] = "job_run_paused"
+    scope: str
+    reason: str
+    at_ms: int | None = None
+
+
+class JobRunResumed(Document):
+    """`at_ms`: when the dispatcher found that the pause had ended; None: an older release did."""
+
+    action: Literal["job_run_resumed"] = "job_run_resumed"
+    at_ms: int | None = None
+
+
+class JobRunWaitsForMoney(Document):
+    """A session of it is not launched now, because a limit on money would be exceeded. It changes no status.
+
+    again  it has waited before: no event is published
+    """
+
+    action: Literal["job_run_waits_for_money"] = "job_run_waits_for_money"
+    reason: str
+    again: bool = False
+
+
+class SessionsFound(Document):
+    """Further sessions of a job run that is pinned by time. `is_last`: it has no others."""
+
+    action: Literal["sessions_found"] = "sessions_found"
+    epoch: int
+    sessions: tuple[SessionPin, ...]
+    is_last: bool = False
+
+
+class JobRunSharded(Document):
+    """Its streams are divided among `count` shards, of which the first `opened` have logs or get them now."""
+
+    action: Literal["job_run_sharded"] = "job_run_sharded"
+    epoch: int
+    count: int = Field(ge=1)
+    opened: int = Field(ge=1)
+
+
+class SessionPlanned(Document):
+    """The plan of attempts from number `attempt` on. `changes`: differences from the previous plan, one sentence each.
+
+    cluster  launched for them; None: they run on an existing machine
+    bundle  id of the bundle, if the attempt shares a Spark job with other sessions; None: it has its own
+    """
+
+    action: Literal["session_planned"] = "session_planned"
+    epoch: int
+    session_id: str
+    attempt: int = 1
+    hash_bucket_count: int
+    max_rows_per_round: int
+    task_memory_bytes: int
+    tasks: int
+    expected_sla: float
+    arithmetic: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    cluster: ClusterPlan | None = None
+    bundle: str | None = None
+
+
+def planned_action(epoch: int, attempt: int, plan: SessionPlan, bundle: str | None = None) -> SessionPlanned:
+    return SessionPlanned(
+        epoch=epoch,
+        session_id=plan.spec.session_id,
+        attempt=attempt,
+        hash_bucket_count=plan.hash_bucket_count,
+        max_rows_per_round=plan.max_rows_per_round,
+        task_memory_bytes=plan.task_memory_bytes,
+        tasks=plan.tasks,
+        expected_sla=plan.expected_sla,
+        arithmetic=plan.arithmetic,
+        cluster=plan.cluster,
+        bundle=bundle,
+    )
+
+
+class SessionLaunching(Document):
+    """Takes the attempt's number. It is written before the launch, so that no two attempts share a number.
+
+    at_ms  by the holder's wall clock, for display only; None: not recorded
+    name, place  of the attempt on its cluster, to find it again; None: an older release launched it
+    bundle  as in `SessionPlanned`
+    """
+
+    action: Literal["session_launching"] = "session_launching"
+    epoch: int
+    session_id: str
+    attempt: int = Field(ge=1)
+    at_ms: int | None = None
+    name: str | None = None
+    place: str | None = None
+    bundle: str | None = None
+
+
+class SessionLaunched(Document):
+    """`cluster`: where it runs, for display only; `reference`: to attach to it; None: an older release launched it."""
+
+    action: Literal["session_launched"] = "session_launched"
+    epoch: int
+    session_id: str
+    attempt: int = Field(ge=1)
+    cluster: str
+    reference: ClusterReference | None = None
+    bundle: str | None = None
+
+
+class SessionStalled(Document):
+    """No progress for `quiet_seconds`: the attempt was stopped."""
+
+    action: Literal["session_stalled"] = "session_stalled"
+    epoch: int
+    session_id: str
+    attempt: int
+    quiet_seconds: float
+
+
+class SessionRetried(Document):
+    """An attempt has failed and another will follow; `attempt` is the one to come.
+
+    failed_at_ms  by the observer's wall clock; None: not known
+    progressed    the failed attempt had committed a round
+    alone         it failed in a bundle, and the next attempt has a Spark job of its own
+    """
+
+    action: Literal["session_retried"] = "session_retried"
+    epoch: int
+    session_id: str
+    attempt: int
+    error_kind: ErrorKind
+    reasons: tuple[str, ...]
+    failed_at_ms: int | None = None
+    progressed: bool = False
+    alone: bool = False
+
+
+class SessionEnded(Document):
+    """`at_ms`: by the holder's wall clock, for display only; None: not recorded."""
+
+    action: Literal["session_ended"] = "session_ended"
+    epoch: int
+    session_id: str
+    end: SessionEnd
+    at_ms: int | None = None
+
+
+class JobRunEnded(Document):
+    """The complete conclusion: this entry alone has the outcome of the job run.
+
+    seconds         from its acceptance
+    expected_sla    the predicted seconds; None: nothing was planned, or it was not recorded
+    paused_seconds  so many of both it was paused
+    """
+
+    action: Literal["job_run_ended"] = "job_run_ended"
+    epoch: int
+    outcome: JobRunOutcome
+    seconds: float
+    expected_sla: float | None = None
+    paused_seconds: float = 0.0
+
+
+class JobRunOutcome(Document):
+    """Rows over all sessions that succeeded, as in `RowCounts`. `reasons`: of a cancel, and of each failure."""
+
+    status: Literal["succeeded", "failed", "cancelled"]
+    nothing_to_do: bool
+    sessions: int
+    rounds: int
+    rows_in: int
+    rows_out: int
+    rows_deduplicated: int
+    rows_deleted: int
+    failed_sessions: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+class ShardEnded(Document):
+    """The end of a shard, as its own log has it; the lists of the outcome are cut.
+
+    expected_usd, usd  of the clusters of its sessions; None: it launched none
+    """
+
+    action: Literal["shard_ended"] = "shard_ended"
+    number: int = Field(ge=0)
+    outcome: JobRunOutcome
+    expected_sla: float | None = None
+    expected_usd: float | None = None
+    usd: float | None = None
+
+
+JobRunEnded.model_rebuild()
+
+JobRunAction = Annotated[
+    JobRunAccepted
+    | JobRunRejected
+    | MessageDeadLettered
+    | JobRunRepeated
+    | JobRunClaimed
+    | ClaimRenewed
+    | JobRunReleased
+    | CancelRequested
+    | JobRunPaused
+    | JobRunResumed
+    | JobRunWaitsForMoney
+    | SessionsFound
+    | JobRunSharded
+    | ShardEnded
+    | SessionPlanned
+    | SessionLaunching
+    | SessionLaunched
+    | SessionStalled
+    | SessionRetried
+    | SessionEnded
+    | JobRunEnded,
+    Field(discriminator="action"),
+]
+AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
+HolderAction = ClaimRenewed | JobRunReleased | SessionsFound | JobRunSharded | AboutSession | JobRunEnded
+
+
+# --------------------------------------------------------------------------------------------------------- fold
+
+
+@dataclass(frozen=True)
+class ClaimState:
+    """`signs_of_life`: actions that its holder has written."""
+
+    owner: str
+    epoch: int
+    lasts_seconds: float | None
+    signs_of_life: int = 0
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """
+    attempt         the last number taken for a launch, 0 before the first
+    setbacks        failures of the attempts, under all holders
+    launched_epoch  of the last launch, while its end is unknown
+    in_flight       the last attempt, until its end is recorded
+    launched_at_ms, ended_at_ms  of the last attempt, and of the session, if recorded
+    failed_seconds  from launch to end of each failed attempt, if both were recorded
+    failed_launched_at_ms  of the last failed attempt
+    bundle          in which the last attempt was launched; None: it had a Spark job of its own
+    alone           it has failed in a bundle, and is not bundled again
+    """
+
+    pin: SessionPin
+    plan: SessionPlanned | None = None
+    attempt: int = 0
+    setbacks: Setbacks = field(default_factory=Setbacks)
+    launched_epoch: int | None = None
+    cluster: str | None = None
+    end: SessionEnd | None = None
+    launched_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    in_flight: InFlight | None = None
+    failed_seconds: tuple[float, ...] = ()
+    failed_launched_at_ms: int | None = None
+    bundle: str | None = None
+    alone: bool = False
+
+    def attempt_seconds(self, now_ms: int) -> tuple[float, ...]:
+        """The seconds of every attempt from its launch to its end; of one that has not failed, until now."""
+        if self.launched_at_ms is None or self.launched_at_ms == self.failed_launched_at_ms:
+            return self.failed_seconds
+        return (*self.failed_seconds, max(now_ms - self.launched_at_ms, 0) / 1000)
+
+
+@dataclass(frozen=True)
+class ShardsState:
+    """The shards of a job run. Sums and lists are over those that have ended.
+
+    opened  so many of the first have logs, or get them
+    ended   their numbers
+    """
+
+    count: int
+    opened: int
+    outcome: JobRunOutcome
+    ended: frozenset[int] = frozenset()
+    expected_sla: float | None = None
+    expected_usd: float | None = None
+    usd: float | None = None
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        return tuple(number for number in range(self.opened) if number not in self.ended)
+
+
+@dataclass(frozen=True)
+class JobRunState:
+    """The fold of a job-run log.
+
+    epoch        of the last claim, held or not
+    repeated_by  message ids
+    waiters      workflows that wait, answered ones too, by the id of the message that brought the token
+    paused_ms         in pauses that have ended
+    waits_for_money   the reason, until the next launch
+    has_lacked_money  it has waited for money before
+    has_found_all     a job run that is pinned by time has no further sessions
+    shards            its sessions are those of its shards; None: it has sessions of its own
+    """
+
+    accepted: JobRunAccepted | None = None
+    rejected: JobRunRejected | None = None
+    dead_lettered: bool = False
+    repeated_by: frozenset[str] = frozenset()
+    waiters: Mapping[str, Waiter] = field(default_factory=lambda: MappingProxyType({}))
+    claim: ClaimState | None = None
+    epoch: int = 0
+    cancel: CancelRequested | None = None
+    paused: JobRunPaused | None = None
+    paused_ms: int = 0
+    waits_for_money: JobRunWaitsForMoney | None = None
+    has_lacked_money: bool = False
+    sessions: Mapping[str, SessionState] = field(default_factory=lambda: MappingProxyType({}))
+    ended: JobRunEnded | None = None
+    has_found_all: bool = False
+    shards: ShardsState | None = None
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it may have sessions that are not found yet."""
+        is_pinned_by_time = self.accepted is not None and self.accepted.pinned_until_ms is not None
+        return is_pinned_by_time and not self.has_found_all and self.shards is None
+
+    @property
+    def is_for_shards(self) -> bool:
+        """Whether it is divided into shards, or will be: one that an earlier release began to run is not."""
+        is_whole = self.accepted is not None and self.accepted.shard is None
+        return is_whole and (self.shards is not None or (self.is_finding and not self.sessions))
+
+    @property
+    def status(self) -> JobRunStatus:
+        if self.ended is not None:
+            return JobRunStatus(self.ended.outcome.status)
+        if self.rejected is not None:
+            return JobRunStatus.REJECTED
+        if self.accepted is None:
+            return JobRunStatus.ABSENT
+        return JobRunStatus.RUNNING if self.claim is not None else JobRunStatus.WAITING
+
+    def open_sessions(self) -> tuple[SessionState, ...]:
+        return tuple(session for session in self.sessions.values() if session.end is None)
+
+
+def apply(state: JobRunState, action: JobRunAction) -> JobRunState:
+    """The state after one more action. Raises `Corrupt` if the action cannot follow: the log is damaged."""
+    match action:
+        case JobRunAccepted():
+            _require(state.status is JobRunStatus.ABSENT, "a job run is accepted in a log that has begun")
+            sessions = {pin.session_id: SessionState(pin) for pin in action.sessions}
+            return _with_waiter(replace(state, accepted=action, sessions=MappingProxyType(sessions)), action)
+        case JobRunRejected():
+            _require(state.status is JobRunStatus.ABSENT, "a job run is rejected in a log that has begun")
+            return _with_waiter(replace(state, rejected=action), action)
+        case MessageDeadLettered():
+            _require(state.rejected is not None, "a message is dead-lettered that was not rejected")
+            return replace(state, dead_lettered=True)
+        case JobRunRepeated():
+            _require(state.accepted is not None, "a job run is repeated that was not accepted")
+            return _with_waiter(replace(state, repeated_by=state.repeated_by | {action.message_id}), action)
+        case JobRunClaimed():
+            _require(state.status.is_open, f"a job run is claimed that is {state.status}")
+            _require(action.epoch == state.epoch + 1, f"epoch {action.epoch} follows epoch {state.epoch}")
+            claim = ClaimState(action.owner, action.epoch, action.lasts_seconds)
+            return replace(state, claim=claim, epoch=action.epoch)
+        case CancelRequested() | JobRunPaused() | JobRunResumed() | JobRunWaitsForMoney():
+            _require(state.status.is_open, f"a job run {_WOULD_BE[action.action]} that is {state.status}")
+            return _apply_unclaimed(state, action)
+        case _:
+            return _with_ended_shard(state, action) if isinstance(action, ShardEnded) else _apply_claimed(state, action)
+
+
+_WOULD_BE = {
+    "cancel_requested": "is to be cancelled",
+    "job_run_paused": "is paused",
+    "job_run_resumed": "is resumed",
+    "job_run_waits_for_money": "waits for money",
+}
+
+
+def _apply_unclaimed(
+    state: JobRunState, action: CancelRequested | JobRunPaused | JobRunResumed | JobRunWaitsForMoney
+) -> JobRunState:
+    match action:
+        case CancelRequested():
+            return replace(state, cancel=state.cancel or action)
+        case JobRunPaused():
+            return replace(state, paused=action)
+        case JobRunResumed():
+            return replace(state, paused=None, paused_ms=state.paused_ms + _pause_ms(state.paused, action.at_ms))
+        case JobRunWaitsForMoney():
+            return replace(state, waits_for_money=action, has_lacked_money=True)
+        case _:
+            assert_never(action)
+
+
+def _pause_ms(paused: JobRunPaused | None, until_ms: int | None) -> int:
+    if paused is None or paused.at_ms is None or until_ms is None:
+        return 0
+    return max(until_ms - paused.at_ms, 0)
+
+
+def _with_waiter(state: JobRunState, action: JobRunAccepted | JobRunRejected | JobRunRepeated) -> JobRunState:
+    if action.waiter is None:
+        return state
+    return replace(state, waiters=MappingProxyType({**state.waiters, action.message_id: action.waiter}))
+
+
+def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
+    claim = state.claim
+    if claim is None or claim.epoch != action.epoch or state.ended is not None:
+        raise Corrupt(f"{action.action} of epoch {action.epoch} stands where epoch {state.epoch} is {state.status}")
+    claim = replace(claim, signs_of_life=claim.signs_of_life + 1)
+    state = replace(state, claim=claim)
+    match action:
+        case ClaimRenewed():
+            return replace(state, claim=replace(claim, lasts_seconds=action.lasts_seconds))
+        case JobRunReleased():
+            # Its holder was stopped: that is no setback of its sessions.
+            left = {
+                key: replace(
+                    session,
+                    launched_epoch=None,
+                    in_flight=session.in_flight if key in action.left_running else None,
+                )
+                for key, session in state.sessions.items()
+            }
+            return replace(state, claim=None, sessions=MappingProxyType(left))
+        case JobRunEnded():
+            return replace(state, claim=None, ended=action)
+        case SessionsFound():
+            return _with_sessions(state, action)
+        case JobRunSharded():
+            return _with_shards(state, action)
+        case _:
+            session = state.sessions.get(action.session_id)
+            if session is None or session.end is not None:
+                raise Corrupt(f"{action.action} is about session {action.session_id!r}, which is not open")
+            sessions = {**state.sessions, action.session_id: _apply_to_session(session, action)}
+            waits_for_money = None if isinstance(action, SessionLaunching) else state.waits_for_money
+            return replace(state, sessions=MappingProxyType(sessions), waits_for_money=waits_for_money)
+
+
+def _with_sessions(state: JobRunState, action: SessionsFound) -> JobRunState:
+    found = {pin.session_id: SessionState(pin) for pin in action.sessions}
+    _require(state.is_finding, "sessions are found of a job run that has all of its sessions")
+    _require(state.sessions.keys().isdisjoint(found), "a session is found that was found before")
+    sessions = MappingProxyType({**state.sessions, **found})
+    return replace(state, sessions=sessions, has_found_all=action.is_last)
+
+
+def _with_shards(state: JobRunState, action: JobRunSharded) -> JobRunState:
+    _require(state.is_for_shards, "a job run is sharded that has sessions of its own")
+    _require(action.opened <= action.count, f"{action.opened} of {action.count} shards are opened")
+    before = state.shards or ShardsState(action.count, 0, NO_OUTCOME)
+    _require(
+        before.count == action.count and before.opened <= action.opened, "shards are divided otherwise than before"
+    )
+    return replace(state, shards=replace(before, opened=action.opened))
+
+
+def _with_ended_shard(state: JobRunState, action: ShardEnded) -> JobRunState:
+    """Two dispatchers may record one end, and it changes nothing after the end of the job run."""
+    shards = state.shards
+    if shards is None or action.number >= shards.opened:
+        raise Corrupt(f"shard {action.number} ends, which was not opened")
+    if action.number in shards.ended or state.ended is not None:
+        return state
+    ended = replace(
+        shards,
+        ended=shards.ended | {action.number},
+        outcome=merged(shards.outcome, action.outcome) if shards.ended else action.outcome,
+        expected_sla=max(
+            (each for each in (shards.expected_sla, action.expected_sla) if each is not None), default=None
+        ),
+        expected_usd=_sum(shards.expected_usd, action.expected_usd),
+        usd=_sum(shards.usd, action.usd),
+    )
+    return replace(state, shards=ended)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    known = [each for each in (one, other) if each is not None]
+    return sum(known) if known else None
+
+
+def _apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
+    match action:
+        case SessionPlanned():
+            return replace(session, plan=action)
+        case SessionLaunching():
+            vanished = session.launched_epoch not in (None, action.epoch)
+            return replace(
+                session,
+                attempt=action.attempt,
+                cluster=None,
+                setbacks=replace(session.setbacks, unwatched=session.setbacks.unwatched + vanished),
+                launched_epoch=action.epoch,
+                launched_at_ms=action.at_ms,
+                in_flight=InFlight(action.attempt, action.name, action.place),
+                bundle=action.bundle,
+            )
+        case SessionLaunched():
+            before = session.in_flight or InFlight(action.attempt)
+            in_flight = replace(before, attempt=action.attempt, reference=action.reference)
+            return replace(session, cluster=action.cluster, in_flight=in_flight)
+        case SessionStalled():
+            return session
+        case SessionRetried():
+            after = session.setbacks.after(action.error_kind, action.failed_at_ms, progressed=action.progressed)
+            failed = session
+            if action.failed_at_ms is not None:
+                seconds = session.attempt_seconds(action.failed_at_ms)
+                failed = replace(session, failed_seconds=seconds, failed_launched_at_ms=session.launched_at_ms)
+            return replace(
+                failed, setbacks=after, launched_epoch=None, in_flight=None, alone=session.alone or action.alone
+            )
+        case SessionEnded():
+            return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)
+        case _:
+            assert_never(action)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Corrupt(otherwise)
+
+
+JOB_RUN_LOG: LogFormat[JobRunState, JobRunAction] = LogFormat(
+    name="job_run",
+    action_type=TypeAdapter(JobRunAction),
+    initial=JobRunState(),
+    apply=apply,
+    checkpoint=small_checkpoint(JobRunState),
+)
+
+
+# ------------------------------------------------------------------------------------------------------ outcome
+
+
+def expected_sla(
+    state: JobRunState, accepted_at_ms: int, now_ms: int, refined: Mapping[str, float] | None = None
+) -> float | None:
+    """The expected seconds of the job run from its acceptance to the end of its last session. Sessions that wait for a
+    slot begin one after the other when those that run end, or at once beside others in a shared Spark job; one without
+    a plan is expected to take the average of the others. None: no session has a plan. Pure.
+
+    refined  newer expected seconds of sessions, from their own logs
+
+    Worked: launched 2 s after the acceptance, one at a time, 3 sessions of 10 s are expected to take 32 s, as `lithify
+    plan` says without the 2 s.
+    """
+    if state.ended is not None and state.ended.expected_sla is not None:
+        return state.ended.expected_sla
+    if state.shards is not None:
+        return state.shards.expected_sla
+    planned = {
+        session_id: (refined or {}).get(session_id, session.plan.expected_sla)
+        for session_id, session in state.sessions.items()
+        if session.plan is not None
+    }
+    if not planned:
+        return None
+    mean = sum(planned.values()) / len(planned)
+    ends = {
+        session_id: _since(accepted_at_ms, session.launched_at_ms or now_ms) + planned[session_id]
+        for session_id, session in state.sessions.items()
+        if session_id in planned and (session.launched_at_ms is not None or session.end is not None)
+    }
+    free_at = _slots_free_at(state, ends, _since(accepted_at_ms, now_ms))
+    shares = any(session.bundle is not None for session in state.sessions.values())
+    for session in state.open_sessions():
+        session_id = session.pin.session_id
+        if session_id not in ends:
+            ends[session_id] = free_at[0] + planned.get(session_id, mean)
+            if not shares:
+                heapreplace(free_at, ends[session_id])
+    return max(ends.values())
+
+
+def _slots_free_at(state: JobRunState, ends: Mapping[str, float], now: float) -> list[float]:
+    """When the threads that run its sessions now are expected to be free, the earliest first: one for each session or
+    bundle; if none runs, one that is free now. Seconds from the acceptance."""
+    slots: dict[str, float] = {}
+    for session in state.open_sessions():
+        if session.pin.session_id in ends:
+            slot = session.bundle or session.pin.session_id
+            slots[slot] = max(slots.get(slot, now), ends[session.pin.session_id])
+    return sorted(slots.values()) or [now]
+
+
+def _since(accepted_at_ms: int, at_ms: int) -> float:
+    return max(at_ms - accepted_at_ms, 0) / 1000
+
+
+def paused_seconds(state: JobRunState, now_ms: int) -> float:
+    """For which it was paused, until its end or now. Pure."""
+    if state.ended is not None:
+        return state.ended.paused_seconds
+    return (state.paused_ms + _pause_ms(state.paused, now_ms)) / 1000
+
+
+def seconds_late(seconds: float, paused: float, desired_sla: int | None) -> float | None:
+    """Seconds above the desired SLA, below 0 if it is kept: the time of a pause does not count. None: none was desired.
+
+    seconds  actual or expected, from the acceptance
+    paused   seconds of them in a pause
+    """
+    return None if desired_sla is None else seconds - paused - desired_sla
+
+
+def conclude(state: JobRunState) -> JobRunOutcome | None:
+    """The outcome of the job run; None while a session or a shard is open, or may be found. Pure: the same sessions,
+    the same outcome."""
+    if state.shards is not None:
+        is_left = state.shards.opened < state.shards.count and state.cancel is None
+        return None if state.shards.open or is_left else _outcome_of_shards(state, state.shards)
+    return None if state.is_finding and state.cancel is None else outcome_of_sessions(state)
+
+
+def outcome_of_sessions(state: JobRunState) -> JobRunOutcome | None:
+    """The outcome of the job run if no further session is found; None while a session is open."""
+    if state.shards is not None:
+        return _outcome_of_shards(state, state.shards)
+    ends = {session.pin.session_id: session.end for session in state.sessions.values()}
+    if any(end is None for end in ends.values()):
+        return None
+    results = [end.result for end in ends.values() if isinstance(end, Succeeded)]
+    failed = {session_id: end for session_id, end in ends.items() if isinstance(end, Failed)}
+    is_cut_short = state.is_finding and state.cancel is not None
+    cancelled = is_cut_short or any(isinstance(end, Cancelled) for end in ends.values())
+    why_cancelled = (state.cancel.reason,) if cancelled and state.cancel is not None else ()
+    return JobRunOutcome(
+        status="cancelled" if cancelled else "failed" if failed else "succeeded",
+        nothing_to_do=not is_cut_short and all(isinstance(end, NothingToDo) for end in ends.values()),
+        sessions=len(results),
+        rounds=sum(result.rounds for result in results),
+        rows_in=sum(result.rows_in for result in results),
+        rows_out=sum(result.rows_out for result in results),
+        rows_deduplicated=sum(result.rows_deduplicated for result in results),
+        rows_deleted=sum(result.rows_deleted for result in results),
+        failed_sessions=tuple(failed),
+        reasons=why_cancelled
+        + tuple(
+            f"{render_partition(state.sessions[session_id].pin.partition)}: {reason}"
+            for session_id, end in failed.items()
+            for reason in end.reasons
+        ),
+    )
+
+
+def _outcome_of_shards(state: JobRunState, shards: ShardsState) -> JobRunOutcome:
+    """Of those that have ended."""
+    if shards.opened < shards.count and state.cancel is not None:
+        cut_short = NO_OUTCOME.model_copy(update={"status": "cancelled", "reasons": (state.cancel.reason,)})
+        return merged(shards.outcome, cut_short)
+    return shards.outcome
+
+
+NO_OUTCOME = JobRunOutcome(
+    status="succeeded",
+    nothing_to_do=False,
+    sessions=0,
+    rounds=0,
+    rows_in=0,
+    rows_out=0,
+    rows_deduplicated=0,
+    rows_deleted=0,
+)
+
+NAMES_MAX = 1_000
+"""Failed sessions, and reasons, of all shards of a job run that are kept: its log and its state stay small."""
+
+
+def merged(one: JobRunOutcome, other: JobRunOutcome) -> JobRunOutcome:
+    """The outcome of two parts of a job run."""
+    statuses = (one.status, other.status)
+    return JobRunOutcome(
+        status="cancelled" if "cancelled" in statuses else "failed" if "failed" in statuses else "succeeded",
+        nothing_to_do=one.nothing_to_do and other.nothing_to_do,
+        sessions=one.sessions + other.sessions,
+        rounds=one.rounds + other.rounds,
+        rows_in=one.rows_in + other.rows_in,
+        rows_out=one.rows_out + other.rows_out,
+        rows_deduplicated=one.rows_deduplicated + other.rows_deduplicated,
+        rows_deleted=one.rows_deleted + other.rows_deleted,
+        failed_sessions=(*one.failed_sessions, *other.failed_sessions)[:NAMES_MAX],
+        reasons=tuple(dict.fromkeys((*one.reasons, *other.reasons)))[:NAMES_MAX],
+    )

@@ -1,0 +1,141 @@
+"""A dispatcher's counts of its own work, for metrics.
+
+They begin with the process; the durable record is in the logs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from compactor.model.clock import Clock
+from compactor.model.errors import ErrorKind
+from dispatcher.records.job_run_log import JobRunState, seconds_late
+from launcher.outcomes import SessionEnd, Succeeded
+
+Unit = Literal["seconds", "bytes", "count", "usd"]
+
+_OVERTAKEN = (ErrorKind.CONFLICT, ErrorKind.FENCED)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """
+    counts  True: a counter, from 0 at the start of the process; False: a gauge
+    """
+
+    name: str
+    unit: Unit
+    help: str
+    counts: bool = True
+
+
+@dataclass(frozen=True)
+class Reading:
+    metric: Metric
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+JOB_RUNS_ENDED = Metric("job_runs_ended", "count", "Job runs that ended here, by how.")
+JOB_RUN_SECONDS = Metric("job_run_duration", "seconds", "From acceptance to end, of job runs that had a prediction.")
+JOB_RUN_EXPECTED = Metric("job_run_expected_duration", "seconds", "What that was predicted to take.")
+JOB_RUNS_LATE = Metric("job_runs_late", "count", "Job runs that took longer than their desired SLA, pauses left out.")
+SESSIONS_ENDED = Metric("sessions_ended", "count", "Sessions that ended here, by how.")
+SESSION_SECONDS = Metric("session_duration", "seconds", "Of sessions that succeeded, from their last launch.")
+SESSION_EXPECTED = Metric("session_expected_duration", "seconds", "What that was predicted to take.")
+ROWS = Metric("rows", "count", "Rows of sessions that succeeded, by what became of them.")
+WRITTEN_BYTES = Metric("written", "bytes", "Of files that sessions which succeeded wrote to their lakes.")
+COST = Metric("cost", "usd", "What sessions that succeeded used, as far as it is known.")
+EXPECTED_COST = Metric("expected_cost", "usd", "What they were predicted to use.")
+RETRIES = Metric("session_retries", "count", "Attempts that failed and were followed by another, by kind of error.")
+CONFLICTS = Metric("conflicts", "count", "Attempts that another compactor overtook.")
+MESSAGES = Metric("messages_taken", "count", "Messages that were judged, by outcome.")
+HEARTBEAT_AGE = Metric(
+    "heartbeat_age", "seconds", "Since the running session that is quiet for longest has progressed.", counts=False
+)
+SESSIONS_RUNNING = Metric("sessions_running", "count", "Sessions that run here.", counts=False)
+
+
+class Meter:
+    """Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[Metric, tuple[tuple[str, str], ...]]] = Counter()
+        self._progressed_at_seconds: dict[tuple[str, str], float] = {}
+
+    # -- recording
+
+    def session_progressed(self, job_run_id: str, session_id: str) -> None:
+        """A session that runs here has progressed: its launch is counted."""
+        now_seconds = self._clock.monotonic_seconds()
+        with self._lock:
+            self._progressed_at_seconds[job_run_id, session_id] = now_seconds
+
+    def session_left(self, job_run_id: str, session_id: str) -> None:
+        """A session does not run here any more, whatever its end."""
+        with self._lock:
+            self._progressed_at_seconds.pop((job_run_id, session_id), None)
+
+    def session_ended(self, end: SessionEnd) -> None:
+        self._add(SESSIONS_ENDED, 1, end=end.end)
+        if not isinstance(end, Succeeded):
+            return
+        result = end.result
+        for kind, rows in (
+            ("in", result.rows_in),
+            ("out", result.rows_out),
+            ("deduplicated", result.rows_deduplicated),
+            ("deleted", result.rows_deleted),
+        ):
+            self._add(ROWS, rows, kind=kind)
+        self._add(SESSION_SECONDS, result.seconds)
+        self._add(SESSION_EXPECTED, result.expected_sla)
+        if result.store is not None:
+            self._add(WRITTEN_BYTES, result.store.written_bytes)
+        if result.cost is not None:
+            self._add(COST, result.cost.total_usd)
+        if result.expected_cost is not None:
+            self._add(EXPECTED_COST, result.expected_cost.total_usd)
+
+    def session_retried(self, error_kind: ErrorKind) -> None:
+        self._add(RETRIES, 1, error_kind=error_kind)
+        if error_kind in _OVERTAKEN:
+            self._add(CONFLICTS, 1)
+
+    def job_run_ended(self, state: JobRunState) -> None:
+        """Once for each job run that this dispatcher concluded."""
+        if state.ended is None:
+            return
+        self._add(JOB_RUNS_ENDED, 1, status=state.ended.outcome.status)
+        if state.ended.expected_sla is not None:
+            self._add(JOB_RUN_SECONDS, state.ended.seconds)
+            self._add(JOB_RUN_EXPECTED, state.ended.expected_sla)
+        desired_sla = state.accepted.spec.desired_sla if state.accepted is not None else None
+        late = seconds_late(state.ended.seconds, state.ended.paused_seconds, desired_sla)
+        if late is not None and state.ended.outcome.status != "cancelled":
+            self._add(JOB_RUNS_LATE, int(late > 0))
+
+    def message_taken(self, outcome: str) -> None:
+        self._add(MESSAGES, 1, outcome=outcome)
+
+    # -- reading
+
+    def readings(self) -> Iterator[Reading]:
+        now_seconds = self._clock.monotonic_seconds()
+        with self._lock:
+            counts = dict(self._counts)
+            progressed = list(self._progressed_at_seconds.values())
+        for (metric, labels), value in sorted(counts.items(), key=lambda each: (each[0][0].name, each[0][1])):
+            yield Reading(metric, value, labels)
+        yield Reading(HEARTBEAT_AGE, now_seconds - min(progressed, default=now_seconds))
+        yield Reading(SESSIONS_RUNNING, len(progressed))
+
+    def _add(self, metric: Metric, value: float, **labels: str) -> None:
+        with self._lock:
+            self._counts[metric, tuple(sorted((name, str(label)) for name, label in labels.items()))] += value  # type: ignore[assignment]

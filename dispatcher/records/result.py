@@ -1,0 +1,179 @@
+"""The answer to a workflow about an ended job run: a result document, or an error and its cause. Pure.
+
+A success is the whole document if it fits, otherwise the document without its sessions and with the URI of the whole.
+The cause of a failure is a document too, so that a workflow can parse it (`States.StringToJson`); it has as many
+reasons as fit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt
+from compactor.planning.spec import Partition
+from dispatcher.records.job_run_log import JobRunState, SessionState
+from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, OUTPUT_BYTES_MAX
+from launcher.outcomes import Failed, Succeeded
+
+JOB_RUN_FAILED = "Lithify.JobRunFailed"
+JOB_RUN_CANCELLED = "Lithify.JobRunCancelled"
+JOB_RUN_REJECTED = "Lithify.JobRunRejected"
+"""Errors, as a workflow's `Catch` and `Retry` name them."""
+
+
+class SessionSummary(Document):
+    """One session. Rows and rounds are 0 unless it succeeded. `seconds` None: it launched nothing."""
+
+    session_id: str
+    partition: Partition
+    status: str
+    rounds: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_deduplicated: int = 0
+    rows_deleted: int = 0
+    seconds: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
+class ResultDocument(Document):
+    """The result of a job run. Rows over all sessions that succeeded, as in `RowCounts`.
+
+    seconds     from its acceptance to its end, of which it was paused for `paused_seconds`
+    sessions    one for each partition stream that had work; left out if `result_uri` is given
+    result_uri  of the whole document, if it is too large for an answer
+    """
+
+    schema_version: Literal["1"] = "1"
+    job_run_id: str
+    table: str | None
+    destination: str | None
+    status: str
+    nothing_to_do: bool = False
+    rounds: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_deduplicated: int = 0
+    rows_deleted: int = 0
+    seconds: float = 0.0
+    expected_sla: float | None = None
+    desired_sla: int | None = None
+    reasons: tuple[str, ...] = ()
+    sessions: tuple[SessionSummary, ...] | None = Field(default=None)
+    result_uri: str | None = None
+    paused_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Success:
+    output: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    error: str
+    cause: str
+
+
+def result_document(job_run_id: str, state: JobRunState) -> ResultDocument:
+    """The result of an ended job run or a rejected document. Raises `Corrupt` for any other."""
+    if state.rejected is not None:
+        name = state.rejected.requested_job_run_id or job_run_id
+        return ResultDocument(
+            job_run_id=name,
+            table=state.rejected.table,
+            destination=None,
+            status=state.status,
+            reasons=state.rejected.reasons,
+        )
+    if state.accepted is None or state.ended is None:
+        raise Corrupt(f"job run {job_run_id} has no result: it is {state.status}")
+    spec, outcome = state.accepted.spec, state.ended.outcome
+    return ResultDocument(
+        job_run_id=job_run_id,
+        table=spec.source_table_id,
+        destination=spec.destination_compacted_table_id,
+        status=outcome.status,
+        nothing_to_do=outcome.nothing_to_do,
+        rounds=outcome.rounds,
+        rows_in=outcome.rows_in,
+        rows_out=outcome.rows_out,
+        rows_deduplicated=outcome.rows_deduplicated,
+        rows_deleted=outcome.rows_deleted,
+        seconds=state.ended.seconds,
+        expected_sla=state.ended.expected_sla,
+        desired_sla=spec.desired_sla,
+        reasons=outcome.reasons,
+        sessions=tuple(_session(session) for session in state.sessions.values()),
+        paused_seconds=state.ended.paused_seconds,
+    )
+
+
+def fits_a_success(document: ResultDocument) -> bool:
+    return len(document.render()) <= OUTPUT_BYTES_MAX
+
+
+def answer_of(document: ResultDocument, uri: str) -> Success | Failure:
+    """
+    uri  of the stored whole document, used if it is too large for an answer
+    """
+    if document.status == "succeeded":
+        answer = document if fits_a_success(document) else _without_sessions(document, uri)
+        return Success(answer.render().decode())
+    error = {"cancelled": JOB_RUN_CANCELLED, "rejected": JOB_RUN_REJECTED}.get(document.status, JOB_RUN_FAILED)
+    return Failure(error, _cause(document))
+
+
+def _cause(document: ResultDocument) -> str:
+    """The cause in ASCII, so that its length in characters is its length in bytes."""
+    cause: dict[str, object] = {
+        "job_run_id": document.job_run_id,
+        "table": document.table,
+        "status": document.status,
+        "reasons": [],
+    }
+    room = CAUSE_CHARACTERS_MAX - len(json.dumps(cause)) - len(', "and 1,000,000 more"')
+    kept: list[str] = []
+    for reason in document.reasons:
+        size = len(json.dumps(reason)) + len(", ")
+        if size > room:
+            if not kept:
+                kept.append(reason[: room // 12 - 4] + " ...")  # a character takes at most 12: a pair of \\uXXXX
+            break
+        kept.append(reason)
+        room -= size
+    left_out = len(document.reasons) - len(kept)
+    cause["reasons"] = [*kept, f"and {left_out:,} more"] if left_out else kept
+    return json.dumps(cause)
+
+
+def _without_sessions(document: ResultDocument, uri: str) -> ResultDocument:
+    return document.model_copy(update={"sessions": None, "result_uri": uri})
+
+
+def _session(session: SessionState) -> SessionSummary:
+    end = session.end
+    summary = SessionSummary(
+        session_id=session.pin.session_id,
+        partition=session.pin.partition,
+        status=end.end if end is not None else "open",
+        reasons=end.reasons if isinstance(end, Failed) else (),
+    )
+    if not isinstance(end, Succeeded):
+        return summary
+    result = end.result
+    return summary.model_copy(
+        update={
+            "rounds": result.rounds,
+            "rows_in": result.rows_in,
+            "rows_out": result.rows_out,
+            "rows_deduplicated": result.rows_deduplicated,
+            "rows_deleted": result.rows_deleted,
+            "seconds": result.seconds,
+        }
+    )

@@ -1,0 +1,205 @@
+"""A job run whose claim this dispatcher holds: writes its log entries as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from compactor.events.relay import SessionSubject, Subject
+from compactor.model.clock import Clock
+from compactor.model.errors import Corrupt, ErrorKind
+from dispatcher.outbox.listeners import Listeners
+from dispatcher.records.claims import Claim
+from dispatcher.records.job_run_log import (
+    HolderAction,
+    JobRunEnded,
+    JobRunOutcome,
+    JobRunState,
+    SessionEnded,
+    SessionPin,
+    SessionState,
+    apply,
+    conclude,
+    expected_sla,
+    outcome_of_sessions,
+    paused_seconds,
+)
+from dispatcher.records.ranking import mark_of
+from dispatcher.running.bundle_journal import ClaimBundleJournal
+from dispatcher.running.journal import ClaimJournal
+from dispatcher.scheduling.budgets import LaunchGate
+from dispatcher.scheduling.lease_log import Turn
+from dispatcher.scheduling.leases import Turns
+from launcher.attempt import SessionCommand
+from launcher.outcomes import Failed, SessionEnd
+
+
+class ClaimedJobRun:
+    """Exists from the claim until the job run has ended, or the claim is lost. A shard is held as a job run is.
+
+    job_run_id  of the job run, or the name of the shard
+    mark       its marker, by which other dispatchers see that it is held
+    cancelled  a cancel was requested: its sessions stop, and end as cancelled
+    lost       another dispatcher has the claim and watches its Spark jobs; nothing more is written here
+    broken     kind and reason of its error: its sessions stop, and it ends as failed
+    stopped    sessions whose Spark job this dispatcher stopped, though they have not ended
+    """
+
+    def __init__(self, claim: Claim, state: JobRunState, listeners: Listeners, turns: Turns, clock: Clock) -> None:
+        """`state` is the fold with the claim. Raises `Corrupt` if the job run was never accepted."""
+        if state.accepted is None:
+            raise Corrupt(f"{claim.log.folder} was claimed and never accepted")
+        self.accepted = state.accepted
+        self.accepted_at_ms = state.accepted.accepted_at_ms(claim.log.entry(1).at_ms)
+        self.job_run_id = state.accepted.name
+        spec = state.accepted.spec
+        self.mark = mark_of(
+            self.job_run_id, spec, state.accepted.partitions, self.accepted_at_ms, claim.owner, claim.epoch
+        )
+        self.claim = claim
+        self.cancelled = False
+        self.lost = False
+        self.broken: tuple[ErrorKind, str] | None = None
+        self.stopped: set[str] = set()
+        self._listeners = listeners
+        self._turns = turns
+        self._turn_of: dict[str, Turn] = {}
+        self._clock = clock
+        self._sessions_taken = len(state.sessions)
+        self._notified_entry_number = 0
+        self._checked_at_seconds: float | None = clock.monotonic_seconds()  # the claim's entry follows the newest
+
+    def look(self, every_seconds: float) -> JobRunState:
+        """The fold of its log, read again after `every_seconds`; own writes need no read. Raises `Fenced` if the claim
+        in it is not ours."""
+        now_seconds = self._clock.monotonic_seconds()
+        is_due = self._checked_at_seconds is None or now_seconds - self._checked_at_seconds >= every_seconds
+        if is_due:
+            self.claim.log.load()
+            self._checked_at_seconds = now_seconds
+        newest = self.claim.log.newest
+        if newest.entry_number > self._notified_entry_number:
+            self._notified_entry_number = newest.entry_number
+            self._listeners.publisher.news(self.job_run_id)
+            self._listeners.answers.seen(self.job_run_id, newest.state)
+        if newest.state.ended is None:
+            self.claim.check(newest.state)
+        return newest.state
+
+    @property
+    def newest(self) -> JobRunState:
+        """The fold after the last read or write here."""
+        return self.claim.log.newest.state
+
+    def take_found(self) -> tuple[SessionState, ...]:
+        """The sessions that were found since the last call, or since the claim."""
+        sessions = self.newest.sessions
+        found = (
+            tuple(islice(sessions.values(), self._sessions_taken, None)) if self._sessions_taken < len(sessions) else ()
+        )
+        self._sessions_taken += len(found)
+        return found
+
+    def session(self, session_id: str) -> SessionState:
+        return self.look(every_seconds=0).sessions[session_id]
+
+    def order(self, of_all: SessionCommand) -> SessionCommand:
+        """The command for its sessions; `of_all`: the command for all sessions of this dispatcher."""
+        if self.lost:
+            return SessionCommand.LEAVE
+        if self.broken is not None:
+            return SessionCommand.STOP
+        return SessionCommand.CANCEL if self.cancelled else of_all
+
+    def starts(self, turn: Turn) -> None:
+        """The sessions of this turn start."""
+        self._turn_of |= dict.fromkeys(turn.session_ids, turn)
+
+    def turn_of(self, session_id: str) -> Turn | None:
+        return self._turn_of.get(session_id)
+
+    def ends(self, turn: Turn) -> None:
+        """No session of this turn runs any more."""
+        for session_id in turn.session_ids:
+            if self._turn_of.get(session_id) == turn:
+                del self._turn_of[session_id]
+        self._turns.end(turn)
+
+    def journal(self, pin: SessionPin, heartbeat_event_seconds: float) -> ClaimJournal:
+        gate = self._gate(pin.session_id)
+        return ClaimJournal(self.claim, self._about(pin), self._listeners, gate, heartbeat_event_seconds, self._clock)
+
+    def bundle_journal(self, session_id: str) -> ClaimBundleJournal:
+        """`session_id`: of any member."""
+        gate = self._gate(session_id)
+        return ClaimBundleJournal(self.claim, self.job_run_id, self._listeners, gate, self._clock)
+
+    def _gate(self, session_id: str) -> LaunchGate:
+        return LaunchGate(self.claim, self._turns, self._turn_of.get(session_id), self._clock)
+
+    def end_session(self, pin: SessionPin, end: SessionEnd) -> None:
+        self.journal(pin, heartbeat_event_seconds=0).ended(end)
+
+    def end_sessions(self, session_ids: Iterable[str], end: SessionEnd) -> None:
+        """Writes the ends of several sessions in one entry."""
+        ends = dict.fromkeys(session_ids, end)
+        if ends:
+            self.bundle_journal(next(iter(ends))).settled(ends, (), self._clock.now_ms())
+
+    def end_when_done(self, state: JobRunState) -> JobRunState:
+        """Concludes the job run if all of its sessions have ended."""
+        if state.ended is not None or conclude(state) is None:
+            return state
+        now_ms = self._clock.now_ms()
+
+        def decide(now: JobRunState) -> list[JobRunEnded]:
+            outcome = conclude(now)
+            if outcome is None:
+                return []
+            return [_end(now, self.claim.epoch, outcome, self.accepted_at_ms, now_ms)]
+
+        return self.claim.write(decide)
+
+    def _about(self, pin: SessionPin) -> SessionSubject:
+        return SessionSubject(
+            Subject(self.accepted.spec.job_run_id, self.accepted.spec.source_table_id), pin.session_id, pin.partition
+        )
+
+
+def end_as_failed(claim: Claim, error_kind: ErrorKind, reason: str, clock: Clock) -> JobRunState:
+    """Ends the job run and all of its open sessions, in one entry. Raises `Fenced` if the claim is lost."""
+    accepted, first_at_ms = claim.log.newest.state.accepted, claim.log.entry(1).at_ms
+    accepted_at_ms = first_at_ms if accepted is None else accepted.accepted_at_ms(first_at_ms)
+    now_ms = clock.now_ms()
+
+    def decide(state: JobRunState) -> list[HolderAction]:
+        if state.ended is not None:
+            return []
+        ends: list[HolderAction] = [
+            SessionEnded(
+                epoch=claim.epoch,
+                session_id=session.pin.session_id,
+                end=Failed(attempt=session.attempt, error_kind=error_kind, reasons=(reason,)),
+            )
+            for session in state.open_sessions()
+        ]
+        for end in ends:
+            state = apply(state, end)
+        outcome = outcome_of_sessions(state)
+        if outcome is None:
+            raise Corrupt(f"{claim.log.folder} has sessions that are neither open nor ended")
+        if not ends:  # all had ended already: the job run itself failed
+            outcome = outcome.model_copy(update={"status": "failed", "reasons": (*outcome.reasons, reason)})
+        return [*ends, _end(state, claim.epoch, outcome, accepted_at_ms, now_ms)]
+
+    return claim.write(decide)
+
+
+def _end(state: JobRunState, epoch: int, outcome: JobRunOutcome, accepted_at_ms: int, now_ms: int) -> JobRunEnded:
+    return JobRunEnded(
+        epoch=epoch,
+        outcome=outcome,
+        seconds=(now_ms - accepted_at_ms) / 1000,
+        expected_sla=expected_sla(state, accepted_at_ms, now_ms),
+        paused_seconds=paused_seconds(state, now_ms),
+    )

@@ -1,0 +1,403 @@
+"""Open job runs that this dispatcher may claim, in order: offered ones, and those that markers name.
+
+    offered, marked --> WAITING: no dispatcher holds it  by priority, then by acceptance; claimed when there is room
+                    --> HELD by a live dispatcher        skipped, its log is not read
+                    --> ORPHANED: its owner is gone      taken over at once, oldest first, shared among live dispatchers
+                    --> EMPTY: its acceptance is not written, and perhaps never will be
+
+A marker has the rank and the owner of a job run, so a sweep is one listing, and another listing of live dispatchers if
+any of them holds a job run. Logs are read of job runs to claim, and of those that an earlier release has marked or
+holds: its markers are empty, and its claims are in the logs. An unreadable log does not affect other job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
+from compactor.storage.paths import MarkedJobRun
+from dispatcher.records.claims import ClaimWatch, JobRunLog
+from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.job_run_store import JobRunStore, OpenMarker
+from dispatcher.records.liveness import Fleet
+from dispatcher.records.ranking import PlaceRank, StreamRank, mark_of, place_rank, stream_rank
+from dispatcher.records.work_id import shard_of
+from dispatcher.scheduling.session_pool import Moment
+
+_log = structlog.get_logger(__name__)
+
+READERS = 8
+"""Logs read at a time: a read from S3 is mostly waiting."""
+
+READS_MAX = 64
+"""Logs read in one look, so that a tick stays short however many job runs are open: the next tick goes on."""
+
+EMPTY_SECONDS_MAX = 3_600.0
+"""A marker whose log has been seen to be empty for so long is removed. Whoever takes longer from the marker to the
+first entry puts another one after it (`dispatcher/intake/intake.py`)."""
+
+
+@dataclass
+class OpenJobRun:
+    """
+    priority, accepted_at_ms  its rank
+    marker                    as last listed; None: not listed yet
+    state                     as last read; None: not read
+    is_due                    whether its log is to be read at the next look
+    not_before_seconds        by the monotonic clock: it is skipped until then
+    waits_until_seconds       by the monotonic clock: it could not start before that
+    cancel_checked_at_seconds  when its log was last read for a cancel
+    was_tried                 it could not be claimed; tried again after the next sweep
+    orphaned_at_seconds       when its owner was first seen to be gone
+    empty_since_seconds       when its log was first seen to be empty
+    failure                   the error of the last read
+    """
+
+    job_run_id: str
+    log: JobRunLog
+    watch: ClaimWatch
+    priority: int = 0
+    accepted_at_ms: int = 0
+    marker: OpenMarker | None = None
+    state: JobRunState | None = None
+    is_due: bool = False
+    was_read: bool = False
+    not_before_seconds: float = 0.0
+    waits_until_seconds: float = 0.0
+    cancel_checked_at_seconds: float | None = None
+    was_tried: bool = False
+    orphaned_at_seconds: float | None = None
+    empty_since_seconds: float | None = None
+    failure: Exception | None = None
+
+    @property
+    def rank(self) -> StreamRank:
+        return stream_rank(self.priority, self.accepted_at_ms, self.job_run_id)
+
+    @property
+    def mark(self) -> MarkedJobRun:
+        """Its marker, or the marker that it should have."""
+        valid = self.marker.valid if self.marker is not None else None
+        if valid is not None and valid.table is not None:
+            return valid
+        if self.state is not None and self.state.accepted is not None:
+            accepted = self.state.accepted
+            return mark_of(accepted.name, accepted.spec, accepted.partitions, self.accepted_at_ms)
+        return MarkedJobRun(self.job_run_id, self.priority, self.accepted_at_ms)
+
+    @property
+    def owner(self) -> str | None:
+        """Its last known owner: by its marker, or by its log if it has no such marker yet."""
+        if self.marker is not None and self.marker.valid is not None and self.marker.valid.owner is not None:
+            return self.marker.valid.owner
+        return self.state.claim.owner if self.state is not None and self.state.claim is not None else None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is not None and self.state.accepted is None and self.state.rejected is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended and only its events are left to publish."""
+        return self.state is not None and (self.state.ended is not None or self.state.rejected is not None)
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.state is not None and self.state.cancel is not None
+
+    @property
+    def is_marked_by_an_earlier_release(self) -> bool:
+        return self.marker is not None and self.marker.valid is None
+
+
+class OpenJobRuns:
+    """Not thread-safe: for the ticking thread."""
+
+    def __init__(
+        self,
+        records: JobRunStore,
+        fleet: Fleet,
+        silent_seconds: float,
+        sweep_seconds: float,
+        clock: Clock,
+        set_aside: Callable[[str, JobRunLog, Exception], None],
+    ) -> None:
+        """`set_aside` is called for each log that cannot be read, unless the store is unavailable."""
+        self._records = records
+        self._fleet = fleet
+        self._silent_seconds = silent_seconds
+        self._sweep_seconds = sweep_seconds
+        self._clock = clock
+        self._set_aside = set_aside
+        self._open: dict[str, OpenJobRun] = {}
+        self._markers: list[MarkedJobRun] = []
+        self._swept_at_seconds: float | None = None
+        self.last_error: Exception | None = None
+        """The error of the last listing of the markers, if any."""
+
+    @property
+    def are_all_others(self) -> bool:
+        """Whether a sweep was made, and each job run that it found was set aside or is held by another dispatcher that
+        has given a sign of life since."""
+        now_seconds = self._clock.monotonic_seconds()
+        return self._swept_at_seconds is not None and all(
+            each.not_before_seconds > now_seconds or self._owner_lives(each) for each in self._open.values()
+        )
+
+    @property
+    def known_count(self) -> int:
+        """Number of open job runs that are not held here. Thread-safe."""
+        return len(self._open)
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of job runs without a known owner, except skipped ones. Shards are parts of one."""
+        now_seconds = self._clock.monotonic_seconds()
+        whole = [each for each in self._open.values() if shard_of(each.job_run_id) is None]
+        waiting = [each for each in whole if each.owner is None and not each.is_empty]
+        return sum(each.not_before_seconds <= now_seconds for each in waiting)
+
+    def offer(self, job_run_id: str, log: JobRunLog | None = None) -> None:
+        """Adds a job run that was just accepted or rejected here. `log`: its log with the cached fold, if available."""
+        if job_run_id not in self._open:
+            self._open[job_run_id] = self._new(job_run_id, log)
+        each = self._open[job_run_id]
+        each.is_due = True
+        each.was_tried = False  # a sweep may have found its marker before its first entry
+        each.was_read = log is not None and each.log is log and log.newest.state.accepted is not None
+
+    def look(self, held: Mapping[str, MarkedJobRun], publishing: Iterable[str]) -> None:
+        """Lists the markers when a sweep is due, and reads logs that are due. Skips `held`, our job runs with the
+        marker that each must have, and `publishing`, whose events are published here."""
+        try:
+            self._sweep_when_due(held, frozenset(publishing))
+        except LithifyError as error:
+            self.last_error = error
+            _log.warning("open_job_runs_not_listed", reason=str(error))
+        else:
+            self.last_error = None
+        now_seconds = self._clock.monotonic_seconds()
+        due = [each for each in self._open.values() if each.is_due and each.not_before_seconds <= now_seconds]
+        if len(due) == 1:
+            self._read(due[0])
+        elif due:
+            with ThreadPoolExecutor(READERS, thread_name_prefix="open-job-runs") as readers:
+                list(readers.map(self._read, due[:READS_MAX]))
+        for each in due[:READS_MAX]:
+            self._judge(each)
+
+    def next(self, moment: Moment) -> OpenJobRun | None:
+        """The unclaimed job run that gets the next place."""
+
+        def place(each: OpenJobRun) -> PlaceRank:
+            return place_rank(each.rank, moment.now_ms, moment.running_of.get(each.mark.table or "", 0))
+
+        free = [each for each in self._takeable() if each.owner is None]
+        return min(free, key=place, default=None)
+
+    @property
+    def markers(self) -> Iterable[MarkedJobRun]:
+        """The markers of all open job runs as last listed, including those held here."""
+        return self._markers
+
+    def list_again(self, held: Mapping[str, MarkedJobRun], publishing: Iterable[str]) -> None:
+        """Lists the markers now. Called before a start: no session may pass an earlier job run. Raises the store's
+        errors."""
+        self._list(held, frozenset(publishing))
+
+    def wait(self, job_run_id: str, seconds: float) -> None:
+        """It could not start now. It is not claimed before `seconds` have passed or `let_go_on` is called."""
+        each = self._open.get(job_run_id)
+        if each is not None:
+            each.waits_until_seconds = self._clock.monotonic_seconds() + seconds
+
+    def is_cancelled(self, found: OpenJobRun, every_seconds: float) -> bool:
+        """Whether its log has a cancel. Reads the log at most once in `every_seconds`. Raises the store's errors."""
+        now_seconds = self._clock.monotonic_seconds()
+        if found.cancel_checked_at_seconds is None:  # known from its acceptance, or from when it was found
+            found.cancel_checked_at_seconds = now_seconds
+        elif now_seconds - found.cancel_checked_at_seconds >= every_seconds:
+            found.cancel_checked_at_seconds = now_seconds
+            found.log.load()
+        return found.log.newest.state.cancel is not None
+
+    def let_go_on(self) -> None:
+        """Waiting job runs may be tried again: the state has changed."""
+        for each in self._open.values():
+            each.waits_until_seconds = 0.0
+
+    def left_behind(self) -> list[OpenJobRun]:
+        """Job runs that need no free place: those whose owner is gone and that are assigned to this dispatcher, the
+        oldest first; and those that are cancelled, or have ended and have unpublished events."""
+        found = [
+            each
+            for each in self._takeable()
+            if (each.owner is None and (each.is_over or each.is_cancelled)) or self._is_assigned_here(each)
+        ]
+        return sorted(found, key=lambda each: (each.accepted_at_ms, each.job_run_id))
+
+    def taken(self, job_run_id: str) -> None:
+        """Removes a job run: it is held here now, or has no work left."""
+        self._open.pop(job_run_id, None)
+
+    def leave_alone(self, job_run_id: str, seconds: float) -> None:
+        """Skips the job run for `seconds`; 0: until the next sweep."""
+        each = self._open.get(job_run_id)
+        if each is not None:
+            each.not_before_seconds = self._clock.monotonic_seconds() + seconds
+            each.was_tried, each.is_due = True, seconds > 0
+
+    def wake(self, job_run_id: str) -> None:
+        """The job run that was left alone may be claimed from the next look on."""
+        each = self._open.get(job_run_id)
+        if each is not None:
+            each.not_before_seconds, each.was_tried, each.is_due = 0.0, False, True
+
+    def held_by_another(self, job_run_id: str, state: JobRunState) -> None:
+        """By its log another dispatcher holds it, whatever its marker says. That dispatcher is watched from now on."""
+        each = self._open.get(job_run_id)
+        if each is not None:
+            each.state, each.was_tried = state, True
+            self._note_empty(each)
+
+    def _takeable(self) -> list[OpenJobRun]:
+        now_seconds = self._clock.monotonic_seconds()
+        return [
+            each
+            for each in self._open.values()
+            if each.not_before_seconds <= now_seconds
+            and each.waits_until_seconds <= now_seconds
+            and not each.was_tried
+            and not each.is_empty
+            and not (each.state is None and (each.is_due or each.is_marked_by_an_earlier_release))
+        ]
+
+    def _is_assigned_here(self, each: OpenJobRun) -> bool:
+        if not self._is_orphaned(each):
+            each.orphaned_at_seconds = None
+            return False
+        now_seconds = self._clock.monotonic_seconds()
+        if each.orphaned_at_seconds is None:
+            each.orphaned_at_seconds = now_seconds
+        # The assigned dispatcher may be gone too. Each looks once a sweep, so after one sweep any may take it.
+        is_left = now_seconds - each.orphaned_at_seconds >= self._sweep_seconds
+        return is_left or each.owner == self._fleet.owner or self._fleet.is_assigned_here(each.job_run_id)
+
+    def _is_orphaned(self, each: OpenJobRun) -> bool:
+        owner = each.owner
+        if owner is None:
+            return False
+        if self._fleet.knows(owner):
+            return self._fleet.is_silent(owner)
+        # It has no liveness object: its log shows its life, or the owner has stopped and left its marker.
+        state = each.state
+        return state is not None and (state.claim is None or each.watch.has_run_out(state.claim))
+
+    def _owner_lives(self, each: OpenJobRun) -> bool:
+        if each.owner is not None and self._fleet.knows(each.owner):
+            return self._fleet.has_seen_life(each.owner)
+        return each.state is not None and each.state.claim is not None and each.watch.has_seen_life(each.state.claim)
+
+    def _sweep_when_due(self, held: Mapping[str, MarkedJobRun], publishing: frozenset[str]) -> None:
+        now_seconds = self._clock.monotonic_seconds()
+        if self._swept_at_seconds is not None and now_seconds - self._swept_at_seconds < self._sweep_seconds:
+            return
+        markers = self._list(held, publishing)
+        self._swept_at_seconds = now_seconds
+        for each in self._open.values():
+            each.was_tried = False
+        owners = {each.owner for each in self._open.values() if each.owner is not None}
+        if owners:
+            self._fleet.look(owners)
+        for each in self._open.values():
+            each.is_due = each.is_due or self._must_be_read(each)
+        self._repair_marker(markers, held)
+
+    def _list(self, held: Mapping[str, MarkedJobRun], publishing: frozenset[str]) -> dict[str, OpenMarker]:
+        markers = {marker.job_run_id: marker for marker in self._records.open_markers()}
+        for gone in self._open.keys() - markers.keys():
+            del self._open[gone]
+        for job_run_id, marker in markers.items():
+            if job_run_id not in held and job_run_id not in publishing:
+                self._seen(job_run_id, marker)
+        self._markers = [marker.valid for marker in markers.values() if marker.valid is not None]
+        return markers
+
+    def _seen(self, job_run_id: str, marker: OpenMarker) -> None:
+        if job_run_id not in self._open:
+            self._open[job_run_id] = self._new(job_run_id)
+        each = self._open[job_run_id]
+        each.marker = marker
+        if marker.valid is not None:
+            each.priority, each.accepted_at_ms = marker.valid.priority, marker.valid.marked_at_ms
+
+    def _must_be_read(self, each: OpenJobRun) -> bool:
+        """Whether its log must be read, since its marker does not say enough."""
+        if each.is_empty:
+            return True
+        marked = each.marker.valid if each.marker is not None else None
+        if marked is not None and marked.owner is not None:
+            return not self._fleet.knows(marked.owner)
+        if each.state is not None:
+            return each.state.claim is not None
+        return marked is None
+
+    def _repair_marker(self, markers: Mapping[str, OpenMarker], held: Mapping[str, MarkedJobRun]) -> None:
+        """A held job run must have exactly one marker, ours: it may be missing, or an old one may have been written
+        again."""
+        for job_run_id, mark in held.items():
+            marker = markers.get(job_run_id)
+            if marker is None or marker.keys != {mark.key}:
+                self._records.mark_held(mark, marker.keys if marker is not None else ())
+
+    def _new(self, job_run_id: str, log: JobRunLog | None = None) -> OpenJobRun:
+        watch = ClaimWatch(self._silent_seconds, self._clock, self._fleet)
+        return OpenJobRun(job_run_id, log or self._records.log(job_run_id), watch)
+
+    def _read(self, each: OpenJobRun) -> None:
+        """Runs in a thread of its own; keeps its error for `_judge`."""
+        each.failure = None
+        try:
+            each.state = (each.log.newest if each.was_read else each.log.load()).state
+            each.was_read = False
+            if not each.accepted_at_ms and not each.is_empty:
+                at_ms, accepted = each.log.entry(1).at_ms, each.state.accepted
+                each.accepted_at_ms = at_ms if accepted is None else accepted.accepted_at_ms(at_ms)
+        except Exception as error:  # noqa: BLE001  (an error of one log must not stop the others)
+            each.failure = error
+
+    def _judge(self, each: OpenJobRun) -> None:
+        each.is_due = False
+        match each.failure:
+            case None:
+                if each.state is not None and each.state.accepted is not None:
+                    each.priority = each.state.accepted.spec.priority
+                if each.state is not None and each.state.claim is not None:
+                    each.watch.has_run_out(each.state.claim)  # from now on it is watched
+                self._note_empty(each)
+            case Outdated():  # the dispatchers that can read it may be gone: report it
+                self._set_aside(each.job_run_id, each.log, each.failure)
+            case Unavailable() | Conflict():
+                _log.warning("job_run_not_read", job_run_id=each.job_run_id, reason=str(each.failure))
+            case error:
+                self._set_aside(each.job_run_id, each.log, error)
+
+    def _note_empty(self, each: OpenJobRun) -> None:
+        """Measures here, by one clock, how long it has been empty."""
+        now_seconds = self._clock.monotonic_seconds()
+        if not each.is_empty:
+            each.empty_since_seconds = None
+        elif each.empty_since_seconds is None:
+            each.empty_since_seconds = now_seconds
+        elif now_seconds - each.empty_since_seconds >= EMPTY_SECONDS_MAX and each.marker is not None:
+            try:
+                self._records.give_up_empty(each.marker)
+            except LithifyError as error:
+                _log.warning("marker_not_removed", job_run_id=each.job_run_id, reason=str(error))
+            else:
+                del self._open[each.job_run_id]

@@ -1,0 +1,128 @@
+"""Finds the sessions of job runs that are pinned by time, while few of those found before are open.
+
+    claimed --> a page of streams is read --> entry: sessions found --> started in their order, ended --> further pages
+                                                 |
+                                                 +--> the last page: entry with `is_last`; the job run can end
+
+A dispatcher that takes the job run over begins again with the first stream. Partitions whose session is in the log are
+passed over, and streams without work cost a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import structlog
+
+from compactor.catalog.tables import DeltaCatalog
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid
+from compactor.planning.session_planner import PinnedSession, SessionFinder, check_file_counts
+from compactor.storage.location import StoreLocation
+from dispatcher.records.job_run_log import (
+    HolderAction,
+    JobRunAccepted,
+    JobRunState,
+    SessionEnded,
+    SessionsFound,
+    pin_of,
+)
+from dispatcher.records.ranking import stream_digest
+from dispatcher.records.work_id import shard_of
+from dispatcher.running.claimed_job_run import ClaimedJobRun
+from launcher.outcomes import Failed
+
+_log = structlog.get_logger(__name__)
+
+OPEN_SESSIONS_MAX = 500
+"""Open sessions of a job run at which no more are found: a bundle's worth, so that none waits for its streams."""
+
+FINDING_SECONDS = 0.5
+"""Of one tick, after which the next page waits for the next tick."""
+
+FileRefusals = Callable[[StoreLocation, Iterable[PinnedSession]], Iterable[str]]
+
+
+class SessionFinding:
+    """For the ticking thread."""
+
+    def __init__(
+        self, open_lake: Callable[[StoreLocation], DeltaCatalog], refusals: FileRefusals, clock: Clock
+    ) -> None:
+        """`refusals`: the reasons why a session may not read its files, as when a job run is accepted."""
+        self._open_lake = open_lake
+        self._refusals = refusals
+        self._clock = clock
+        self._finders: dict[str, SessionFinder] = {}
+
+    def find(self, held: ClaimedJobRun) -> None:
+        """Finds further sessions, and records them. Raises the errors of lake and state, and `Invalid` if the job run
+        can no longer work: nothing is lost, the next call begins again."""
+        until_seconds = self._clock.monotonic_seconds() + FINDING_SECONDS
+        try:
+            while held.newest.is_finding and len(held.newest.open_sessions()) < OPEN_SESSIONS_MAX:
+                self._find_page(held)
+                if self._clock.monotonic_seconds() >= until_seconds:
+                    break
+        except Exception:
+            self.forget(held.job_run_id)
+            raise
+        if not held.newest.is_finding:
+            self.forget(held.job_run_id)
+
+    def forget(self, job_run_id: str) -> None:
+        self._finders.pop(job_run_id, None)
+
+    def _find_page(self, held: ClaimedJobRun) -> None:
+        page = self._finder(held).next()
+        if page is not None and not page:
+            return
+        reasons = {id(pinned): tuple(self._reasons_against(pinned)) for pinned in page or ()}
+
+        def decide(state: JobRunState) -> Sequence[HolderAction]:
+            known = {frozenset(each.pin.partition.items()) for each in state.sessions.values()}
+            new = [pinned for pinned in page or () if frozenset(pinned.spec.partition.items()) not in known]
+            if not state.is_finding or not (new or page is None):
+                return []
+            pins = [
+                pin_of(pinned.spec, _session_id(held.accepted, number))
+                for number, pinned in enumerate(new, len(state.sessions) + 1)
+            ]
+            epoch = held.claim.epoch
+            ends = [
+                SessionEnded(epoch=epoch, session_id=pin.session_id, end=_refused(why), at_ms=self._clock.now_ms())
+                for pin, why in zip(pins, (reasons[id(pinned)] for pinned in new), strict=True)
+                if why
+            ]
+            return [SessionsFound(epoch=epoch, sessions=tuple(pins), is_last=page is None), *ends]
+
+        state = held.claim.write(decide)
+        _log.info("sessions_found", sessions=len(state.sessions), is_last=not state.is_finding)
+
+    def _finder(self, held: ClaimedJobRun) -> SessionFinder:
+        until_ms = held.accepted.pinned_until_ms
+        if held.job_run_id not in self._finders and until_ms is not None:
+            lake = self._open_lake(held.accepted.spec.lake)
+            shard = shard_of(held.job_run_id)
+            takes = None if shard is None else lambda partition: shard.has(stream_digest(partition))
+            self._finders[held.job_run_id] = SessionFinder(held.accepted.spec, lake, until_ms, takes)
+        return self._finders[held.job_run_id]
+
+    def _reasons_against(self, pinned: PinnedSession) -> Iterator[str]:
+        run = pinned.spec.job_run
+        yield from self._refusals(run.lake, [pinned])
+        try:
+            check_file_counts(run, pinned.compacted_rows + pinned.pending_rows)
+        except Invalid as error:
+            yield from error.reasons
+
+
+def _session_id(accepted: JobRunAccepted, number: int) -> str:
+    """Of the session that is found as number `number`, from 1 on: unique over all shards of a job run."""
+    shard = accepted.shard
+    of_all = number if shard is None else (number - 1) * shard.count + shard.number + 1
+    return f"{accepted.spec.job_run_id}.{of_all}"
+
+
+def _refused(reasons: tuple[str, ...]) -> Failed:
+    return Failed(attempt=0, error_kind=Invalid.kind, reasons=reasons)

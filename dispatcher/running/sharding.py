@@ -1,0 +1,157 @@
+"""Divides a job run over many streams into shards, and opens them, a few at a time.
+
+    claimed --streams counted--> entry: sharded, the first are opened --> each: marker, entry 1 of its log, marker again
+                                                                            |
+                  further ones are opened as shards end <-- entry: shard ended --> all ended: the job run ends
+
+The entry comes before the logs that it announces, so a successor creates those that are missing. The holder of the job
+run forwards a cancel to the open shards; the others are never opened then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import structlog
+
+from compactor.catalog.tables import DeltaCatalog
+from compactor.log.durable_log import LogState
+from compactor.model.clock import Clock
+from compactor.planning.session_planner import listed_streams
+from compactor.storage.location import StoreLocation
+from dispatcher.records.claims import JobRunLog
+from dispatcher.records.job_run_log import (
+    CancelRequested,
+    HolderAction,
+    JobRunAccepted,
+    JobRunAction,
+    JobRunSharded,
+    JobRunState,
+    JobRunStatus,
+    Shard,
+)
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.work_id import OPEN_SHARDS_MAX, shard_count
+from dispatcher.running.claimed_job_run import ClaimedJobRun
+
+_log = structlog.get_logger(__name__)
+
+SHARDING_SECONDS = 0.5
+"""Of one tick, after which the rest waits for the next tick."""
+
+COUNTED_AT_ONCE = 1_000
+"""Streams between two looks at the clock: a page of a listing."""
+
+
+class _Counting:
+    def __init__(self, streams: Iterator[object]) -> None:
+        self.streams = streams
+        self.found = 0
+
+
+class Sharding:
+    """For the ticking thread."""
+
+    def __init__(self, records: JobRunStore, open_lake: Callable[[StoreLocation], DeltaCatalog], clock: Clock) -> None:
+        self._records = records
+        self._open_lake = open_lake
+        self._clock = clock
+        self._counting: dict[str, _Counting] = {}
+        self._opened: dict[str, set[int]] = {}
+        self._cancelled: dict[str, set[int]] = {}
+
+    def forget(self, job_run_id: str) -> None:
+        for each in (self._counting, self._opened, self._cancelled):
+            each.pop(job_run_id, None)
+
+    def go_on(self, held: ClaimedJobRun) -> Iterator[tuple[str, JobRunLog]]:
+        """Does what is due for a held job run, and yields the shards that any dispatcher may claim now. Raises the
+        errors of lake and state, and `Invalid` if the job run can no longer work: the next call continues."""
+        until_seconds = self._clock.monotonic_seconds() + SHARDING_SECONDS
+        if held.newest.cancel is not None:
+            yield from self.cancel(held, held.newest.cancel.reason)
+            return
+        if held.newest.shards is None and not self._divide(held, until_seconds):
+            return
+        self._open_further(held)
+        shards, opened = held.newest.shards, self._opened.setdefault(held.job_run_id, set())
+        for number in shards.open if shards is not None else ():
+            if number not in opened and self._clock.monotonic_seconds() < until_seconds:
+                accepted = self._accepted(held, number)
+                yield accepted.name, self._open(accepted)
+                opened.add(number)
+
+    def cancel(self, held: ClaimedJobRun, reason: str) -> Sequence[tuple[str, JobRunLog]]:
+        """Forwards a cancel to the open shards, once. Returns them."""
+        cancelled, found = self._cancelled.setdefault(held.job_run_id, set()), []
+
+        def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
+            is_open = before.state.status.is_open and before.state.cancel is None
+            return [CancelRequested(reason=reason)] if is_open else []
+
+        for number in held.newest.shards.open if held.newest.shards is not None else ():
+            if number not in cancelled:
+                accepted = self._accepted(held, number)
+                log = self._open(accepted)
+                log.append(decide)
+                cancelled.add(number)
+                found.append((accepted.name, log))
+        return found
+
+    def _divide(self, held: ClaimedJobRun, until_seconds: float) -> bool:
+        """Counts the streams, and records how many shards they make. False: the next tick goes on counting."""
+        counting = self._counting.get(held.job_run_id)
+        if counting is None:
+            spec = held.accepted.spec
+            counting = self._counting[held.job_run_id] = _Counting(listed_streams(spec, self._open_lake(spec.lake)))
+        try:
+            for _ in counting.streams:
+                counting.found += 1
+                if counting.found % COUNTED_AT_ONCE == 0 and self._clock.monotonic_seconds() >= until_seconds:
+                    return False
+        except Exception:
+            del self._counting[held.job_run_id]
+            raise
+        del self._counting[held.job_run_id]
+        count = shard_count(counting.found)
+        self._write(held, count, min(count, OPEN_SHARDS_MAX))
+        _log.info("job_run_sharded", streams=counting.found, shards=count)
+        return True
+
+    def _open_further(self, held: ClaimedJobRun) -> None:
+        shards = held.newest.shards
+        if shards is not None:
+            opened = min(shards.count, shards.opened + OPEN_SHARDS_MAX - len(shards.open))
+            if opened > shards.opened:
+                self._write(held, shards.count, opened)
+
+    def _write(self, held: ClaimedJobRun, count: int, opened: int) -> None:
+        def decide(state: JobRunState) -> Sequence[HolderAction]:
+            before = state.shards.opened if state.shards is not None else 0
+            if state.cancel is not None or state.ended is not None or before >= opened:
+                return []
+            return [JobRunSharded(epoch=held.claim.epoch, count=count, opened=opened)]
+
+        held.claim.write(decide)
+
+    def _accepted(self, held: ClaimedJobRun, number: int) -> JobRunAccepted:
+        """The first entry of a shard: every dispatcher would write the same one."""
+        count = held.newest.shards.count if held.newest.shards is not None else 1
+        return JobRunAccepted(
+            spec=held.accepted.spec,
+            content_digest=held.accepted.content_digest,
+            message_id=held.accepted.message_id,
+            sessions=(),
+            pinned_until_ms=held.accepted.pinned_until_ms,
+            shard=Shard(number=number, count=count, accepted_at_ms=held.accepted_at_ms),
+        )
+
+    def _open(self, accepted: JobRunAccepted) -> JobRunLog:
+        """Creates the log of a shard, if it is missing. Others may give its marker up while its log is empty."""
+        log = self._records.log(accepted.name)
+        state = log.load().state
+        if state.status is JobRunStatus.ABSENT or (state.status is JobRunStatus.WAITING and not state.epoch):
+            mark = self._records.mark_open(accepted, accepted.accepted_at_ms(0))
+            log.append(lambda before: [accepted] if before.state.status is JobRunStatus.ABSENT else [])
+            self._records.restore_marker(mark)
+        return log

@@ -1,0 +1,1 @@
+"""Which session is next, and may it start: leases of streams, places, budgets."""

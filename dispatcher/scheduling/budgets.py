@@ -1,0 +1,85 @@
+"""Whether a planned session may be launched now: the last check before a cluster is requested, and the first one that
+knows its size. A session that may not be launched gives its turn back and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from compactor.log.durable_log import LogState
+from compactor.model.clock import Clock
+from compactor.planning.cluster_plan import ClusterPlan
+from dispatcher.records.claims import Claim, JobRunLog
+from dispatcher.records.costs import expected_cost, session_cost, total_usd
+from dispatcher.records.job_run_log import JobRunAction, JobRunState, JobRunWaitsForMoney, SessionState
+from dispatcher.scheduling.lease_log import Lack, RunCost, Turn
+from dispatcher.scheduling.leases import Turns
+
+_log = structlog.get_logger(__name__)
+
+MONEY_SECONDS = 600.0
+"""Pause before the limits on money are checked again: a session that costs less than expected frees some, and the next
+day frees all."""
+
+ROOM_SECONDS = 30.0
+"""Pause before the limits on clusters and vCPUs are checked again."""
+
+
+class LaunchGate:
+    """The gate of one turn."""
+
+    def __init__(self, claim: Claim, turns: Turns, turn: Turn | None, clock: Clock) -> None:
+        """`turn` None: nothing will be launched."""
+        self._claim = claim
+        self._turns = turns
+        self._turn = turn
+        self._clock = clock
+
+    def wait_seconds(self, cluster: ClusterPlan | None) -> float | None:
+        """None: it may be launched, and its cluster counts from now on. Raises the state's store's errors."""
+        if cluster is None or self._turn is None:
+            return None
+        is_limited = self._turns.limits.max_usd_per_run is not None
+        lack = self._turns.charge(self._turn, cluster, self._cost_so_far() if is_limited else None)
+        if lack is None:
+            return None
+        _log.info("session_waits", reason=lack.reason)
+        return seconds_of(lack, self._claim.log)
+
+    def _cost_so_far(self) -> RunCost | None:
+        """Of the whole job run, though other dispatchers may hold shards of it."""
+        state = self._claim.log.newest.state
+        if state.accepted is None:
+            return None
+        job_run_id, states, ended_usd = state.accepted.spec.job_run_id, [state], 0.0
+        if state.accepted.shard is not None:
+            whole, open_shards = self._turns.shards_of(job_run_id)
+            states, ended_usd = [*open_shards, state], (whole.shards.usd or 0.0) if whole.shards is not None else 0.0
+        now_ms = self._clock.now_ms()
+        usd_of = {key: _usd_of_session(each, now_ms) for found in states for key, each in found.sessions.items()}
+        return RunCost(job_run_id, ended_usd, usd_of)
+
+
+def seconds_of(lack: Lack, log: JobRunLog) -> float:
+    """How long it waits. A wait for money is logged in the job-run log and published once."""
+    if not lack.is_money:
+        return ROOM_SECONDS
+    note_lack_of_money(log, lack)
+    return MONEY_SECONDS
+
+
+def note_lack_of_money(log: JobRunLog, lack: Lack) -> None:
+    def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
+        state = before.state
+        if not state.status.is_open or state.waits_for_money is not None:
+            return []
+        return [JobRunWaitsForMoney(reason=lack.reason, again=state.has_lacked_money)]
+
+    log.append(decide, log.newest)
+
+
+def _usd_of_session(session: SessionState, now_ms: int) -> float:
+    """The cost of its clusters so far; while one runs the expected cost, if that is more."""
+    used, expected = total_usd([session_cost(session, now_ms)]) or 0.0, total_usd([expected_cost(session)]) or 0.0
+    return used if session.in_flight is None else max(used, expected)
