@@ -391,7 +391,7 @@ def _failure(session: PinnedSession, error: LithifyError) -> SessionFailure:
         session_id=session.spec.session_id,
         partition=session.spec.partition,
         error_kind=error.kind,
-        reasons=error.reasons if isinstance(error, Invalid) else (str(error),),
+        reasons=error.reasons,
     )
 
 
@@ -403,10 +403,7 @@ def _together(errors: Sequence[LithifyError], result: JobRunResult) -> LithifyEr
         for failure in result.failures
         for reason in failure.reasons
     ]
-    if len(errors) == 1 and not result.failures[0].partition:
-        together = first
-    else:
-        together = Invalid(*reasons) if isinstance(first, Invalid) else type(first)("; ".join(reasons))
+    together = first if len(errors) == 1 and not result.failures[0].partition else type(first)(*reasons)
     together.result = result
     together.__cause__ = None if together is first else first
     return together

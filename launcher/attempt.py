@@ -366,11 +366,11 @@ def launch_once(
     try:
         reference = cluster.launch(job, cluster_plan)
     except (Invalid, Denied, NotLaunched) as error:
-        return AttemptFailed(error.kind, reasons_of(error))
+        return AttemptFailed(error.kind, error.reasons)
     except Unavailable as error:
         found = cluster.find(job.name)  # perhaps only the answer was lost
         if found is None:
-            return AttemptFailed(error.kind, reasons_of(error))
+            return AttemptFailed(error.kind, error.reasons)
         reference = found
     running = cluster.attach(reference)
     if running is None:
@@ -426,7 +426,3 @@ def without_completions(result: SessionResult) -> SessionResult:
 def _from_launch(succeeded: Succeeded, seconds: float) -> Succeeded:
     """With the time measured here; the job itself can only estimate its launch."""
     return succeeded.model_copy(update={"result": succeeded.result.model_copy(update={"seconds": seconds})})
-
-
-def reasons_of(error: Invalid | Corrupt | Unavailable) -> tuple[str, ...]:
-    return error.reasons if isinstance(error, Invalid) else (str(error),)

@@ -30,7 +30,7 @@ from compactor.sessions.session_log import SESSION_LOG, SessionState, SessionSuc
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import BundleFolder, SessionFolder
 from compactor.storage.side_by_side import side_by_side
-from launcher.attempt import AttemptFailed, JobOutOfReach, Orders, reasons_of, stopped_by, without_completions
+from launcher.attempt import AttemptFailed, JobOutOfReach, Orders, stopped_by, without_completions
 from launcher.bundle_run import (
     BundleDependencies,
     BundleJournal,
@@ -184,7 +184,7 @@ class BundleLauncher:
         except (Unavailable, Conflict) as error:
             return AttemptFailed(error.kind, (str(error),))
         except (Invalid, Corrupt) as error:
-            return Failed(attempt=task.attempt, error_kind=error.kind, reasons=reasons_of(error))
+            return Failed(attempt=task.attempt, error_kind=error.kind, reasons=error.reasons)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is this session's alone)
             _log.error("session_broke", session_id=task.spec.session_id, exc_info=error)
             reason = f"{type(error).__name__}: {error}"

@@ -37,7 +37,6 @@ from launcher.attempt import (
     JobOutOfReach,
     LaunchJournal,
     Orders,
-    reasons_of,
     stopped_by,
     without_completions,
 )
@@ -221,9 +220,9 @@ class SessionLauncher:
             return AttemptFailed(error.kind, (str(error),))
         except (Invalid, Corrupt) as error:
             if lack is None:
-                return Failed(attempt=task.attempt, error_kind=error.kind, reasons=reasons_of(error))
+                return Failed(attempt=task.attempt, error_kind=error.kind, reasons=error.reasons)
             why = f"{lack.attempts} attempts ran out of memory, and no smaller plan will do"
-            return Failed(attempt=task.attempt, error_kind=ErrorKind.OUT_OF_MEMORY, reasons=(why, *reasons_of(error)))
+            return Failed(attempt=task.attempt, error_kind=ErrorKind.OUT_OF_MEMORY, reasons=(why, *error.reasons))
 
     def _lack_of_memory(self, task: SessionTask, folder: SessionFolder) -> LackOfMemory | None:
         if not task.setbacks.out_of_memory:

@@ -25,6 +25,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Invalid
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, OpenFormat, TableId
 from compactor.schemas.open_types import OpenTable, reasons_against
+from compactor.storage.location import is_remote
 
 GRACE_SECONDS = 7 * 24 * 3600
 """Longer than any attempt, and long enough to notice a wrong compaction and to read the table as it was before."""
@@ -325,7 +326,7 @@ def _wrong_arrivals(properties: TableProperties, schema: pa.Schema | None) -> It
     if properties.schema_growth is SchemaGrowth.REFUSE and schema is None:
         yield "schema_growth is refuse, and the table has no declared schema: create it with one"
     for folder in properties.allow_files:
-        if not folder.startswith("s3://"):
+        if not is_remote(folder):
             yield f"allow_files names {folder!r}: write s3://bucket/folder"
 
 

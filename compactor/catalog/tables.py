@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -173,15 +173,16 @@ class _Prepared:
 class OpenTables:
     """Tables with what was read of their streams, the latest used ones. Safe to share between threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_table: Callable[[TableDefinition], Table]) -> None:
+        self._new_table = new_table
         self._lock = threading.Lock()
         self._tables: OrderedDict[str, Table] = OrderedDict()
 
-    def table(self, definition: TableDefinition, new_table: Callable[[TableDefinition], Table]) -> Table:
+    def table(self, definition: TableDefinition) -> Table:
         with self._lock:
             table = self._tables.pop(definition.table_id, None)
             if table is None or definition.difference_from(table.definition) is not None:
-                table = new_table(definition)
+                table = self._new_table(definition)
             table.refresh(definition)
             self._tables[definition.table_id] = table
             while len(self._tables) > TABLES_KEPT:
@@ -198,18 +199,18 @@ class DeltaCatalog:
         """`of_one_run`, `opened`: see `for_one_run`."""
         self.store = store
         self._clock = clock
-        self._opened = opened or OpenTables()
+        self._opened = opened or OpenTables(self._new_table)
         self._definitions: dict[str, DefinitionLog] | None = {} if of_one_run else None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.location.root_uri}>"
 
-    def for_one_run(self) -> Self:
-        """The same lake for one job run: definitions of tables are read once, not for each session. What was read of
-        its streams is shared with this one."""
+    def for_one_run(self) -> DeltaCatalog:
+        """The same lake for one job run, which compacts and does not read: definitions of tables are read once, not
+        for each session. Its tables are those of this one, with what was read of their streams."""
         if self._definitions is not None:
             return self
-        return type(self)(self.store, self._clock, of_one_run=True, opened=self._opened)
+        return DeltaCatalog(self.store, self._clock, of_one_run=True, opened=self._opened)
 
     @property
     def location(self) -> StoreLocation:
@@ -339,7 +340,7 @@ class DeltaCatalog:
         return Table(self.store, definition, self._clock)
 
     def _table(self, definition: TableDefinition) -> Table:
-        return self._opened.table(definition, self._new_table)
+        return self._opened.table(definition)
 
     def _definition(self, table_id: str) -> TableDefinition | None:
         definition = self.definition_even_dropped(table_id)

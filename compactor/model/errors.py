@@ -70,23 +70,29 @@ _ANOTHER_TRY = {
 
 
 class LithifyError(Exception):
-    """Base of all errors that a caller is expected to handle. The message is one clear sentence for a person.
-
-    result  the `JobRunResult` if `compact()` could compact only some of the partitions; else None
-    """
+    """Base of all errors that a caller is expected to handle. Each reason is one clear sentence for a person."""
 
     kind: ClassVar[ErrorKind] = ErrorKind.BUG
+
     result: object | None = None
+    """The `JobRunResult` if `compact()` could compact only some of the partitions; else None."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__(*reasons)
+
+    def __str__(self) -> str:
+        return "; ".join(self.reasons)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The sentences of the message: several if several defects were found at once."""
+        return self.args
 
 
 class Invalid(LithifyError):
     """The input can never work as it stands: fix the instruction, the argument or the file. Exit code 2."""
 
     kind = ErrorKind.INVALID
-
-    def __init__(self, *reasons: str) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons: tuple[str, ...] = reasons
 
 
 class Conflict(LithifyError):

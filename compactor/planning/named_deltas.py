@@ -24,9 +24,8 @@ def naming_deltas(spec: SessionSpec, lake: DeltaCatalog) -> Iterator[None]:
     try:
         yield
     except (Invalid, Corrupt) as error:
-        reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
-        named = _named(reasons, spec, lake)
-        if named == reasons:
+        named = _named(error.reasons, spec, lake)
+        if named == error.reasons:
             raise
         raise type(error)(*named) from error
 

@@ -39,7 +39,7 @@ from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec, KnownSchema, 
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.text import parse_schema, render_schema
 from compactor.schemas.unify import unify_schemas
-from compactor.storage.location import StoreLocation
+from compactor.storage.location import StoreLocation, is_remote
 from compactor.storage.paths import is_open_file, reasons_against_place
 from compactor.tabular import TabularFile, read_schema, stored_schema
 
@@ -331,7 +331,7 @@ def _schemas_of(
     first_of = {_columns_of(ref): ref for ref in reversed(pending)}
     unknown = {columns: ref for columns, ref in first_of.items() if columns not in known}
     report.reading(READ_FOOTERS, len(unknown))
-    if not any(ref.uri.startswith("s3://") or ref.file.content_type.is_text for ref in unknown.values()):
+    if not any(is_remote(ref.uri) or ref.file.content_type.is_text for ref in unknown.values()):
         # Reading a local footer takes a quarter of the time of starting a thread.
         found = [report_read(read(ref)) for ref in unknown.values()]
     else:

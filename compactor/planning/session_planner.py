@@ -287,7 +287,7 @@ def measure(
         session.key_columns,
         encoded_width(session.sort_columns),
         max_dead_row_share=max_dead_row_share,
-        lake_is_remote=lake.location.root_uri.startswith("s3://"),
+        lake_is_remote=lake.location.is_remote,
     )
 
 

@@ -116,9 +116,8 @@ def _publish(publisher: Publisher, streams: Sequence[PartitionStream]) -> Outcom
     try:
         return publisher.publish(streams)
     except LithifyError as error:
-        reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
         _log.warning("table_not_published", format=publisher.format, reason=str(error))
-        return PublishFailed(publisher.format, reasons)
+        return PublishFailed(publisher.format, error.reasons)
 
 
 def with_gone_streams(
@@ -162,8 +161,7 @@ def lead_glue(
             GluePointer(service, database, store, table.table_id, outcome.format).follow(outcome.version)
         except LithifyError as error:
             _log.warning("glue_not_updated", format=outcome.format, table=table.table_id, reason=str(error))
-            reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
-            failed.append(PublishFailed(outcome.format, reasons))
+            failed.append(PublishFailed(outcome.format, error.reasons))
     return tuple(failed)
 
 

@@ -10,7 +10,7 @@ from compactor.engine.protocol import Engine
 from compactor.engine.unexpected import sentence_of
 from compactor.log_context import bound, operator_log
 from compactor.model.clock import Clock
-from compactor.model.errors import ErrorKind, Fenced, Invalid, LithifyError
+from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.spec import SessionPlan, SessionResult
 from compactor.sessions.session import SessionDependencies, run_session
@@ -60,9 +60,8 @@ def run_attempt_with_journal(
             operator_log("attempt_ended", level=WARNING, end="fenced", reason=str(error))
             raise
         except LithifyError as error:
-            reasons = error.reasons if isinstance(error, Invalid) else (str(error),)
             operator_log("attempt_ended", level=ERROR, end="failed", error_kind=error.kind, reason=str(error))
-            journal.failed(error.kind, reasons)
+            journal.failed(error.kind, error.reasons)
             raise
         except Exception as error:  # the log must have its end; the error is raised again
             reason = f"{type(error).__name__}: {sentence_of(error)}"

@@ -9,24 +9,37 @@ from pathlib import Path
 from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
 
+_S3 = "s3://"
+
+
+def is_remote(uri: str) -> bool:
+    """Whether a folder or a file is on S3, so that each request for it takes a round trip."""
+    return uri.startswith(_S3)
+
+
+def bucket_and_key(uri: str) -> tuple[str, str]:
+    """The bucket of a URI on S3, and the key or the prefix in it, which may be empty."""
+    bucket, _, key = uri.removeprefix(_S3).partition("/")
+    return bucket, key
+
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """The location of a lake, or of a dispatcher's state.
-
-    root_uri      `s3://bucket/prefix` or `file:///absolute/path`, without a trailing slash
-    endpoint_url  the S3 service's address; None: AWS's own
-    region        the S3 region; None: that of the environment
-    """
+    """The location of a lake, or of a dispatcher's state."""
 
     root_uri: str
+    """`s3://bucket/prefix` or `file:///absolute/path`, without a trailing slash."""
+
     endpoint_url: str | None = None
+    """The S3 service's address; None: AWS's own."""
+
     region: str | None = None
+    """The S3 region; None: that of the environment."""
 
     @property
     def is_remote(self) -> bool:
         """Whether each request takes a round trip."""
-        return self.root_uri.startswith("s3://")
+        return is_remote(self.root_uri)
 
 
 def lies_below(uri: str, folders: Iterable[str]) -> bool:
@@ -38,8 +51,8 @@ def lies_below(uri: str, folders: Iterable[str]) -> bool:
 
 def key_bytes_max(location: StoreLocation) -> int:
     """The longest key that fits below this root: S3 takes 1,024 bytes with the prefix, Linux 4,095 with the folder."""
-    if location.root_uri.startswith("s3://"):
-        prefix = location.root_uri.removeprefix("s3://").partition("/")[2]
+    if location.is_remote:
+        _, prefix = bucket_and_key(location.root_uri)
         return 1_024 - len(f"{prefix}/".encode())
     return 4_095 - len(location.root_uri.removeprefix("file://").encode()) - 1
 
@@ -49,8 +62,8 @@ def parse_location(uri_or_path: str, *, endpoint_url: str | None = None, region:
 
     Raises `Invalid` for any other scheme, an S3 URI without a bucket, or a malformed endpoint.
     """
-    if uri_or_path.startswith("s3://"):
-        bucket = uri_or_path.removeprefix("s3://").split("/", 1)[0]
+    if is_remote(uri_or_path):
+        bucket, _ = bucket_and_key(uri_or_path)
         if not bucket:
             raise Invalid(f"{uri_or_path!r} names no bucket: write s3://bucket/prefix")
         return StoreLocation(uri_or_path.rstrip("/"), checked_endpoint(endpoint_url), region)

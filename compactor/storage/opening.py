@@ -20,7 +20,7 @@ from compactor.storage.repeated_ranges import RepeatedRanges
 
 def open_store(location: StoreLocation) -> ObjectStore:
     """The store at a location."""
-    if location.root_uri.startswith("s3://"):
+    if location.is_remote:
         from compactor.storage.aws.s3 import S3Store
 
         return S3Store.open(location)
@@ -30,7 +30,7 @@ def open_store(location: StoreLocation) -> ObjectStore:
 def with_region(location: StoreLocation) -> StoreLocation:
     """The location with the S3 region of this process's environment, if it has none: for processes on other machines,
     whose environment may have no region."""
-    if location.region is not None or not location.root_uri.startswith("s3://"):
+    if location.region is not None or not location.is_remote:
         return location
     from compactor.storage.aws.s3 import shared_clients
 

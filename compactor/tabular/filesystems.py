@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
+from compactor.storage.location import bucket_and_key, is_remote
 from compactor.tabular.remote_file import last_failure
 
 
@@ -18,8 +19,8 @@ def local_path(uri: str) -> str | None:
     URIs are not percent-decoded: they contain the file's name as it is. Raises `Invalid` for any scheme but `s3://` and
     `file://` (an absolute path is local).
     """
-    if uri.startswith("s3://"):
-        bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if is_remote(uri):
+        bucket, key = bucket_and_key(uri)
         if not bucket or not key:
             raise Invalid(f"{uri!r} names no object: write s3://bucket/key")
         return None

@@ -154,7 +154,7 @@ def _first_contact(
 
 def _build(first_contact: FirstContact, parts: ExternalServices, settings: DispatcherSettings) -> Dispatcher | None:
     """None: stopped before the state's service answered. For a folder there is no waiting."""
-    if parts.state.location.root_uri.startswith("s3://"):
+    if parts.state.location.is_remote:
         return first_contact.wait_for("state", lambda: build_dispatcher(parts, settings))
     return build_dispatcher(parts, settings)
 

@@ -41,10 +41,10 @@ def open_job_runs(
 def check_exists(store: ObjectStore, noun: str) -> None:
     """Raises `Invalid` if a local folder does not exist, or no object has a key below a location on S3."""
     root_uri = store.location.root_uri
-    if root_uri.startswith("file://"):
-        is_there = Path(root_uri.removeprefix("file://")).is_dir()
-    else:
+    if store.location.is_remote:
         is_there = next(iter(store.list_folders("")), None) is not None
+    else:
+        is_there = Path(root_uri.removeprefix("file://")).is_dir()
     if not is_there:
         raise Invalid(f"there is no {noun} at {root_uri}: check the URI (the first write to it creates it)")
 

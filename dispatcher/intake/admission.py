@@ -88,7 +88,7 @@ class Admission:
 
     def may_read(self, lake: StoreLocation, uri: str) -> bool:
         """Whether a file that a lake's log names may be read. Relative names are in the lake."""
-        if not lake.root_uri.startswith("s3://") or "://" not in uri:
+        if not lake.is_remote or "://" not in uri:
             return True
         return lies_below(uri, (lake.root_uri, *self.files))
 

@@ -112,7 +112,7 @@ def violations(master_url: str, stores: Mapping[str, StoreLocation]) -> Iterator
     if is_this_machine(master_url):
         return
     for option, location in stores.items():
-        if location.root_uri.startswith("file://"):
+        if not location.is_remote:
             yield (
                 f"{option} {location.root_uri} is a folder of this machine, which the workers of {master_url} cannot "
                 "see: write s3://bucket/prefix"

@@ -212,7 +212,7 @@ def check_places(state: StoreLocation, lake: StoreLocation | None) -> None:
         f"the {name} {place.root_uri} is a folder of this machine, which the nodes of a cluster cannot reach: "
         f"write s3://bucket/prefix"
         for name, place in places.items()
-        if place is not None and not place.root_uri.startswith("s3://")
+        if place is not None and not place.is_remote
     ]
     if reasons:
         raise Invalid(*reasons)

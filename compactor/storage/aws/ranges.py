@@ -20,6 +20,7 @@ from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unava
 from compactor.storage.aws.failures import kind_of
 from compactor.storage.aws.limits import RequestLimits
 from compactor.storage.aws.s3 import S3Clients, shared_clients
+from compactor.storage.location import bucket_and_key
 from compactor.storage.ranges import REQUEST_BYTES_MAX, SlowDown, Span, Tail
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class S3Ranges:
         return Tail(meta["size"], meta["e_tag"], modified_at_ms, data)
 
     def _get(self, uri: str, options: GetOptions) -> tuple[GetResult, memoryview]:
-        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        bucket, key = bucket_and_key(uri)
         try:
             found = obstore.get(self._store(bucket), key, options=options)
             return found, memoryview(found.bytes())

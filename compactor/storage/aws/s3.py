@@ -34,7 +34,7 @@ from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.storage.aws.failures import kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
-from compactor.storage.location import StoreLocation, key_bytes_max
+from compactor.storage.location import StoreLocation, bucket_and_key, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
 from compactor.storage.side_by_side import AT_ONCE
 
@@ -146,7 +146,7 @@ class S3Store:
     """An `ObjectStore` over the objects below a prefix of a bucket. Safe to share between threads."""
 
     def __init__(self, location: StoreLocation, clients: S3Clients, clock: Clock) -> None:
-        bucket, _, prefix = location.root_uri.removeprefix("s3://").partition("/")
+        bucket, prefix = bucket_and_key(location.root_uri)
         self._location = location
         self._bucket = bucket
         self._root = f"{prefix}/" if prefix else ""

@@ -22,7 +22,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.aws.failures import translated
 from compactor.storage.aws.s3 import S3Clients, shared_clients
-from compactor.storage.location import StoreLocation
+from compactor.storage.location import StoreLocation, bucket_and_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -45,7 +45,7 @@ class S3Upload:
         self.closed = False
         self._clients = clients
         self._uri = uri
-        self._bucket, _, self._key = uri.removeprefix("s3://").partition("/")
+        self._bucket, self._key = bucket_and_key(uri)
         self._filling = bytearray()
         self._size = 0
         self._discarded = False

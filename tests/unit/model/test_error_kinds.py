@@ -38,6 +38,13 @@ def test_every_class_of_error_has_the_kind_of_its_name(of: type[LithifyError]) -
     assert kind_of(of("why")) is of.kind
 
 
+@pytest.mark.parametrize("of", CLASSES)
+def test_every_error_has_its_reasons_one_by_one_also_in_another_process(of: type[LithifyError]) -> None:
+    error = pickle.loads(pickle.dumps(of("no key", "no file")))
+    assert error.reasons == ("no key", "no file")
+    assert str(error) == "no key; no file"
+
+
 def test_an_error_of_unknown_kind_is_a_bug() -> None:
     assert kind_of(ZeroDivisionError()) is ErrorKind.BUG
 
