@@ -37,11 +37,10 @@ from dispatcher.workflow.callbacks import Callbacks
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.bundle_run import BundleDependencies
 from launcher.bundles import BundleLauncher
-from launcher.clusters import Cluster
-from launcher.clusters.launched_jobs import ListingCluster
+from launcher.clusters import Cluster, ListingCluster
 from launcher.outcomes import NothingToDo
+from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
 from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
-from launcher.session_plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
 from launcher.sweep import Sweep
 
 
@@ -120,7 +119,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
         outside.state,
         outside.cluster,
         commits,
-        sessions.watcher,
+        sessions.poller,
         settings.launcher.timers,
         settings.launcher.retry,
         outside.clock,

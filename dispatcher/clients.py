@@ -22,10 +22,9 @@ from compactor.storage.opening import open_store
 from dispatcher.intake.queue import Queue
 from dispatcher.stops import Stops
 from dispatcher.workflow.callbacks import Workflows
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.clusters import Cluster
-from launcher.clusters.launched_jobs import ListingCluster
+from launcher.clusters import Cluster, ListingCluster
 from launcher.emr.settings import AwsClusterSettings
+from launcher.sizing.cluster_choice import ClusterRoom
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,13 @@ from dispatcher.options.service_options import VARIABLE_PREFIX, variable_of
 from dispatcher.stops import Stops
 from dispatcher.workflow.callbacks import Workflows
 from launcher.archive import check_archive, spark_release_of
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
 from launcher.clusters.drivers import find_spark_home
 from launcher.clusters.emr import EmrCluster
 from launcher.clusters.emr_serverless import EmrServerlessCluster
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
 from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSettings
 from launcher.emr.settings import AwsClusterSettings, EmrSettings
+from launcher.sizing.cluster_choice import ClusterRoom
 
 TASK_TOKEN_VARIABLE = "LITHIFY_TASK_TOKEN"
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")

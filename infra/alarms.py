@@ -16,7 +16,7 @@ from dispatcher.operations import metrics
 from dispatcher.records import metrics_samples as samples
 from infra.dispatcher_environment import METRICS_SECONDS, metrics_namespace
 from infra.stages import Stage
-from launcher.watch import WatchTimers
+from launcher.verdict import WatchTimers
 
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3_600

@@ -51,6 +51,7 @@ from compactor.storage.opening import with_region
 from compactor.storage.paths import SessionFolder
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.outcomes import Cancelled, Interrupted, Succeeded
+from launcher.poller import Poller
 from launcher.spark_job import (
     ClusterReference,
     JobFailed,
@@ -61,10 +62,10 @@ from launcher.spark_job import (
     NoCapacity,
     NotLaunched,
     OutOfReach,
+    SparkJob,
+    job_name,
 )
-from launcher.submit import SparkJob, job_name
-from launcher.watch import Ended, Gone, Observation, Stalled, Superseded, Wait, WatchTimers, judge
-from launcher.watcher import Watcher
+from launcher.verdict import Ended, Gone, Observation, Stalled, Superseded, Wait, WatchTimers, judge
 
 _log = structlog.get_logger(__name__)
 
@@ -190,7 +191,7 @@ class Attempt:
             self._journal.launched(self._number, running.description, reference)
         return running
 
-    def watch(self, job: RunningSparkJob, watcher: Watcher, timers: WatchTimers, *, is_free: bool) -> AttemptOutcome:
+    def watch(self, job: RunningSparkJob, poller: Poller, timers: WatchTimers, *, is_free: bool) -> AttemptOutcome:
         """Watches until there is a verdict. `is_free`: whether reading the job's status is free.
 
         Raises `Fenced` if another dispatcher has the session, `Unavailable` if its log cannot be read for longer than a
@@ -209,7 +210,7 @@ class Attempt:
             return outcome is not None
 
         with ends_after_a_bug(job, timers, self._clock):
-            watcher.watch(look, is_new=self._launched_at_seconds is not None)
+            poller.until_done(look, is_new=self._launched_at_seconds is not None)
         (outcome,) = outcomes
         if isinstance(outcome, Interrupted) and outcome.left_running:
             return outcome

@@ -40,8 +40,9 @@ from launcher.attempt import (
 )
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.outcomes import Cancelled, Failed, Interrupted, SessionEnd, Succeeded
+from launcher.plan import BundleRoom
+from launcher.poller import Poller
 from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
-from launcher.session_plan import BundleRoom
 from launcher.spark_job import (
     ClusterReference,
     JobFailed,
@@ -50,10 +51,10 @@ from launcher.spark_job import (
     JobVanished,
     NoCapacity,
     OutOfReach,
+    SparkJob,
+    job_name,
 )
-from launcher.submit import SparkJob, job_name
-from launcher.watch import WatchTimers
-from launcher.watcher import Watcher
+from launcher.verdict import WatchTimers
 
 _log = structlog.get_logger(__name__)
 
@@ -139,13 +140,13 @@ class BundleDependencies:
     """The dependencies of bundle runs.
 
     commits  commits of a session so far
-    watcher  shared by all sessions of a dispatcher
+    poller  shared by all sessions of a dispatcher
     """
 
     store: ObjectStore
     cluster: Cluster
     commits: Callable[[SessionSpec], Sequence[Commit]]
-    watcher: Watcher
+    poller: Poller
     timers: WatchTimers
     retry: RetryPolicy
     clock: Clock
@@ -240,7 +241,7 @@ class BundleRun:
 
         try:
             with ends_after_a_bug(job, self._timers, self._clock):
-                self._dependencies.watcher.watch(look, is_new=self._launched_at_seconds is not None)
+                self._dependencies.poller.until_done(look, is_new=self._launched_at_seconds is not None)
         finally:
             self._journal.left(list(self._left.values()))
         return left_open[0]

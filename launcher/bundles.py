@@ -42,8 +42,7 @@ from launcher.bundle_run import (
 )
 from launcher.clusters import RunningSparkJob
 from launcher.outcomes import Failed, NothingToDo, SessionEnd, Succeeded
-from launcher.session_launcher import SessionTask
-from launcher.session_plan import (
+from launcher.plan import (
     BundleRoom,
     LargeSession,
     Room,
@@ -53,6 +52,7 @@ from launcher.session_plan import (
     plan_shared_job,
     room_for_bundles,
 )
+from launcher.session_launcher import SessionTask
 from launcher.spark_job import InFlight
 
 _log = structlog.get_logger(__name__)

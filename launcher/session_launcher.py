@@ -42,18 +42,18 @@ from launcher.attempt import (
 )
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.outcomes import Failed, Interrupted, NothingToDo, Postponed, SessionOutcome, Succeeded
+from launcher.plan import LackOfMemory, Planner
+from launcher.poller import Poller, PollerSettings
 from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
-from launcher.session_plan import LackOfMemory, Planner
 from launcher.spark_job import InFlight, JobVanished
-from launcher.watch import WatchTimers
-from launcher.watcher import Watcher, WatcherSettings
+from launcher.verdict import WatchTimers
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class SessionLauncherSettings:
-    watcher: WatcherSettings = field(default_factory=WatcherSettings)
+    poller: PollerSettings = field(default_factory=PollerSettings)
     timers: WatchTimers = field(default_factory=WatchTimers)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
@@ -92,7 +92,7 @@ class SessionLauncher:
         self._commits = commits
         self._settings = settings
         self._clock = clock
-        self.watcher = Watcher(settings.watcher, clock)
+        self.poller = Poller(settings.poller, clock)
 
     def run(self, task: SessionTask, journal: LaunchJournal, orders: Orders) -> SessionOutcome:
         """Runs the session from its current state through its next attempt.
@@ -155,7 +155,7 @@ class SessionLauncher:
     ) -> SessionOutcome | None:
         """None: the attempt is out of reach and without progress, so another may be launched."""
         settings = self._settings
-        outcome = attempt.watch(job, self.watcher, settings.timers, is_free=self._cluster.status_is_free)
+        outcome = attempt.watch(job, self.poller, settings.timers, is_free=self._cluster.status_is_free)
         if isinstance(outcome, Interrupted) and outcome.left_running:
             return outcome
         if not isinstance(outcome, Succeeded):

@@ -1,4 +1,5 @@
-"""A launched Spark job as values: its reference, its status, the trace of an earlier launch.
+"""A Spark job as values: what is launched and under which name, its reference, its status, the trace of an earlier
+launch.
 
 A reference is durable: a dispatcher that takes a session over finds its Spark job by it. Its cluster translates the
 status from its service or system into one of the states here.
@@ -6,10 +7,46 @@ status from its service or system into one of the states here.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Unavailable
+from compactor.planning.sizing import Resources
+from compactor.storage.location import StoreLocation
+
+NAME_LENGTH_MAX = 100
+"""Limit of a job's name: services take 64 to 256 characters, file systems 255 bytes with a suffix."""
+
+
+def job_name(state: StoreLocation, job_run_id: str, session_id: str, attempt: int) -> str:
+    """The name of an attempt on every cluster: letters, digits and hyphens. The same attempt has the same name, so that
+    a launch with a lost answer can be found; a job run of the same id in another state has other names. Pure.
+
+    Worked: `lithify-nightly-1-a2-5f0c9d1e7a3b`, for attempt 2 of session `nightly.1`.
+    """
+    whole = "\0".join((state.root_uri, state.endpoint_url or "", job_run_id, session_id, str(attempt)))
+    end = f"-a{attempt}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
+    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", f"lithify-{session_id}").strip("-")
+    return cleaned[: NAME_LENGTH_MAX - len(end)].rstrip("-") + end
+
+
+@dataclass(frozen=True)
+class SparkJob:
+    """One attempt of a session.
+
+    name       of the application and its cluster: see `job_name`
+    state      where the plan, the session log and the heartbeat lie
+    plan_key   of the attempt's plan in `state`
+    resources  resources of that plan
+    """
+
+    name: str
+    state: StoreLocation
+    plan_key: str
+    attempt: int
+    resources: Resources
 
 
 class NotLaunched(Unavailable):

@@ -1,49 +1,69 @@
-"""The command that starts a session's Spark job. Pure: values in, arguments out.
+"""The command that starts a session's Spark job on this machine, and its Spark settings. Pure: values in, values out.
 
 The arguments name only the dispatcher's state and the key of the plan in it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS, MIB, driver_settings
 from compactor.planning.sizing import Resources
-from compactor.storage.location import StoreLocation
+from launcher.archive import ENVIRONMENT
+from launcher.spark_job import SparkJob
 
-NAME_LENGTH_MAX = 100
-"""Limit of a job's name: services take 64 to 256 characters, file systems 255 bytes with a suffix."""
+EXECUTOR_HEAP_BYTES = 1024 * MIB
+"""Heap of an executor's JVM: it passes small records, and keeps survivors between two passes. The Python workers
+beside it hold the rows; Spark does not count their memory.
+"""
 
 
-def job_name(state: StoreLocation, job_run_id: str, session_id: str, attempt: int) -> str:
-    """The name of an attempt on every cluster: letters, digits and hyphens. The same attempt has the same name, so that
-    a launch with a lost answer can be found; a job run of the same id in another state has other names. Pure.
+def local_spark_conf(resources: Resources, driver_memory_bytes: int, scratch_folder: str) -> dict[str, str]:
+    """Settings for one machine: the driver's JVM, and Python workers beside it.
 
-    Worked: `lithify-nightly-1-a2-5f0c9d1e7a3b`, for attempt 2 of session `nightly.1`.
+    Worked: 2 tasks of 4 GiB and a driver of 1 GiB take 9 GiB of the machine.
     """
-    whole = "\0".join((state.root_uri, state.endpoint_url or "", job_run_id, session_id, str(attempt)))
-    end = f"-a{attempt}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
-    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", f"lithify-{session_id}").strip("-")
-    return cleaned[: NAME_LENGTH_MAX - len(end)].rstrip("-") + end
+    return {
+        **JOB_SETTINGS,
+        **LOCAL_SETTINGS,
+        "spark.master": f"local[{resources.tasks}]",
+        **driver_settings(driver_memory_bytes, f'-Djava.io.tmpdir="{scratch_folder}"'),
+        "spark.local.dir": scratch_folder,
+    }
 
 
-@dataclass(frozen=True)
-class SparkJob:
-    """One attempt of a session.
-
-    name       of the application and its cluster: see `job_name`
-    state      where the plan, the session log and the heartbeat lie
-    plan_key   of the attempt's plan in `state`
-    resources  resources of that plan
+def standalone_spark_conf(
+    master_url: str,
+    archive: str,
+    resources: Resources,
+    driver_memory_bytes: int,
+    scratch_folder: str,
+    *,
+    executor_cores: int | None,
+    driver_host: str | None,
+) -> dict[str, str]:
+    """Settings for a standalone Spark, with the driver on this machine. Executors use the scratch folders of their
+    workers.
     """
-
-    name: str
-    state: StoreLocation
-    plan_key: str
-    attempt: int
-    resources: Resources
+    conf = {
+        **JOB_SETTINGS,
+        "spark.ui.enabled": "false",
+        "spark.master": master_url,
+        "spark.submit.deployMode": "client",
+        "spark.archives": f"{archive}#{ENVIRONMENT}",
+        "spark.cores.max": str(resources.tasks),
+        "spark.executor.memory": f"{EXECUTOR_HEAP_BYTES // MIB}m",
+        # A killed executor leaves its copy of the archive: in its own folder it goes with the application's.
+        "spark.executor.extraJavaOptions": "-Djava.io.tmpdir=.",
+        "spark.dynamicAllocation.enabled": "false",
+        **driver_settings(driver_memory_bytes, f'-Djava.io.tmpdir="{scratch_folder}"'),
+        "spark.local.dir": scratch_folder,
+    }
+    if executor_cores is not None:
+        conf["spark.executor.cores"] = str(executor_cores)
+    if driver_host is not None:
+        conf["spark.driver.host"] = driver_host
+    return conf
 
 
 def submit_arguments(spark_submit: str, program: str, job: SparkJob, conf: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import structlog
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from compactor.storage.location import StoreLocation
-from launcher.clusters.launched_jobs import LaunchedJob, ListingCluster
+from launcher.clusters import LaunchedJob, ListingCluster
 from launcher.emr.tags import BUNDLE_TAG, JOB_RUN_TAG, SESSION_TAG, STATE_TAG, state_digest, tag_value
 
 _log = structlog.get_logger(__name__)
@@ -31,8 +31,7 @@ INTERVAL_SECONDS = 300.0
 @dataclass(frozen=True)
 class Owners:
     """
-    names                 of the attempts and bundles that open sessions' logs name, as `launcher.submit.job_name` has
-                          them
+    names                 of the attempts and bundles that open sessions' logs name: see `launcher.spark_job.job_name`
     unreadable_job_runs   open job runs whose logs cannot be read now
     """
 

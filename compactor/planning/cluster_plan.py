@@ -1,6 +1,6 @@
 """The planned cluster of a session, and its cost: documents that are part of plans, logs and events.
 
-`launcher/cluster_sizing/` chooses and calculates them. A session on an existing machine has neither.
+`launcher/sizing/` chooses and calculates them. A session on an existing machine has neither.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, time_text
 from dispatcher.operations.ownerless import owners_in
 from dispatcher.records.job_run_store import JobRunStore
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.clusters.launched_jobs import LaunchedJob
+from launcher.clusters import LaunchedJob
 from launcher.emr.settings import read_settings
 from launcher.emr.tags import ATTEMPT_TAG, JOB_RUN_TAG, OWNER_TAG, SESSION_TAG
+from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sweep import Sweep
 
 SECONDS_BETWEEN_LOOKS = 60.0

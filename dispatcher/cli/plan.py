@@ -63,10 +63,10 @@ from dispatcher.layout import (
 )
 from dispatcher.options.cluster_settings import cluster_room
 from launcher.bundles import plan_as_dispatched
-from launcher.cluster_sizing.cluster_plan import ClusterLimits
 from launcher.clusters.local import session_resources
 from launcher.outcomes import NothingToDo
-from launcher.session_plan import Room, makespan_seconds
+from launcher.plan import Room, makespan_seconds
+from launcher.sizing.cluster_choice import ClusterLimits
 
 NOTHING_TO_DO = (
     "nothing to do: no delta is pending, no compacted file has more dead rows than max_dead_row_share, and no index "

@@ -13,7 +13,7 @@ from dispatcher.records.job_run_log import JobRunState, SessionState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.work_id import run_of
 from launcher.emr.tags import tag_value
-from launcher.submit import job_name
+from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
 
 _log = structlog.get_logger(__name__)

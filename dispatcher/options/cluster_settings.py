@@ -18,10 +18,10 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from launcher.archive import ArchiveManifest
-from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
-from launcher.cluster_sizing.instance_types import BUILT_IN, PriceList, read_price_list
 from launcher.emr.archive import check_archive, room_on
 from launcher.emr.settings import AwsClusterSettings, check_places, read_settings
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
+from launcher.sizing.instance_types import BUILT_IN, PriceList, read_price_list
 
 _log = structlog.get_logger(__name__)
 

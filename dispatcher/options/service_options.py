@@ -27,10 +27,10 @@ from dispatcher.records.history_upkeep import HistorySettings
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import DrainJobs, ServiceSettings
 from dispatcher.workflow.dispatcher_task import TaskSettings
-from launcher.cluster_sizing.cluster_plan import ClusterLimits
+from launcher.poller import PollerSettings
 from launcher.retrying import RetryPolicy
-from launcher.watch import WatchTimers
-from launcher.watcher import WatcherSettings
+from launcher.sizing.cluster_choice import ClusterLimits
+from launcher.verdict import WatchTimers
 
 VARIABLE_PREFIX = "LITHIFY_"
 
@@ -285,7 +285,7 @@ class ServiceOptions:
     look_seconds: Annotated[
         float,
         Option("Pause between two looks at a session's log and heartbeat, and at a far cluster.", minimum=0.01),
-    ] = WatcherSettings.look_seconds
+    ] = PollerSettings.look_seconds
     heartbeat_event_seconds: Annotated[
         float, Option("Least time between two heartbeat events of a session.", minimum=0)
     ] = JobRunControllerSettings.heartbeat_event_seconds

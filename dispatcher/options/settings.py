@@ -29,12 +29,12 @@ from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.service import ServiceSettings
 from dispatcher.workflow.dispatcher_task import DispatcherTask, TaskSettings
-from launcher.cluster_sizing.cluster_plan import ClusterLimits
 from launcher.clusters import Cluster
+from launcher.poller import PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import SessionLauncherSettings
-from launcher.watch import WatchTimers
-from launcher.watcher import WatcherSettings
+from launcher.sizing.cluster_choice import ClusterLimits
+from launcher.verdict import WatchTimers
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -66,7 +66,7 @@ def dispatcher_settings(options: ServiceOptions, sns_regions: Mapping[str, froze
         ),
         receiver=_settings(ReceiverSettings, options, idle_seconds=options.poll_seconds),
         launcher=SessionLauncherSettings(
-            watcher=_settings(WatcherSettings, options, poll_seconds=min(options.poll_seconds, POLL_SECONDS_MAX)),
+            poller=_settings(PollerSettings, options, poll_seconds=min(options.poll_seconds, POLL_SECONDS_MAX)),
             timers=_settings(WatchTimers, options),
             retry=_settings(RetryPolicy, options),
         ),

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.store_use import StoreUse
 from dispatcher.records.job_run_log import JobRunState, SessionState, ShardEnded
-from launcher.cluster_sizing.money import cost_used
 from launcher.outcomes import SessionEnd, Succeeded
+from launcher.sizing.money import cost_used
 
 
 def expected_cost(session: SessionState) -> Cost | None:

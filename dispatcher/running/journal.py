@@ -27,7 +27,7 @@ from dispatcher.records.job_run_log import (
 from dispatcher.scheduling.budgets import LaunchGate
 from launcher.attempt import AttemptFailed
 from launcher.outcomes import Failed, SessionEnd, Succeeded, level_of
-from launcher.session_plan import plan_changes
+from launcher.plan import plan_changes
 from launcher.spark_job import ClusterReference
 
 _log = structlog.get_logger(__name__)

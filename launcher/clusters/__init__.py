@@ -2,18 +2,19 @@
 
 `launch` returns a durable reference. `attach` turns it into an object that can be observed and stopped, in any process;
 so every dispatcher works the same way with every job. After a lost answer of a launch, `find` searches the job by its
-name, which follows from the attempt (`launcher.submit.job_name`).
+name, which follows from the attempt (`launcher.spark_job.job_name`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.spark_job import ClusterReference, JobStatus
-from launcher.submit import SparkJob
+from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.spark_job import ClusterReference, JobStatus, SparkJob
 
 
 class RunningSparkJob(Protocol):
@@ -63,3 +64,30 @@ class Cluster(Protocol):
     def find(self, name: str) -> ClusterReference | None:
         """The job of this name, if one was launched at this place; looks again for as long as a new one may be missing
         from its listings. Raises `Unavailable` if it cannot look."""
+
+
+@dataclass(frozen=True)
+class LaunchedJob:
+    """A Spark job that Lithify launched on AWS, as its service lists it. `state`: as the service names it; `tags`: ours
+    and the user's.
+    """
+
+    reference: ClusterReference
+    name: str
+    state: str
+    tags: Mapping[str, str]
+    created_at_ms: int
+
+    @property
+    def service_id(self) -> str:
+        """Its id at the service, of any kind."""
+        return " ".join(self.reference.ids.values())
+
+
+class ListingCluster(Protocol):
+    """A cluster that lists its running jobs, by any dispatcher."""
+
+    def launched(self) -> Iterator[LaunchedJob]:
+        """All running jobs that Lithify launched here, of any state store."""
+
+    def attach(self, reference: ClusterReference) -> RunningSparkJob | None: ...

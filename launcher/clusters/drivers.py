@@ -29,17 +29,21 @@ from compactor.engine.settings import QUICK_JVM
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Invalid, Unavailable
+from compactor.model.exit_codes import EXIT_FENCED, EXIT_INVALID
 from launcher.clusters import supervisor
-from launcher.clusters.exit_status import status_of_exit
 from launcher.clusters.supervisor import process_started
 from launcher.scratch import ScratchFolder, is_held, is_locked, sweep
-from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobVanished
+from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished
 
 OUTPUT_TAIL_BYTES = 4_096
 FIND_SECONDS = 5.0
 """The time in which a supervisor must write its record."""
 
 POLL_SECONDS = 0.05
+
+OUTPUT_LINES_IN_REASON = 12
+OUT_OF_MEMORY_WORDS = ("java.lang.OutOfMemoryError", "MemoryError")
+KILLED = "was killed (SIGKILL), as the system does where memory runs out"
 
 
 @dataclass(frozen=True)
@@ -272,6 +276,35 @@ class Driver:
         if self._child is not None and self._child.poll() is not None:
             return False
         return process_started(self._pid) == self._started
+
+
+def status_of_exit(exit_code: int, output: str) -> JobStatus:
+    """The status of a Spark job whose driver has exited. Pure.
+
+    `exit_code` below 0: the signal that ended Spark's own process. `output`: the end of what the driver wrote.
+    """
+    output_end = _last_lines(output)
+    match exit_code:
+        case 0:
+            return JobSucceeded()
+        case _ if exit_code == EXIT_FENCED:
+            return JobFailed(ErrorKind.FENCED, f"was overtaken by another compactor; {output_end}")
+        case _ if exit_code == -signal.SIGKILL:
+            # Later output of the driver is only about the dead Java process.
+            return JobFailed(ErrorKind.OUT_OF_MEMORY, f"lost Spark's Java process: it {KILLED}")
+        case _ if exit_code == 128 + signal.SIGKILL:
+            return JobFailed(ErrorKind.OUT_OF_MEMORY, f"{KILLED}; {output_end}")
+    kind = ErrorKind.CRASHED
+    if exit_code == EXIT_INVALID:
+        kind = ErrorKind.INVALID
+    elif any(words in output for words in OUT_OF_MEMORY_WORDS):
+        kind = ErrorKind.OUT_OF_MEMORY
+    return JobFailed(kind, f"exited with code {exit_code} without a word; {output_end}")
+
+
+def _last_lines(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()][-OUTPUT_LINES_IN_REASON:]
+    return "its last output: " + " | ".join(lines) if lines else "it wrote nothing"
 
 
 def read_record(file: Path) -> _Record | None:

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.clusters.launched_jobs import LaunchedJob
+from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import of_cluster, of_program
 from launcher.emr.request import Launch, run_job_flow_request
 from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService
 from launcher.emr.settings import EmrSettings
 from launcher.emr.tags import STATE_TAG, tags_of
-from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished
-from launcher.submit import SparkJob
+from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
 
 KIND = "emr"
 CLUSTER_ID = "cluster_id"

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.clusters.launched_jobs import LaunchedJob
+from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import CANCELLED, of_program
 from launcher.emr.request import Launch
 from launcher.emr.serverless_request import start_job_run_request
@@ -23,8 +22,8 @@ from launcher.emr.service import (
 )
 from launcher.emr.settings import EmrServerlessSettings
 from launcher.emr.tags import STATE_TAG, tags_of
-from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded, JobVanished
-from launcher.submit import SparkJob
+from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded, JobVanished, SparkJob
 
 KIND = "emr_serverless"
 APPLICATION_ID, JOB_RUN_ID = "application_id", "job_run_id"

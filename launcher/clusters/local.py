@@ -12,9 +12,8 @@ from compactor.model.machine import free_disk_bytes, usable_cores
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
 from launcher.clusters.drivers import Driver, Drivers, DriverSettings, find_program, process_environment
-from launcher.spark_conf import local_spark_conf
-from launcher.spark_job import ClusterReference
-from launcher.submit import SparkJob, submit_arguments
+from launcher.spark_job import ClusterReference, SparkJob
+from launcher.submit import local_spark_conf, submit_arguments
 
 KIND = "local"
 

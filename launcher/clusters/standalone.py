@@ -19,9 +19,8 @@ from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
 from launcher.archive import PYTHON
 from launcher.clusters.drivers import Driver, Drivers, DriverSettings, find_program, process_environment
-from launcher.spark_conf import standalone_spark_conf
-from launcher.spark_job import ClusterReference
-from launcher.submit import SparkJob, submit_arguments
+from launcher.spark_job import ClusterReference, SparkJob
+from launcher.submit import standalone_spark_conf, submit_arguments
 
 KIND = "standalone"
 _MASTER = re.compile(r"spark://(?P<hosts>[^\s/,:]+:[0-9]{1,5}(?:,[^\s/,:]+:[0-9]{1,5})*)")

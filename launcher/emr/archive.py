@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from compactor.model.errors import Corrupt, Invalid
 from compactor.storage.object_store import ObjectStore
 from launcher.archive import MANIFEST, PROJECT, ArchiveManifest
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.cluster_sizing.instance_types import PriceList
+from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.sizing.instance_types import PriceList
 
 READ_BYTES = 1024 * 1024
 PACK_AGAIN = "make one with `lithify archive lithify.tar.gz`, and upload it"

@@ -17,7 +17,8 @@ from typing import TypeAlias
 from compactor.engine.settings import JOB_SETTINGS, MIB
 from compactor.planning.cluster_plan import ClusterPlan
 from launcher.emr.settings import EmrSettings
-from launcher.submit import SparkJob, submit_arguments
+from launcher.spark_job import SparkJob
+from launcher.submit import submit_arguments
 
 JsonObject: TypeAlias = dict[str, object]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from compactor.model.errors import Corrupt
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import BundleObject, SessionObject, parse
-from launcher.submit import SparkJob
+from launcher.spark_job import SparkJob
 
 DIGEST_CHARACTERS = 32
 VALUE_CHARACTERS_MAX = 256

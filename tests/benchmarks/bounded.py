@@ -27,8 +27,7 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.paths import JobRunFolder
 from launcher.clusters.drivers import find_program, find_spark_home
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
-from launcher.spark_job import JobRunning, JobSucceeded
-from launcher.submit import SparkJob
+from launcher.spark_job import JobRunning, JobSucceeded, SparkJob
 from tests.benchmarks import data
 from tests.benchmarks.checks import Referee
 from tests.benchmarks.data import KEY, NARROW, SORT, WIDE, Files, Shape

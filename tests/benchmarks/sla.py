@@ -49,8 +49,8 @@ from compactor.planning.store_use import StoreUse
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
-from launcher.cluster_sizing.cluster_plan import expected_store_use
-from launcher.cluster_sizing.money import SECONDS_MIN, cost_of
+from launcher.sizing.cluster_choice import expected_store_use
+from launcher.sizing.money import SECONDS_MIN, cost_of
 from tests.benchmarks import report
 from tests.benchmarks.machine import describe_machine
 from tests.servers import BUCKET, aws_environment, create_bucket, seaweedfs_server

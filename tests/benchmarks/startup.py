@@ -22,7 +22,7 @@ from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from launcher.archive import ENVIRONMENT, PYTHON, pack_archive
 from launcher.clusters.drivers import find_spark_home
-from launcher.spark_conf import local_spark_conf, standalone_spark_conf
+from launcher.submit import local_spark_conf, standalone_spark_conf
 from tests.benchmarks.startup_probe import ON_CLUSTER, TINY_ROWS
 from tests.standalone_spark import FAMILY, standalone_spark
 

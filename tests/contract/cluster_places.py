@@ -25,16 +25,15 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from compactor.storage.paths import BundleObject, parse
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
-from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.clusters import Cluster
 from launcher.clusters.drivers import read_record
 from launcher.clusters.emr import EmrCluster
 from launcher.clusters.emr_serverless import EmrServerlessCluster
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
 from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSettings
-from launcher.session_plan import Room
-from launcher.spark_job import ClusterReference
-from launcher.submit import SparkJob
+from launcher.plan import Room
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
+from launcher.spark_job import ClusterReference, SparkJob
 from tests.crashes import HurriedClock
 from tests.fakes.emr_account import NO_CAPACITY, EmrAccount, Timings
 from tests.fakes.emr_server import EmrServer

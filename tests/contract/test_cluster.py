@@ -22,8 +22,9 @@ from compactor.storage.paths import SessionFolder
 from launcher.attempt import AttemptFailed, SessionCommand
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.outcomes import Cancelled, Interrupted, Postponed, SessionOutcome, Succeeded
+from launcher.plan import LackOfMemory, plan_for_cluster, session_commits
+from launcher.poller import PollerSettings
 from launcher.session_launcher import SessionLauncher, SessionLauncherSettings, SessionTask
-from launcher.session_plan import LackOfMemory, plan_for_cluster, session_commits
 from launcher.spark_job import (
     ClusterReference,
     InFlight,
@@ -33,10 +34,10 @@ from launcher.spark_job import (
     JobSucceeded,
     JobVanished,
     NoCapacity,
+    SparkJob,
+    job_name,
 )
-from launcher.submit import SparkJob, job_name
-from launcher.watch import WatchTimers
-from launcher.watcher import WatcherSettings
+from launcher.verdict import WatchTimers
 from tests.contract.cluster_places import (
     RESOURCES,
     AwsService,
@@ -109,7 +110,7 @@ class Tried:
         def plan(spec: SessionSpec, lack: LackOfMemory | None) -> object:
             return plan_for_cluster(spec, self.lake, self.place.room, lack)
 
-        settings = SessionLauncherSettings(watcher=WatcherSettings(0.02, 0.05), timers=WatchTimers(exit_seconds=20))
+        settings = SessionLauncherSettings(poller=PollerSettings(0.02, 0.05), timers=WatchTimers(exit_seconds=20))
         return SessionLauncher(
             self.state,
             cluster,

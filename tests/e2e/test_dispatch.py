@@ -15,7 +15,7 @@ import pytest
 from dispatcher.intake.intake import Repeated
 from dispatcher.operations.health import HEALTH_FILE, read_health
 from dispatcher.records.job_run_log import JobRunStatus
-from launcher.watch import WatchTimers
+from launcher.verdict import WatchTimers
 from tests.conftest import Command
 from tests.e2e.conftest import House, Mailroom
 from tests.fakes.dispatch_desk import QUICK, TABLE, instruction

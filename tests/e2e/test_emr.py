@@ -27,8 +27,7 @@ from compactor.storage.opening import open_store
 from compactor.storage.paths import BundleFolder, SessionFolder
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
-from launcher.spark_job import InFlight
-from launcher.submit import SparkJob, job_name
+from launcher.spark_job import InFlight, SparkJob, job_name
 from tests.conftest import Command
 from tests.contract.cluster_places import AwsService, Does, EmrPlace, EmrServerlessPlace
 from tests.e2e.conftest import House, Mailroom

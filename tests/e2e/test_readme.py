@@ -17,8 +17,8 @@ from compactor.events.types import EVENT_TYPES, Severity
 from dispatcher.intake.instruction import InstructionDocument, parse_instruction
 from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.options.service_options import read_options
-from launcher.cluster_sizing.instance_types import parse_price_list
 from launcher.emr.settings import EmrSettings, parse_settings
+from launcher.sizing.instance_types import parse_price_list
 from tests.e2e.conftest import Mailroom
 from tests.model_tables import TABLES, model_table
 from tests.readme_tables import GENERATE, table_in

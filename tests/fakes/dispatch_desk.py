@@ -39,10 +39,10 @@ from dispatcher.running.sharding import Sharding
 from launcher.bundle_run import BundleDependencies
 from launcher.bundles import BundleLauncher
 from launcher.outcomes import NothingToDo
+from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
+from launcher.poller import PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
-from launcher.session_plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
-from launcher.watcher import WatcherSettings
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
@@ -65,7 +65,7 @@ FOLLOWS_SPEED = ("heartbeat.emitted", "session.expected_sla_changed")
 """Events that a session publishes as often as the machine's speed makes it."""
 
 QUICK = SessionLauncherSettings(
-    watcher=WatcherSettings(poll_seconds=0.002, look_seconds=0.002),
+    poller=PollerSettings(poll_seconds=0.002, look_seconds=0.002),
     retry=RetryPolicy(max_attempts=3, retry_seconds=0.002),
 )
 
@@ -121,7 +121,7 @@ class Desk:
         launcher = SessionLauncher(
             self.state, self.cluster, self.plan, self.commits, self.launcher_settings, self.clock
         )
-        watched = (launcher.watcher, self.launcher_settings.timers, self.launcher_settings.retry)
+        watched = (launcher.poller, self.launcher_settings.timers, self.launcher_settings.retry)
         tools = BundleDependencies(self.state, self.cluster, self.commits, *watched, self.clock)
         bundles = BundleLauncher(tools, self.plan_small, self._open_lake, self.bundles)
         default_lake = self.lake.location if self.has_own_lake else None

@@ -25,10 +25,9 @@ from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from compactor.storage.paths import BundleObject, SessionFolder, parse
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
-from launcher.clusters.exit_status import status_of_exit
-from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobVanished, NoCapacity
-from launcher.submit import SparkJob
+from launcher.clusters.drivers import status_of_exit
+from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobVanished, NoCapacity, SparkJob
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.in_process_runner import InProcessTaskRunner, ProcessDied
 

@@ -27,7 +27,7 @@ from compactor.storage import opening
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from compactor.storage.paths import JobRunFolder
-from launcher.session_plan import plan_in_one_task
+from launcher.plan import plan_in_one_task
 from tests.fakes.in_process_runner import InProcessTaskRunner
 from tests.proxy import Proxy, Seen, Weather, proxy_before_bucket
 from tests.servers import REGION

@@ -14,7 +14,7 @@ from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
-from launcher.session_plan import plan_in_one_task
+from launcher.plan import plan_in_one_task
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.effort import examples
 from tests.fakes.in_process_runner import InProcessTaskRunner

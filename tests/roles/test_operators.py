@@ -14,10 +14,10 @@ from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
 from launcher.aws.emr import BotoEmr
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
 from launcher.clusters.emr import EmrCluster
 from launcher.emr.settings import EmrSettings, parse_settings
-from launcher.submit import SparkJob, job_name
+from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.spark_job import SparkJob, job_name
 from tests.fakes.emr_account import EmrAccount
 from tests.fakes.emr_serverless_account import ServerlessAccount
 from tests.fakes.emr_steps import ScriptedSteps

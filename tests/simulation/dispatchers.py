@@ -52,15 +52,14 @@ from dispatcher.running.sharding import Sharding
 from dispatcher.scheduling.leases import TurnAnswer, Turns
 from launcher.bundle_run import BundleDependencies
 from launcher.bundles import BundleLauncher
-from launcher.clusters.exit_status import status_of_exit
+from launcher.clusters.drivers import status_of_exit
 from launcher.outcomes import NothingToDo
+from launcher.plan import LackOfMemory, plan_for_cluster, plan_in_one_task
+from launcher.poller import Poll, Poller, PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
-from launcher.session_plan import LackOfMemory, plan_for_cluster, plan_in_one_task
-from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished
-from launcher.submit import SparkJob
-from launcher.watch import WatchTimers
-from launcher.watcher import Look, Watcher, WatcherSettings
+from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
+from launcher.verdict import WatchTimers
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
@@ -95,7 +94,7 @@ CONTROLLER = JobRunControllerSettings(
     tick_seconds=2.0,
 )
 LAUNCHER = SessionLauncherSettings(
-    watcher=WatcherSettings(poll_seconds=2.0, look_seconds=6.0),
+    poller=PollerSettings(poll_seconds=2.0, look_seconds=6.0),
     timers=WatchTimers(start_seconds=120.0, stall_seconds=120.0, exit_seconds=10.0),
     retry=RetryPolicy(max_attempts=100, max_unwatched=100),
 )
@@ -311,21 +310,21 @@ class NodeTopic:
             raise Unavailable("the answer of the topic was lost")
 
 
-class TurnTakingWatcher(Watcher):
+class TurnTakingPoller(Poller):
     """Each session polls by itself."""
 
-    def __init__(self, settings: WatcherSettings, clock: NodeClock) -> None:
+    def __init__(self, settings: PollerSettings, clock: NodeClock) -> None:
         super().__init__(settings, clock)
         self._every, self._time = settings, clock
 
-    def watch(self, look: Look, *, is_new: bool = False) -> None:
+    def until_done(self, poll: Poll, *, is_new: bool = False) -> None:
         due_seconds = self._time.monotonic_seconds() + self._every.look_seconds if is_new else float("-inf")
         while True:
             now_seconds = self._time.monotonic_seconds()
             is_due = now_seconds >= due_seconds
             if is_due:
                 due_seconds = now_seconds + self._every.look_seconds
-            if look(is_due):
+            if poll(is_due):
                 return
             self._time.sleep(self._every.poll_seconds)
 
@@ -487,12 +486,12 @@ class Node:
         cluster = NodeCluster(world, process)
         self.records = JobRunStore(store, clock, process.name)  # type: ignore[arg-type]
         launcher = SessionLauncher(store, cluster, world.plan, lambda _: (), LAUNCHER, clock)  # type: ignore[arg-type]
-        launcher.watcher = TurnTakingWatcher(LAUNCHER.watcher, clock)
+        launcher.poller = TurnTakingPoller(LAUNCHER.poller, clock)
         bundle = BundleDependencies(
             store,  # type: ignore[arg-type]
             cluster,
             lambda _: (),
-            launcher.watcher,
+            launcher.poller,
             LAUNCHER.timers,
             LAUNCHER.retry,
             clock,

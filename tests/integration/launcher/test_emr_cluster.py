@@ -13,10 +13,10 @@ from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
 from launcher.attempt import AttemptFailed, launch_once
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
-from launcher.cluster_sizing.cluster_plan import ClusterRoom
 from launcher.clusters.emr import LOOK_PAUSES_SECONDS, EmrCluster, EmrJob
 from launcher.clusters.emr_serverless import EmrServerlessCluster
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings
+from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import (
     ClusterReference,
     JobFailed,
@@ -24,8 +24,10 @@ from launcher.spark_job import (
     JobSucceeded,
     JobVanished,
     NoCapacity,
+    SparkJob,
+    job_name,
 )
-from launcher.submit import SparkJob, job_arguments, job_name
+from launcher.submit import job_arguments
 from launcher.sweep import Owners, Sweep
 from tests.fakes.emr_account import (
     BOOTSTRAP_FAILED,

@@ -24,8 +24,7 @@ from launcher.clusters.drivers import Driver, read_record
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
 from launcher.clusters.supervisor import process_started
 from launcher.scratch import sweep
-from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished
-from launcher.submit import SparkJob
+from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished, SparkJob
 from tests.waiting import wait_until
 
 NONE: Mapping[str, str] = MappingProxyType({})

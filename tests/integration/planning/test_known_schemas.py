@@ -19,7 +19,7 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import TableFolder
 from compactor.tabular import TabularFile, read_schema
-from launcher.session_plan import plan_for_cluster
+from launcher.plan import plan_for_cluster
 from tests.builders import TABLE_ID, pinned_session
 from tests.fakes.faulty_store import FaultyStore
 

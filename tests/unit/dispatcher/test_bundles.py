@@ -21,11 +21,11 @@ from compactor.storage.paths import SessionObject, parse
 from dispatcher.records.costs import used_usd
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST
-from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.outcomes import Cancelled
-from launcher.submit import SparkJob
-from launcher.watch import WatchTimers
-from launcher.watcher import WatcherSettings
+from launcher.poller import PollerSettings
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
+from launcher.spark_job import SparkJob
+from launcher.verdict import WatchTimers
 from tests.fakes.dispatch_desk import STALL_SECONDS, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.memory_store import MemoryStore
@@ -126,8 +126,8 @@ def test_every_member_keeps_a_session_log_of_its_own(desk: Desk) -> None:
 
 def test_the_job_run_log_does_not_grow_by_entries_for_each_session(desk: Desk) -> None:
     # One entry has what has ended between two looks; here there is one look, when the bundle has ended.
-    looks = WatcherSettings(poll_seconds=0.01, look_seconds=STALL_SECONDS)
-    desk = replace(desk, launcher_settings=replace(desk.launcher_settings, watcher=looks))
+    looks = PollerSettings(poll_seconds=0.01, look_seconds=STALL_SECONDS)
+    desk = replace(desk, launcher_settings=replace(desk.launcher_settings, poller=looks))
     desk.append_days(DAYS, 30)
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()

@@ -22,7 +22,7 @@ from dispatcher.scheduling.budgets import ROOM_SECONDS
 from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.scheduling.session_pool import Moment, WaitingSession, choose
 from launcher.outcomes import NothingToDo
-from launcher.session_plan import LackOfMemory
+from launcher.plan import LackOfMemory
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Succeeds
 from tests.unit.dispatcher.test_job_run_controller import DAYS, job_run_of

@@ -25,7 +25,7 @@ from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunS
 from dispatcher.records.liveness import Fleet
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
-from launcher.submit import SparkJob, job_name
+from launcher.spark_job import SparkJob, job_name
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, TABLE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

@@ -38,10 +38,10 @@ from dispatcher.records.job_run_log import (
     expected_sla,
 )
 from dispatcher.records.job_run_store import JobRunStore
-from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
-from launcher.cluster_sizing.money import cost_used
 from launcher.outcomes import Failed, Succeeded
-from launcher.session_plan import makespan_seconds
+from launcher.plan import makespan_seconds
+from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
+from launcher.sizing.money import cost_used
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 

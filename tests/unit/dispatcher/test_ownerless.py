@@ -15,7 +15,7 @@ from compactor.storage.location import parse_location
 from compactor.storage.paths import JobRunFolder
 from dispatcher.operations.ownerless import owners_in, sweep_until
 from launcher.emr.tags import tag_value
-from launcher.submit import job_name
+from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Hangs, Succeeds

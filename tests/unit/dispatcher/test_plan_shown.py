@@ -16,7 +16,7 @@ from compactor.planning.machine_share import GIB, session_share
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionPlan
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
-from launcher.session_plan import makespan_seconds, plan_for_cluster
+from launcher.plan import makespan_seconds, plan_for_cluster
 from tests.conftest import Command
 
 TABLE = "ACME.ORDERS.V1"

@@ -23,11 +23,11 @@ from dispatcher.operations.status import view_job_run
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionLaunching
 from dispatcher.records.metrics_samples import COST
-from launcher.cluster_sizing.cluster_plan import ClusterLimits, ClusterRoom
 from launcher.outcomes import Failed
 from launcher.retrying import RetryPolicy, Setbacks
-from launcher.submit import SparkJob
-from launcher.watch import WatchTimers
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
+from launcher.spark_job import SparkJob
+from launcher.verdict import WatchTimers
 from tests.fakes.dispatch_desk import QUICK, TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore

@@ -19,7 +19,7 @@ from dispatcher.intake.intake import preview_job_run_id
 from dispatcher.operations.retry import Retry, begin_retry, plan_retry
 from dispatcher.operations.status import view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
-from launcher.submit import SparkJob
+from launcher.spark_job import SparkJob
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.small_cluster import Behaviour, Fails, Hangs, Succeeds

@@ -16,9 +16,9 @@ from dispatcher.options.settings import POLL_SECONDS_MAX, dispatcher_settings
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.service import DrainJobs
+from launcher.poller import PollerSettings
 from launcher.retrying import RetryPolicy
-from launcher.watch import WatchTimers
-from launcher.watcher import WatcherSettings
+from launcher.verdict import WatchTimers
 
 NAMED_OTHERWISE = {
     "admission": "allow_lake",
@@ -34,7 +34,7 @@ def test_every_setting_of_the_service_is_an_option() -> None:
         field.name
         for kind in (
             *(IntakeSettings, JobRunControllerSettings, FlowLimits),
-            *(RetryPolicy, WatchTimers, WatcherSettings),
+            *(RetryPolicy, WatchTimers, PollerSettings),
         )
         for field in fields(kind)
     }
@@ -50,7 +50,7 @@ def test_an_option_becomes_the_setting_of_its_name_and_others_keep_their_default
     assert settings.launcher.retry.max_attempts == 7
     assert settings.controller.claim_seconds == 5.0
     assert settings.controller.tick_seconds == settings.receiver.idle_seconds == 0.5
-    assert settings.launcher.watcher.poll_seconds == POLL_SECONDS_MAX
+    assert settings.launcher.poller.poll_seconds == POLL_SECONDS_MAX
     assert settings.intake.visibility_seconds == 9
     assert settings.intake.s3_region == "r"
     assert settings.service.health_file == Path("/data/health.json")

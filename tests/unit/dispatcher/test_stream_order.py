@@ -13,7 +13,7 @@ from compactor.model.errors import Unavailable
 from compactor.storage.paths import PausedObject
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.ranking import mark_of
-from launcher.submit import SparkJob
+from launcher.spark_job import SparkJob
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

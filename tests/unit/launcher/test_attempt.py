@@ -34,12 +34,11 @@ from launcher.attempt import (
     SessionCommand,
     end_job,
 )
-from launcher.clusters.exit_status import status_of_exit
+from launcher.clusters.drivers import status_of_exit
 from launcher.outcomes import Cancelled, Interrupted, Succeeded
-from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded
-from launcher.submit import SparkJob
-from launcher.watch import WatchTimers
-from launcher.watcher import Watcher, WatcherSettings
+from launcher.poller import Poller, PollerSettings
+from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded, SparkJob
+from launcher.verdict import WatchTimers
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -192,7 +191,7 @@ class Watched:
         attempt = self.attempt(orders)
         job = attempt.launch(OneJob(self.job))
         assert not isinstance(job, AttemptFailed)
-        return attempt.watch(job, Watcher(WatcherSettings(1.0, 1.0), self.clock), TIMERS, is_free=True)
+        return attempt.watch(job, Poller(PollerSettings(1.0, 1.0), self.clock), TIMERS, is_free=True)
 
     def attempt(self, orders: Callable[[], SessionCommand] = lambda: SessionCommand.RUN) -> Attempt:
         return Attempt(2, PLAN, self.store, self.journal, orders, self.clock)
@@ -230,7 +229,7 @@ def test_a_job_whose_cluster_is_started_for_it_has_that_much_longer_to_begin() -
         lambda: SessionCommand.RUN,
         watched.clock,
     )
-    outcome = attempt.watch(Job(lambda: None), Watcher(WatcherSettings(1.0, 1.0), watched.clock), TIMERS, is_free=True)
+    outcome = attempt.watch(Job(lambda: None), Poller(PollerSettings(1.0, 1.0), watched.clock), TIMERS, is_free=True)
     assert isinstance(outcome, AttemptFailed)
     assert outcome.error_kind == "stalled"
     waited_seconds = (watched.clock.now_ms() - began_ms) / 1000
@@ -378,16 +377,16 @@ def test_a_job_out_of_reach_is_awaited_while_it_makes_progress() -> None:
             watched.beat(attempt=2)
         return SessionCommand.RUN
 
-    watcher = Watcher(WatcherSettings(1.0, 1.0), watched.clock)
-    assert watched.attempt(orders).watch(JobOutOfReach(), watcher, TIMERS, is_free=False) == AttemptUnreachable()
+    poller = Poller(PollerSettings(1.0, 1.0), watched.clock)
+    assert watched.attempt(orders).watch(JobOutOfReach(), poller, TIMERS, is_free=False) == AttemptUnreachable()
     assert watched.clock.now_ms() - began_ms == 211_000
     assert watched.journal.stalls == []
 
 
 def test_a_drain_leaves_what_runs_out_of_reach_whatever_was_asked_for() -> None:
     watched = Watched()
-    watcher = Watcher(WatcherSettings(1.0, 1.0), watched.clock)
-    outcome = watched.attempt(lambda: SessionCommand.STOP).watch(JobOutOfReach(), watcher, TIMERS, is_free=False)
+    poller = Poller(PollerSettings(1.0, 1.0), watched.clock)
+    outcome = watched.attempt(lambda: SessionCommand.STOP).watch(JobOutOfReach(), poller, TIMERS, is_free=False)
     assert outcome == Interrupted(left_running=True)
 
 
@@ -414,7 +413,7 @@ def test_a_launch_that_did_not_happen_is_a_failure_of_the_cluster() -> None:
 
 @pytest.mark.parametrize("is_free", [True, False])
 def test_a_running_session_costs_at_most_twenty_requests_a_minute_its_heartbeats_included(is_free: bool) -> None:
-    """With the default settings of the dispatcher's watcher and of the job's journal."""
+    """With the default settings of the dispatcher's poller and of the job's journal."""
     clock = ManualClock()
     watched = Watched(clock)
     watched.append(SessionStarted(attempt=2, rounds=1, expected_sla=1.0))
@@ -437,7 +436,7 @@ def test_a_running_session_costs_at_most_twenty_requests_a_minute_its_heartbeats
         return SessionCommand.LEAVE if clock.monotonic_seconds() >= until else SessionCommand.RUN
 
     attempt = Attempt(2, PLAN, store, watched.journal, orders, clock)
-    attempt.watch(Job(on_look), Watcher(WatcherSettings(), clock), WatchTimers(), is_free=is_free)
+    attempt.watch(Job(on_look), Poller(PollerSettings(), clock), WatchTimers(), is_free=is_free)
 
     assert job_store.count("overwrite") >= 5 * minutes  # it did beat all the time
     assert len(watched.journal.beats) >= 5 * minutes  # and was heard

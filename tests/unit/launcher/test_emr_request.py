@@ -23,7 +23,7 @@ from launcher.emr.request import JsonObject, Launch, run_job_flow_request
 from launcher.emr.serverless_request import start_job_run_request
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings, SecurityGroups
 from launcher.emr.tags import state_digest, tags_of
-from launcher.submit import SparkJob
+from launcher.spark_job import SparkJob
 from tests.fakes.emr_account import check_job_flow
 from tests.fakes.emr_server import EMR, SERVERLESS
 from tests.fakes.emr_shapes import check_request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compactor.model.errors import Invalid
-from launcher.cluster_sizing.instance_types import BUILT_IN, PriceList, parse_price_list, read_price_list
+from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list, read_price_list
 
 TODAY = date(2026, 11, 22)
 

@@ -6,9 +6,9 @@ import pytest
 
 from compactor.planning.sizing import SessionSize
 from compactor.planning.store_use import StoreUse, store_use
-from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster
-from launcher.cluster_sizing.instance_types import BUILT_IN
-from launcher.cluster_sizing.money import Nodes, cost_of, cost_used, rates_of, shared_by
+from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
+from launcher.sizing.instance_types import BUILT_IN
+from launcher.sizing.money import Nodes, cost_of, cost_used, rates_of, shared_by
 
 R5N = BUILT_IN.instance_type("r5n.8xlarge")
 GIB = 1024**3

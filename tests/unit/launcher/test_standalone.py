@@ -17,7 +17,7 @@ from compactor.storage.location import StoreLocation
 from dispatcher.options.standalone_options import StandaloneOptions
 from launcher.archive import MANIFEST, ArchiveManifest, check_archive, python_release, read_manifest
 from launcher.clusters.standalone import is_this_machine, violations
-from launcher.spark_conf import standalone_spark_conf
+from launcher.submit import standalone_spark_conf
 from tests.conftest import Command
 
 NOTHING: Mapping[str, object] = {}

@@ -13,8 +13,8 @@ from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
 from launcher.clusters.drivers import find_program, find_spark_home
-from launcher.spark_conf import local_spark_conf
-from launcher.submit import SparkJob, job_arguments, job_name, submit_arguments
+from launcher.spark_job import SparkJob, job_name
+from launcher.submit import job_arguments, local_spark_conf, submit_arguments
 
 TWO = Resources(task_memory_bytes=4 * GIB, tasks=2)
 GOLDEN = Path(__file__).parents[2] / "golden" / "spark_submit_local.txt"

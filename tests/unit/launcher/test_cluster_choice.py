@@ -10,7 +10,7 @@ from compactor.model.errors import Invalid
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import SessionSize
 from compactor.planning.time_model import SLA_BUFFER
-from launcher.cluster_sizing.cluster_plan import (
+from launcher.sizing.cluster_choice import (
     ChosenCluster,
     ClusterLimits,
     ClusterRoom,
@@ -20,7 +20,7 @@ from launcher.cluster_sizing.cluster_plan import (
     scratch_volumes,
     task_memory_bytes_of,
 )
-from launcher.cluster_sizing.instance_types import BUILT_IN
+from launcher.sizing.instance_types import BUILT_IN
 
 GIB = 1024**3
 FEW_TYPES = BUILT_IN.only(("r5.xlarge", "r5.8xlarge", "r5d.4xlarge", "r6g.2xlarge"))

@@ -10,7 +10,7 @@ from compactor.model.errors import ErrorKind
 from compactor.planning.spec import SessionResult
 from compactor.sessions.session_log import SessionFailed, SessionState, SessionSucceeded
 from launcher.spark_job import JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished, NoCapacity, OutOfReach
-from launcher.watch import Ended, Gone, Observation, Stalled, Superseded, Verdict, Wait, WatchTimers, judge
+from launcher.verdict import Ended, Gone, Observation, Stalled, Superseded, Verdict, Wait, WatchTimers, judge
 
 TIMERS = WatchTimers(start_seconds=10, stall_seconds=20, exit_seconds=5)
 RESULT = SessionResult(

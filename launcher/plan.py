@@ -33,9 +33,9 @@ from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.store_use import StoreUse
 from compactor.planning.where_to_run import ThisProcess, in_one_task
-from launcher.cluster_sizing.cluster_plan import ClusterRoom, choose_cluster, cost_sentences, expected_store_use
-from launcher.cluster_sizing.money import cost_of, shared_by
 from launcher.outcomes import NothingToDo
+from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster, cost_sentences, expected_store_use
+from launcher.sizing.money import cost_of, shared_by
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One watcher observes all sessions of a dispatcher."""
+"""One poller observes all sessions of a dispatcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from compactor.model.clock import Clock
-from launcher.watcher import Watcher, WatcherSettings
+from launcher.poller import Poller, PollerSettings
 from tests.fakes.manual_clock import ManualClock
 
 LOOKS_MIN = 40
@@ -38,7 +38,7 @@ class Observed:
 
 def test_one_thread_observes_all_sessions_their_logs_every_ten_seconds() -> None:
     clock = ManualClock()
-    watcher = Watcher(WatcherSettings(), clock)
+    poller = Poller(PollerSettings(), clock)
     sessions: list[Observed] = []
 
     def all_were_seen() -> bool:
@@ -46,7 +46,7 @@ def test_one_thread_observes_all_sessions_their_logs_every_ten_seconds() -> None
 
     sessions += [Observed(clock, all_were_seen) for _ in range(3)]
     with ThreadPoolExecutor(len(sessions)) as threads:
-        for ended in [threads.submit(watcher.watch, each.look) for each in sessions]:
+        for ended in [threads.submit(poller.until_done, each.look) for each in sessions]:
             ended.result()
     for each in sessions:
         assert each.looks[0][1]
@@ -57,7 +57,7 @@ def test_one_thread_observes_all_sessions_their_logs_every_ten_seconds() -> None
 
 def test_an_error_of_one_observation_is_raised_where_that_session_is_waited_for_and_the_others_go_on() -> None:
     clock = ManualClock()
-    watcher = Watcher(WatcherSettings(), clock)
+    poller = Poller(PollerSettings(), clock)
     has_failed = threading.Event()
     other = Observed(clock, has_failed.is_set)
 
@@ -65,9 +65,9 @@ def test_an_error_of_one_observation_is_raised_where_that_session_is_waited_for_
         raise ValueError("a bug")
 
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(watcher.watch, other.look)
+        running = threads.submit(poller.until_done, other.look)
         with pytest.raises(ValueError, match="a bug"):
-            watcher.watch(fails)
+            poller.until_done(fails)
         has_failed.set()
         running.result()
     assert other.looks
@@ -75,8 +75,8 @@ def test_an_error_of_one_observation_is_raised_where_that_session_is_waited_for_
 
 def test_its_thread_ends_with_the_last_session_and_another_begins_with_the_next() -> None:
     clock = ManualClock()
-    watcher = Watcher(WatcherSettings(), clock)
+    poller = Poller(PollerSettings(), clock)
     for _ in range(2):
         looks = iter([False, True])
-        watcher.watch(lambda _, looks=looks: next(looks))  # type: ignore[misc]
+        poller.until_done(lambda _, looks=looks: next(looks))  # type: ignore[misc]
     assert clock.monotonic_seconds() > 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.store_use import StoreUse
-from launcher.cluster_sizing.instance_types import InstanceType, PriceList
+from launcher.sizing.instance_types import InstanceType, PriceList
 
 SECONDS_MIN = 60.0
 """EC2 and EMR charge by the second, and a minute at least."""

@@ -29,8 +29,8 @@ from compactor.planning.sizing import (
 )
 from compactor.planning.store_use import StoreUse, store_use
 from compactor.planning.time_model import SessionWork, with_buffer
-from launcher.cluster_sizing.instance_types import BUILT_IN, InstanceType, PriceList
-from launcher.cluster_sizing.money import Nodes, cost_of, rates_of
+from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
+from launcher.sizing.money import Nodes, cost_of, rates_of
 
 __all__ = ["ChosenCluster", "ClusterLimits", "ClusterPlan", "ClusterRoom", "choose_cluster"]
 
