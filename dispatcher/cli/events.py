@@ -66,7 +66,7 @@ def _waiting(records: JobRunStore) -> Iterator[str]:
     """Job runs whose topic refused events, and ended ones whose events are not all published."""
     unpublished = records.unpublished_job_run_ids()
     yield from unpublished
-    for job_run_id in records.open_names():
+    for job_run_id in sorted(work.text for work in records.open_work()):
         if job_run_id not in unpublished and _has_ended(records, job_run_id):
             yield job_run_id
 

@@ -11,7 +11,7 @@ import structlog
 from compactor.model.errors import LithifyError
 from dispatcher.records.job_run_log import JobRunState, SessionState
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.work_id import run_of
+from dispatcher.records.work_id import WorkId
 from launcher.emr.tags import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
@@ -28,18 +28,18 @@ def owners_in(records: JobRunStore, job_run_tags: frozenset[str]) -> Owners:
     """
     if not job_run_tags:
         return Owners(frozenset())
-    job_run_ids = [each for each in records.open_names() if tag_value(run_of(each)) in job_run_tags]
+    open_work = [each for each in records.open_work() if tag_value(each.job_run_id) in job_run_tags]
     with ThreadPoolExecutor(READERS, thread_name_prefix="owners") as readers:
-        states = list(readers.map(lambda job_run_id: _state_of(records, job_run_id), job_run_ids))
+        states = list(readers.map(lambda work: _state_of(records, work), open_work))
     return Owners(
         names=frozenset(
             name
-            for job_run_id, state in zip(job_run_ids, states)
+            for work, state in zip(open_work, states)
             if state is not None
             for session in state.open_sessions()
-            for name in _names_of(records, run_of(job_run_id), session)
+            for name in _names_of(records, work.job_run_id, session)
         ),
-        unreadable_job_runs=tuple(job_run_id for job_run_id, state in zip(job_run_ids, states) if state is None),
+        unreadable_job_runs=tuple(str(work) for work, state in zip(open_work, states) if state is None),
     )
 
 
@@ -49,12 +49,12 @@ def _names_of(records: JobRunStore, job_run_id: str, session: SessionState) -> I
         yield session.in_flight.name  # of its bundle
 
 
-def _state_of(records: JobRunStore, job_run_id: str) -> JobRunState | None:
+def _state_of(records: JobRunStore, work: WorkId) -> JobRunState | None:
     """None: its log cannot be read now, or not by this release."""
     try:
-        return records.state(job_run_id)
+        return records.state(work.text)
     except LithifyError as error:
-        _log.warning("owners_not_read", job_run_id=job_run_id, reason=str(error))
+        _log.warning("owners_not_read", job_run_id=str(work), reason=str(error))
         return None
 
 

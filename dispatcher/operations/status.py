@@ -27,7 +27,6 @@ from dispatcher.records.job_run_log import (
     seconds_late,
 )
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.work_id import ShardName
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 
 READERS = 16
@@ -265,10 +264,13 @@ def _with_shards(
     """Adds the dispatchers that hold its shards, and sessions that run: a bounded number of requests."""
     if not state.status.is_open:
         return view
-    markers = {marker.job_run_id: marker.valid for marker in records.open_markers()}
-    names = [ShardName(view.job_run_id, number, shards.count).text for number in shards.open]
-    held = {name: mark.owner for name in names if (mark := markers.get(name)) is not None and mark.owner is not None}
-    states = [records.state(name) for name in held]
+    markers = {marker.work: marker.valid for marker in records.open_markers()}
+    held = {
+        work: mark.owner
+        for work in shards.open_work(view.job_run_id)
+        if (mark := markers.get(work)) is not None and mark.owner is not None
+    }
+    states = [records.state(work.text) for work in held]
     running = [each for found in states for each in found.open_sessions() if each.in_flight is not None]
     expected = [expected_sla(found, view.accepted_at_ms, clock.now_ms()) for found in states]
     known = [each for each in (view.expected_sla, *expected) if each is not None]

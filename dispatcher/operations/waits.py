@@ -16,8 +16,8 @@ from compactor.model.names import counted
 from compactor.storage.paths import TURNS_LOG, MarkedJobRun
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
-from dispatcher.records.ranking import ahead_of, mark_of, stream_digest
-from dispatcher.records.work_id import run_of
+from dispatcher.records.ranking import ahead_of, mark_of, stream_digest, work_of
+from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import TURN_LOG, TurnAction, TurnState
 from dispatcher.scheduling.leases import open_streams
 
@@ -28,7 +28,7 @@ AHEAD_READ_MAX = 5
 @dataclass(frozen=True)
 class _Seen:
     turns: TurnState
-    markers: dict[str, OpenMarker]
+    markers: dict[WorkId, OpenMarker]
 
 
 class Waits:
@@ -38,7 +38,7 @@ class Waits:
         self._records = records
         self._clock = clock
         self._seen: _Seen | None = None
-        self._ahead: dict[str, JobRunState | None] = {}
+        self._ahead: dict[WorkId, JobRunState | None] = {}
         self._lock = threading.Lock()
 
     def of(self, state: JobRunState, accepted_at_ms: int) -> str | None:
@@ -59,15 +59,15 @@ class Waits:
             return None
 
     def _for_others(self, accepted: JobRunAccepted, state: JobRunState, seen: _Seen, accepted_at_ms: int) -> str | None:
-        job_run_id, sessions = accepted.spec.job_run_id, state.open_sessions()
-        if seen.turns.turn_of(job_run_id, [each.pin.session_id for each in sessions]) is not None:
+        work, sessions = accepted.work, state.open_sessions()
+        if seen.turns.turn_of(work, [each.pin.session_id for each in sessions]) is not None:
             return None  # it is being planned
         streams = {stream_digest(each.pin.partition) for each in sessions}
         in_the_way = self._in_the_way(_mark(seen, accepted, accepted_at_ms), streams, seen)
         if in_the_way is not None:
             return f"its turn: job run {in_the_way} on its stream"
         at_work = f"{counted(len(seen.turns.turns), 'Spark job')} at work"
-        if job_run_id in seen.turns.wants:
+        if work.text in seen.turns.wants:
             return f"a limit on what runs at a time ({at_work})"
         return f"a place: no dispatcher has had room for it yet ({at_work})" if state.claim is None else None
 
@@ -77,32 +77,32 @@ class Waits:
                 turns: DurableLog[TurnState, TurnAction] = DurableLog(
                     self._records.store, TURNS_LOG, TURN_LOG, self._clock
                 )
-                markers = {each.job_run_id: each for each in self._records.open_markers()}
+                markers = {each.work: each for each in self._records.open_markers()}
                 self._seen = _Seen(turns.load().state, markers)
             return self._seen
 
     def _in_the_way(self, mark: MarkedJobRun, streams: Collection[str], seen: _Seen) -> str | None:
         for turn in seen.turns.turns.values():
-            is_other = turn.job_run_id != mark.job_run_id and turn.job_run_id in seen.markers
+            is_other = turn.work != work_of(mark) and turn.work in seen.markers
             if is_other and turn.table == mark.table and not set(streams).isdisjoint(turn.streams):
-                return f"{run_of(turn.job_run_id)} runs"
+                return f"{turn.work.job_run_id} runs"
         marks = [each.valid for each in seen.markers.values() if each.valid is not None]
         for ahead in ahead_of(mark, streams, marks)[:AHEAD_READ_MAX]:
-            state = self._state_of(ahead.job_run_id)
+            state = self._state_of(work_of(ahead))
             if state is not None and not open_streams(state).isdisjoint(streams):
-                return f"{run_of(ahead.job_run_id)} is ahead"
+                return f"{work_of(ahead).job_run_id} is ahead"
         return None
 
-    def _state_of(self, job_run_id: str) -> JobRunState | None:
+    def _state_of(self, work: WorkId) -> JobRunState | None:
         """None: its log cannot be read."""
         with self._lock:
-            if job_run_id not in self._ahead:
+            if work not in self._ahead:
                 try:
-                    self._ahead[job_run_id] = self._records.state(job_run_id)
+                    self._ahead[work] = self._records.state(work.text)
                 except LithifyError as error:
                     _pass_unreadable(error)
-                    self._ahead[job_run_id] = None
-            return self._ahead[job_run_id]
+                    self._ahead[work] = None
+            return self._ahead[work]
 
 
 def _pass_unreadable(error: LithifyError) -> None:
@@ -118,7 +118,7 @@ def for_money(state: JobRunState) -> str | None:
 
 def _mark(seen: _Seen, accepted: JobRunAccepted, accepted_at_ms: int) -> MarkedJobRun:
     """As it is marked, by which dispatchers rank it."""
-    marker = seen.markers.get(accepted.name)
+    marker = seen.markers.get(accepted.work)
     if marker is not None and marker.valid is not None and marker.valid.table is not None:
         return marker.valid
-    return mark_of(accepted.name, accepted.spec, accepted.partitions, accepted_at_ms)
+    return mark_of(accepted.work, accepted.spec, accepted.partitions, accepted_at_ms)

@@ -35,12 +35,10 @@ from compactor.sessions.session_log import SessionLog
 from compactor.storage.side_by_side import side_by_side
 from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
 from dispatcher.records.claims import JobRunLog
-from dispatcher.records.costs import shard_ended
 from dispatcher.records.history import EndedJobRun, ended_job_run
 from dispatcher.records.job_run_events import subject_of
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunRelay, JobRunStore
-from dispatcher.records.work_id import shard_of
 
 _log = structlog.get_logger(__name__)
 
@@ -120,12 +118,6 @@ class JobRunPublication:
         found = ended_job_run(self.job_run_id, self.newest, self._log.entry(1).at_ms)
         if found is not None:
             yield found
-
-    def record_shard_end(self, records: JobRunStore) -> None:
-        """Of a shard: its job run needs its end before its last marker is removed."""
-        ended, name = shard_ended(self.newest), shard_of(self.job_run_id)
-        if ended is not None and name is not None:
-            records.record_shard_end(ended, name)
 
     def load(self) -> None:
         """Reads the new entries of the job run's log. Raises the store's errors."""
@@ -467,8 +459,8 @@ class Publisher:
             return
         try:
             self._records.history.record(record for each in published for record in each.publication.ended)
-            for each in published:
-                each.publication.record_shard_end(self._records)
+            for each in published:  # the job run of a shard needs its end before its last marker is removed
+                self._records.record_shard_end(each.publication.newest)
         except LithifyError as error:  # the markers stay: the next round tries again
             _log.warning("history_not_written", job_runs=len(published), reason=str(error))
             for each in published:
@@ -568,7 +560,7 @@ class Publisher:
                 continue
             try:
                 self._records.history.record(followed.publication.ended)
-                followed.publication.record_shard_end(self._records)
+                self._records.record_shard_end(followed.publication.newest)
                 self._records.mark_unpublished(followed.publication.job_run_id)
             except LithifyError as error:
                 _log.warning(
@@ -594,7 +586,7 @@ def publish_to_the_end(records: JobRunStore, job_run_id: str, sink_for: Callable
     if not isinstance(sink, NoSink):
         publication.publish_pending(records, sink, _launched(state))
     records.history.record(publication.ended)
-    publication.record_shard_end(records)
+    records.record_shard_end(publication.newest)
     records.mark_published(job_run_id)
     if state.waiters and records.waiters.has_tokens(job_run_id):
         records.mark_over(job_run_id)  # a dispatcher must answer them

@@ -9,7 +9,7 @@ from dispatcher.outbox.event_publisher import Publisher
 from dispatcher.outbox.table_publications import TablePublications
 from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
 from dispatcher.records.metrics_samples import Meter
-from dispatcher.records.work_id import run_of
+from dispatcher.records.work_id import WorkId
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Listeners:
 
     def session_progressed(self, job_run_id: str, session_id: str) -> None:
         """The session was planned or launched, has written to its log, or has a new heartbeat."""
-        self.answers.progressed(run_of(job_run_id))
+        self.answers.progressed(WorkId.parse(job_run_id).job_run_id)
         self.meter.session_progressed(job_run_id, session_id)
         self.tables.moved(job_run_id, session_id)
 

@@ -37,7 +37,7 @@ from dispatcher.records.job_run_log import (
     SessionStalled,
     ShardEnded,
 )
-from dispatcher.records.work_id import run_of
+from dispatcher.records.work_id import WorkId
 from launcher.outcomes import Cancelled, Failed, NothingToDo, Succeeded
 
 OF_THE_JOB_RUN = (JobRunAccepted, JobRunClaimed, JobRunPaused, JobRunResumed, JobRunEnded)
@@ -49,12 +49,12 @@ def subject_of(job_run_id: str, state: JobRunState) -> Subject:
     if state.rejected is not None:
         return Subject(state.rejected.requested_job_run_id or job_run_id, state.rejected.table)
     table_id = state.accepted.spec.source_table_id if state.accepted is not None else None
-    return Subject(run_of(job_run_id), table_id)
+    return Subject(WorkId.parse(job_run_id).job_run_id, table_id)
 
 
-def set_aside_event(job_run_id: str, log_id: str, accepted: JobRunAccepted | None, reason: str, at_ms: int) -> Event:
+def set_aside_event(work: WorkId, log_id: str, accepted: JobRunAccepted | None, reason: str, at_ms: int) -> Event:
     """The event for an unreadable log. Its id is the same for every sender and repetition."""
-    subject = Subject(run_of(job_run_id), accepted.spec.source_table_id if accepted is not None else None)
+    subject = Subject(work.job_run_id, accepted.spec.source_table_id if accepted is not None else None)
     return entryless_event(subject, log_id, at_ms, "set_aside", event_types.JobRunSetAside(reasons=bounded((reason,))))
 
 

@@ -54,7 +54,7 @@ from compactor.model.errors import Corrupt, ErrorKind
 from compactor.model.names import render_partition
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.spec import JobRunSpec, Partition, SessionPlan, SessionSpec
-from dispatcher.records.work_id import ShardName
+from dispatcher.records.work_id import ShardNumber, WorkId
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 from launcher.retrying import Setbacks
 from launcher.spark_job import ClusterReference, InFlight
@@ -150,11 +150,11 @@ class JobRunAccepted(Document):
     shard: Shard | None = None
 
     @property
-    def name(self) -> str:
-        """Of its log, marker, claim and turns: the job run id, or the name of the shard."""
+    def work(self) -> WorkId:
+        """Names its log, marker, claim and leases."""
         if self.shard is None:
-            return self.spec.job_run_id
-        return ShardName(self.spec.job_run_id, self.shard.number, self.shard.count).text
+            return WorkId(self.spec.job_run_id)
+        return WorkId(self.spec.job_run_id, ShardNumber(self.shard.number, self.shard.count))
 
     def accepted_at_ms(self, entry_at_ms: int) -> int:
         """When the job run was accepted; `entry_at_ms`: the time of this entry."""
@@ -530,6 +530,9 @@ class ShardsState:
     @property
     def open(self) -> tuple[int, ...]:
         return tuple(number for number in range(self.opened) if number not in self.ended)
+
+    def open_work(self, job_run_id: str) -> list[WorkId]:
+        return [WorkId(job_run_id, ShardNumber(number, self.count)) for number in self.open]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from compactor.storage.paths import (
 )
 from dispatcher.records.callbacks import WaiterStore
 from dispatcher.records.claims import JobRunLog
+from dispatcher.records.costs import shard_ended
 from dispatcher.records.history import History, ended_job_run
 from dispatcher.records.job_run_events import job_run_events, subject_of
 from dispatcher.records.job_run_log import (
@@ -54,7 +55,7 @@ from dispatcher.records.job_run_log import (
 )
 from dispatcher.records.pauses import PauseStore
 from dispatcher.records.ranking import mark_of
-from dispatcher.records.work_id import ShardName, shard_of
+from dispatcher.records.work_id import WorkId
 
 RETRY_SUFFIX = "-retry-"
 RETRIED = (JobRunStatus.FAILED, JobRunStatus.CANCELLED)
@@ -79,13 +80,13 @@ class Outline:
 
 @dataclass(frozen=True)
 class OpenMarker:
-    """The markers of one job run.
+    """The markers of one job run, or of one shard.
 
     valid  the one that counts; None: the only one is of an earlier release, and empty
     keys  of all of them
     """
 
-    job_run_id: str
+    work: WorkId
     valid: MarkedJobRun | None
     keys: frozenset[str] = field(default_factory=frozenset)
 
@@ -142,7 +143,7 @@ class JobRunStore:
     def job_run_ids(self) -> list[str]:
         """Every job run that has a log, rejected ones too, without shards."""
         names = (decode(encoded) for encoded in encoded_names(self.store, "job_runs/"))
-        return sorted(name for name in names if shard_of(name) is None)
+        return sorted(name for name in names if WorkId.parse(name).shard is None)
 
     def outline(self, job_run_id: str) -> Outline | None:
         """The state for an overview: one listing, and two reads if the job run has ended. None: it has no log."""
@@ -173,7 +174,7 @@ class JobRunStore:
     def mark_open(self, accepted: JobRunAccepted, accepted_at_ms: int | None = None) -> MarkedJobRun:
         """Marks an accepted job run: any dispatcher may claim it. `accepted_at_ms` None: it is accepted now."""
         at_ms = self._clock.now_ms() if accepted_at_ms is None else accepted_at_ms
-        mark = mark_of(accepted.name, accepted.spec, accepted.partitions, at_ms)
+        mark = mark_of(accepted.work, accepted.spec, accepted.partitions, at_ms)
         self._mark(mark)
         return mark
 
@@ -202,37 +203,42 @@ class JobRunStore:
         with self._lock:
             known = set(self._marks.get(job_run_id, ()))
         if not known:
-            known = {key for marker in self.open_markers() if marker.job_run_id == job_run_id for key in marker.keys}
+            known = {key for marker in self.open_markers() if marker.work.text == job_run_id for key in marker.keys}
         self._remove(job_run_id, known)
 
     def give_up_empty(self, marker: OpenMarker) -> None:
         """Removes the markers of a job run whose log was empty for too long. If its first entry was written meanwhile,
         it is marked again."""
-        self._remove(marker.job_run_id, marker.keys)
-        log = self.log(marker.job_run_id)
+        self._remove(marker.work.text, marker.keys)
+        log = self.log(marker.work.text)
         accepted = log.load().state.accepted
         if accepted is not None:
             self.mark_open(accepted, accepted.accepted_at_ms(log.entry(1).at_ms))
 
     def open_job_run_ids(self) -> list[str]:
         """Job runs that have a marker: they may have work or unpublished events left. Reads no log."""
-        return [name for name in self.open_names() if shard_of(name) is None]
+        return sorted(work.job_run_id for work in self.open_work() if work.shard is None)
 
-    def open_names(self) -> list[str]:
+    def open_work(self) -> list[WorkId]:
         """The same, and open shards."""
-        return sorted(marker.job_run_id for marker in self.open_markers())
+        return [marker.work for marker in self.open_markers()]
 
     # -- shards
 
-    def record_shard_end(self, ended: ShardEnded, name: ShardName, log: JobRunLog | None = None) -> None:
-        """Records the end of a shard in the log of its job run, once. `log`: that log, if it is at hand."""
+    def record_shard_end(self, state: JobRunState, log: JobRunLog | None = None) -> ShardEnded | None:
+        """Records the end of a shard, with this fold, in the log of its job run, once. None: it is no shard, or has not
+        ended. `log`: that log, if it is at hand."""
+        ended = shard_ended(state)
+        if ended is None or state.accepted is None:
+            return None
 
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
             shards = before.state.shards
             is_open = shards is not None and before.state.ended is None and ended.number not in shards.ended
             return [ended] if is_open else []
 
-        (log or self.log(name.job_run_id)).append(decide)
+        (log or self.log(state.accepted.spec.job_run_id)).append(decide)
+        return ended
 
     def open_markers(self) -> list[OpenMarker]:
         """The markers of all open job runs, by one listing."""
@@ -246,7 +252,7 @@ class JobRunStore:
                 valid[path.job_run_id] = max(other, path, key=_weight)
         with self._lock:
             self._marks = {job_run_id: set(each) for job_run_id, each in keys.items()}
-        return [OpenMarker(each, valid.get(each), frozenset(found)) for each, found in keys.items()]
+        return [OpenMarker(WorkId.parse(each), valid.get(each), frozenset(found)) for each, found in keys.items()]
 
     def _mark(self, mark: MarkedJobRun) -> None:
         self.store.put_if_absent(mark.key, b"")
@@ -295,7 +301,7 @@ class JobRunStore:
     def is_cleaned(self, job_run_id: str, state: JobRunState, accepted_at_ms: int) -> bool:
         """Whether its cursors were deleted, since all events up to its end were published. `state`: the fold before
         that."""
-        if shard_of(job_run_id) is not None:
+        if state.accepted is not None and state.accepted.shard is not None:
             return False  # it is in no history, and is never looked at again once its job run is
         ended = ended_job_run(job_run_id, state, accepted_at_ms)
         return ended is not None and self.history.is_cleaned(ended)

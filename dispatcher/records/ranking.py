@@ -19,7 +19,7 @@ from compactor.model.names import PartitionValues
 from compactor.planning.spec import JobRunSpec
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import MARKED_STREAMS_MAX, MarkedJobRun
-from dispatcher.records.work_id import run_of, shard_of
+from dispatcher.records.work_id import WorkId
 
 STEP_SECONDS = 600
 """Of waiting, that one step of priority is worth. Not a setting: two dispatchers that order a stream by different steps
@@ -70,18 +70,21 @@ def destination_of(spec: JobRunSpec) -> str:
 
 
 def mark_of(
-    name: str,
+    work: WorkId,
     spec: JobRunSpec,
     partitions: Iterable[PartitionValues] | None,
     accepted_at_ms: int,
     owner: str | None = None,
     epoch: int = 0,
 ) -> MarkedJobRun:
-    """The marker of a job run, or of the shard of this name, with these destination streams; None: any of its
-    table."""
+    """The marker of a job run or a shard with these destination streams; None: any of its table."""
     streams = None if partitions is None else tuple(sorted({stream_digest(partition) for partition in partitions}))
     named = streams if streams is not None and len(streams) <= MARKED_STREAMS_MAX else None
-    return MarkedJobRun(name, spec.priority, accepted_at_ms, owner, epoch, destination_of(spec), named)
+    return MarkedJobRun(work.text, spec.priority, accepted_at_ms, owner, epoch, destination_of(spec), named)
+
+
+def work_of(mark: MarkedJobRun) -> WorkId:
+    return WorkId.parse(mark.job_run_id)
 
 
 def rank_of(mark: MarkedJobRun) -> StreamRank:
@@ -90,13 +93,13 @@ def rank_of(mark: MarkedJobRun) -> StreamRank:
 
 def ahead_of(mark: MarkedJobRun, streams: Collection[str], others: Iterable[MarkedJobRun]) -> list[MarkedJobRun]:
     """The other job runs that may have a session on one of these streams and go before it, in rank order."""
-    own = rank_of(mark)
+    own, job_run_id = rank_of(mark), work_of(mark).job_run_id
     wanted = frozenset(streams)
     found = [
         each
         for each in others
-        if run_of(each.job_run_id) != run_of(mark.job_run_id)
-        and each.table == mark.table
+        if each.table == mark.table
+        and work_of(each).job_run_id != job_run_id
         and _may_have(each, wanted)
         and rank_of(each) < own
     ]
@@ -106,5 +109,4 @@ def ahead_of(mark: MarkedJobRun, streams: Collection[str], others: Iterable[Mark
 def _may_have(mark: MarkedJobRun, streams: Collection[str]) -> bool:
     if mark.streams is not None:
         return not frozenset(streams).isdisjoint(mark.streams)
-    shard = shard_of(mark.job_run_id)
-    return shard is None or any(shard.has(stream) for stream in streams)
+    return any(map(work_of(mark).may_have, streams))

@@ -1,11 +1,11 @@
-"""Shards of a wide job run: parts of it with logs of their own, which dispatchers claim separately.
+"""What a dispatcher claims: a job run, or a shard of a wide one. Pure.
 
     job run over many streams --claimed--> streams counted --> sharded: the number of shards is in its log
         its holder: opens a few shards at a time, forwards a cancel, ends the job run once all shards have ended
         any dispatcher: claims an open shard, finds the sessions of its streams, runs and ends them
 
-A shard has the log, claim, marker and turns of a small job run, under a name of its own. Its streams are those whose
-digest leaves its number as remainder: no order of a listing has an effect, and no two shards share a stream. Pure.
+A shard has the log, claim, marker and leases of a small job run, under a name of its own. Its streams are those whose
+digest leaves its number as remainder: no order of a listing has an effect, and no two shards share a stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARDS_WANTED = 8
 """Shards of a job run with enough streams, so that so many dispatchers can share it."""
 
 STREAMS_PER_SHARD = 500
-"""On average, which bounds what a dispatcher holds of a job run, however many streams that has."""
+"""Average number of streams of a shard, which bounds what a dispatcher holds of a job run, however wide that is."""
 
 OPEN_SHARDS_MAX = 16
 """Shards of one job run that are open at a time: those behind them have neither a log nor a marker yet."""
@@ -30,46 +30,50 @@ OPEN_SHARDS_MAX = 16
 _MARK = "\x1f"
 """Stands in no job run id."""
 
-_NAME = re.compile(rf"(?P<job_run>[^{_MARK}]+){_MARK}(?P<number>[0-9]{{1,9}})-(?P<count>[1-9][0-9]{{0,8}})")
+_SHARD = re.compile(rf"(?P<job_run>[^{_MARK}]+){_MARK}(?P<number>[0-9]{{1,9}})-(?P<count>[1-9][0-9]{{0,8}})")
 
 
 @dataclass(frozen=True)
-class ShardName:
-    job_run_id: str
+class ShardNumber:
+    """`number`: from 0 on, below `count`."""
+
     number: int
     count: int
 
+
+@dataclass(frozen=True)
+class WorkId:
+    """A job run, or one shard of it. As text it is the name of a log, a marker or a lease; `str` is for sentences."""
+
+    job_run_id: str
+    shard: ShardNumber | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> WorkId:
+        found = _SHARD.fullmatch(text) if _MARK in text else None
+        if found is None:
+            return cls(text)
+        return cls(found["job_run"], ShardNumber(int(found["number"]), int(found["count"])))
+
     @property
     def text(self) -> str:
-        """In the place of a job run id: of a log, a marker, a turn."""
-        return f"{self.job_run_id}{_MARK}{self.number}-{self.count}"
+        if self.shard is None:
+            return self.job_run_id
+        return f"{self.job_run_id}{_MARK}{self.shard.number}-{self.shard.count}"
 
-    def has(self, stream: str) -> bool:
-        """Whether a stream, by its digest, belongs to the shard."""
-        return int(stream, 16) % self.count == self.number
+    def __str__(self) -> str:
+        if self.shard is None:
+            return self.job_run_id
+        return f"{self.job_run_id} (shard {self.shard.number + 1} of {self.shard.count})"
 
-
-def shard_of(text: str) -> ShardName | None:
-    """The shard with this name; None: it is the id of a job run."""
-    found = _NAME.fullmatch(text)
-    return ShardName(found["job_run"], int(found["number"]), int(found["count"])) if found is not None else None
+    def may_have(self, stream: str) -> bool:
+        """Whether a stream, by its digest, can belong to it: to a job run any, to a shard those of its number."""
+        return self.shard is None or int(stream, 16) % self.shard.count == self.shard.number
 
 
 def shard_folders(job_run_id: str) -> str:
     """What the keys of all shards of a job run begin with."""
     return JobRunFolder(f"{job_run_id}{_MARK}").key
-
-
-def run_of(text: str) -> str:
-    """The id of a job run, or of the job run of a shard."""
-    shard = shard_of(text)
-    return text if shard is None else shard.job_run_id
-
-
-def shown(text: str) -> str:
-    """For log lines and sentences."""
-    shard = shard_of(text)
-    return text if shard is None else f"{shard.job_run_id} (shard {shard.number + 1} of {shard.count})"
 
 
 def shard_count(streams: int) -> int:

@@ -37,7 +37,7 @@ from launcher.outcomes import Failed, SessionEnd
 class ClaimedJobRun:
     """Exists from the claim until the job run has ended, or the claim is lost. A shard is held as a job run is.
 
-    job_run_id  of the job run, or the name of the shard
+    work       what is claimed
     mark       its marker, by which other dispatchers see that it is held
     cancelled  a cancel was requested: its sessions stop, and end as cancelled
     lost       another dispatcher has the claim and watches its Spark jobs; nothing more is written here
@@ -51,11 +51,9 @@ class ClaimedJobRun:
             raise Corrupt(f"{claim.log.folder} was claimed and never accepted")
         self.accepted = state.accepted
         self.accepted_at_ms = state.accepted.accepted_at_ms(claim.log.entry(1).at_ms)
-        self.job_run_id = state.accepted.name
+        self.work = state.accepted.work
         spec = state.accepted.spec
-        self.mark = mark_of(
-            self.job_run_id, spec, state.accepted.partitions, self.accepted_at_ms, claim.owner, claim.epoch
-        )
+        self.mark = mark_of(self.work, spec, state.accepted.partitions, self.accepted_at_ms, claim.owner, claim.epoch)
         self.claim = claim
         self.cancelled = False
         self.lost = False
@@ -80,8 +78,8 @@ class ClaimedJobRun:
         newest = self.claim.log.newest
         if newest.entry_number > self._notified_entry_number:
             self._notified_entry_number = newest.entry_number
-            self._listeners.publisher.news(self.job_run_id)
-            self._listeners.answers.seen(self.job_run_id, newest.state)
+            self._listeners.publisher.news(self.work.text)
+            self._listeners.answers.seen(self.work.text, newest.state)
         if newest.state.ended is None:
             self.claim.check(newest.state)
         return newest.state
@@ -132,7 +130,7 @@ class ClaimedJobRun:
     def bundle_journal(self, session_id: str) -> ClaimBundleJournal:
         """`session_id`: of any member."""
         gate = self._gate(session_id)
-        return ClaimBundleJournal(self.claim, self.job_run_id, self._listeners, gate, self._clock)
+        return ClaimBundleJournal(self.claim, self.work.text, self._listeners, gate, self._clock)
 
     def _gate(self, session_id: str) -> LaunchGate:
         return LaunchGate(self.claim, self._turns, self._turn_of.get(session_id), self._clock)

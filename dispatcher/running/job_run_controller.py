@@ -23,7 +23,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import structlog
 
@@ -35,14 +35,13 @@ from compactor.model.release import this_release
 from compactor.storage.paths import MarkedJobRun
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import UNSEEN_CLAIM_SECONDS, Claim, JobRunLog, NotClaimed, claim_job_run
-from dispatcher.records.costs import shard_ended
 from dispatcher.records.job_run_events import set_aside_event
 from dispatcher.records.job_run_log import JobRunOutcome, JobRunState, SessionPin, SessionState, session_spec
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.liveness import Fleet, Heart
 from dispatcher.records.pauses import Pause, Pauses, note_pause
-from dispatcher.records.ranking import stream_digest
-from dispatcher.records.work_id import run_of, shard_of, shown
+from dispatcher.records.ranking import stream_digest, work_of
+from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns
 from dispatcher.running.session_finding import SessionFinding
@@ -152,8 +151,8 @@ class JobRunController:
         self._pool = SessionPool(settings.max_sessions, launchers.bundles.bounds.sessions, self._has_news.set)
         self.turns = Turns(records, owner, settings.limits, settings.turn_look_seconds, clock)
         self._starts = SessionStarts(self._pool, self.turns, settings.turn_look_seconds, clock)
-        self._held: dict[str, ClaimedJobRun] = {}
-        self._offered: queue.SimpleQueue[tuple[str, JobRunLog | None]] = queue.SimpleQueue()
+        self._held: dict[WorkId, ClaimedJobRun] = {}
+        self._offered: queue.SimpleQueue[tuple[WorkId, JobRunLog | None]] = queue.SimpleQueue()
         self._postponed: queue.SimpleQueue[WaitingSession] = queue.SimpleQueue()
         self._room = settings.max_job_runs
         self._room_lock = threading.Lock()
@@ -163,13 +162,13 @@ class JobRunController:
         self._heart = Heart(records.store, owner, settings.claim_seconds, clock)
         fleet = Fleet(records.store, owner, settings.claim_seconds, clock)
         self._open = OpenJobRuns(records, fleet, settings.claim_seconds, settings.sweep_seconds, clock, self._set_aside)
-        self._no_room_since_seconds: dict[str, float] = {}
+        self._no_room_since_seconds: dict[WorkId, float] = {}
         self._no_share_until_seconds = 0.0
         """This dispatcher's own limits are reached: until then it claims nothing further, unless a session ends."""
         self._receiver_turned_at_seconds: float | None = None
-        self._reported_set_aside: set[str] = set()
+        self._reported_set_aside: set[WorkId] = set()
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
-        self._left_paused: dict[str, tuple[OpenJobRun, Pause]] = {}
+        self._left_paused: dict[WorkId, tuple[OpenJobRun, Pause]] = {}
         self.spark_jobs_left = 0
         """Spark jobs that may still run, of job runs that this dispatcher released."""
         self._ticked_at_seconds: float | None = None
@@ -179,7 +178,7 @@ class JobRunController:
     def offer(self, job_run_id: str, log: JobRunLog | None = None) -> None:
         """A job run was accepted. `log`: its log with the cached fold, if available. Thread-safe."""
         with self._room_lock:
-            self._offered.put((job_run_id, log))
+            self._offered.put((WorkId(job_run_id), log))
             self._room -= 1
 
     @property
@@ -225,12 +224,12 @@ class JobRunController:
     @property
     def paused(self) -> tuple[str, ...]:
         """Job runs without running sessions here, because they are paused."""
-        return tuple(sorted({*self._left_paused, *self._withheld_whole()}))
+        return tuple(sorted({work.job_run_id for work in (*self._left_paused, *self._withheld_whole())}))
 
     @property
     def set_aside(self) -> tuple[str, ...]:
         """Job runs whose log could not be read."""
-        return tuple(sorted(self._reported_set_aside))
+        return tuple(sorted(map(str, self._reported_set_aside)))
 
     @property
     def job_runs_held(self) -> int:
@@ -252,7 +251,7 @@ class JobRunController:
             self._take_on_next()
             self.last_error = self._open.last_error or self.last_error
         for held in list(self._held.values()):
-            with bound(job_run_id=shown(held.job_run_id)):
+            with bound(job_run_id=str(held.work)):
                 self._look_after(held)
         if not self._is_draining:
             self._withhold_paused()
@@ -274,7 +273,7 @@ class JobRunController:
         self.stop(stops_jobs=stops_jobs())
         self.tick()
         for held in list(self._held.values()):
-            with bound(job_run_id=shown(held.job_run_id)):
+            with bound(job_run_id=str(held.work)):
                 self._let_go(held)
         self.turns.catch_up()
         try:
@@ -306,9 +305,9 @@ class JobRunController:
             self._records.mark_held(replace(held.mark, owner=None, epoch=0))
         except LithifyError as error:
             _log.warning("claim_not_released", reason=str(error))  # it is taken over once this dispatcher is gone
-        self._listeners.leave(held.job_run_id)
-        self._launchers.finding.forget(held.job_run_id)
-        del self._held[held.job_run_id]
+        self._listeners.leave(held.work.text)
+        self._launchers.finding.forget(held.work)
+        del self._held[held.work]
 
     # -- claiming job runs
 
@@ -316,8 +315,8 @@ class JobRunController:
     def _active(self) -> int:
         """Number of held job runs, without shards, and without those that wait only for the end of a pause."""
         now_seconds = self._clock.monotonic_seconds()
-        whole = [job_run_id for job_run_id in self._held if shard_of(job_run_id) is None]
-        return sum(not self._pool.rests(job_run_id, now_seconds) for job_run_id in whole)
+        whole = [work for work in self._held if work.shard is None]
+        return sum(not self._pool.rests(work, now_seconds) for work in whole)
 
     def _next_to_take_on(self) -> OpenJobRun | None:
         """The next unclaimed job run that could start a session here now. Others stay unclaimed."""
@@ -327,10 +326,10 @@ class JobRunController:
             return None
         if self._clock.monotonic_seconds() < self._no_share_until_seconds:
             return None
-        if shard_of(found.job_run_id) is not None and any(map(self._has_found_nothing, self._held.values())):
+        if found.work.shard is not None and any(map(self._has_found_nothing, self._held.values())):
             return None  # what it finds may fill this dispatcher
         table = found.mark.table or ""
-        session = WaitingSession(found.job_run_id, "", table, "", found.priority, found.accepted_at_ms)
+        session = WaitingSession(found.work, "", table, "", found.priority, found.accepted_at_ms)
         return found if self._pool.has_room_for(session, moment) else None
 
     def _has_found_nothing(self, held: ClaimedJobRun) -> bool:
@@ -342,29 +341,29 @@ class JobRunController:
         if self._starts.may_start() or self._next_to_take_on() is not None:
             self._open.list_again(self._marks, self._publisher.followed)
             self._listed = True
-            self.turns.forget_all_but([mark.job_run_id for mark in self._open.markers])
+            self.turns.forget_all_but([work_of(mark) for mark in self._open.markers])
 
     @property
-    def _marks(self) -> dict[str, MarkedJobRun]:
-        return {job_run_id: held.mark for job_run_id, held in self._held.items()}
+    def _marks(self) -> dict[WorkId, MarkedJobRun]:
+        return {work: held.mark for work, held in self._held.items()}
 
     def _take_on_next(self) -> None:
         """Claims offered and unclaimed job runs, in one order, while there is room; and those of dead dispatchers
         in any case.
         """
         while not self._offered.empty():
-            job_run_id, log = self._offered.get_nowait()
-            self._answers.look_again(job_run_id)
-            if not self._publisher.sent_again(job_run_id):  # a followed job run is claimed already, or has ended
-                self._open.offer(job_run_id, log)
+            work, log = self._offered.get_nowait()
+            self._answers.look_again(work.job_run_id)
+            if not self._publisher.sent_again(work.text):  # a followed job run is claimed already, or has ended
+                self._open.offer(work, log)
         self._open.look(self._marks, self._publisher.followed)
         for found in self._open.left_behind()[:TAKEN_OVER_MAX]:
-            with bound(job_run_id=shown(found.job_run_id)):
+            with bound(job_run_id=str(found.work)):
                 self._take_on(found)
         try:
             self._list_before_a_start()
             while (next_found := self._next_to_take_on()) is not None:
-                with bound(job_run_id=shown(next_found.job_run_id)):
+                with bound(job_run_id=str(next_found.work)):
                     self._take_on_or_wait(next_found)
         except LithifyError as error:
             self.last_error = error
@@ -377,18 +376,18 @@ class JobRunController:
             return self._take_on(found)
         if self._open.is_cancelled(found, CANCEL_LOOK_SECONDS):
             return self._take_on(found)
-        return self._open.wait(found.job_run_id, max(self._settings.turn_look_seconds, LOOK_SECONDS_MIN))
+        return self._open.wait(found.work, max(self._settings.turn_look_seconds, LOOK_SECONDS_MIN))
 
     def _take_on(self, found: OpenJobRun) -> None:
         try:
             self._claim(found)
         except Outdated as error:
-            self._set_aside(found.job_run_id, found.log, error)
+            self._set_aside(found.work, found.log, error)
         except (Unavailable, Conflict, Fenced) as error:
             _log.warning("job_run_not_taken_on", reason=str(error))
-            self._open.leave_alone(found.job_run_id, 0)  # its marker stays: the next sweep tries again
+            self._open.leave_alone(found.work, 0)  # its marker stays: the next sweep tries again
         except Exception as error:  # noqa: BLE001  (any error affects this job run only)
-            self._set_aside(found.job_run_id, found.log, error)
+            self._set_aside(found.work, found.log, error)
 
     def _leave_paused(self, found: OpenJobRun, state: JobRunState) -> bool:
         """Whether a job run is left unclaimed: it is paused, nothing of it was launched, and it is not cancelled."""
@@ -400,10 +399,10 @@ class JobRunController:
             return False
         if state.accepted.shard is None and note_pause(found.log, pause, self._clock.now_ms()):
             _log.info("job_run_paused", scope=pause.scope, reason=pause.reason)
-            self._publisher.follow(found.job_run_id, found.log, found.log.newest.state)
-            self._publisher.leave(found.job_run_id)
-        self._left_paused[found.job_run_id] = (found, pause)
-        self._open.leave_alone(found.job_run_id, PAUSED_SECONDS)
+            self._publisher.follow(found.work.text, found.log, found.log.newest.state)
+            self._publisher.leave(found.work.text)
+        self._left_paused[found.work] = (found, pause)
+        self._open.leave_alone(found.work, PAUSED_SECONDS)
         return True
 
     def _wake_resumed(self) -> None:
@@ -418,14 +417,14 @@ class JobRunController:
             return
         resumed = [found for found, pause in self._left_paused.values() if pause not in pauses]
         for found in resumed[:RESUMED_MAX]:
-            with bound(job_run_id=shown(found.job_run_id)):
+            with bound(job_run_id=str(found.work)):
                 self._note_resumed(found)
-            del self._left_paused[found.job_run_id]
-            self._open.wake(found.job_run_id)
+            del self._left_paused[found.work]
+            self._open.wake(found.work)
 
     def _note_resumed(self, found: OpenJobRun) -> None:
         try:
-            if shard_of(found.job_run_id) is None and note_pause(found.log, None, self._clock.now_ms()):
+            if found.work.shard is None and note_pause(found.log, None, self._clock.now_ms()):
                 _log.info("job_run_resumed")
         except LithifyError as error:
             _log.warning("resume_not_noted", reason=str(error))  # whoever claims it does it
@@ -437,32 +436,32 @@ class JobRunController:
         before = at.state
         if before.ended is not None or before.rejected is not None:
             # The dispatcher that ended it died before all events were published.
-            self.turns.end_all_of(found.job_run_id)
-            self._publisher.follow(found.job_run_id, log, before, is_ending=True)
-            self._listeners.tables.follow(found.job_run_id, before)
-            self._listeners.tables.leave(found.job_run_id)
-            self._answers.seen(found.job_run_id, before, is_ending=True)
-            self._open.taken(found.job_run_id)
+            self.turns.end_all_of(found.work)
+            self._publisher.follow(found.work.text, log, before, is_ending=True)
+            self._listeners.tables.follow(found.work.text, before)
+            self._listeners.tables.leave(found.work.text)
+            self._answers.seen(found.work.text, before, is_ending=True)
+            self._open.taken(found.work)
             return
         if self._leave_paused(found, before):
             return
         claim = claim_job_run(log, self._owner, UNSEEN_CLAIM_SECONDS, self._clock, found.watch, at)
         if isinstance(claim, NotClaimed):
             _log.info("job_run_not_claimed", reason=claim.reason)
-            self._open.held_by_another(found.job_run_id, log.newest.state)
+            self._open.held_by_another(found.work, log.newest.state)
             return
         try:
             self._mark(self._hold(claim, log.newest.state))
         except (Unavailable, Conflict):
-            self._listeners.leave(found.job_run_id)
+            self._listeners.leave(found.work.text)
             claim.release()  # so that the next dispatcher need not wait until it expires
             raise
         except Exception as error:  # noqa: BLE001
             _log.error("job_run_broke", exc_info=error)
             end_as_failed(claim, kind_of(error), _reason_of(error), self._clock)
-            self._open.leave_alone(found.job_run_id, 0)
+            self._open.leave_alone(found.work, 0)
             return
-        self._open.taken(found.job_run_id)
+        self._open.taken(found.work)
 
     def _hold(self, claim: Claim, state: JobRunState) -> ClaimedJobRun:
         held = ClaimedJobRun(claim, state, self._listeners, self.turns, self._clock)
@@ -471,11 +470,11 @@ class JobRunController:
             self.turns.inherit(held.mark, in_flight)
         waiting = [self._waiting(held, session) for session in state.open_sessions()]
         is_new = claim.log.newest.entry_number == CLAIM_ENTRY_NUMBER
-        self._publisher.follow(held.job_run_id, claim.log, state, is_new=is_new)
-        self._listeners.tables.follow(held.job_run_id, state)
-        self._answers.seen(held.job_run_id, state)
+        self._publisher.follow(held.work.text, claim.log, state, is_new=is_new)
+        self._listeners.tables.follow(held.work.text, state)
+        self._answers.seen(held.work.text, state)
         self._follow_waiters(held)
-        self._held[held.job_run_id] = held
+        self._held[held.work] = held
         for each in waiting:
             self._pool.add(each)
         _log.info("job_run_claimed", epoch=claim.epoch, sessions=len(waiting))
@@ -483,19 +482,19 @@ class JobRunController:
 
     def _follow_waiters(self, held: ClaimedJobRun) -> None:
         """Workflows that wait for a job run get heartbeats from each dispatcher where a shard of it progresses."""
-        job_run_id = run_of(held.job_run_id)
-        if job_run_id != held.job_run_id and job_run_id not in self._held:
+        job_run_id = held.work.job_run_id
+        if held.work.shard is not None and WorkId(job_run_id) not in self._held:
             self._answers.seen(job_run_id, self._records.state(job_run_id))
 
-    def _leave_waiters(self, job_run_id: str) -> None:
+    def _leave_waiters(self, work: WorkId) -> None:
         """Called when a job run or a shard is not held any more."""
-        run = run_of(job_run_id)
+        job_run_id = work.job_run_id
         if (
-            run != job_run_id
-            and run not in self._publisher.followed
-            and all(run_of(each) != run for each in self._held)
+            work.shard is not None
+            and job_run_id not in self._publisher.followed
+            and all(each.job_run_id != job_run_id for each in self._held)
         ):
-            self._answers.leave(run)
+            self._answers.leave(job_run_id)
 
     def _waiting(self, held: ClaimedJobRun, session: SessionState) -> WaitingSession:
         return replace(
@@ -510,7 +509,7 @@ class JobRunController:
         if goes_on and held.newest.is_finding and not held.newest.is_for_shards:
             self._launchers.finding.find(held)
         found = held.take_found()
-        self._listeners.tables.found(held.job_run_id, (session.pin for session in found))
+        self._listeners.tables.found(held.work.text, (session.pin for session in found))
         for session in found:
             if session.end is None:
                 self._pool.add(self._waiting(held, session))
@@ -522,18 +521,18 @@ class JobRunController:
         except Unavailable as error:
             _log.warning("claim_not_marked", reason=str(error))  # the next sweep repairs the marker
 
-    def _set_aside(self, job_run_id: str, log: JobRunLog, error: Exception) -> None:
+    def _set_aside(self, work: WorkId, log: JobRunLog, error: Exception) -> None:
         """Skips a job run whose log is unreadable. Nothing is written to it: a newer release may have written it."""
-        self._open.leave_alone(job_run_id, self._settings.set_aside_seconds)
-        if job_run_id in self._reported_set_aside:
+        self._open.leave_alone(work, self._settings.set_aside_seconds)
+        if work in self._reported_set_aside:
             return
         bug = None if isinstance(error, LithifyError) else error
         reason = _reason_of(error) + (self._what_to_install() if isinstance(error, Outdated) else "")
-        _log.error("job_run_set_aside", job_run_id=job_run_id, reason=reason, exc_info=bug)
-        self._reported_set_aside.add(job_run_id)
+        _log.error("job_run_set_aside", job_run_id=str(work), reason=reason, exc_info=bug)
+        self._reported_set_aside.add(work)
         accepted = self._records.accepted_in(log)
         topic_arn = accepted.spec.sns_event_topic_arn if accepted is not None else None
-        event = set_aside_event(job_run_id, log.folder, accepted, reason, self._clock.now_ms())
+        event = set_aside_event(work, log.folder, accepted, reason, self._clock.now_ms())
         self._publisher.announce(topic_arn, event)
 
     def _what_to_install(self) -> str:
@@ -558,7 +557,7 @@ class JobRunController:
                 self.last_error = error
                 _log.warning("job_run_not_looked_after", reason=str(error))
                 return None
-            self._set_aside(held.job_run_id, held.claim.log, error)
+            self._set_aside(held.work, held.claim.log, error)
             return self._lose(held, str(error))
         try:
             self._continue(held, state)
@@ -574,37 +573,34 @@ class JobRunController:
         if state.ended is None:
             state = self._continue_open(held, state)
         if state.ended is not None:
-            self._publisher.ending(held.job_run_id)
-            self._listeners.tables.leave(held.job_run_id)
-            self._answers.seen(held.job_run_id, state, is_ending=True)
-            self._launchers.finding.forget(held.job_run_id)
-            del self._held[held.job_run_id]
-            self.turns.end_all_of(held.job_run_id)
-            self._launchers.sharding.forget(held.job_run_id)
-            self._leave_waiters(held.job_run_id)
-            if held.accepted.shard is not None:
-                return self._record_shard_end(held, state)
+            self._publisher.ending(held.work.text)
+            self._listeners.tables.leave(held.work.text)
+            self._answers.seen(held.work.text, state, is_ending=True)
+            self._launchers.finding.forget(held.work)
+            del self._held[held.work]
+            self.turns.end_all_of(held.work)
+            self._launchers.sharding.forget(held.work)
+            self._leave_waiters(held.work)
+            if held.work.shard is not None:
+                self._record_shard_end(held, state)
+                return _log_end("shard_ended", state.ended.outcome, **asdict(held.work.shard))
             self._meter.job_run_ended(state)
-            self._pauses.forget(held.job_run_id)
+            self._pauses.forget(held.work.job_run_id)
             _log_end("job_run_ended", state.ended.outcome, seconds=round(state.ended.seconds, 3))
         return None
 
     def _record_shard_end(self, held: ClaimedJobRun, state: JobRunState) -> None:
         """Also done before its marker is removed, if it fails here: but then its events are published first."""
-        ended, name = shard_ended(state), shard_of(held.job_run_id)
-        if ended is None or name is None:
-            return
-        whole = self._held.get(name.job_run_id)
+        whole = self._held.get(WorkId(held.work.job_run_id))
         try:
-            self._records.record_shard_end(ended, name, whole.claim.log if whole is not None else None)
+            self._records.record_shard_end(state, whole.claim.log if whole is not None else None)
         except LithifyError as error:
             _log.warning("shard_end_not_recorded", reason=str(error))
         self._has_news.set()  # the job run may have ended with it
-        _log_end("shard_ended", ended.outcome, number=name.number, count=name.count)
 
     def _continue_open(self, held: ClaimedJobRun, state: JobRunState) -> JobRunState:
         if held.broken is not None:
-            if self._pool.runs(held.job_run_id):
+            if self._pool.runs(held.work):
                 return state
             self._launchers.sharding.cancel(held, held.broken[1])
             return end_as_failed(held.claim, *held.broken, self._clock)
@@ -614,27 +610,27 @@ class JobRunController:
         state = self._find_sessions(held)
         if state.cancel is not None:
             self._cancel(held, state)
-        return state if self._pool.runs(held.job_run_id) else held.end_when_done(held.newest)
+        return state if self._pool.runs(held.work) else held.end_when_done(held.newest)
 
     def _break(self, held: ClaimedJobRun, error: Exception) -> None:
         """Lets it end as failed once none of its sessions runs. If that fails too, its claim is given up."""
         _log.error("job_run_broke", exc_info=error)
         if held.broken is not None:
-            self._set_aside(held.job_run_id, held.claim.log, error)
+            self._set_aside(held.work, held.claim.log, error)
             return self._lose(held, str(error))
         held.broken = (kind_of(error), _reason_of(error))
-        self._pool.forget(held.job_run_id)
+        self._pool.forget(held.work)
         return None
 
     def _cancel(self, held: ClaimedJobRun, state: JobRunState) -> None:
         """Running sessions stop at their next poll, those in flight when they are watched again; others end here."""
         held.cancelled = True
         in_flight = [each.pin.session_id for each in state.open_sessions() if each.in_flight is not None]
-        self._pool.forget(held.job_run_id, but=in_flight)
+        self._pool.forget(held.work, but=in_flight)
         idle = [
             session.pin.session_id
             for session in state.open_sessions()
-            if session.in_flight is None and not self._pool.runs(held.job_run_id, session.pin.session_id)
+            if session.in_flight is None and not self._pool.runs(held.work, session.pin.session_id)
         ]
         held.end_sessions(idle, Cancelled())
 
@@ -643,42 +639,42 @@ class JobRunController:
         if not held.lost:
             _log.warning("job_run_lost", reason=reason)
         held.lost = True
-        self._pool.forget(held.job_run_id)
-        self._launchers.finding.forget(held.job_run_id)
-        if not self._pool.runs(held.job_run_id):
-            self._held.pop(held.job_run_id, None)
-            self._listeners.leave(held.job_run_id)
-            self._leave_waiters(held.job_run_id)
+        self._pool.forget(held.work)
+        self._launchers.finding.forget(held.work)
+        if not self._pool.runs(held.work):
+            self._held.pop(held.work, None)
+            self._listeners.leave(held.work.text)
+            self._leave_waiters(held.work)
 
     # -- what is paused
 
     def _withhold_paused(self) -> None:
         """Called before sessions are started. Launched sessions are watched even if they are paused."""
-        waiting = [each for each in self._pool.waiting if each.job_run_id in self._held and not self._is_launched(each)]
+        waiting = [each for each in self._pool.waiting if each.work in self._held and not self._is_launched(each)]
         try:
-            specs = {each.job_run_id: self._held[each.job_run_id].accepted.spec for each in waiting}
+            specs = {each.work: self._held[each.work].accepted.spec for each in waiting}
             specs |= {key: held.accepted.spec for key, held in self._held.items() if held.newest.shards is not None}
-            pauses = {job_run_id: self._pauses.of(spec) for job_run_id, spec in specs.items()}
-            self._pool.withhold(each.key for each in waiting if pauses[each.job_run_id] is not None)
-            for job_run_id, pause in pauses.items():
-                held = self._held[job_run_id]
+            pauses = {work: self._pauses.of(spec) for work, spec in specs.items()}
+            self._pool.withhold(each.key for each in waiting if pauses[each.work] is not None)
+            for work, pause in pauses.items():
+                held = self._held[work]
                 if held.accepted.shard is not None:
                     continue  # the job run's own log says it
                 is_new = (pause is None) != (held.newest.paused is None)
                 if is_new and note_pause(held.claim.log, pause, self._clock.now_ms()):
-                    _log.info("job_run_paused" if pause is not None else "job_run_resumed", job_run_id=job_run_id)
+                    _log.info("job_run_paused" if pause is not None else "job_run_resumed", job_run_id=work.job_run_id)
         except LithifyError as error:
             self.last_error = error
             _log.warning("pauses_not_read", reason=str(error))
             self._pool.withhold(each.key for each in waiting)  # nothing is started until the pauses can be read
 
     def _is_launched(self, waiting: WaitingSession) -> bool:
-        session = self._held[waiting.job_run_id].newest.sessions[waiting.session_id]
+        session = self._held[waiting.work].newest.sessions[waiting.session_id]
         return session.in_flight is not None
 
-    def _withheld_whole(self) -> set[str]:
+    def _withheld_whole(self) -> set[WorkId]:
         """Held job runs whose remaining sessions are all withheld."""
-        return {job_run_id for job_run_id in self._held if self._pool.is_withheld(job_run_id)}
+        return {work for work in self._held if self._pool.is_withheld(work)}
 
     # -- sessions
 
@@ -701,7 +697,7 @@ class JobRunController:
         for held in list(self._held.values()):
             seconds = self._seconds_without_room(held)
             if seconds is not None:
-                with bound(job_run_id=shown(held.job_run_id)):
+                with bound(job_run_id=str(held.work)):
                     self._leave(held, seconds)
 
     def _seconds_without_room(self, held: ClaimedJobRun) -> float | None:
@@ -709,18 +705,18 @@ class JobRunController:
         sessions = held.newest.open_sessions()
         if not sessions or held.newest.cancel is not None or held.lost or held.cancelled or held.broken is not None:
             return None
-        if self._pool.runs(held.job_run_id) or any(each.in_flight is not None for each in sessions):
-            self._no_room_since_seconds.pop(held.job_run_id, None)
+        if self._pool.runs(held.work) or any(each.in_flight is not None for each in sessions):
+            self._no_room_since_seconds.pop(held.work, None)
             return None
         now_seconds = self._clock.monotonic_seconds()
-        if self._pool.is_full and self._pool.has_due(held.job_run_id, now_seconds):
-            since_seconds = self._no_room_since_seconds.setdefault(held.job_run_id, now_seconds)
+        if self._pool.is_full and self._pool.has_due(held.work, now_seconds):
+            since_seconds = self._no_room_since_seconds.setdefault(held.work, now_seconds)
             return (
                 self._settings.turn_look_seconds
                 if now_seconds - since_seconds >= self._settings.sweep_seconds
                 else None
             )
-        self._no_room_since_seconds.pop(held.job_run_id, None)
+        self._no_room_since_seconds.pop(held.work, None)
         clusters = [each.plan.cluster if each.plan is not None else None for each in sessions]
         if all(self.turns.lacks_own_share(held.mark, cluster) for cluster in clusters):
             self._no_share_until_seconds = self._clock.monotonic_seconds() + self._settings.turn_look_seconds
@@ -731,8 +727,8 @@ class JobRunController:
         """The marker goes first: it is repaired while the claim is held, and a job run that is marked as held by a live
         dispatcher is not read."""
         try:
-            self.turns.end_all_of(held.job_run_id)
-            self._starts.leave(held.job_run_id)
+            self.turns.end_all_of(held.work)
+            self._starts.leave(held.work)
             self._records.mark_held(replace(held.mark, owner=None, epoch=0))
             held.claim.release(held.stopped)
         except Fenced as error:
@@ -741,13 +737,13 @@ class JobRunController:
             _log.warning("claim_not_released", reason=str(error))  # it is kept
             return None
         _log.info("job_run_left_to_others", seconds=seconds)
-        self._pool.forget(held.job_run_id)
-        self._listeners.leave(held.job_run_id)
-        self._launchers.finding.forget(held.job_run_id)
-        del self._held[held.job_run_id]
-        self._leave_waiters(held.job_run_id)
-        self._open.offer(held.job_run_id, held.claim.log)
-        self._open.wait(held.job_run_id, seconds)
+        self._pool.forget(held.work)
+        self._listeners.leave(held.work.text)
+        self._launchers.finding.forget(held.work)
+        del self._held[held.work]
+        self._leave_waiters(held.work)
+        self._open.offer(held.work, held.claim.log)
+        self._open.wait(held.work, seconds)
         return None
 
     def _run_unit(self, held: ClaimedJobRun, unit: Unit, turn: Turn) -> None:
@@ -777,7 +773,7 @@ class JobRunController:
         def order() -> SessionCommand:
             return held.order(self._order)
 
-        with bound(job_run_id=shown(held.job_run_id)):
+        with bound(job_run_id=str(held.work)):
             sessions = held.newest.sessions
             tasks = [
                 SessionTask(
@@ -810,18 +806,18 @@ class JobRunController:
     def _run_session(self, held: ClaimedJobRun, waiting: WaitingSession) -> bool:
         """Runs in a thread of the pool: one session, from its current state to its end in the job-run log. Returns
         whether its Spark job still runs."""
-        with bound(job_run_id=shown(waiting.job_run_id), session_id=waiting.session_id):
+        with bound(job_run_id=str(waiting.work), session_id=waiting.session_id):
             session = held.newest.sessions[waiting.session_id]
             journal = held.journal(session.pin, self._settings.heartbeat_event_seconds)
             spec = session_spec(held.accepted.spec, session.pin)
             task = SessionTask(spec, session.attempt, session.setbacks, session.in_flight)
-            self._meter.session_progressed(waiting.job_run_id, waiting.session_id)
+            self._meter.session_progressed(waiting.work.text, waiting.session_id)
             outcome: SessionOutcome | None = None
             try:
                 outcome = self._launchers.sessions.run(task, journal, lambda: held.order(self._order))
             finally:
                 journal.attempt_ended(was_read=isinstance(outcome, Succeeded))
-                self._meter.session_left(waiting.job_run_id, waiting.session_id)
+                self._meter.session_left(waiting.work.text, waiting.session_id)
             match outcome:
                 case Interrupted(left_running):
                     if not left_running:
@@ -842,13 +838,13 @@ class JobRunController:
             self._open.let_go_on()
             self._no_share_until_seconds = 0.0
         for waiting, error in finished:
-            held = self._held.get(waiting.job_run_id)
+            held = self._held.get(waiting.work)
             if held is not None:
-                with bound(job_run_id=shown(waiting.job_run_id), session_id=waiting.session_id):
+                with bound(job_run_id=str(waiting.work), session_id=waiting.session_id):
                     self._settle(held, waiting, error)
         while not self._postponed.empty():
             waiting = self._postponed.get_nowait()
-            held = self._held.get(waiting.job_run_id)
+            held = self._held.get(waiting.work)
             if held is not None and not held.lost and held.broken is None:
                 self._pool.add(waiting)
 
@@ -883,7 +879,7 @@ class JobRunController:
 def _waiting(held: ClaimedJobRun, pin: SessionPin) -> WaitingSession:
     table, priority = held.mark.table or "", held.mark.priority
     stream = stream_digest(pin.partition)
-    return WaitingSession(held.job_run_id, pin.session_id, table, stream, priority, held.accepted_at_ms)
+    return WaitingSession(held.work, pin.session_id, table, stream, priority, held.accepted_at_ms)
 
 
 def _still_open(held: ClaimedJobRun, unit: Unit) -> Unit:

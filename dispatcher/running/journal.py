@@ -47,7 +47,7 @@ class ClaimJournal:
     ) -> None:
         self._claim = claim
         accepted = claim.log.newest.state.accepted
-        self._held_as = about.of.job_run_id if accepted is None else accepted.name
+        self._held_as = about.of.job_run_id if accepted is None else accepted.work.text
         self._about = about
         self._log_id = SessionFolder(about.of.job_run_id, about.session_id).log
         self._listeners = listeners

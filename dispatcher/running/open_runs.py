@@ -26,7 +26,7 @@ from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
 from dispatcher.records.liveness import Fleet
 from dispatcher.records.ranking import PlaceRank, StreamRank, mark_of, place_rank, stream_rank
-from dispatcher.records.work_id import shard_of
+from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.session_pool import Moment
 
 _log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ class OpenJobRun:
     failure                   the error of the last read
     """
 
-    job_run_id: str
+    work: WorkId
     log: JobRunLog
     watch: ClaimWatch
     priority: int = 0
@@ -77,7 +77,7 @@ class OpenJobRun:
 
     @property
     def rank(self) -> StreamRank:
-        return stream_rank(self.priority, self.accepted_at_ms, self.job_run_id)
+        return stream_rank(self.priority, self.accepted_at_ms, self.work.text)
 
     @property
     def mark(self) -> MarkedJobRun:
@@ -87,8 +87,8 @@ class OpenJobRun:
             return valid
         if self.state is not None and self.state.accepted is not None:
             accepted = self.state.accepted
-            return mark_of(accepted.name, accepted.spec, accepted.partitions, self.accepted_at_ms)
-        return MarkedJobRun(self.job_run_id, self.priority, self.accepted_at_ms)
+            return mark_of(accepted.work, accepted.spec, accepted.partitions, self.accepted_at_ms)
+        return MarkedJobRun(self.work.text, self.priority, self.accepted_at_ms)
 
     @property
     def owner(self) -> str | None:
@@ -125,7 +125,7 @@ class OpenJobRuns:
         silent_seconds: float,
         sweep_seconds: float,
         clock: Clock,
-        set_aside: Callable[[str, JobRunLog, Exception], None],
+        set_aside: Callable[[WorkId, JobRunLog, Exception], None],
     ) -> None:
         """`set_aside` is called for each log that cannot be read, unless the store is unavailable."""
         self._records = records
@@ -134,7 +134,7 @@ class OpenJobRuns:
         self._sweep_seconds = sweep_seconds
         self._clock = clock
         self._set_aside = set_aside
-        self._open: dict[str, OpenJobRun] = {}
+        self._open: dict[WorkId, OpenJobRun] = {}
         self._markers: list[MarkedJobRun] = []
         self._swept_at_seconds: float | None = None
         self.last_error: Exception | None = None
@@ -158,20 +158,20 @@ class OpenJobRuns:
     def waiting_count(self) -> int:
         """Number of job runs without a known owner, except skipped ones. Shards are parts of one."""
         now_seconds = self._clock.monotonic_seconds()
-        whole = [each for each in self._open.values() if shard_of(each.job_run_id) is None]
+        whole = [each for each in self._open.values() if each.work.shard is None]
         waiting = [each for each in whole if each.owner is None and not each.is_empty]
         return sum(each.not_before_seconds <= now_seconds for each in waiting)
 
-    def offer(self, job_run_id: str, log: JobRunLog | None = None) -> None:
+    def offer(self, work: WorkId, log: JobRunLog | None = None) -> None:
         """Adds a job run that was just accepted or rejected here. `log`: its log with the cached fold, if available."""
-        if job_run_id not in self._open:
-            self._open[job_run_id] = self._new(job_run_id, log)
-        each = self._open[job_run_id]
+        if work not in self._open:
+            self._open[work] = self._new(work, log)
+        each = self._open[work]
         each.is_due = True
         each.was_tried = False  # a sweep may have found its marker before its first entry
         each.was_read = log is not None and each.log is log and log.newest.state.accepted is not None
 
-    def look(self, held: Mapping[str, MarkedJobRun], publishing: Iterable[str]) -> None:
+    def look(self, held: Mapping[WorkId, MarkedJobRun], publishing: Iterable[str]) -> None:
         """Lists the markers when a sweep is due, and reads logs that are due. Skips `held`, our job runs with the
         marker that each must have, and `publishing`, whose events are published here."""
         try:
@@ -205,14 +205,14 @@ class OpenJobRuns:
         """The markers of all open job runs as last listed, including those held here."""
         return self._markers
 
-    def list_again(self, held: Mapping[str, MarkedJobRun], publishing: Iterable[str]) -> None:
+    def list_again(self, held: Mapping[WorkId, MarkedJobRun], publishing: Iterable[str]) -> None:
         """Lists the markers now. Called before a start: no session may pass an earlier job run. Raises the store's
         errors."""
         self._list(held, frozenset(publishing))
 
-    def wait(self, job_run_id: str, seconds: float) -> None:
+    def wait(self, work: WorkId, seconds: float) -> None:
         """It could not start now. It is not claimed before `seconds` have passed or `let_go_on` is called."""
-        each = self._open.get(job_run_id)
+        each = self._open.get(work)
         if each is not None:
             each.waits_until_seconds = self._clock.monotonic_seconds() + seconds
 
@@ -239,28 +239,28 @@ class OpenJobRuns:
             for each in self._takeable()
             if (each.owner is None and (each.is_over or each.is_cancelled)) or self._is_assigned_here(each)
         ]
-        return sorted(found, key=lambda each: (each.accepted_at_ms, each.job_run_id))
+        return sorted(found, key=lambda each: (each.accepted_at_ms, each.work.text))
 
-    def taken(self, job_run_id: str) -> None:
+    def taken(self, work: WorkId) -> None:
         """Removes a job run: it is held here now, or has no work left."""
-        self._open.pop(job_run_id, None)
+        self._open.pop(work, None)
 
-    def leave_alone(self, job_run_id: str, seconds: float) -> None:
+    def leave_alone(self, work: WorkId, seconds: float) -> None:
         """Skips the job run for `seconds`; 0: until the next sweep."""
-        each = self._open.get(job_run_id)
+        each = self._open.get(work)
         if each is not None:
             each.not_before_seconds = self._clock.monotonic_seconds() + seconds
             each.was_tried, each.is_due = True, seconds > 0
 
-    def wake(self, job_run_id: str) -> None:
+    def wake(self, work: WorkId) -> None:
         """The job run that was left alone may be claimed from the next look on."""
-        each = self._open.get(job_run_id)
+        each = self._open.get(work)
         if each is not None:
             each.not_before_seconds, each.was_tried, each.is_due = 0.0, False, True
 
-    def held_by_another(self, job_run_id: str, state: JobRunState) -> None:
+    def held_by_another(self, work: WorkId, state: JobRunState) -> None:
         """By its log another dispatcher holds it, whatever its marker says. That dispatcher is watched from now on."""
-        each = self._open.get(job_run_id)
+        each = self._open.get(work)
         if each is not None:
             each.state, each.was_tried = state, True
             self._note_empty(each)
@@ -286,7 +286,7 @@ class OpenJobRuns:
             each.orphaned_at_seconds = now_seconds
         # The assigned dispatcher may be gone too. Each looks once a sweep, so after one sweep any may take it.
         is_left = now_seconds - each.orphaned_at_seconds >= self._sweep_seconds
-        return is_left or each.owner == self._fleet.owner or self._fleet.is_assigned_here(each.job_run_id)
+        return is_left or each.owner == self._fleet.owner or self._fleet.is_assigned_here(each.work.text)
 
     def _is_orphaned(self, each: OpenJobRun) -> bool:
         owner = each.owner
@@ -303,7 +303,7 @@ class OpenJobRuns:
             return self._fleet.has_seen_life(each.owner)
         return each.state is not None and each.state.claim is not None and each.watch.has_seen_life(each.state.claim)
 
-    def _sweep_when_due(self, held: Mapping[str, MarkedJobRun], publishing: frozenset[str]) -> None:
+    def _sweep_when_due(self, held: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> None:
         now_seconds = self._clock.monotonic_seconds()
         if self._swept_at_seconds is not None and now_seconds - self._swept_at_seconds < self._sweep_seconds:
             return
@@ -318,20 +318,20 @@ class OpenJobRuns:
             each.is_due = each.is_due or self._must_be_read(each)
         self._repair_marker(markers, held)
 
-    def _list(self, held: Mapping[str, MarkedJobRun], publishing: frozenset[str]) -> dict[str, OpenMarker]:
-        markers = {marker.job_run_id: marker for marker in self._records.open_markers()}
+    def _list(self, held: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> dict[WorkId, OpenMarker]:
+        markers = {marker.work: marker for marker in self._records.open_markers()}
         for gone in self._open.keys() - markers.keys():
             del self._open[gone]
-        for job_run_id, marker in markers.items():
-            if job_run_id not in held and job_run_id not in publishing:
-                self._seen(job_run_id, marker)
+        for work, marker in markers.items():
+            if work not in held and work.text not in publishing:
+                self._seen(work, marker)
         self._markers = [marker.valid for marker in markers.values() if marker.valid is not None]
         return markers
 
-    def _seen(self, job_run_id: str, marker: OpenMarker) -> None:
-        if job_run_id not in self._open:
-            self._open[job_run_id] = self._new(job_run_id)
-        each = self._open[job_run_id]
+    def _seen(self, work: WorkId, marker: OpenMarker) -> None:
+        if work not in self._open:
+            self._open[work] = self._new(work)
+        each = self._open[work]
         each.marker = marker
         if marker.valid is not None:
             each.priority, each.accepted_at_ms = marker.valid.priority, marker.valid.marked_at_ms
@@ -347,17 +347,17 @@ class OpenJobRuns:
             return each.state.claim is not None
         return marked is None
 
-    def _repair_marker(self, markers: Mapping[str, OpenMarker], held: Mapping[str, MarkedJobRun]) -> None:
+    def _repair_marker(self, markers: Mapping[WorkId, OpenMarker], held: Mapping[WorkId, MarkedJobRun]) -> None:
         """A held job run must have exactly one marker, ours: it may be missing, or an old one may have been written
         again."""
-        for job_run_id, mark in held.items():
-            marker = markers.get(job_run_id)
+        for work, mark in held.items():
+            marker = markers.get(work)
             if marker is None or marker.keys != {mark.key}:
                 self._records.mark_held(mark, marker.keys if marker is not None else ())
 
-    def _new(self, job_run_id: str, log: JobRunLog | None = None) -> OpenJobRun:
+    def _new(self, work: WorkId, log: JobRunLog | None = None) -> OpenJobRun:
         watch = ClaimWatch(self._silent_seconds, self._clock, self._fleet)
-        return OpenJobRun(job_run_id, log or self._records.log(job_run_id), watch)
+        return OpenJobRun(work, log or self._records.log(work.text), watch)
 
     def _read(self, each: OpenJobRun) -> None:
         """Runs in a thread of its own; keeps its error for `_judge`."""
@@ -381,11 +381,11 @@ class OpenJobRuns:
                     each.watch.has_run_out(each.state.claim)  # from now on it is watched
                 self._note_empty(each)
             case Outdated():  # the dispatchers that can read it may be gone: report it
-                self._set_aside(each.job_run_id, each.log, each.failure)
+                self._set_aside(each.work, each.log, each.failure)
             case Unavailable() | Conflict():
-                _log.warning("job_run_not_read", job_run_id=each.job_run_id, reason=str(each.failure))
+                _log.warning("job_run_not_read", job_run_id=str(each.work), reason=str(each.failure))
             case error:
-                self._set_aside(each.job_run_id, each.log, error)
+                self._set_aside(each.work, each.log, error)
 
     def _note_empty(self, each: OpenJobRun) -> None:
         """Measures here, by one clock, how long it has been empty."""
@@ -398,6 +398,6 @@ class OpenJobRuns:
             try:
                 self._records.give_up_empty(each.marker)
             except LithifyError as error:
-                _log.warning("marker_not_removed", job_run_id=each.job_run_id, reason=str(error))
+                _log.warning("marker_not_removed", job_run_id=str(each.work), reason=str(error))
             else:
-                del self._open[each.job_run_id]
+                del self._open[each.work]

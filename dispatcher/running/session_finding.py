@@ -28,7 +28,7 @@ from dispatcher.records.job_run_log import (
     pin_of,
 )
 from dispatcher.records.ranking import stream_digest
-from dispatcher.records.work_id import shard_of
+from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from launcher.outcomes import Failed
 
@@ -53,7 +53,7 @@ class SessionFinding:
         self._open_lake = open_lake
         self._refusals = refusals
         self._clock = clock
-        self._finders: dict[str, SessionFinder] = {}
+        self._finders: dict[WorkId, SessionFinder] = {}
 
     def find(self, held: ClaimedJobRun) -> None:
         """Finds further sessions, and records them. Raises the errors of lake and state, and `Invalid` if the job run
@@ -65,13 +65,13 @@ class SessionFinding:
                 if self._clock.monotonic_seconds() >= until_seconds:
                     break
         except Exception:
-            self.forget(held.job_run_id)
+            self.forget(held.work)
             raise
         if not held.newest.is_finding:
-            self.forget(held.job_run_id)
+            self.forget(held.work)
 
-    def forget(self, job_run_id: str) -> None:
-        self._finders.pop(job_run_id, None)
+    def forget(self, work: WorkId) -> None:
+        self._finders.pop(work, None)
 
     def _find_page(self, held: ClaimedJobRun) -> None:
         page = self._finder(held).next()
@@ -101,12 +101,12 @@ class SessionFinding:
 
     def _finder(self, held: ClaimedJobRun) -> SessionFinder:
         until_ms = held.accepted.pinned_until_ms
-        if held.job_run_id not in self._finders and until_ms is not None:
+        if held.work not in self._finders and until_ms is not None:
             lake = self._open_lake(held.accepted.spec.lake)
-            shard = shard_of(held.job_run_id)
-            takes = None if shard is None else lambda partition: shard.has(stream_digest(partition))
-            self._finders[held.job_run_id] = SessionFinder(held.accepted.spec, lake, until_ms, takes)
-        return self._finders[held.job_run_id]
+            work = held.work
+            takes = None if work.shard is None else lambda partition: work.may_have(stream_digest(partition))
+            self._finders[work] = SessionFinder(held.accepted.spec, lake, until_ms, takes)
+        return self._finders[held.work]
 
     def _reasons_against(self, pinned: PinnedSession) -> Iterator[str]:
         run = pinned.spec.job_run

@@ -19,7 +19,8 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, Unavailable
 from compactor.storage.paths import MarkedJobRun
 from dispatcher.records.job_run_log import JobRunState
-from dispatcher.records.work_id import shown
+from dispatcher.records.ranking import work_of
+from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.scheduling.budgets import seconds_of
 from dispatcher.scheduling.lease_log import Lack, LimitScope, Turn
@@ -28,7 +29,7 @@ from dispatcher.scheduling.session_pool import Moment, SessionPool, Unit, Waitin
 
 _log = structlog.get_logger(__name__)
 
-Held = Mapping[str, ClaimedJobRun]
+Held = Mapping[WorkId, ClaimedJobRun]
 Run = Callable[[ClaimedJobRun, Unit, Turn], None]
 
 LOOK_SECONDS_MIN = 0.001
@@ -43,7 +44,7 @@ class SessionStarts:
         self._turns = turns
         self._look_seconds = max(look_seconds, LOOK_SECONDS_MIN)
         self._clock = clock
-        self._lacking: set[str] = set()
+        self._lacking: set[WorkId] = set()
 
     def moment(self) -> Moment:
         running_of = Counter(turn.table for turn in self._turns.newest.turns.values())
@@ -58,9 +59,9 @@ class SessionStarts:
         self._pool.let_go_on()
         self._lacking.clear()
 
-    def leave(self, job_run_id: str) -> None:
+    def leave(self, work: WorkId) -> None:
         """It is left to others: no place is kept free for it here. Raises the store's errors."""
-        self._lacking.discard(job_run_id)
+        self._lacking.discard(work)
         self._turns.leave_all_but(self._lacking)
 
     def has_no_turn(self, mark: MarkedJobRun, markers: Iterable[MarkedJobRun], held: Held) -> bool:
@@ -72,7 +73,7 @@ class SessionStarts:
         if mark.table is None or not mark.streams:
             return False
         self._turns.refresh()
-        if self._turns.has_turn(mark.job_run_id):
+        if self._turns.has_turn(work_of(mark)):
             return False
         blocked = self._turns.blocked(mark, mark.streams, markers, _state_in(held))
         return blocked.keys() >= set(mark.streams) or self._turns.lacks_place(mark)
@@ -82,11 +83,11 @@ class SessionStarts:
         known = list(markers)
         while units := self._pool.candidates(self.moment()):
             for unit in units:
-                job_run = held.get(unit[0].job_run_id)
+                job_run = held.get(unit[0].work)
                 if job_run is None:  # its claim was lost, and its session came back since
-                    self._pool.forget(unit[0].job_run_id)
+                    self._pool.forget(unit[0].work)
                     continue
-                with bound(job_run_id=shown(unit[0].job_run_id)):
+                with bound(job_run_id=str(unit[0].work)):
                     self._start(unit, job_run, known, held, run)
         if self._pool.is_full:  # another dispatcher with a free thread goes first
             self._lacking.clear()
@@ -107,7 +108,7 @@ class SessionStarts:
         if len(unit) == 1:
             plan = sessions[unit[0].session_id].plan
             request = TurnRequest(job_run.mark, request.streams, plan.cluster if plan is not None else None)
-        self._turns.end_all_of(job_run.job_run_id, request.streams)  # none of these sessions runs
+        self._turns.end_all_of(job_run.work, request.streams)  # none of these sessions runs
         answer = self._turns.take(request, markers, _state_in(held))
         self._hold_back(unit, job_run, answer)
         if answer.turn is not None:
@@ -117,7 +118,7 @@ class SessionStarts:
 
     def _begin(self, unit: Unit, job_run: ClaimedJobRun, turn: Turn, run: Run) -> None:
         job_run.starts(turn)
-        self._lacking.discard(job_run.job_run_id)
+        self._lacking.discard(job_run.work)
         self._pool.start(unit, lambda begun: run(job_run, begun, turn))
 
     def _hold_back(self, unit: Unit, job_run: ClaimedJobRun, answer: TurnAnswer) -> None:
@@ -135,7 +136,7 @@ class SessionStarts:
         if lack.is_money:
             until_seconds = self._clock.monotonic_seconds() + seconds_of(lack, job_run.claim.log)
             return self._pool.hold_back((each.key for each in unit), until_seconds)
-        self._lacking.add(job_run.job_run_id)
+        self._lacking.add(job_run.work)
         alike = {each.key for each in (*unit, *self._pool.waiting) if _shares(each, unit[0], lack.scope)}
         return self._pool.hold_back(alike, until_seconds)
 
@@ -148,16 +149,16 @@ def ends_turn(error: BaseException | None, *, left_running: bool) -> bool:
 def _shares(each: WaitingSession, refused: WaitingSession, scope: LimitScope) -> bool:
     match scope:
         case LimitScope.RUN:
-            return each.job_run_id == refused.job_run_id
+            return each.work == refused.work
         case LimitScope.TABLE:
             return each.table == refused.table
         case _:
             return each.rank >= refused.rank
 
 
-def _state_in(held: Held) -> Callable[[str], JobRunState | None]:
-    def state_of(job_run_id: str) -> JobRunState | None:
-        found = held.get(job_run_id)
+def _state_in(held: Held) -> Callable[[WorkId], JobRunState | None]:
+    def state_of(work: WorkId) -> JobRunState | None:
+        found = held.get(work)
         return found.newest if found is not None else None
 
     return state_of

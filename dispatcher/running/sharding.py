@@ -31,7 +31,7 @@ from dispatcher.records.job_run_log import (
     Shard,
 )
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.work_id import OPEN_SHARDS_MAX, shard_count
+from dispatcher.records.work_id import OPEN_SHARDS_MAX, WorkId, shard_count
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 
 _log = structlog.get_logger(__name__)
@@ -56,15 +56,15 @@ class Sharding:
         self._records = records
         self._open_lake = open_lake
         self._clock = clock
-        self._counting: dict[str, _Counting] = {}
-        self._opened: dict[str, set[int]] = {}
-        self._cancelled: dict[str, set[int]] = {}
+        self._counting: dict[WorkId, _Counting] = {}
+        self._opened: dict[WorkId, set[int]] = {}
+        self._cancelled: dict[WorkId, set[int]] = {}
 
-    def forget(self, job_run_id: str) -> None:
+    def forget(self, work: WorkId) -> None:
         for each in (self._counting, self._opened, self._cancelled):
-            each.pop(job_run_id, None)
+            each.pop(work, None)
 
-    def go_on(self, held: ClaimedJobRun) -> Iterator[tuple[str, JobRunLog]]:
+    def go_on(self, held: ClaimedJobRun) -> Iterator[tuple[WorkId, JobRunLog]]:
         """Does what is due for a held job run, and yields the shards that any dispatcher may claim now. Raises the
         errors of lake and state, and `Invalid` if the job run can no longer work: the next call continues."""
         until_seconds = self._clock.monotonic_seconds() + SHARDING_SECONDS
@@ -74,16 +74,16 @@ class Sharding:
         if held.newest.shards is None and not self._divide(held, until_seconds):
             return
         self._open_further(held)
-        shards, opened = held.newest.shards, self._opened.setdefault(held.job_run_id, set())
+        shards, opened = held.newest.shards, self._opened.setdefault(held.work, set())
         for number in shards.open if shards is not None else ():
             if number not in opened and self._clock.monotonic_seconds() < until_seconds:
                 accepted = self._accepted(held, number)
-                yield accepted.name, self._open(accepted)
+                yield accepted.work, self._open(accepted)
                 opened.add(number)
 
-    def cancel(self, held: ClaimedJobRun, reason: str) -> Sequence[tuple[str, JobRunLog]]:
+    def cancel(self, held: ClaimedJobRun, reason: str) -> Sequence[tuple[WorkId, JobRunLog]]:
         """Forwards a cancel to the open shards, once. Returns them."""
-        cancelled, found = self._cancelled.setdefault(held.job_run_id, set()), []
+        cancelled, found = self._cancelled.setdefault(held.work, set()), []
 
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
             is_open = before.state.status.is_open and before.state.cancel is None
@@ -95,24 +95,24 @@ class Sharding:
                 log = self._open(accepted)
                 log.append(decide)
                 cancelled.add(number)
-                found.append((accepted.name, log))
+                found.append((accepted.work, log))
         return found
 
     def _divide(self, held: ClaimedJobRun, until_seconds: float) -> bool:
         """Counts the streams, and records how many shards they make. False: the next tick goes on counting."""
-        counting = self._counting.get(held.job_run_id)
+        counting = self._counting.get(held.work)
         if counting is None:
             spec = held.accepted.spec
-            counting = self._counting[held.job_run_id] = _Counting(listed_streams(spec, self._open_lake(spec.lake)))
+            counting = self._counting[held.work] = _Counting(listed_streams(spec, self._open_lake(spec.lake)))
         try:
             for _ in counting.streams:
                 counting.found += 1
                 if counting.found % COUNTED_AT_ONCE == 0 and self._clock.monotonic_seconds() >= until_seconds:
                     return False
         except Exception:
-            del self._counting[held.job_run_id]
+            del self._counting[held.work]
             raise
-        del self._counting[held.job_run_id]
+        del self._counting[held.work]
         count = shard_count(counting.found)
         self._write(held, count, min(count, OPEN_SHARDS_MAX))
         _log.info("job_run_sharded", streams=counting.found, shards=count)
@@ -148,7 +148,7 @@ class Sharding:
 
     def _open(self, accepted: JobRunAccepted) -> JobRunLog:
         """Creates the log of a shard, if it is missing. Others may give its marker up while its log is empty."""
-        log = self._records.log(accepted.name)
+        log = self._records.log(accepted.work.text)
         state = log.load().state
         if state.status is JobRunStatus.ABSENT or (state.status is JobRunStatus.WAITING and not state.epoch):
             mark = self._records.mark_open(accepted, accepted.accepted_at_ms(0))

@@ -25,7 +25,7 @@ from pydantic import Field, TypeAdapter
 from compactor.log.durable_log import LogFormat
 from compactor.log.small_states import small_checkpoint
 from compactor.model.document import Document
-from dispatcher.records.work_id import run_of
+from dispatcher.records.work_id import WorkId
 
 DAYS_KEPT = 2
 """Days whose spending is in the log's state: the limit of a day applies until the day ends."""
@@ -52,6 +52,10 @@ class Turn(Document):
     vcpus: int = 0
     usd: float = 0.0
     usd_hour: float = 0.0
+
+    @property
+    def work(self) -> WorkId:
+        return WorkId.parse(self.job_run_id)
 
     def usd_until(self, at_ms: int) -> float:
         """The cost of its cluster until a time."""
@@ -135,10 +139,10 @@ class TurnState:
     wants: Mapping[str, Want] = field(default_factory=lambda: MappingProxyType({}))
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
 
-    def turn_of(self, job_run_id: str, session_ids: Iterable[str]) -> Turn | None:
+    def turn_of(self, work: WorkId, session_ids: Iterable[str]) -> Turn | None:
         """The turn that has one of these sessions; None if there is none."""
         wanted = frozenset(session_ids)
-        found = (each for each in self.turns.values() if each.job_run_id == job_run_id)
+        found = (each for each in self.turns.values() if each.work == work)
         return next((each for each in found if not wanted.isdisjoint(each.session_ids)), None)
 
     def running_of(self, table: str) -> int:
@@ -338,7 +342,7 @@ class RunCost:
 
     def usd_beside(self, turn_id: str, turns: Iterable[Turn]) -> float:
         """With the other turns that run now: a cluster may have been charged since the sessions were read."""
-        running = [each for each in turns if run_of(each.job_run_id) == self.job_run_id and each.turn_id != turn_id]
+        running = [each for each in turns if each.work.job_run_id == self.job_run_id and each.turn_id != turn_id]
         in_turns = {session_id for each in running for session_id in each.session_ids}
         others = sum(usd for session_id, usd in self.usd_of.items() if session_id not in in_turns)
         return self.ended_usd + others + sum(max(each.usd, self._usd_of_all(each.session_ids)) for each in running)

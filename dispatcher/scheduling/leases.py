@@ -29,8 +29,8 @@ from compactor.storage.side_by_side import side_by_side
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.ranking import ahead_of, place_rank, rank_of, stream_digest
-from dispatcher.records.work_id import ShardName, run_of
+from dispatcher.records.ranking import ahead_of, place_rank, rank_of, stream_digest, work_of
+from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import (
     TURN_LOG,
     Demand,
@@ -113,7 +113,7 @@ class Turns:
         self._look_seconds = look_seconds
         self._clock = clock
         self._log: DurableLog[TurnState, TurnAction] = DurableLog(records.store, TURNS_LOG, TURN_LOG, clock)
-        self._seen: dict[str, _SeenJobRun] = {}
+        self._seen: dict[WorkId, _SeenJobRun] = {}
         self._checked_at_seconds: float | None = None
         self._lock = threading.Lock()
         self._to_end: dict[str, Turn] = {}
@@ -141,7 +141,7 @@ class Turns:
         mark: MarkedJobRun,
         streams: Collection[str],
         markers: Iterable[MarkedJobRun],
-        held: Callable[[str], JobRunState | None],
+        held: Callable[[WorkId], JobRunState | None],
     ) -> dict[str, str]:
         """The streams on which another job run is ahead or runs, each with a sentence about it.
 
@@ -152,20 +152,20 @@ class Turns:
             if turn.table == mark.table and turn.job_run_id != mark.job_run_id:
                 in_the_way = set(turn.streams).intersection(streams)
                 if in_the_way and not self._was_forgotten(turn, held):
-                    found |= dict.fromkeys(in_the_way, f"job run {run_of(turn.job_run_id)} runs on its stream")
+                    found |= dict.fromkeys(in_the_way, f"job run {turn.work.job_run_id} runs on its stream")
         for ahead in ahead_of(mark, streams, markers):
             left = set(streams) - found.keys()
             if not left:
                 break
-            state = self._state_of(ahead.job_run_id, held)
+            state = self._state_of(work_of(ahead), held)
             if state is not None:
                 waits_for = left.intersection(open_streams(state))
-                found |= dict.fromkeys(waits_for, f"job run {run_of(ahead.job_run_id)} is ahead on its stream")
+                found |= dict.fromkeys(waits_for, f"job run {work_of(ahead).job_run_id} is ahead on its stream")
         return found
 
-    def has_turn(self, job_run_id: str) -> bool:
+    def has_turn(self, work: WorkId) -> bool:
         """Whether a turn of this job run has not ended, by the last read."""
-        return any(turn.job_run_id == job_run_id for turn in self.newest.turns.values())
+        return any(turn.work == work for turn in self.newest.turns.values())
 
     def lacks_place(self, mark: MarkedJobRun) -> bool:
         """Whether a limit on sessions stops this job run from starting one, by the last read."""
@@ -179,17 +179,17 @@ class Turns:
         lack = self._lack(self.newest, mark.table or "", cluster, None)
         return lack is not None and lack.scope is LimitScope.DISPATCHER
 
-    def forget_all_but(self, job_run_ids: Collection[str]) -> None:
+    def forget_all_but(self, open_work: Collection[WorkId]) -> None:
         """Drops cached states of job runs that are no longer open."""
-        for gone in self._seen.keys() - set(job_run_ids):
+        for gone in self._seen.keys() - set(open_work):
             del self._seen[gone]
 
-    def _state_of(self, job_run_id: str, held: Callable[[str], JobRunState | None]) -> JobRunState | None:
+    def _state_of(self, work: WorkId, held: Callable[[WorkId], JobRunState | None]) -> JobRunState | None:
         """The job run's state; None: it cannot be read, which must not delay others."""
-        state = held(job_run_id)
+        state = held(work)
         if state is not None:
             return state
-        seen = self._seen.setdefault(job_run_id, _SeenJobRun(self._records.log(job_run_id)))
+        seen = self._seen.setdefault(work, _SeenJobRun(self._records.log(work.text)))
         now_seconds = self._clock.monotonic_seconds()
         is_due = seen.checked_at_seconds is None or now_seconds - seen.checked_at_seconds >= self._look_seconds
         is_empty = seen.log.newest.state.status is JobRunStatus.ABSENT  # its marker comes before its acceptance
@@ -200,13 +200,13 @@ class Turns:
         except LithifyError as error:
             if isinstance(error, Unavailable | Conflict) and not isinstance(error, Outdated):
                 raise
-            _log.warning("job_run_ahead_not_read", job_run_id=job_run_id, reason=str(error))
+            _log.warning("job_run_ahead_not_read", job_run_id=str(work), reason=str(error))
             return None
         return seen.log.newest.state
 
-    def _was_forgotten(self, turn: Turn, held: Callable[[str], JobRunState | None]) -> bool:
+    def _was_forgotten(self, turn: Turn, held: Callable[[WorkId], JobRunState | None]) -> bool:
         """Whether all of its sessions have ended by their job run's log; then ends the turn."""
-        state = self._state_of(turn.job_run_id, held)
+        state = self._state_of(turn.work, held)
         if state is None or state.accepted is None:
             return False
         sessions = [state.sessions.get(session_id) for session_id in turn.session_ids]
@@ -221,7 +221,7 @@ class Turns:
         self,
         request: TurnRequest,
         markers: Iterable[MarkedJobRun],
-        held: Callable[[str], JobRunState | None],
+        held: Callable[[WorkId], JobRunState | None],
     ) -> TurnAnswer:
         """Takes a turn for the sessions whose streams are free, if there is a place. Raises the store's errors: then it
         is not known whether a turn was taken."""
@@ -247,14 +247,14 @@ class Turns:
 
     def adopt(self, request: TurnRequest) -> Turn:
         """Takes a turn for sessions that run already, regardless of limits and order."""
-        job_run_id, session_ids = request.mark.job_run_id, tuple(request.streams)
+        work, session_ids = work_of(request.mark), tuple(request.streams)
         new = self._turn(request, session_ids, self._clock.new_id())
 
         def decide(before: LogState[TurnState]) -> Sequence[TurnAction]:
-            return [TurnTaken(turn=new)] if before.state.turn_of(job_run_id, session_ids) is None else []
+            return [TurnTaken(turn=new)] if before.state.turn_of(work, session_ids) is None else []
 
-        existing = self.newest.turn_of(job_run_id, session_ids)
-        return existing or self._log.append(decide).after.state.turn_of(job_run_id, session_ids) or new
+        existing = self.newest.turn_of(work, session_ids)
+        return existing or self._log.append(decide).after.state.turn_of(work, session_ids) or new
 
     def inherit(self, mark: MarkedJobRun, in_flight: Collection[str]) -> None:
         """Called after a claim of a job run that was claimed before: inherits turns of earlier claims that have a
@@ -278,8 +278,8 @@ class Turns:
     def shards_of(self, job_run_id: str) -> tuple[JobRunState, Sequence[JobRunState]]:
         """The states of a job run and of its open shards, read now. Raises the store's errors."""
         whole = self._records.state(job_run_id)
-        shards = whole.shards
-        names = [ShardName(job_run_id, number, shards.count).text for number in shards.open] if shards else []
+        open_work = whole.shards.open_work(job_run_id) if whole.shards is not None else []
+        names = [work.text for work in open_work]
         return whole, list(side_by_side(self._records.store.location, self._records.state, names))
 
     def charge(self, turn: Turn, cluster: ClusterPlan, so_far: RunCost | None = None) -> Lack | None:
@@ -309,12 +309,10 @@ class Turns:
         self._log.append(decide)
         return lack[0] if lack else None
 
-    def end_all_of(self, job_run_id: str, session_ids: Collection[str] | None = None) -> None:
+    def end_all_of(self, work: WorkId, session_ids: Collection[str] | None = None) -> None:
         """Ends the turns of a job run, or of these sessions of it: none of them runs any more."""
         for turn in list(self.newest.turns.values()):
-            if turn.job_run_id == job_run_id and (
-                session_ids is None or not set(session_ids).isdisjoint(turn.session_ids)
-            ):
+            if turn.work == work and (session_ids is None or not set(session_ids).isdisjoint(turn.session_ids)):
                 self.end(turn)
 
     def end(self, turn: Turn) -> None:
@@ -324,7 +322,7 @@ class Turns:
             before = newest if turn.turn_id in newest.state.turns else None
             self._log.append(lambda at: self._end_once(at.state, turn), before)
         except LithifyError as error:
-            _log.warning("turn_not_ended", job_run_id=turn.job_run_id, reason=str(error))
+            _log.warning("turn_not_ended", job_run_id=str(turn.work), reason=str(error))
             self._remember_to_end(turn)
 
     def catch_up(self) -> None:
@@ -334,12 +332,12 @@ class Turns:
         for turn in pending.values():
             self.end(turn)
 
-    def leave_all_but(self, job_run_ids: Collection[str]) -> None:
+    def leave_all_but(self, kept: Collection[WorkId]) -> None:
         """Removes the wants of this dispatcher's job runs, except these. Raises the store's errors."""
         stale = [
             want
             for want in self.newest.wants.values()
-            if want.owner == self._owner and want.job_run_id not in job_run_ids
+            if want.owner == self._owner and WorkId.parse(want.job_run_id) not in kept
         ]
         if stale:
             self._log.append(
@@ -355,7 +353,7 @@ class Turns:
     ) -> tuple[TurnAnswer, Sequence[TurnAction]]:
         mark = request.mark
         busy = {
-            stream: f"job run {run_of(turn.job_run_id)} runs on its stream"
+            stream: f"job run {turn.work.job_run_id} runs on its stream"
             for turn in state.turns.values()
             if turn.table == mark.table and turn.job_run_id != mark.job_run_id
             for stream in turn.streams

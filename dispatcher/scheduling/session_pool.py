@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dispatcher.records.ranking import StreamRank, place_rank, stream_rank
+from dispatcher.records.work_id import WorkId
+
+SessionKey = tuple[WorkId, str]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class WaitingSession:
     bundle           in which it is in flight: one thread watches the whole bundle
     """
 
-    job_run_id: str
+    work: WorkId
     session_id: str
     table: str
     stream: str
@@ -38,8 +41,8 @@ class WaitingSession:
     bundle: str | None = None
 
     @property
-    def key(self) -> tuple[str, str]:
-        return (self.job_run_id, self.session_id)
+    def key(self) -> SessionKey:
+        return (self.work, self.session_id)
 
     @property
     def destination(self) -> tuple[str, str]:
@@ -47,7 +50,7 @@ class WaitingSession:
 
     @property
     def rank(self) -> StreamRank:
-        return stream_rank(self.priority, self.accepted_at_ms, self.job_run_id)
+        return stream_rank(self.priority, self.accepted_at_ms, self.work.text)
 
 
 Unit = tuple[WaitingSession, ...]
@@ -93,13 +96,13 @@ def choose(
             busy.add(session.destination)
             if session.not_before_seconds <= moment.now_seconds:
                 free.append(session)
-    sharing = Counter(session.job_run_id for session in free if session.may_share and session.bundle is None)
+    sharing = Counter(session.work for session in free if session.may_share and session.bundle is None)
     units: list[list[WaitingSession]] = []
-    open_units: dict[tuple[str, str | None], list[WaitingSession]] = {}
+    open_units: dict[tuple[WorkId, str | None], list[WaitingSession]] = {}
     for session in _by_place(free, moment):
-        shared = (session.job_run_id, session.bundle)
+        shared = (session.work, session.bundle)
         unit = open_units.get(shared) if session.may_share or session.bundle is not None else None
-        share = max(SHARED_MIN, -(-sharing[session.job_run_id] // slots))
+        share = max(SHARED_MIN, -(-sharing[session.work] // slots))
         if unit is not None and (session.bundle is not None or len(unit) < min(bundle_max, share)):
             unit.append(session)
         elif len(units) < slots:
@@ -116,16 +119,16 @@ def _by_place(free: Iterable[WaitingSession], moment: Moment) -> Iterator[Waitin
     of_tables: dict[str, deque[WaitingSession]] = {}
     for session in free:
         of_tables.setdefault(session.table, deque()).append(session)
-    shared: set[str] = set()
+    shared: set[WorkId] = set()
     while of_tables:
         table = min(of_tables, key=lambda each: place_rank(of_tables[each][0].rank, moment.now_ms, running_of[each]))
         session = of_tables[table].popleft()
         if not of_tables[table]:
             del of_tables[table]
-        if not (session.may_share and session.job_run_id in shared):
+        if not (session.may_share and session.work in shared):
             running_of[table] += 1
             if session.may_share:
-                shared.add(session.job_run_id)
+                shared.add(session.work)
         yield session
 
 
@@ -141,10 +144,10 @@ class SessionPool:
         self._max_sessions = max_sessions
         self._bundle_max = bundle_max
         self._threads = ThreadPoolExecutor(max_sessions, thread_name_prefix="session")
-        self._waiting: dict[tuple[str, str], WaitingSession] = {}
-        self._running: dict[tuple[str, str], tuple[WaitingSession, Future[None]]] = {}
-        self._withheld: frozenset[tuple[str, str]] = frozenset()
-        self._held_back: dict[tuple[str, str], float] = {}
+        self._waiting: dict[SessionKey, WaitingSession] = {}
+        self._running: dict[SessionKey, tuple[WaitingSession, Future[None]]] = {}
+        self._withheld: frozenset[SessionKey] = frozenset()
+        self._held_back: dict[SessionKey, float] = {}
 
     @property
     def running_count(self) -> int:
@@ -162,55 +165,49 @@ class SessionPool:
         units = choose([*self._startable(moment), candidate], running, slots, moment, self._bundle_max)
         return any(candidate in unit for unit in units)
 
-    def has_due(self, job_run_id: str, now_seconds: float) -> bool:
+    def has_due(self, work: WorkId, now_seconds: float) -> bool:
         """Whether a waiting session of a job run need not wait for a time."""
-        waiting = [session for session in self._waiting.values() if session.job_run_id == job_run_id]
+        waiting = [session for session in self._waiting.values() if session.work == work]
         return any(session.not_before_seconds <= now_seconds for session in waiting)
 
-    def rests(self, job_run_id: str, now_seconds: float) -> bool:
+    def rests(self, work: WorkId, now_seconds: float) -> bool:
         """Whether every waiting session of a job run must wait for a time, is withheld, or is held back."""
-        waiting = [session for session in self._waiting.values() if session.job_run_id == job_run_id]
-        return (
-            bool(waiting)
-            and not self.runs(job_run_id)
-            and all(self._rests(session, now_seconds) for session in waiting)
-        )
+        waiting = [session for session in self._waiting.values() if session.work == work]
+        return bool(waiting) and not self.runs(work) and all(self._rests(session, now_seconds) for session in waiting)
 
     @property
     def waiting(self) -> tuple[WaitingSession, ...]:
         return tuple(self._waiting.values())
 
-    def withhold(self, keys: Iterable[tuple[str, str]]) -> None:
+    def withhold(self, keys: Iterable[SessionKey]) -> None:
         """From now on exactly these sessions are not started, since they are paused."""
         self._withheld = frozenset(keys)
 
-    def is_withheld(self, job_run_id: str) -> bool:
+    def is_withheld(self, work: WorkId) -> bool:
         """Whether all remaining sessions of a job run are withheld."""
-        keys = {key for key in self._waiting if key[0] == job_run_id}
-        return bool(keys) and keys <= self._withheld and not self.runs(job_run_id)
+        keys = {key for key in self._waiting if key[0] == work}
+        return bool(keys) and keys <= self._withheld and not self.runs(work)
 
     def add(self, session: WaitingSession) -> None:
         """Adds a session to run, or to run again; no thread has it."""
         self._running.pop(session.key, None)
         self._waiting[session.key] = session
 
-    def forget(self, job_run_id: str, but: Collection[str] = ()) -> tuple[WaitingSession, ...]:
+    def forget(self, work: WorkId, but: Collection[str] = ()) -> tuple[WaitingSession, ...]:
         """Removes and returns a job run's waiting sessions, all `but` these."""
         forgotten = tuple(
-            session
-            for session in self._waiting.values()
-            if session.job_run_id == job_run_id and session.session_id not in but
+            session for session in self._waiting.values() if session.work == work and session.session_id not in but
         )
         for session in forgotten:
-            del self._waiting[job_run_id, session.session_id]
+            del self._waiting[work, session.session_id]
             self._held_back.pop(session.key, None)
         return forgotten
 
-    def runs(self, job_run_id: str, session_id: str | None = None) -> bool:
+    def runs(self, work: WorkId, session_id: str | None = None) -> bool:
         """Whether this session of a job run is in a thread; without a session id: whether any of its sessions is."""
         if session_id is not None:
-            return (job_run_id, session_id) in self._running
-        return any(running_id == job_run_id for running_id, _ in self._running)
+            return (work, session_id) in self._running
+        return any(running == work for running, _ in self._running)
 
     def candidates(self, moment: Moment) -> tuple[Unit, ...]:
         """The units that could be started now."""
@@ -225,7 +222,7 @@ class SessionPool:
             del self._waiting[session.key]
             self._running[session.key] = (session, future)
 
-    def hold_back(self, keys: Iterable[tuple[str, str]], until_seconds: float) -> None:
+    def hold_back(self, keys: Iterable[SessionKey], until_seconds: float) -> None:
         """These sessions are not started before that time: others are ahead, or there is no place."""
         self._held_back |= dict.fromkeys(keys, until_seconds)
 

@@ -19,7 +19,7 @@ from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.work_id import ShardName
+from dispatcher.records.work_id import ShardNumber, WorkId
 from tests.benchmarks.one_dispatcher import dispatcher, on_s3, open_mail, watch
 from tests.proxy import proxy_before
 from tests.servers import aws_environment, seaweedfs_server
@@ -76,8 +76,8 @@ def measure_in(
     loaded = [records.log(_JOB_RUN).load()]
     ended = _checked(loaded[0].state, count)
     if ended.shards is not None:
-        names = (ShardName(_JOB_RUN, number, ended.shards.count) for number in range(ended.shards.count))
-        loaded += [records.log(name.text).load() for name in names]
+        numbers = (ShardNumber(number, ended.shards.count) for number in range(ended.shards.count))
+        loaded += [records.log(WorkId(_JOB_RUN, each).text).load() for each in numbers]
     sessions = [session for log in loaded for session in log.state.sessions.values()]
     if len(sessions) != count:
         raise RuntimeError(f"{len(sessions)} sessions for {count} streams")

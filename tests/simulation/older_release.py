@@ -19,6 +19,7 @@ from compactor.model.clock import Clock
 from compactor.storage.location import StoreLocation
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
@@ -56,6 +57,6 @@ class Undivided(Sharding):
         super().__init__(records, open_lake, clock)
         self._finding = finding
 
-    def go_on(self, held: ClaimedJobRun) -> Iterator[tuple[str, JobRunLog]]:
+    def go_on(self, held: ClaimedJobRun) -> Iterator[tuple[WorkId, JobRunLog]]:
         self._finding.find(held)
         return iter(())

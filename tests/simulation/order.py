@@ -84,7 +84,7 @@ class OrderOfAcceptance:
     def _follow(self, process: Process, log: str, action: object, at_ms: int) -> None:
         match action:
             case JobRunAccepted(spec=spec):
-                rank = stream_rank(spec.priority, action.accepted_at_ms(at_ms), action.name)
+                rank = stream_rank(spec.priority, action.accepted_at_ms(at_ms), action.work.text)
                 self._runs[log] = _Run(destination_of(spec), rank, process.is_older)
                 for pin in action.sessions:
                     self._add(log, pin, self._now())

@@ -18,6 +18,7 @@ from dispatcher.operations.status import view_job_run, view_open
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.ranking import STEP_SECONDS, place_rank, stream_rank
+from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
 from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.scheduling.session_pool import Moment, WaitingSession, choose
@@ -193,7 +194,7 @@ def test_what_a_dispatcher_took_over_beyond_its_room_another_may_start(tmp_path:
         accept(desk, job_run_id, source_table_id=DAYS, partitions=[{"day": str(day)}])
         claimed = claim_job_run(desk.records.log(job_run_id), "dead", 0.0, desk.clock)
         assert isinstance(claimed, Claim)
-        (marker,) = [each for each in desk.records.open_markers() if each.job_run_id == job_run_id]
+        (marker,) = [each for each in desk.records.open_markers() if each.work.text == job_run_id]
         assert marker.valid is not None
         desk.records.mark_held(replace(marker.valid, owner="dead", epoch=1), marker.keys)
     desk.tick_until(lambda: running(desk) == 1 and desk.controller.job_runs_held == 1)
@@ -366,7 +367,7 @@ def test_a_log_of_turns_of_a_newer_release_hides_no_job_run(tmp_path: Path, hold
 
 
 def waiting(table: str, number: int, priority: int = 0, accepted_at_ms: int = 0) -> WaitingSession:
-    return WaitingSession(f"{table} {number}", "s", table, str(number), priority, accepted_at_ms)
+    return WaitingSession(WorkId(f"{table} {number}"), "s", table, str(number), priority, accepted_at_ms)
 
 
 def test_tables_share_places_however_much_one_has_waiting() -> None:

@@ -14,6 +14,7 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
 from compactor.storage.paths import JobRunFolder
 from dispatcher.operations.ownerless import owners_in, sweep_until
+from dispatcher.records.work_id import WorkId
 from launcher.emr.tags import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
@@ -93,10 +94,10 @@ def test_a_job_run_whose_log_cannot_be_read_is_named(desk: Desk) -> None:
 def test_without_clusters_nothing_is_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_run_id = desk.accept()
 
-    def list_nothing() -> list[str]:
+    def list_nothing() -> list[WorkId]:
         raise AssertionError("the open job runs were listed")
 
-    monkeypatch.setattr(desk.records, "open_names", list_nothing)
+    monkeypatch.setattr(desk.records, "open_work", list_nothing)
     assert owners(desk) == Owners(frozenset())
     with pytest.raises(AssertionError):
         owners(desk, job_run_id)

@@ -22,7 +22,7 @@ from dispatcher.intake.intake import Accepted
 from dispatcher.intake.pinning import CLOCKS_APART_MS, STREAMS_PINNED_MAX
 from dispatcher.operations.retry import begin_retry, plan_retry
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionState
-from dispatcher.records.work_id import ShardName
+from dispatcher.records.work_id import ShardNumber, WorkId
 from launcher.outcomes import NothingToDo
 from tests.fakes.dispatch_desk import Busy, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
@@ -72,7 +72,8 @@ def append_days(lake: DeltaCatalog, until: int = STREAMS, first: int = 0) -> Non
 def sessions(desk: Desk, job_run_id: str) -> list[SessionState]:
     """Of its shards."""
     shards = desk.job_run(job_run_id).shards
-    names = [] if shards is None else [ShardName(job_run_id, each, shards.count).text for each in range(shards.opened)]
+    numbers = [] if shards is None else [ShardNumber(each, shards.count) for each in range(shards.opened)]
+    names = [WorkId(job_run_id, each).text for each in numbers]
     return [session for name in names for session in desk.job_run(name).sessions.values()]
 
 
@@ -155,7 +156,7 @@ def test_a_successor_finds_what_its_predecessor_had_not(folder: Path) -> None:
         clock.sleep(1)
     shards = first.job_run(job_run_id).shards
     assert shards is not None
-    assert first.job_run(ShardName(job_run_id, 0, shards.count).text).is_finding
+    assert first.job_run(WorkId(job_run_id, ShardNumber(0, shards.count)).text).is_finding
     state.heal()
     first.controller.drain(0.0)
     second = Idle(folder, clock=clock, state=state, queue=first.queue, owner="second")

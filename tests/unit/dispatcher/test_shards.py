@@ -25,11 +25,9 @@ from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, Sessio
 from dispatcher.records.work_id import (
     OPEN_SHARDS_MAX,
     STREAMS_PER_SHARD,
-    ShardName,
-    run_of,
+    ShardNumber,
+    WorkId,
     shard_count,
-    shard_of,
-    shown,
 )
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -52,15 +50,15 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def shards_of(desk: Desk, job_run_id: str) -> list[str]:
     shards = desk.job_run(job_run_id).shards
     assert shards is not None
-    return [ShardName(job_run_id, number, shards.count).text for number in range(shards.opened)]
+    return [WorkId(job_run_id, ShardNumber(number, shards.count)).text for number in range(shards.opened)]
 
 
 def test_the_name_of_a_shard_is_no_job_run_id_and_leads_back_to_it() -> None:
-    name = ShardName("orders-7", 3, 8)
-    assert shard_of(name.text) == name
-    assert run_of(name.text) == run_of("orders-7") == "orders-7"
-    assert shard_of("orders-7") is None
-    assert shown(name.text) == "orders-7 (shard 4 of 8)"
+    whole, shard = WorkId("orders-7"), WorkId("orders-7", ShardNumber(3, 8))
+    assert (WorkId.parse(whole.text), WorkId.parse(shard.text)) == (whole, shard)
+    assert (whole.text, str(whole)) == ("orders-7", "orders-7")
+    assert shard.text == "orders-7\x1f3-8"
+    assert str(shard) == "orders-7 (shard 4 of 8)"
 
 
 def test_shards_have_so_few_streams_that_a_dispatcher_holds_no_more_of_a_wider_job_run() -> None:
@@ -71,7 +69,7 @@ def test_shards_have_so_few_streams_that_a_dispatcher_holds_no_more_of_a_wider_j
 
 def test_every_stream_has_one_shard() -> None:
     for digest in ("000000000000", "e3b0c44298fc", "ffffffffffff"):
-        assert [ShardName("run", number, 7).has(digest) for number in range(7)].count(True) == 1
+        assert [WorkId("run", ShardNumber(number, 7)).may_have(digest) for number in range(7)].count(True) == 1
 
 
 def test_two_dispatchers_run_parts_of_one_job_run_at_once(tmp_path: Path) -> None:
@@ -116,7 +114,7 @@ def test_the_events_and_the_history_of_a_job_run_with_shards_are_those_of_one_jo
         STREAMS,
         "succeeded",
     )
-    assert desk.records.open_names() == []
+    assert desk.records.open_work() == []
     assert desk.tables.followed == desk.publisher.followed == frozenset()
     desk.close()
 
@@ -131,7 +129,7 @@ def test_plans_heartbeats_and_cursors_of_shards_go_with_those_of_their_job_run(d
     (day,) = desk.records.history.closed_days()
     before = [entry.key for entry in desk.records.store.list("job_runs/")]
     cursors = [key for key in before if isinstance(parse(key), JobRunObject)]
-    assert len([key for key in cursors if run_of(job_run_in(key)) == "wide"]) > 1
+    assert len([key for key in cursors if WorkId.parse(job_run_in(key)).job_run_id == "wide"]) > 1
     kept_up.clean(day)
     after = [entry.key for entry in desk.records.store.list("job_runs/")]
     assert {type(parse(key)) for key in after} == {LogObject}

@@ -150,7 +150,7 @@ def test_a_job_run_that_was_marked_before_it_was_accepted_goes_first_from_its_ac
     model = desk.job_run("model").accepted
     assert model is not None
     first = model.model_copy(update={"spec": model.spec.model_copy(update={"job_run_id": "first"})})
-    mark = mark_of(model.name, model.spec, model.partitions, desk.clock.now_ms() + 60_000)
+    mark = mark_of(model.work, model.spec, model.partitions, desk.clock.now_ms() + 60_000)
     marks = [desk.records.mark_open(first)]
     assert desk.turns.blocked(mark, mark.streams or (), marks, lambda _: None) == {}
     desk.records.log("first").append(lambda _: [first])

@@ -55,7 +55,7 @@ def held_by(desk: Desk, owner: str, job_run_ids: list[str]) -> None:
     for job_run_id in job_run_ids:
         claim = claim_job_run(records.log(job_run_id), owner, 86_400.0, desk.clock)
         assert isinstance(claim, Claim)
-        marker = next(each for each in records.open_markers() if each.job_run_id == job_run_id)
+        marker = next(each for each in records.open_markers() if each.work.text == job_run_id)
         assert marker.valid is not None
         records.mark_held(replace(marker.valid, owner=owner, epoch=claim.epoch), marker.keys)
 
