@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,12 +26,14 @@ from compactor.catalog.stream import PartitionStream
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.names import PartitionValues
-from compactor.reading.lookup import KeyValue, lookup
 from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan, refuse_before, time_ms
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from compactor.storage.side_by_side import side_by_side
+
+if TYPE_CHECKING:
+    from compactor.reading.lookup import KeyValue
 
 
 class Table(tables.Table):
@@ -38,6 +41,8 @@ class Table(tables.Table):
 
     def lookup(self, partition: PartitionValues, key: Mapping[str, KeyValue]) -> dict[str, object] | None:
         """The compacted row of a primary key, found by the index; None if there is none. See `reading/lookup.py`."""
+        from compactor.reading.lookup import lookup  # loads the kernels
+
         return lookup(self._store, self.stream(partition), key, self.schema)
 
     def drop_partitions(self, partition: PartitionValues, dry_run: bool = True) -> Drop:

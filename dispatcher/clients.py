@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 
-from compactor.events.relay import EventSink
-from compactor.lake import DeltaCatalog
 from compactor.model.clock import Clock
-from compactor.model.exit_codes import EXIT_INVALID
-from compactor.planning.machine_share import GIB, service_memory_bytes, session_share
-from compactor.planning.sizing import Resources
-from compactor.publishing.glue import GlueService
-from compactor.storage.location import StoreLocation, parse_location
-from compactor.storage.object_store import ObjectStore
-from compactor.storage.opening import open_store
-from dispatcher.intake.queue import Queue
 from dispatcher.stops import Stops
-from dispatcher.workflow.callbacks import Workflows
-from launcher.clusters import Cluster, ListingCluster
-from launcher.emr.settings import AwsClusterSettings
-from launcher.sizing.cluster_choice import ClusterRoom
+
+if TYPE_CHECKING:  # each verb loads what it needs
+    from compactor.events.relay import EventSink
+    from compactor.lake import DeltaCatalog
+    from compactor.planning.sizing import Resources
+    from compactor.publishing.glue import GlueService
+    from compactor.storage.location import StoreLocation
+    from compactor.storage.object_store import ObjectStore
+    from dispatcher.intake.queue import Queue
+    from dispatcher.workflow.callbacks import Workflows
+    from launcher.clusters import AwsCluster, Cluster
+    from launcher.emr.settings import AwsClusterSettings
+    from launcher.sizing.cluster_choice import ClusterRoom
+
+VARIABLE_PREFIX = "LITHIFY_"
+
+
+def variable_of(option: str) -> str:
+    """The environment variable of an option."""
+    return f"{VARIABLE_PREFIX}{option.upper()}"
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,6 @@ class QueueAddress:
     dead_letter_queue_url: str | None
     endpoint_url: str | None
     region: str | None
-
-
-class AwsCluster(Cluster, ListingCluster, Protocol):
-    """Runs sessions on their own machines, which may outlive the launching process."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,16 @@ class CommandDependencies:
     stand_in_for_aws: Callable[[Mapping[str, str]], None]
 
     def store(self, uri: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
+        from compactor.storage.location import parse_location
+        from compactor.storage.opening import open_store
+
         return open_store(parse_location(uri, endpoint_url=endpoint_url, region=region))
 
     def lake(self, location: StoreLocation) -> DeltaCatalog:
+        from compactor.lake import DeltaCatalog
+        from compactor.storage.opening import open_store
+
         return DeltaCatalog(open_store(location), self.clock)
-
-
-def show_help(context: typer.Context) -> None:
-    """Shows the help of a group of commands that was called without a command."""
-    if context.invoked_subcommand is None:
-        context.get_help()  # on a terminal, or in a pipe, it is written by asking for it
-        raise typer.Exit(EXIT_INVALID)
 
 
 def machine_share(
@@ -122,6 +123,8 @@ def machine_share(
 ) -> tuple[Resources, int]:
     """The share of one of `sessions` concurrent sessions in this machine, or in the given part of it; and its driver's
     bytes."""
+    from compactor.planning.machine_share import GIB, service_memory_bytes, session_share
+
     memory_bytes = service_memory_bytes(dependencies.memory_bytes) if memory_gib is None else int(memory_gib * GIB)
     return session_share(memory_bytes, cores or dependencies.cores, sessions)
 

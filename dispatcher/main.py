@@ -20,36 +20,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from compactor.engine.java_home import find_java_home
-from compactor.events.relay import EventSink
 from compactor.log_context import configure_logging
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID
 from compactor.model.machine import usable_cores, usable_memory_bytes
-from compactor.planning.sizing import Resources
-from compactor.publishing.glue import GlueService
 from dispatcher.cli.app import Interrupted, app
 from dispatcher.cli.output import flush, print_error
-from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress
-from dispatcher.intake.queue import Queue
-from dispatcher.options.service_options import VARIABLE_PREFIX, variable_of
+from dispatcher.clients import VARIABLE_PREFIX, CommandDependencies, QueueAddress, StandaloneAddress, variable_of
 from dispatcher.stops import Stops
-from dispatcher.workflow.callbacks import Workflows
-from launcher.archive import check_archive, spark_release_of
-from launcher.clusters.drivers import find_spark_home
-from launcher.clusters.emr import EmrCluster
-from launcher.clusters.emr_serverless import EmrServerlessCluster
-from launcher.clusters.local import LocalCluster, LocalClusterSettings
-from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSettings
-from launcher.emr.settings import AwsClusterSettings, EmrSettings
-from launcher.sizing.cluster_choice import ClusterRoom
+
+if TYPE_CHECKING:  # each client is loaded by the verb that needs it
+    from compactor.events.relay import EventSink
+    from compactor.planning.sizing import Resources
+    from compactor.publishing.glue import GlueService
+    from dispatcher.intake.queue import Queue
+    from dispatcher.workflow.callbacks import Workflows
+    from launcher.clusters import AwsCluster
+    from launcher.clusters.local import LocalCluster
+    from launcher.clusters.standalone import StandaloneCluster
+    from launcher.emr.settings import AwsClusterSettings
+    from launcher.sizing.cluster_choice import ClusterRoom
 
 TASK_TOKEN_VARIABLE = "LITHIFY_TASK_TOKEN"
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -120,6 +117,11 @@ class ServiceClients:
     def standalone_cluster(
         self, address: StandaloneAddress, resources: Resources, driver_memory_bytes: int, work_folder: Path
     ) -> StandaloneCluster:
+        from compactor.engine.java_home import find_java_home
+        from launcher.archive import check_archive, spark_release_of
+        from launcher.clusters.drivers import find_spark_home
+        from launcher.clusters.standalone import StandaloneCluster, StandaloneClusterSettings
+
         spark_home = find_spark_home(self._environment)
         wrong = check_archive(address.archive, spark_release_of(spark_home))
         if wrong:
@@ -139,6 +141,10 @@ class ServiceClients:
         return StandaloneCluster(settings, self._clock)
 
     def local_cluster(self, resources: Resources, driver_memory_bytes: int, work_folder: Path) -> LocalCluster:
+        from compactor.engine.java_home import find_java_home
+        from launcher.clusters.drivers import find_spark_home
+        from launcher.clusters.local import LocalCluster, LocalClusterSettings
+
         settings = LocalClusterSettings(
             resources=resources,
             driver_memory_bytes=driver_memory_bytes,
@@ -151,6 +157,9 @@ class ServiceClients:
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
         from launcher.aws.emr import BotoEmr, BotoEmrServerless
+        from launcher.clusters.emr import EmrCluster
+        from launcher.clusters.emr_serverless import EmrServerlessCluster
+        from launcher.emr.settings import EmrSettings
 
         if isinstance(settings, EmrSettings):
             return EmrCluster(BotoEmr.open(settings.region, settings.endpoint_url), settings, room, owner, self._clock)
@@ -190,7 +199,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], stops: Stops |
             prog_name=app.info.name,
             standalone_mode=False,
             obj=dependencies,
-            default_map=_defaults(dependencies.variables),
+            default_map=_defaults(arguments, dependencies.variables),
         )
         flush()
     except SystemExit as ended:
@@ -283,24 +292,22 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _defaults(variables: Mapping[str, str]) -> dict[str, object]:
-    """Defaults of options from the environment, per command; a command ignores options that it does not have. The
-    service reads all of its options from variables by itself."""
-    given = {name: variables[name] for name in OPTIONS_FROM_ENVIRONMENT if name in variables}
-    return {name: _of_command(each, given) for name, each in _commands().commands.items() if name != "dispatch"}
+def _defaults(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str, object]:
+    """Defaults of the options of the verb that is called, from the environment; a verb ignores options that it does not
+    have. The service reads all of its options from variables by itself.
+
+    Of `table list` they stand below `table` and there below `list`. No option has the name of a verb.
+    """
+    given: dict[str, object] = {name: variables[name] for name in OPTIONS_FROM_ENVIRONMENT if name in variables}
+    verb, *following = (*(each for each in arguments if not each.startswith("-")), "")
+    if verb == "dispatch":
+        return {}
+    return {verb: {**given, **dict.fromkeys(following[:1], given)}}
 
 
 @cache
 def _commands() -> TyperGroup:
-    """All commands. typer inspects every one of their functions for this, so it is done once."""
     commands = get_command(app)
     if not isinstance(commands, TyperGroup):
         raise TypeError("lithify is no group of commands")
     return commands
-
-
-def _of_command(command: object, given: dict[str, str]) -> dict[str, object]:
-    """The defaults of a command; of a group, those of each of its commands by name."""
-    if not isinstance(command, TyperGroup):
-        return dict(given)
-    return {name: _of_command(each, given) for name, each in command.commands.items()}

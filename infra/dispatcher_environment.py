@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compactor.model.errors import Invalid
+from dispatcher.clients import VARIABLE_PREFIX, variable_of
 from dispatcher.options.option_limits import check_limits
-from dispatcher.options.service_options import VARIABLE_PREFIX, option_fields, read_options, variable_of
+from dispatcher.options.service_options import option_fields, read_options
 from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
 from infra.permissions import JsonObject
 from infra.stage_checks import STATE_PREFIX

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation
-from compactor.tabular import FileMeasure, RowGroup, TabularFile, TabularWriter, open_rows, stored_schema
+from compactor.tabular import FileMeasure, TabularFile, TabularWriter, stored_schema
+from compactor.tabular.parquet_pages.row_groups import RowGroup, open_rows
 
 Rows = npt.NDArray[np.int64]
 

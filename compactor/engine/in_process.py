@@ -7,16 +7,18 @@ after the other, or a few side by side where they wait for an object store.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar, cast
 
 from compactor.engine.protocol import Addressed, Kept, Records
+from compactor.kernels.compilation import on_compilation
 from compactor.model.machine import usable_cores, usable_memory_bytes
 from compactor.planning.machine_share import guest_share
 from compactor.planning.sizing import Resources
@@ -29,8 +31,27 @@ TaskT = TypeVar("TaskT")
 ValueT = TypeVar("ValueT")
 
 
+_KERNELS_A_LINE = 10
+
 START_SECONDS = 0.8
 """The first session of a process takes this much longer, because it loads the kernels and libraries."""
+
+
+@cache
+def _announce_compilation() -> None:
+    """Says why the first session on a processor takes half a minute longer: in the log, which Python shows on stderr
+    where a program has set up none."""
+    log = logging.getLogger(__name__)
+
+    def announce(compiled_before: int) -> None:
+        if compiled_before % _KERNELS_A_LINE == 0:
+            log.warning(
+                "compiling kernels for this processor, once, for about half a minute (%s compiled); "
+                "`lithify warm` does it beforehand",
+                compiled_before,
+            )
+
+    on_compilation(announce)
 
 
 class InProcessEngine:
@@ -40,6 +61,7 @@ class InProcessEngine:
 
     def __init__(self, tasks_at_once: int = 1) -> None:
         """`tasks_at_once`: each has an equal part of the memory."""
+        _announce_compilation()
         self._tasks_at_once = tasks_at_once
         self._tasks_done = 0
         self._lock = threading.Lock()

@@ -22,18 +22,15 @@ from compactor.steps.index_update import BucketForWriter, RowsOfFiles
 from compactor.steps.output_files import FileCutter, Finishing, OutputTarget, WriteStep
 from compactor.steps.placement import MaterializeTask
 from compactor.tabular import (
-    ParquetRows,
-    RowGroup,
     TabularFile,
     check_row_count,
     dictionary_columns_of,
     each_begun,
-    open_rows,
     read_batches_around,
     read_table,
-    with_constants,
     written_here,
 )
+from compactor.tabular.parquet_pages.row_groups import ParquetRows, RowGroup, open_rows, with_constants
 from compactor.tabular.sinks import PIECE_BYTES_MAX, PIECE_ROWS_MAX
 from compactor.task_progress import RowCounter
 

@@ -24,15 +24,9 @@ from compactor.planning.round_plan import CompactedSource, Output, RoundPlan, So
 from compactor.planning.sizing import PIECE_MEMORY_SHARE, ahead_bytes
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
-from compactor.tabular import (
-    FileMeasure,
-    RowGroup,
-    TabularFile,
-    TabularWriter,
-    check_row_group,
-    read_schema,
-    written_here,
-)
+from compactor.tabular import FileMeasure, TabularFile, TabularWriter, read_schema, written_here
+from compactor.tabular.parquet_pages.read_back import check_row_group
+from compactor.tabular.parquet_pages.row_groups import RowGroup
 from compactor.tabular.sinks import PIECE_BYTES_MAX
 from compactor.task_progress import ProgressAddress, RowCounter
 

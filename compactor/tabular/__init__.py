@@ -6,7 +6,8 @@ Roles, one module each:
 `remote_file`  an object on S3 as Arrow reads it
 `files`        the public functions on one file: read its schema, its rows whole or in batches, measure it
 `formats`      the protocol of a format; `parquet`, `ipc`, `orc` and `text` implement it
-`parquet_pages`  the subset of Parquet that Lithify reads and writes itself: numbers, and row groups copied undecoded
+`parquet_pages`  the subset of Parquet that Lithify reads and writes itself: numbers, and row groups copied undecoded;
+               imported by itself, for it loads the kernels
 `bounds`       null counts and bounds of columns, in a form that the log can store
 `writer`       one output file, which is invisible until it is whole
 
@@ -33,29 +34,23 @@ from compactor.tabular.files import (
 from compactor.tabular.filesystems import written_here
 from compactor.tabular.formats import FileMeasure, FileOutline, TabularFile
 from compactor.tabular.parquet import check_row_count, dictionary_columns_of, read_matching
-from compactor.tabular.parquet_pages.read_back import check_row_group
-from compactor.tabular.parquet_pages.row_groups import ParquetRows, RowGroup, open_rows, with_constants
 from compactor.tabular.stored_types import stored_schema
 from compactor.tabular.writer import TabularWriter
 
 __all__ = [
     "FileMeasure",
     "FileOutline",
-    "ParquetRows",
-    "RowGroup",
     "TabularFile",
     "TabularWriter",
     "begin_ends",
     "check_bytes",
     "check_row_count",
-    "check_row_group",
     "copy_file",
     "dictionary_columns_of",
     "digest_file",
     "each_begun",
     "infer_content_type",
     "measure",
-    "open_rows",
     "read_batches",
     "read_batches_around",
     "read_matching",
@@ -64,6 +59,5 @@ __all__ = [
     "read_schema",
     "read_table",
     "stored_schema",
-    "with_constants",
     "written_here",
 ]

@@ -29,7 +29,6 @@ from compactor.tabular.parquet_pages.arrow_files import (
     release_mapped,
     spans_of_columns,
 )
-from compactor.tabular.parquet_pages.numbers import read_numbers
 from compactor.tabular.parquet_pages.page_format import DICTIONARY_PAGE_BYTES, DICTIONARY_SHARE_MAX
 
 BATCH_BYTES = 16 * 1024 * 1024
@@ -116,7 +115,7 @@ class Parquet:
         self, parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         rows = _batch_rows(parquet.metadata.row_group(row_group))
-        numbers = read_numbers(parquet, opened, row_group, columns) if self._own_pages else None
+        numbers = _numbers(parquet, opened, row_group, columns) if self._own_pages else None
         if numbers is None:
             yield from parquet.iter_batches(batch_size=rows, row_groups=[row_group], columns=columns)
         else:
@@ -303,3 +302,9 @@ def _open(source: Source) -> Iterator[pq.ParquetFile]:
 def _batch_rows(row_group: pq.RowGroupMetaData) -> int:
     bytes_per_row = max(1, row_group.total_byte_size // max(1, row_group.num_rows))
     return int(min(BATCH_ROWS_MAX, max(BATCH_ROWS_MIN, BATCH_BYTES // bytes_per_row)))
+
+
+def _numbers(parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]) -> pa.Table | None:
+    from compactor.tabular.parquet_pages.numbers import read_numbers  # loads the kernels
+
+    return read_numbers(parquet, opened, row_group, columns)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,9 +27,11 @@ from compactor.tabular.filesystems import writing
 from compactor.tabular.formats import FileMeasure
 from compactor.tabular.output_file import OutputFile
 from compactor.tabular.parquet import parquet_measure
-from compactor.tabular.parquet_pages.row_groups import RowGroup, RowGroupSink
 from compactor.tabular.sinks import PIECE_BYTES_MAX, PIECE_ROWS_MAX, _open_sink, _Sink
 from compactor.tabular.stored_types import stored_schema
+
+if TYPE_CHECKING:
+    from compactor.tabular.parquet_pages.row_groups import RowGroup
 
 
 class TabularWriter:
@@ -83,6 +85,8 @@ class TabularWriter:
             target = OutputFile.open(location, uri)
             try:
                 if takes_row_groups and content_type is ContentType.PARQUET:
+                    from compactor.tabular.parquet_pages.row_groups import RowGroupSink  # loads the kernels
+
                     sink: _Sink = RowGroupSink(target.stream, stored, dictionary_columns)
                 else:
                     sink = _open_sink(content_type, target.stream, stored, dictionary_columns)
@@ -113,6 +117,8 @@ class TabularWriter:
 
     def write_row_group(self, group: RowGroup) -> int:
         """Appends rows from a Parquet file of the same schema and encodings, as a row group; returns its number."""
+        from compactor.tabular.parquet_pages.row_groups import RowGroupSink
+
         if not isinstance(self._sink, RowGroupSink):
             raise TypeError(f"{self._uri} was not opened to take row groups")
         self._flush()

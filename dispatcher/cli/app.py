@@ -1,112 +1,174 @@
-"""The command line: its verbs, which the modules beside this one implement."""
+"""The command line: its verbs, each with the function that does it. A verb's module is loaded when it is called."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
+from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]
+from typer.main import get_command
 
+from compactor.model.exit_codes import EXIT_INVALID
 from compactor.model.release import this_release
-from dispatcher.cli import tables
-from dispatcher.cli.archive import archive
-from dispatcher.cli.audit import lookup, rehash, verify_table
-from dispatcher.cli.clusters import clusters
-from dispatcher.cli.compact import compact_table
-from dispatcher.cli.debug import debug_app
-from dispatcher.cli.demo import demo
-from dispatcher.cli.dispatch import dispatch
-from dispatcher.cli.drop import drop
-from dispatcher.cli.events import events_app
-from dispatcher.cli.gc import gc
-from dispatcher.cli.health import health
-from dispatcher.cli.history import clean, history
-from dispatcher.cli.job_runs import cancel, retry, status, submit
-from dispatcher.cli.output import write_lines
-from dispatcher.cli.pause import pause, resume
-from dispatcher.cli.plan import plan
-from dispatcher.cli.privacy import privacy_app
-from dispatcher.cli.publish import publish_tables
-from dispatcher.cli.redrive import redrive
-from dispatcher.cli.report import report_app
-from dispatcher.cli.restore import restore
-from dispatcher.cli.schema import schema
-from dispatcher.cli.stream_versions import deprecate, new_version, release
-from dispatcher.cli.table import table_app
-from dispatcher.cli.table_properties import get_properties, set_properties
-from dispatcher.cli.tables import files, list_tables
-from dispatcher.cli.watch import watch
-from dispatcher.clients import show_help
+
+VERBS = {
+    "demo": "demo:demo",
+    "dispatch": "dispatch:dispatch",
+    "submit": "job_runs:submit",
+    "compact": "compact:compact_table",
+    "plan": "plan:plan",
+    "status": "job_runs:status",
+    "history": "history:history",
+    "watch": "watch:watch",
+    "cancel": "job_runs:cancel",
+    "retry": "job_runs:retry",
+    "pause": "pause:pause",
+    "resume": "pause:resume",
+    "schema": "schema:schema",
+    "archive": "archive:archive",
+    "redrive": "redrive:redrive",
+    "rehash": "audit:rehash",
+    "publish": "publish:publish_tables",
+    "gc": "gc:gc",
+    "clean": "history:clean",
+    "clusters": "clusters:clusters",
+    "health": "health:health",
+    "warm": "warm:warm",
+}
+"""The functions that do the verbs, as `module:function` of this package, in the order of the help."""
+
+GROUPS = {
+    "debug": ("Look into what is stored.", {"log": "debug:show_log"}),
+    "events": ("Events of job runs.", {"publish": "events:publish"}),
+    "privacy": ("What may still hold the values of a deleted key.", {"prove": "privacy:prove_key"}),
+    "report": (
+        "Job runs, sessions, clusters, dead letters and tables, all of a kind at once.",
+        {
+            "runs": "report:runs",
+            "sessions": "report:sessions",
+            "clusters": "report:clusters",
+            "dead-letters": "report:dead_letters",
+            "tables": "report:tables",
+        },
+    ),
+    "table": (
+        "Tables and their deltas.",
+        {
+            "create": "table:create",
+            "append": "table:append",
+            "retract": "table:retract",
+            "show": "table:show",
+            "log": "table:log",
+            "scan": "table:scan",
+            "list": "tables:list_tables",
+            "schema": "tables:schema",
+            "set": "table_properties:set_properties",
+            "get": "table_properties:get_properties",
+            "new-version": "stream_versions:new_version",
+            "release": "stream_versions:release",
+            "deprecate": "stream_versions:deprecate",
+            "files": "tables:files",
+            "drop": "drop:drop",
+            "restore": "restore:restore",
+            "lookup": "audit:lookup",
+            "verify": "audit:verify_table",
+        },
+    ),
+}
+"""The help and the verbs of each group."""
 
 
 class Interrupted(Exception):
     """Ctrl-C ended a verb. typer would turn `KeyboardInterrupt` into the exit code of a verb that ended normally."""
 
 
-class _Verbs(TyperGroup):
-    def invoke(self, ctx: Any) -> object:  # noqa: ANN401  (typer does not publish the type)
+class _Verbs(MutableMapping[str, Any]):
+    """Commands by verb, each made when it is asked for; of a group also its groups."""
+
+    def __init__(self, functions: Mapping[str, str], groups: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+        self._functions, self._groups = functions, groups
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, verb: str) -> Any:  # noqa: ANN401  (typer does not publish the type of commands)
+        if verb not in self._made:
+            self._made[verb] = _group(verb, *self._groups[verb]) if verb in self._groups else self._command(verb)
+        return self._made[verb]
+
+    def __setitem__(self, verb: str, command: Any) -> None:  # noqa: ANN401
+        self._made[verb] = command
+
+    def __delitem__(self, verb: str) -> None:
+        del self._made[verb]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._functions
+        yield from self._groups
+
+    def __len__(self) -> int:
+        return len(self._functions) + len(self._groups)
+
+    def __contains__(self, verb: object) -> bool:
+        return verb in self._functions or verb in self._groups
+
+    def _command(self, verb: str) -> Any:  # noqa: ANN401
+        module, function = self._functions[verb].split(":")
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(verb)(getattr(import_module(f"dispatcher.cli.{module}"), function))
+        return get_command(alone)
+
+
+class _Group(TyperGroup):
+    """A group of verbs. Its names are listed without loading a verb; its help loads them all."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
+        return list(self.commands)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:  # noqa: ANN401
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(verb) for verb in self.commands if verb.startswith(incomplete)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        if not args and not ctx.resilient_parsing:
+            ctx.get_help()  # on a terminal, or in a pipe, it is written by asking for it
+            raise typer.Exit(EXIT_INVALID)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> object:  # noqa: ANN401
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise Interrupted from error
 
 
+class _Lithify(_Group):
+    def __init__(self, *, commands: Any, **attributes: Any) -> None:  # noqa: ANN401
+        super().__init__(commands=_verbs(VERBS, GROUPS), **attributes)
+
+
+def _verbs(functions: Mapping[str, str], groups: Mapping[str, tuple[str, Mapping[str, str]]]) -> dict[str, Any]:
+    return cast("dict[str, Any]", _Verbs(functions, groups))  # typer uses it as a mapping only
+
+
+def _group(name: str, text: str, functions: Mapping[str, str]) -> TyperGroup:
+    return _Group(name=name, commands=_verbs(functions, {}), help=text)
+
+
 app = typer.Typer(
     name="lithify",
-    cls=_Verbs,
+    cls=_Lithify,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 @app.callback(invoke_without_command=True)
 def lithify(
-    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", "-V", help="Show which release this is, and exit.")] = False,
 ) -> None:
     """Compacts data lake tables: applies every upsert and delete through a durable primary key index, on Spark."""
     if version:
-        write_lines([f"lithify {this_release()}"])
+        typer.echo(f"lithify {this_release()}")
         raise typer.Exit
-    show_help(context)
-
-
-app.command()(demo)
-app.command()(dispatch)
-app.command()(submit)
-app.command("compact")(compact_table)
-app.command()(plan)
-app.command()(status)
-app.command()(history)
-app.command()(watch)
-app.command()(cancel)
-app.command()(retry)
-app.command()(pause)
-app.command()(resume)
-app.command()(schema)
-app.command()(archive)
-app.command()(redrive)
-app.command()(rehash)
-app.command("publish")(publish_tables)
-app.command()(gc)
-app.command()(clean)
-app.command()(clusters)
-app.command()(health)
-table_app.command("list")(list_tables)
-table_app.command("schema")(tables.schema)
-table_app.command("set")(set_properties)
-table_app.command("get")(get_properties)
-table_app.command("new-version")(new_version)
-table_app.command()(release)
-table_app.command()(deprecate)
-table_app.command()(files)
-table_app.command()(drop)
-table_app.command()(restore)
-table_app.command()(lookup)
-table_app.command("verify")(verify_table)
-app.add_typer(debug_app, name="debug")
-app.add_typer(events_app, name="events")
-app.add_typer(privacy_app, name="privacy")
-app.add_typer(report_app, name="report")
-app.add_typer(table_app, name="table")

@@ -33,8 +33,6 @@ from dispatcher.records.history import HISTORY_LOG
 from dispatcher.records.job_run_log import JOB_RUN_LOG
 from dispatcher.scheduling.lease_log import TURN_LOG
 
-debug_app = typer.Typer(help="Look into what is stored.", no_args_is_help=True)
-
 ENTRIES_SHOWN = 20
 
 
@@ -61,12 +59,6 @@ _KINDS = (
 """The first whose folder a key fits."""
 
 
-@debug_app.callback()
-def debug() -> None:
-    """Look into what is stored."""
-
-
-@debug_app.command("log")
 def show_log(
     context: typer.Context,
     key: Annotated[

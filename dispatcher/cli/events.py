@@ -12,7 +12,7 @@ from compactor.model.exit_codes import EXIT_FAILED
 from compactor.model.names import counted
 from dispatcher.cli.options import EndpointOption, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer_records
-from dispatcher.clients import dependencies_of, show_help
+from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column
 from dispatcher.outbox.event_publisher import publish_to_the_end
 from dispatcher.outbox.topic_sinks import TopicSinks
@@ -20,16 +20,7 @@ from dispatcher.records.job_run_store import JobRunStore
 
 _COLUMNS = (Column("job_run_id"), Column("told"), Column("reason"))
 
-events_app = typer.Typer()
 
-
-@events_app.callback(invoke_without_command=True)
-def events(context: typer.Context) -> None:
-    """Events of job runs."""
-    show_help(context)
-
-
-@events_app.command()
 def publish(
     context: typer.Context,
     state: StateOption,

@@ -22,17 +22,8 @@ from dispatcher.cli.options import (
 )
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.table_places import open_lake, parse_key, parse_keys, partition_even_dropped
-from dispatcher.clients import dependencies_of, show_help
+from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, count_text, time_text
-
-privacy_app = typer.Typer()
-
-
-@privacy_app.callback(invoke_without_command=True)
-def privacy(context: typer.Context) -> None:
-    """What may still hold the values of a deleted key."""
-    show_help(context)
-
 
 _COLUMNS = (
     Column("kind"),
@@ -43,7 +34,6 @@ _COLUMNS = (
 )
 
 
-@privacy_app.command("prove")
 def prove_key(
     context: typer.Context,
     table: TableArgument,

@@ -24,7 +24,7 @@ from dispatcher.cli.output import answer_records
 from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import open_job_runs, open_lake
 from dispatcher.cli.tables import TABLE_COLUMNS, table_figures
-from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, show_help
+from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
 from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
 from dispatcher.records.job_run_store import JobRunStore
@@ -64,16 +64,7 @@ _DEAD_LETTER_COLUMNS = (
     Column("reasons"),
 )
 
-report_app = typer.Typer()
 
-
-@report_app.callback(invoke_without_command=True)
-def report(context: typer.Context) -> None:
-    """Job runs, sessions, clusters, dead letters and tables, all of a kind at once."""
-    show_help(context)
-
-
-@report_app.command()
 def runs(
     context: typer.Context,
     state: StateOption,
@@ -90,7 +81,6 @@ def runs(
     answer_records(output, {"job_runs": records}, "job_runs", _RUN_COLUMNS, none="There is no job run here.")
 
 
-@report_app.command()
 def sessions(
     context: typer.Context,
     state: StateOption,
@@ -105,7 +95,6 @@ def sessions(
     answer_records(output, {"sessions": found}, "sessions", _SESSION_COLUMNS, none=none)
 
 
-@report_app.command()
 def clusters(
     context: typer.Context,
     state: StateOption,
@@ -121,7 +110,6 @@ def clusters(
     answer_records(output, {"clusters": running}, "clusters", _CLUSTER_COLUMNS, none=none)
 
 
-@report_app.command("dead-letters")
 def dead_letters(
     context: typer.Context,
     queue_url: QueueOption,
@@ -138,7 +126,6 @@ def dead_letters(
     answer_records(output, {"dead_letters": found}, "dead_letters", _DEAD_LETTER_COLUMNS, none=none)
 
 
-@report_app.command()
 def tables(
     context: typer.Context,
     lake: LakeOption,

@@ -27,17 +27,7 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer, answer_records
 from dispatcher.cli.table_places import existing_stream, named_partition, open_lake, partitions_of
 from dispatcher.cli.table_properties import parse_properties
-from dispatcher.clients import show_help
 from dispatcher.layout import PARTITION, Column, age_text, count_text, data_columns, time_text
-
-table_app = typer.Typer()
-
-
-@table_app.callback(invoke_without_command=True)
-def tables(context: typer.Context) -> None:
-    """Tables and their deltas."""
-    show_help(context)
-
 
 _STREAM_COLUMNS = (
     PARTITION,
@@ -79,7 +69,6 @@ _ENTRY_COLUMNS = (
 )
 
 
-@table_app.command()
 def create(
     table: TableArgument,
     lake: LakeOption,
@@ -123,7 +112,6 @@ def create(
     )
 
 
-@table_app.command()
 def append(
     table: TableArgument,
     files: Annotated[list[str], typer.Argument(help="URIs or local paths; they are registered in place.")],
@@ -170,7 +158,6 @@ def append(
     )
 
 
-@table_app.command()
 def retract(
     table: TableArgument,
     lake: LakeOption,
@@ -187,7 +174,6 @@ def retract(
     answer(output, value, [f"Delta {delta} is taken back: no compaction will take it in."])
 
 
-@table_app.command()
 def show(
     lake: LakeOption,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Left out: all of them.")] = None,
@@ -219,7 +205,6 @@ def show(
     )
 
 
-@table_app.command()
 def log(
     table: TableArgument,
     lake: LakeOption,
@@ -244,7 +229,6 @@ def log(
     )
 
 
-@table_app.command()
 def scan(
     table: TableArgument,
     lake: LakeOption,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,7 +17,9 @@ from compactor.model.names import no_such_partition
 from compactor.storage.object_store import ObjectStore
 from dispatcher.cli.output import parse_partition
 from dispatcher.clients import CommandDependencies
-from dispatcher.records.job_run_store import JobRunStore
+
+if TYPE_CHECKING:
+    from dispatcher.records.job_run_store import JobRunStore
 
 REASONS_MAX = 20
 """Of a file of keys: the first ones are enough to mend it."""
@@ -33,6 +36,8 @@ def open_job_runs(
     dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
 ) -> JobRunStore:
     """The job runs of a state that exists."""
+    from dispatcher.records.job_run_store import JobRunStore
+
     records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
     check_exists(records.store, "state")
     return records

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from compactor.lake import DeltaCatalog, Table
-from compactor.maintenance.garbage import find_garbage
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
@@ -108,6 +107,8 @@ def _tables_of(catalog: DeltaCatalog) -> tuple[list[Table], list[str]]:
 
 
 def _garbage_figures(catalog: DeltaCatalog, table: Table, clock: Clock) -> dict[str, int]:
+    from compactor.maintenance.garbage import find_garbage  # of all columns only these need it
+
     grace_seconds, kept_seconds = table.properties.grace_seconds, table.properties.retention_seconds
     files = size_bytes = 0
     for found in find_garbage(catalog.store, table.table_id, clock, grace_seconds, kept_seconds):

@@ -19,6 +19,7 @@ from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.storage.location import parse_location
+from dispatcher.clients import variable_of
 from dispatcher.intake.instruction import parse_topic
 from dispatcher.intake.intake import IntakeSettings
 from dispatcher.operations.http_server import HttpAddress
@@ -31,8 +32,6 @@ from launcher.poller import PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.sizing.cluster_choice import ClusterLimits
 from launcher.verdict import WatchTimers
-
-VARIABLE_PREFIX = "LITHIFY_"
 
 VISIBILITY_SECONDS_MAX = 43_200
 """SQS hides a message for 12 hours at most."""
@@ -379,11 +378,6 @@ class OptionErrors:
 
 
 Given = Mapping[str, str | Sequence[str] | bool | None]
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of an option."""
-    return f"{VARIABLE_PREFIX}{name.upper()}"
 
 
 @cache

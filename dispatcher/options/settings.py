@@ -12,7 +12,7 @@ from compactor.planning.bundle_plan import BundleBounds
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices
-from dispatcher.clients import AwsCluster, CommandDependencies, QueueAddress, StandaloneAddress, machine_share
+from dispatcher.clients import CommandDependencies, QueueAddress, StandaloneAddress, machine_share
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import IntakeSettings
 from dispatcher.intake.queue import Queue
@@ -29,7 +29,7 @@ from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.service import ServiceSettings
 from dispatcher.workflow.dispatcher_task import DispatcherTask, TaskSettings
-from launcher.clusters import Cluster
+from launcher.clusters import AwsCluster, Cluster
 from launcher.poller import PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import SessionLauncherSettings

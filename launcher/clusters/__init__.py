@@ -91,3 +91,7 @@ class ListingCluster(Protocol):
         """All running jobs that Lithify launched here, of any state store."""
 
     def attach(self, reference: ClusterReference) -> RunningSparkJob | None: ...
+
+
+class AwsCluster(Cluster, ListingCluster, Protocol):
+    """Runs sessions on their own machines, which may outlive the launching process."""

@@ -18,9 +18,9 @@ from compactor import DeltaCatalog, compact
 from compactor.engine.in_process import InProcessEngine
 from compactor.planning.spec import PAGE_CHECK_SHARE
 from compactor.steps import output_files
-from compactor.tabular import check_row_group
 from compactor.tabular.parquet_pages import page_reader, page_writer
 from compactor.tabular.parquet_pages.page_format import page_checksum
+from compactor.tabular.parquet_pages.read_back import check_row_group
 from tests.benchmarks import data
 from tests.benchmarks.data import KEY, NARROW
 

@@ -26,7 +26,6 @@ from compactor.storage.opening import open_store
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
 from dispatcher.aws.sqs import SqsQueue
 from dispatcher.aws.step_functions import StepFunctionsCallbacks
-from dispatcher.clients import AwsCluster
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.receiver import ReceiverSettings
@@ -37,6 +36,7 @@ from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import ServiceSettings
 from dispatcher.workflow.dispatcher_task import DispatcherTask
+from launcher.clusters import AwsCluster
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, QUICK, TABLE
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.small_cluster import Behaviour, SmallCluster

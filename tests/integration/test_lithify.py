@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from numba.core import event
 
 import compactor
 import lithify
 from compactor.api import compact
+from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog, Table
 from compactor.model import errors
 
 REPOSITORY = Path(__file__).parents[2]
+LITHIFY = Path(sys.executable).with_name("lithify")
 
 
 def test_importing_it_loads_no_library() -> None:
@@ -44,3 +48,63 @@ def test_it_lists_every_name_and_has_no_other() -> None:
 def test_it_is_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     subprocess.run([sys.executable, "-m", "lithify", "--version"], cwd=REPOSITORY, check=True)
     assert capfd.readouterr().out == f"lithify {lithify.__version__}\n"
+
+
+def test_a_verb_loads_what_it_needs_and_no_kernels(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    assert _loaded(["--version"], tmp_path) == "[]"
+    assert _loaded(["table", "list", "--lake", str(tmp_path / "lake")], tmp_path) == "['numpy', 'pyarrow']"
+
+
+def _loaded(arguments: Sequence[str], folder: Path) -> str:
+    program = (
+        "import sys; from dispatcher.main import run; "
+        f"assert run({list(arguments)}, {{}}) == 0; "
+        "print([name for name in ('boto3', 'numba', 'numpy', 'pyarrow', 'pyspark') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("lithify", "cl"), ["clean", "clusters"]),
+        (("lithify", "table", "re"), ["retract", "release", "restore"]),
+        (("lithify", "table", "list", "--l"), ["--lake"]),
+    ],
+)
+def test_bash_completes_verbs_and_options(words: Sequence[str], offered: Sequence[str]) -> None:
+    quoted = " ".join(f"'{word}'" for word in words)
+    program = (
+        f'eval "$({LITHIFY} --show-completion)"; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; '
+        f'_lithify_completion {LITHIFY}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == offered
+
+
+def test_a_folder_with_packages_of_the_same_names_hides_none_of_ours(tmp_path: Path) -> None:
+    for package in ("compactor", "dispatcher", "infra", "launcher", "lithify"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise ImportError('this is not Lithify')")
+    (tmp_path / "rows.csv").write_text("id\n1\n")
+    lake = ["--lake", "lake"]
+    for arguments in (
+        ["--help"],  # loads every verb that is in no group
+        ["table", "create", "ACME.A.V1", *lake, "--schema", "id: int64"],
+        ["table", "append", "ACME.A.V1", "rows.csv", *lake],
+        ["compact", "ACME.A.V1", *lake, "--primary-key", "id"],
+    ):
+        subprocess.run([LITHIFY, *arguments], cwd=tmp_path, check=True)
+
+
+def test_kernels_that_are_compiled_are_announced_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    InProcessEngine()
+    for _ in range(11):
+        with event.trigger_event("numba:compile"), event.trigger_event("numba:compile"):
+            pass
+    announced = [record.getMessage() for record in caplog.records if record.name == "compactor.engine.in_process"]
+    assert len(announced) == 2
+    assert "`lithify warm`" in announced[0]
+    assert "(10 compiled)" in announced[1]

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from compactor.model.arrow_types import wide_dictionary
 from compactor.storage.ranges import Span
 from compactor.tabular.formats import Source
-from compactor.tabular.parquet_pages.page_reader import chunk_span
 from compactor.tabular.remote_file import RemoteFile
 
 
@@ -137,3 +136,15 @@ def parquet_writer(
 
 
 _ARROW_SCHEMA_KEY = b"ARROW:schema"
+
+
+def chunk_span(chunk: pq.ColumnChunkMetaData, file_bytes: int) -> tuple[int, int]:
+    """A column chunk's start in its file, and its size. Raises `pa.ArrowInvalid` if it is not within the file."""
+    offsets = [offset for offset in (chunk.data_page_offset, chunk.dictionary_page_offset) if offset]
+    if not chunk.num_values or not offsets:
+        return 0, 0
+    if min(offsets) < 0 or chunk.total_compressed_size < 0:
+        raise pa.ArrowInvalid("a column chunk has a negative offset or size")
+    if min(offsets) + chunk.total_compressed_size > file_bytes:
+        raise pa.ArrowInvalid("a column chunk reaches beyond the file")
+    return min(offsets), chunk.total_compressed_size

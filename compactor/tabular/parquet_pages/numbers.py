@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compactor.tabular.parquet_pages.arrow_files import chunk_span
 from compactor.tabular.parquet_pages.page_reader import (
     Column,
     ColumnType,
     UnsupportedPages,
-    chunk_span,
     is_supported,
     read_column,
 )

@@ -110,18 +110,6 @@ def is_supported(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool
     )
 
 
-def chunk_span(chunk: pq.ColumnChunkMetaData, file_bytes: int) -> tuple[int, int]:
-    """A column chunk's start in its file, and its size. Raises `pa.ArrowInvalid` if it is not within the file."""
-    offsets = [offset for offset in (chunk.data_page_offset, chunk.dictionary_page_offset) if offset]
-    if not chunk.num_values or not offsets:
-        return 0, 0
-    if min(offsets) < 0 or chunk.total_compressed_size < 0:
-        raise pa.ArrowInvalid("a column chunk has a negative offset or size")
-    if min(offsets) + chunk.total_compressed_size > file_bytes:
-        raise pa.ArrowInvalid("a column chunk reaches beyond the file")
-    return min(offsets), chunk.total_compressed_size
-
-
 _SPAN_BYTES, _CODE_BYTES = 16, 4
 """Of a byte array, its start and end; of a value with a dictionary, its code."""
 

@@ -29,6 +29,7 @@ from compactor.tabular.filesystems import reading
 from compactor.tabular.formats import Source, TabularFile
 from compactor.tabular.parquet_pages.arrow_files import (
     arrow_schema_of,
+    chunk_span,
     map_file,
     open_parquet,
     parquet_writer,
@@ -46,7 +47,6 @@ from compactor.tabular.parquet_pages.page_reader import (
     Column,
     ColumnType,
     UnsupportedPages,
-    chunk_span,
     decoded_bytes,
     is_supported,
     read_column,

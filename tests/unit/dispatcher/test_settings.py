@@ -111,7 +111,11 @@ def test_every_option_comes_from_a_variable_too_and_is_explained(each: OptionFie
 
 
 def test_shared_options_come_from_one_variable_for_all_commands() -> None:
-    assert _defaults({"queue_url": "https://queue", "max_sessions": "3"})["submit"] == {"queue_url": "https://queue"}
+    given = {"queue_url": "https://queue", "max_sessions": "3"}
+    shared = {"queue_url": "https://queue"}
+    assert _defaults(["submit", "file.json"], given) == {"submit": {**shared, "file.json": shared}}
+    assert _defaults(["events", "publish"], given) == {"events": {**shared, "publish": shared}}
+    assert _defaults(["dispatch"], given) == {}
 
 
 @pytest.mark.parametrize(

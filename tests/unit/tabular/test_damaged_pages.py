@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from compactor.tabular.parquet_pages.arrow_files import chunk_span
 from compactor.tabular.parquet_pages.page_format import Encoding
-from compactor.tabular.parquet_pages.page_reader import Column, ColumnType, UnsupportedPages, chunk_span, read_column
+from compactor.tabular.parquet_pages.page_reader import Column, ColumnType, UnsupportedPages, read_column
 from compactor.tabular.parquet_pages.statistics import Extremes
 from compactor.tabular.parquet_pages.thrift import (
     Field,

@@ -18,7 +18,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.tabular import TabularFile, read_batches, read_table
-from compactor.tabular.parquet_pages.page_reader import chunk_span
+from compactor.tabular.parquet_pages.arrow_files import chunk_span
 from tests.arrow_types import KEY_TYPES, KeyType
 
 NUMBERS = [

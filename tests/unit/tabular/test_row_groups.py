@@ -24,11 +24,12 @@ from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.ranges import RangeReader
-from compactor.tabular import RowGroup, TabularFile, TabularWriter, open_rows, read_table, stored_schema
+from compactor.tabular import TabularFile, TabularWriter, read_table, stored_schema
 from compactor.tabular.formats import Source
 from compactor.tabular.parquet_pages import chosen_rows, page_reader
 from compactor.tabular.parquet_pages.page_format import PAGE_BYTES, PageHeaderField
 from compactor.tabular.parquet_pages.page_reader import ColumnType, read_column
+from compactor.tabular.parquet_pages.row_groups import RowGroup, open_rows
 from compactor.tabular.parquet_pages.thrift import (
     UnknownKindError,
     i32,
