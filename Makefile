@@ -17,8 +17,10 @@ MINISTACK := .venv-ministack
 # Named only if python3 is not the one to use: make install PYTHON=python3.12
 PYTHON :=
 
-help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help:  ## use: this list
+	@for group in use develop release AWS; do echo "$$group:"; \
+		awk -F ':.*## ' -v group="$$group: " '/^[a-z0-9.-]+:.*## / && index($$2, group) == 1 \
+			{printf "  make %-18s %s\n", $$1, substr($$2, length(group) + 1)}' $(MAKEFILE_LIST); done
 
 # ------------------------------------------------------------------------------------------------------- environments
 
@@ -42,7 +44,7 @@ if ! $(1)/bin/python -c '' 2>/dev/null; then \
 fi
 endef
 
-install: $(INSTALLED)  ## make .venv from requirements.lock (the targets below do it by themselves)
+install: $(INSTALLED)  ## use: make .venv from requirements.lock (the targets below do it by themselves)
 	@echo "$(BIN)/lithify is ready."
 
 # The project itself is linked, not copied, so only a change of the lock or of pyproject.toml brings us here again.
@@ -64,52 +66,52 @@ $(MINISTACK)/.installed: tests/ministack.lock
 
 # -------------------------------------------------------------------------------------------------------------- to use
 
-dist: $(INSTALLED)  ## build the wheel and the sdist into dist/, and check them
+dist: $(INSTALLED)  ## release: build the wheel and the sdist into dist/, and check them
 	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	@$(BIN)/twine check --strict dist/*
 
-archive: $(INSTALLED)  ## pack the Python environment of a cluster's workers (ARGS="--cpu x86-64-v3")
+archive: $(INSTALLED)  ## use: pack the Python environment of a cluster's workers (ARGS="--cpu x86-64-v3")
 	@$(BIN)/lithify archive $(or $(TARGET),lithify.tar.gz) $(ARGS)
 
-demo: $(INSTALLED)  ## the whole way on this machine: queue, dispatcher, Spark, compacted tables (ARGS=--s3 for an S3)
+demo: $(INSTALLED)  ## use: the whole way on this machine: queue, dispatcher, Spark, compacted tables (ARGS=--s3 for an S3)
 	@$(BIN)/lithify demo $(ARGS)
 
 # All tests of a file run in one of the two processes; tests/conftest.py has the order.
 TWO_PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
-test: $(INSTALLED) $(MINISTACK)/.installed  ## the tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
+test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name" for some; ARGS="-n 0 --pdb" in one process)
 	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "not kills and not weeks" $(ARGS)
 
-test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## sessions on clusters of processes, of which executors, workers and dispatchers are killed
+test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
 	@$(BIN)/python -m pytest tests/spark tests/chaos -m kills $(ARGS)
 
-test-roles: $(INSTALLED)  ## every part of a stage does its work for simulated weeks under its role, on stand-ins
+test-roles: $(INSTALLED)  ## develop: every part of a stage does its work for simulated weeks under its role, on stand-ins
 	@$(BIN)/python -m pytest tests/roles $(ARGS)
 
 # Kernels that are compiled with checks have a cache of their own: numba does not tell the two apart.
-test-bounds: $(INSTALLED)  ## the tests of the kernels and of Parquet pages, with numba's checks of array bounds
+test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet pages, with numba's checks of array bounds
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.numba-bounds $(BIN)/python -m pytest -m "not spark and not slow" \
 		tests/unit/kernels tests/unit/tabular/test_row_groups.py tests/unit/tabular/test_number_columns.py $(ARGS)
 
 # What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
 # (root, hours, other releases of Spark): they are the release's.
 SUITES := lint test-bounds test-infra test-readers test-kills test-roles test
-test-all:  ## every suite that a machine with Python and make can run, one after the other, within an hour
+test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
 RELEASE_SUITES := test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
-release-check:  ## what a release needs beside test-all: other Sparks, images, the long simulation, benchmarks; half a day
+release-check:  ## release: what a release needs beside test-all: other Sparks, images, the long simulation, benchmarks; half a day
 	@for suite in $(RELEASE_SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
-check: lint  ## lint and the unit tests: what to run before each commit, in about a minute and a half
+check: lint  ## develop: lint and the unit tests: what to run before each commit, in about a minute and a half
 	@$(BIN)/python -m pytest $(TWO_PROCESSES) -q tests/unit $(ARGS)
 
-lint: $(INSTALLED)  ## style, formatting, types, and which package may import which
+lint: $(INSTALLED)  ## develop: style, formatting, types, and which package may import which
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-format: $(INSTALLED)  ## let ruff lay out the code and mend what it safely can
+format: $(INSTALLED)  ## develop: let ruff lay out the code and mend what it safely can
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
 
@@ -121,29 +123,29 @@ $(LANCE)/.installed: tests/benchmarks/lance.lock $(INSTALLED)
 	@$(BIN)/python -m pip install -qq --require-hashes --no-deps --target $(LANCE) --requirement tests/benchmarks/lance.lock
 	@touch $@
 
-bench: $(INSTALLED) $(MINISTACK)/.installed $(LANCE)/.installed  ## times against Spark's window query, DuckDB and the floor; writes tests/benchmarks/RESULTS.md
+bench: $(INSTALLED) $(MINISTACK)/.installed $(LANCE)/.installed  ## release: times against Spark's window query, DuckDB and the floor; writes tests/benchmarks/RESULTS.md
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-sla: $(INSTALLED)  ## how well time and money of sessions are predicted (ARGS="--sessions 150 --spark 12 --seed 1")
+sla: $(INSTALLED)  ## release: how well time and money of sessions are predicted (ARGS="--sessions 150 --spark 12 --seed 1")
 	@$(BIN)/python -m tests.benchmarks.sla $(ARGS)
 
-sim: $(INSTALLED)  ## simulated dispatchers, crashes and races of sessions (ARGS="--dispatcher-seed 7" or "--seed 7" for one)
+sim: $(INSTALLED)  ## release: simulated dispatchers, crashes and races of sessions (ARGS="--dispatcher-seed 7" or "--seed 7" for one)
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
-chaos: $(INSTALLED)  ## three dispatchers under kills, stops, outages and rubbish (ARGS="--minutes 5 --seed 7 --s3 --spark")
+chaos: $(INSTALLED)  ## release: three dispatchers under kills, stops, outages and rubbish (ARGS="--minutes 5 --seed 7 --s3 --spark")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-proof: $(INSTALLED) $(MINISTACK)/.installed  ## 200 instructions, each sent 1 to 5 times, while dispatchers are killed every 5 s (ARGS="--seed 7")
+proof: $(INSTALLED) $(MINISTACK)/.installed  ## release: 200 instructions, each sent 1 to 5 times, while dispatchers are killed every 5 s (ARGS="--seed 7")
 	@$(BIN)/python -m tests.chaos --proof $(ARGS)
 
 # ------------------------------------------------------------------------------------------------------- other Sparks
 
 # The lock pins the Spark of EMR's newest release; the same tests run on the one before it, and on the newest there is.
 # Their own environments, without hashes for Spark itself: which release it is, is meant to move.
-test-spark-3.5: .venv-spark-3.5/.installed  ## the Spark tests on Spark 3.5 (EMR 7)
+test-spark-3.5: .venv-spark-3.5/.installed  ## release: the Spark tests on Spark 3.5 (EMR 7)
 	@.venv-spark-3.5/bin/python -m pytest -m spark $(ARGS)
 
-test-spark-latest: .venv-spark-latest/.installed  ## the Spark tests on the newest Spark 4
+test-spark-latest: .venv-spark-latest/.installed  ## release: the Spark tests on the newest Spark 4
 	@.venv-spark-latest/bin/python -m pytest -m spark $(ARGS)
 
 .venv-spark-3.5/.installed: SPARK := pyspark==3.5.*
@@ -175,7 +177,7 @@ $(SPARK_ICEBERG)/.installed: tests/readers/spark.lock
 	@$(SPARK_ICEBERG)/bin/python -m pip install -qq --require-hashes --requirement tests/readers/spark.lock
 	@touch $@
 
-test-readers: $(INSTALLED) $(READERS)/.installed $(SPARK_ICEBERG)/.installed  ## published tables as other engines read them: exact rows
+test-readers: $(INSTALLED) $(READERS)/.installed $(SPARK_ICEBERG)/.installed  ## develop: published tables as other engines read them: exact rows
 	@$(BIN)/python -m pytest tests/readers $(ARGS)
 
 # --------------------------------------------------------------------------------------------------------------- infra
@@ -203,33 +205,33 @@ $(ASL)/.installed: Makefile $(INFRA)/.installed
 		install --silent --no-fund --no-audit --prefix $(ASL) asl-validator@4.0.0
 	@touch $@
 
-synth: $(INFRA)/.installed  ## write the CloudFormation template of a stage to cdk.out, and check it (STAGE=dev SET="name=value ...")
+synth: $(INFRA)/.installed  ## AWS: write the CloudFormation template of a stage to cdk.out, and check it (STAGE=dev SET="name=value ...")
 	@template=$$($(INFRA)/bin/python -m infra.app $(STAGE) $(SET)) && $(INFRA)/bin/cfn-lint $$template && \
 		echo "$$template is what would be deployed."
 
 # YES=--yes for what destroys something.
 YES :=
 DEPLOY = @$(INFRA)/bin/python -m infra.deploy
-plan-deploy: $(INFRA)/.installed  ## what a deployment of a stage would change in the account of your credentials
+plan-deploy: $(INFRA)/.installed  ## AWS: what a deployment of a stage would change in the account of your credentials
 	$(DEPLOY) plan $(STAGE) $(SET)
 
-deploy: $(INFRA)/.installed  ## deploy a stage, and print where everything is (STAGE=dev SET="name=value ...")
+deploy: $(INFRA)/.installed  ## AWS: deploy a stage, and print where everything is (STAGE=dev SET="name=value ...")
 	$(DEPLOY) up $(STAGE) $(SET) $(YES)
 
-env: $(INFRA)/.installed  ## where everything of a deployed stage is, as variables of a shell
+env: $(INFRA)/.installed  ## AWS: where everything of a deployed stage is, as variables of a shell
 	$(DEPLOY) env $(STAGE) $(SET)
 
-start: $(INFRA)/.installed  ## start the dispatchers of a deployed stage, in place of those that run
+start: $(INFRA)/.installed  ## AWS: start the dispatchers of a deployed stage, in place of those that run
 	$(DEPLOY) start $(STAGE) $(SET)
 
-teardown: $(INFRA)/.installed  ## delete a stage: says what is kept, and does it with YES=--yes
+teardown: $(INFRA)/.installed  ## AWS: delete a stage: says what is kept, and does it with YES=--yes
 	$(DEPLOY) down $(STAGE) $(SET) $(YES)
 
-generate: $(INSTALLED) $(INFRA)/.installed  ## write what is generated: README's tables, the golden templates of tests/infra
+generate: $(INSTALLED) $(INFRA)/.installed  ## develop: write what is generated: README's tables, the golden templates of tests/infra
 	@$(BIN)/python -m tests.model_tables
 	@$(INFRA)/bin/python -m tests.infra.templates
 
-test-infra: $(INFRA)/.installed $(INSTALLED) $(MINISTACK)/.installed $(ASL)/.installed  ## the tests of infra/
+test-infra: $(INFRA)/.installed $(INSTALLED) $(MINISTACK)/.installed $(ASL)/.installed  ## develop: the tests of infra/
 	@$(INFRA)/bin/python -m pytest tests/infra $(ARGS)
 	@$(BIN)/python -m pytest tests/infra_runs $(ARGS)
 
@@ -239,7 +241,7 @@ test-infra: $(INFRA)/.installed $(INSTALLED) $(MINISTACK)/.installed $(ASL)/.ins
 # BUILD_OPTIONS: for buildah, such as a --volume with settings of pip.
 BASE :=
 BUILD_OPTIONS :=
-test-images: $(INSTALLED)  ## build the images of docker/ and look inside (BASE=image, or BASE=debootstrap)
+test-images: $(INSTALLED)  ## release: build the images of docker/ and look inside (BASE=image, or BASE=debootstrap)
 	@{ command -v buildah && command -v unshare && test "$$(id -u)" = 0 && { test '$(BASE)' != debootstrap || command -v debootstrap; }; } >/dev/null || \
 		{ echo "make test-images needs root, buildah and unshare, and debootstrap for BASE=debootstrap (Debian, Ubuntu: apt-get install buildah debootstrap)." >&2; exit 2; }
 	@BASE='$(BASE)' BUILD_OPTIONS='$(BUILD_OPTIONS)' $(BIN)/python -m pytest tests/images $(ARGS)
@@ -248,7 +250,7 @@ test-images: $(INSTALLED)  ## build the images of docker/ and look inside (BASE=
 
 # No index and no path of this machine may get into a lock: the last line looks.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
-lock: $(INSTALLED)  ## write all locks after a change of pyproject.toml; pins that still fit stay
+lock: $(INSTALLED)  ## develop: write all locks after a change of pyproject.toml; pins that still fit stay
 	@$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock $(ARGS)
 	@$(COMPILE) pyproject.toml --extra iceberg --group image --constraints requirements.lock --no-emit-package pyspark --no-emit-package py4j \
 		--output-file docker/requirements.lock $(ARGS)
@@ -260,10 +262,10 @@ lock: $(INSTALLED)  ## write all locks after a change of pyproject.toml; pins th
 	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/*.lock tests/benchmarks/lance.lock; then \
 		echo "A lock must name no index and no path: see the lines above." >&2; exit 1; fi
 
-lock-upgrade:  ## the same, with the newest releases of everything
+lock-upgrade:  ## develop: the same, with the newest releases of everything
 	@$(MAKE) lock ARGS=--upgrade
 
-clean:  ## remove the environments, caches and what the demo left
+clean:  ## develop: remove the environments, caches and what the demo left
 	rm -rf .venv .venv-* .images .numba-bounds .lithify-demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	rm -rf artifacts build dist cdk.out spark-warehouse metastore_db derby.log *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,3 +53,9 @@ def test_every_path_that_a_docstring_names_exists(package: str) -> None:
 
 def test_the_map_of_the_house_stays_a_map() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_every_target_of_make_is_in_a_group_of_its_help() -> None:
+    explained = re.findall(r"^([a-z0-9.-]+):.*## (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert len(explained) > 20
+    assert [name for name, text in explained if not text.startswith(("use: ", "develop: ", "release: ", "AWS: "))] == []
