@@ -20,9 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compactor.model.errors import AnotherTry, ErrorKind
-
-DOUBLINGS_MAX = 30
-"""A pause of a millisecond, so often doubled, is twelve days."""
+from compactor.model.retries import Backoff
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ class RetryPolicy:
 
         chance  from 0 to 1
         """
-        doublings = min(max(in_a_row - 1, 0), DOUBLINGS_MAX)
-        longest = min(self.retry_seconds * 2.0**doublings, self.retry_seconds_max)
-        return longest * (1 + chance) / 2
+        return Backoff(self.retry_seconds, self.retry_seconds_max, jitter=0.5).seconds(in_a_row, chance)
 
 
 @dataclass(frozen=True)

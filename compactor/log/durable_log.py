@@ -30,7 +30,8 @@ from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, Checkpoint
 from compactor.model.clock import Clock
 from compactor.model.document import Document, not_understood, written_by_newer
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
-from compactor.storage.create_once import create_once, pause
+from compactor.model.retries import Backoff
+from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 from compactor.storage.paths import LogObject
 from compactor.storage.side_by_side import AT_ONCE, side_by_side
@@ -57,6 +58,9 @@ ENTRIES_KEPT = 32
 
 APPEND_ATTEMPTS_MAX = 1_000
 """Races that one append may lose before it gives up. Each is another writer's success, so this means starvation."""
+
+RACING = Backoff(first_seconds=0.005, longest_seconds=1.0, jitter=1.0)
+"""Pauses after a lost race: random, so that the writers that lost it do not collide again."""
 
 StateT = TypeVar("StateT")
 ActionT = TypeVar("ActionT")
@@ -321,7 +325,7 @@ class DurableLog(Generic[StateT, ActionT]):
         """
         entry_id = self._clock.new_id()
         before = self.load() if before is None else before
-        for losses in range(APPEND_ATTEMPTS_MAX):
+        for losses in range(1, APPEND_ATTEMPTS_MAX + 1):
             actions = tuple(decide(before))
             if not actions:
                 return Appended(None, before)
@@ -336,7 +340,7 @@ class DurableLog(Generic[StateT, ActionT]):
                 self._remember(after)
                 self._checkpoint_when_due(after)
                 return Appended(entry, after)
-            pause(losses, self._clock)
+            RACING.sleep(losses, self._clock)
             before = self.load()
         raise Conflict(
             f"{APPEND_ATTEMPTS_MAX} other writers were faster than this append to log {self.folder}: try again"

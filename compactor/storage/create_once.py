@@ -12,18 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compactor.model.clock import Clock, chance
+from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Outdated, Unavailable
+from compactor.model.retries import Backoff
 from compactor.storage.object_store import ObjectStore
 
 ATTEMPTS_MAX = 5
 """Attempts to settle one put whose answer was lost. After them (3 seconds at most) the outcome is reported as
 unknown."""
 
-PAUSE_SECONDS_MIN = 0.005
-PAUSE_SECONDS_MAX = 1.0
-UNKNOWN_DOUBLINGS = 5
-"""A service that did not answer needs more time than another writer: the first pause is up to 0.005 * 2**5 = 0.16 s."""
+SETTLING = Backoff(first_seconds=0.16, longest_seconds=1.0, jitter=1.0)
+"""Pauses before the outcome of a put is looked up again: a service that did not answer needs time."""
 
 
 def create_once(store: ObjectStore, key: str, body: bytes, is_ours: Callable[[bytes], bool], clock: Clock) -> bool:
@@ -36,7 +35,7 @@ def create_once(store: ObjectStore, key: str, body: bytes, is_ours: Callable[[by
     """
     failure: Unavailable | None = None
     may_exist = False
-    for tries in range(ATTEMPTS_MAX):
+    for tries in range(1, ATTEMPTS_MAX + 1):
         try:
             if store.put_if_absent(key, body):
                 return True
@@ -51,13 +50,7 @@ def create_once(store: ObjectStore, key: str, body: bytes, is_ours: Callable[[by
             return False  # ours can be read
         except Unavailable as error:
             failure = error
-        pause(UNKNOWN_DOUBLINGS + tries, clock)
+        SETTLING.sleep(tries, clock)
     if isinstance(failure, Denied) and not may_exist:
         raise Denied(f"{key} was not written: {failure}") from failure
     raise Unavailable(f"it is not known whether {key} was written: {failure}") from failure
-
-
-def pause(doublings: int, clock: Clock) -> None:
-    """Sleeps a random part of a growing pause, so that writers which lost one race do not collide again."""
-    pause_seconds = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(doublings, 10))
-    clock.sleep(pause_seconds * chance(clock))

@@ -13,16 +13,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from typing import TypeVar
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Unavailable
+from compactor.model.retries import Backoff, Retry
 from compactor.storage.ranges import CONNECTIONS_MAX, ObjectRanges, SlowDown, Span, Tail
 
-PAUSE_SECONDS_MIN = 0.1
-PAUSE_SECONDS_MAX = 10.0
-"""A pause doubles with each try; by chance it is up to half shorter."""
+BACKOFF = Backoff(first_seconds=0.1, longest_seconds=10.0, jitter=0.5)
+"""Pauses before a request is repeated."""
 
 AnswerT = TypeVar("AnswerT")
 
@@ -91,8 +90,7 @@ class RepeatedRanges:
         self.connections = Connections(connections_max)
         self._objects = objects
         self._clock = clock
-        self._tries_max = tries_max
-        self._repeat_seconds_max = repeat_seconds_max
+        self._retry = Retry(BACKOFF, tries_max, repeat_seconds_max)
 
     def read(self, uri: str, span: Span, version: str | None) -> memoryview:
         return self._ask(partial(self._objects.read, uri, span, version))
@@ -101,21 +99,12 @@ class RepeatedRanges:
         return self._ask(partial(self._objects.read_tail, uri, length))
 
     def _ask(self, ask: Callable[[], AnswerT]) -> AnswerT:
-        began_seconds = self._clock.monotonic_seconds()
-        for tries in count(1):
-            try:
-                with self.connections.one():
-                    return ask()
-            except Denied:
-                raise
-            except Unavailable:
-                elapsed_seconds = self._clock.monotonic_seconds() - began_seconds
-                if tries >= self._tries_max or elapsed_seconds > self._repeat_seconds_max:
-                    raise
-            self._pause(tries)
-        raise AssertionError("the loop ends by an answer or an error")
+        def ask_once() -> AnswerT:
+            with self.connections.one():
+                return ask()
 
-    def _pause(self, tries: int) -> None:
-        pause_seconds = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** (tries - 1))
-        chance = int(self._clock.new_id()[:8], 16) / 0xFFFF_FFFF
-        self._clock.sleep(pause_seconds * (1 - chance / 2))
+        return self._retry.call(ask_once, self._clock, _is_temporary)
+
+
+def _is_temporary(error: BaseException) -> bool:
+    return isinstance(error, Unavailable) and not isinstance(error, Denied)

@@ -10,13 +10,13 @@ import structlog
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Unavailable
+from compactor.model.retries import Backoff
 from dispatcher.operations.health import HealthFile
 
 _log = structlog.get_logger(__name__)
 
-PAUSE_SECONDS_MIN = 1.0
-PAUSE_SECONDS_MAX = 60.0
-"""Pauses double after each try, up to this limit."""
+BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0)
+"""Pauses between two tries to reach a service."""
 
 ReachedT = TypeVar("ReachedT")
 
@@ -36,7 +36,7 @@ class FirstContact:
     def wait_for(self, place: str, reach: Callable[[], ReachedT]) -> ReachedT | None:
         """The result of `reach` once the service answers; None: stopped before. Raises everything but
         `Unavailable` that `reach` raises: `Invalid` is a setting that cannot work."""
-        pause_seconds = PAUSE_SECONDS_MIN
+        failures = 0
         while not self._stops.is_set():
             try:
                 reached = reach()
@@ -46,9 +46,10 @@ class FirstContact:
                 self.troubles = {place: error}
                 emit = _log.error if isinstance(error, Denied) else _log.warning
                 kind = type(error).__name__
+                failures += 1
+                pause_seconds = BACKOFF.seconds(failures)
                 emit(f"{place}_not_reached", error_kind=kind, reason=str(error), again_in_seconds=pause_seconds)
                 self._pause(place, error, pause_seconds)
-                pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
         return None
 
     def _pause(self, place: str, error: Unavailable, seconds: float) -> None:

@@ -31,6 +31,7 @@ from compactor.events.relay import (
 )
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Denied, LithifyError, Outdated, Unavailable, kind_of
+from compactor.model.retries import Backoff
 from compactor.sessions.session_log import SessionLog
 from compactor.storage.side_by_side import side_by_side
 from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
@@ -52,18 +53,19 @@ ANNOUNCED_MAX = 1_000
 """Events that stand in no log, and wait for their topic."""
 
 
+BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
+"""Pauses of a topic that did not answer. A topic that refuses has the longest."""
+
+
 @dataclass(frozen=True)
 class PublisherSettings:
     """
     round_seconds     between two rounds
-    away_seconds      pause of a topic that did not answer; doubled with each further failure
-    away_seconds_max  the longest pause, and the pause of a topic that refuses
     flush_seconds     to publish pending events when the dispatcher stops
     """
 
     round_seconds: float = 1.0
-    away_seconds: float = 5.0
-    away_seconds_max: float = 300.0
+    backoff: Backoff = BACKOFF
     flush_seconds: float = 10.0
 
 
@@ -532,9 +534,9 @@ class Publisher:
         settings, topic = self._settings, self._topic(topic_arn)
         topic.failures, topic.last_error = topic.failures + 1, error
         if isinstance(error, Unavailable):
-            seconds = min(settings.away_seconds * 2.0 ** min(topic.failures - 1, 16), settings.away_seconds_max)
+            seconds = settings.backoff.seconds(topic.failures)
         else:
-            seconds = settings.away_seconds_max
+            seconds = settings.backoff.longest_seconds
             self._mark_unpublished(topic_arn)
         topic.not_before_seconds = self._clock.monotonic_seconds() + seconds
         emit = _log.warning if isinstance(error, Unavailable) and not isinstance(error, Denied) else _log.error

@@ -23,6 +23,7 @@ from compactor.events.publish_events import publish_event
 from compactor.events.relay import Event, Subject
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
+from compactor.model.retries import Backoff
 from compactor.planning.spec import JobRunSpec
 from compactor.publishing.glue import GlueService
 from compactor.publishing.protocol import Outcome, Publisher
@@ -34,19 +35,20 @@ from dispatcher.records.job_run_log import JobRunState, SessionPin
 _log = structlog.get_logger(__name__)
 
 
+BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
+"""Pauses of a table after a failure."""
+
+
 @dataclass(frozen=True)
 class TablePublicationSettings:
     """
     round_seconds      between two rounds
     look_seconds       for which the fact that a table is not published is cached
-    away_seconds       pause of a table after a failure; doubled with each further one
-    away_seconds_max   the longest pause
     """
 
     round_seconds: float = 2.0
     look_seconds: float = 60.0
-    away_seconds: float = 5.0
-    away_seconds_max: float = 300.0
+    backoff: Backoff = BACKOFF
 
 
 @dataclass(frozen=True)
@@ -231,5 +233,5 @@ class TablePublications:
         with self._lock:
             table.due = due | table.due
             table.failures += 1
-            seconds = min(settings.away_seconds * 2.0 ** min(table.failures - 1, 16), settings.away_seconds_max)
+            seconds = settings.backoff.seconds(table.failures)
             table.not_before_seconds = self._clock.monotonic_seconds() + seconds

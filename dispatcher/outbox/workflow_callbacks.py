@@ -23,6 +23,7 @@ import structlog
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable, kind_of
+from compactor.model.retries import Backoff
 from compactor.storage.paths import JobRunFolder
 from dispatcher.records.callbacks import AnswerStatus
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState
@@ -37,19 +38,20 @@ BEATS_IN_TIME_OUT = 3
 """Two heartbeats may get lost before the workflow gives up."""
 
 
+BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
+"""Pauses of the service after it did not answer: short, since heartbeats have a time-out."""
+
+
 @dataclass(frozen=True)
 class AnswerSettings:
     """
     round_seconds      between two rounds
-    away_seconds       pause of the service after it did not answer; doubled with each further failure
-    away_seconds_max   the longest pause; short, since heartbeats have a time-out
     flush_seconds      to send pending answers when the dispatcher stops
     cancel_abandoned   whether a job run is cancelled when every workflow that waited for it has given up
     """
 
     round_seconds: float = 1.0
-    away_seconds: float = 1.0
-    away_seconds_max: float = 30.0
+    backoff: Backoff = BACKOFF
     flush_seconds: float = 10.0
     cancel_abandoned: bool = False
 
@@ -255,7 +257,7 @@ class WorkflowAnswers:
             taken = call()
         except Unavailable as error:  # also `Denied`: no restart is needed after the rights are fixed
             self._failures, self.last_error = self._failures + 1, error
-            seconds = min(settings.away_seconds * 2.0 ** min(self._failures - 1, 16), settings.away_seconds_max)
+            seconds = settings.backoff.seconds(self._failures)
             self._not_before_seconds = self._clock.monotonic_seconds() + seconds
             emit = _log.error if isinstance(error, Denied) else _log.warning
             emit("workflow_unavailable", error_kind=kind_of(error), reason=str(error), again_in_seconds=seconds)

@@ -21,6 +21,7 @@ from compactor.events.aws.sns import SnsSink
 from compactor.events.relay import Event
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
+from compactor.model.retries import Backoff
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
@@ -235,7 +236,7 @@ class House:
             controller=JobRunControllerSettings(tick_seconds=0.02, sweep_seconds=0.0),
             receiver=ReceiverSettings(wait_seconds=0, idle_seconds=0.02, unavailable_seconds=0.02),
             answers=AnswerSettings(round_seconds=0.05),
-            publisher=PublisherSettings(round_seconds=0.05, away_seconds=0.05, away_seconds_max=0.1),
+            publisher=PublisherSettings(round_seconds=0.05, backoff=Backoff(0.05, 0.1)),
             launcher=self.launcher,
             service=ServiceSettings(
                 drain_seconds=drain_seconds, until_idle=until_idle, cluster_sweep_seconds=cluster_sweep_seconds

@@ -16,6 +16,7 @@ from compactor.events.relay import EventSink
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
+from compactor.model.retries import Backoff
 from compactor.planning.bundle_plan import BundleBounds, SmallSession
 from compactor.planning.read_progress import Commit
 from compactor.planning.sizing import Resources
@@ -53,10 +54,10 @@ from tests.fakes.small_cluster import SmallCluster, SmallJob
 from tests.waiting import wait_until
 
 TABLE = "ACME.ORDERS.V1"
-TELLS_AT_ONCE = PublisherSettings(round_seconds=0.002, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
+TELLS_AT_ONCE = PublisherSettings(round_seconds=0.002, backoff=Backoff(0.0, 0.0), flush_seconds=1.0)
 """No topic is left alone, so that a test need not wait for the end of that."""
 
-ANSWERS_AT_ONCE = AnswerSettings(round_seconds=0.002, away_seconds=0.0, away_seconds_max=0.0, flush_seconds=1.0)
+ANSWERS_AT_ONCE = AnswerSettings(round_seconds=0.002, backoff=Backoff(0.0, 0.0), flush_seconds=1.0)
 
 STALL_SECONDS = 10_000.0
 """Longer than any launch or step may take without progress."""

@@ -25,6 +25,7 @@ from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.errors import Conflict, Denied, Fenced, LithifyError, Unavailable
 from compactor.model.exit_codes import EXIT_FENCED
+from compactor.model.retries import Backoff
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
@@ -499,7 +500,7 @@ class Node:
         bundles = BundleLauncher(bundle, plan_in_one_task, lambda _: world.lake, BundleBounds(sessions=1))
         self.answers = WorkflowAnswers(self.records, world.callbacks, AnswerSettings(round_seconds=2.0), clock)
         topic = NodeTopic(world, process)
-        settings = PublisherSettings(round_seconds=2.0, away_seconds=5.0, away_seconds_max=60.0)
+        settings = PublisherSettings(round_seconds=2.0, backoff=Backoff(5.0, 60.0))
         self.publisher = Publisher(self.records, lambda _: topic, self.answers, settings, clock)
         tables = TablePublications(
             lambda _: world.lake, lambda _: MemoryGlue(), self.publisher.announce, TablePublicationSettings(), clock

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import boto3
 from botocore.config import Config
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from compactor.events.relay import Event
 from compactor.model.clock import Clock
 from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Denied, Invalid, Unavailable
+from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws.failures import kind_of, translated
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ BATCH_BYTES_MAX = 250_000
 """SNS allows 262,144 bytes per batch, including the names of attributes."""
 
 PUBLISH_ATTEMPTS = 4
-"""With pauses of 0.5, 1 and 2 seconds between them, in addition to boto3's own retries."""
+"""Tries of a batch, in addition to boto3's own retries."""
+
+BACKOFF = Backoff(first_seconds=0.5, longest_seconds=4.0, jitter=0.2)
+"""Pauses between two tries of a batch."""
 
 
 class SnsSink:
@@ -76,14 +80,8 @@ class SnsSink:
         """Raises `Unavailable` if some may not have arrived, `Invalid` if the topic is wrong or refuses one."""
         for batch in _batches(events):
             left = {str(number): event for number, event in enumerate(batch)}
-            retrying = Retrying(
-                sleep=self._clock.sleep,
-                stop=stop_after_attempt(self._attempts),
-                wait=wait_exponential_jitter(multiplier=0.5, max=4.0, jitter=0.2),
-                retry=retry_if_exception_type(Unavailable),
-                reraise=True,
-            )
-            retrying(self._publish_batch, left)
+            publish = partial(self._publish_batch, left)
+            Retry(BACKOFF, self._attempts).call(publish, self._clock, lambda error: isinstance(error, Unavailable))
 
     def _publish_batch(self, left: dict[str, Event]) -> None:
         """Publishes the rest of a batch, and removes from `left` the events that arrived."""

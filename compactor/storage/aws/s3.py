@@ -22,7 +22,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -32,6 +31,7 @@ from urllib3.exceptions import HTTPError
 
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
+from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws.failures import kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.location import StoreLocation, bucket_and_key, key_bytes_max
@@ -66,9 +66,13 @@ RENEW_SECONDS_MIN = 30.0
 
 _BROKEN_OFF = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError, HTTPError)
 
-CONFLICT_TRIES_MAX = 10
-CONFLICT_PAUSE_SECONDS_MAX = 1.0
-CONFLICT_PAUSE_SECONDS_MIN = 0.02
+BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0, jitter=1.0)
+"""Pauses of what botocore does not repeat: conflicts, and answers that were cut off."""
+
+CONFLICTS = Retry(BACKOFF, tries_max=10)
+"""A conditional put that S3 refuses since another one for the same key is under way."""
+
+_CONFLICT_CODES = ("ConditionalRequestConflict", "OperationAborted")
 
 _UPLOAD = "?uploadId="
 _REGION_OF_STAND_INS = "us-east-1"
@@ -167,18 +171,19 @@ class S3Store:
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         full_key = self._full_key(key)
-        for tries in range(CONFLICT_TRIES_MAX):
-            with self._translating(f"{self._uri(key)} cannot be created"):
-                try:
-                    self._clients.sent_once.put_object(Bucket=self._bucket, Key=full_key, Body=body, IfNoneMatch="*")
-                    return True
-                except ClientError as error:
-                    if _code(error) == "PreconditionFailed":
-                        return False
-                    if _code(error) not in ("ConditionalRequestConflict", "OperationAborted"):
-                        raise
-            self._pause(tries)
-        raise Unavailable(f"{self._uri(key)} cannot be created: other writers write to it all the time; try later")
+        put = partial(self._clients.sent_once.put_object, Bucket=self._bucket, Key=full_key, Body=body, IfNoneMatch="*")
+        with self._translating(f"{self._uri(key)} cannot be created"):
+            try:
+                CONFLICTS.call(put, self._clock, _is_conflict)
+            except ClientError as error:
+                if _code(error) == "PreconditionFailed":
+                    return False
+                if _is_conflict(error):
+                    raise Unavailable(
+                        f"{self._uri(key)} cannot be created: other writers write to it all the time; try later"
+                    ) from error
+                raise
+        return True
 
     def overwrite(self, key: str, body: bytes) -> None:
         full_key = self._full_key(key)
@@ -248,24 +253,13 @@ class S3Store:
 
     def _unbroken(self, ask: Callable[[], AnswerT]) -> AnswerT:
         """Repeats requests whose answer was cut off. Botocore repeats only requests without an answer."""
-        began_seconds = self._clock.monotonic_seconds()
-        for tries in count():
-            try:
-                return ask()
-            except (*_BROKEN_OFF, ClientError) as error:
-                # "404" is a "not found" answer that was cut off before it named the object or its bucket.
-                if isinstance(error, ClientError) and _code(error) != "404":
-                    raise
-                elapsed_seconds = self._clock.monotonic_seconds() - began_seconds
-                limits = self._clients.limits
-                if tries + 1 >= limits.tries_max or elapsed_seconds > limits.repeat_seconds_max:
-                    if isinstance(error, ClientError):
-                        raise ReadTimeoutError(
-                            endpoint_url="S3", error="each answer was cut off before its code"
-                        ) from error
-                    raise
-            self._pause(tries)
-        raise AssertionError("the loop ends by an answer or an error")
+        limits = self._clients.limits
+        try:
+            return Retry(BACKOFF, limits.tries_max, limits.repeat_seconds_max).call(ask, self._clock, _is_broken_off)
+        except ClientError as error:
+            if not _is_broken_off(error):
+                raise
+            raise ReadTimeoutError(endpoint_url="S3", error="each answer was cut off before its code") from error
 
     def delete(self, key: str) -> None:
         full_key = self._full_key(key)
@@ -296,7 +290,7 @@ class S3Store:
                     )
             if not full_keys:
                 break
-            self._pause(tries)
+            BACKOFF.sleep(tries, self._clock)
         return failed
 
     def _ask_to_delete(self, full_keys: Sequence[str]) -> Sequence[ErrorTypeDef]:
@@ -354,10 +348,14 @@ class S3Store:
     def _uri(self, key: str) -> str:
         return f"s3://{self._bucket}/{self._root}{key}"
 
-    def _pause(self, tries: int) -> None:
-        pause_seconds = min(CONFLICT_PAUSE_SECONDS_MAX, CONFLICT_PAUSE_SECONDS_MIN * 2.0**tries)
-        chance = int(self._clock.new_id()[:8], 16) / 0xFFFF_FFFF
-        self._clock.sleep(pause_seconds * chance)
+
+def _is_conflict(error: BaseException) -> bool:
+    return isinstance(error, ClientError) and _code(error) in _CONFLICT_CODES
+
+
+def _is_broken_off(error: BaseException) -> bool:
+    """Code "404" is a "not found" answer that was cut off before it named the object or its bucket."""
+    return isinstance(error, _BROKEN_OFF) or (isinstance(error, ClientError) and _code(error) == "404")
 
 
 def _open_client(

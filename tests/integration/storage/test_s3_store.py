@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
-from compactor.storage.aws.s3 import CONFLICT_TRIES_MAX, S3Clients, S3Store
+from compactor.storage.aws.s3 import CONFLICTS, S3Clients, S3Store
 from compactor.storage.location import StoreLocation
 from tests.fakes.manual_clock import ManualClock
 from tests.servers import aws_environment
@@ -106,7 +106,7 @@ def test_a_conditional_conflict_is_asked_again_until_it_is_settled(s3: tuple[Scr
     assert store.put_if_absent("a", b"")
     scripted.script = [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed")]
     assert not store.put_if_absent("a", b"")
-    scripted.script = [(409, "ConditionalRequestConflict")] * CONFLICT_TRIES_MAX
+    scripted.script = [(409, "ConditionalRequestConflict")] * CONFLICTS.tries_max
     with pytest.raises(Unavailable, match="other writers"):
         store.put_if_absent("a", b"")
 

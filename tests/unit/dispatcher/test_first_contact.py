@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
-from dispatcher.operations.first_contact import PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN, FirstContact
+from dispatcher.operations.first_contact import BACKOFF, FirstContact
 from dispatcher.operations.health import HEALTH_FILE, HealthFile, read_health
 from tests.fakes.manual_clock import ManualClock
 
@@ -81,7 +81,7 @@ def test_pauses_grow_up_to_a_bound(contact: FirstContact, clock: ManualClock) ->
     contact.wait_for("queue", service)
     pauses = [after - before for before, after in zip(service.tried_at, service.tried_at[1:], strict=False)]
     assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
+    assert (pauses[0], pauses[-1]) == (BACKOFF.first_seconds, BACKOFF.longest_seconds)
 
 
 def test_health_names_the_trouble_and_is_reported_within_long_pauses(
@@ -104,7 +104,7 @@ def test_health_names_the_trouble_and_is_reported_within_long_pauses(
 def test_a_stop_ends_the_waiting(contact: FirstContact, clock: ManualClock, stops: Stops) -> None:
     stops.looks = stops.set
     assert contact.wait_for("queue", Service(clock, *[Denied("AccessDenied")] * 10)) is None
-    assert clock.monotonic_seconds() == PAUSE_SECONDS_MIN
+    assert clock.monotonic_seconds() == BACKOFF.first_seconds
 
 
 def test_a_queue_that_does_not_exist_is_not_waited_for(contact: FirstContact, clock: ManualClock) -> None:

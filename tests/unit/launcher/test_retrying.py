@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.model.clock import SystemClock, chance
 from compactor.model.errors import ErrorKind
 from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
 
@@ -78,9 +77,3 @@ def test_the_pause_of_a_retry_is_chosen_by_the_chance_that_was_handed_in() -> No
     setbacks = Setbacks().after(ErrorKind.CRASHED, 0, progressed=False)
     follows = [what_follows(ErrorKind.CRASHED, setbacks, 0, POLICY, chance) for chance in (0, 1)]
     assert follows == [TryAgain(2.0), TryAgain(4.0)]
-
-
-def test_the_chance_of_a_clock_is_as_random_as_its_ids() -> None:
-    found = [chance(SystemClock()) for _ in range(50)]
-    assert all(0 <= each <= 1 for each in found)
-    assert len(set(found)) > 40
