@@ -12,12 +12,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import structlog
 
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
 from dispatcher.intake.receiver import Receiver
@@ -33,7 +36,7 @@ from dispatcher.operations.metrics import (
     WORKFLOWS_WAITING,
     EmbeddedMetrics,
 )
-from dispatcher.operations.ownerless import sweep_until
+from dispatcher.operations.ownerless import sweep_once
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.history_upkeep import HistoryUpkeep
 from dispatcher.records.metrics_samples import Reading
@@ -140,16 +143,10 @@ class Dispatcher:
         """
         _log.info("dispatcher_started")
         loops_end = threading.Event()
-        with ThreadPoolExecutor(7, thread_name_prefix="dispatcher") as threads:
-            receiving = threads.submit(self._receiver.run, stops)
-            publishing_events = threads.submit(self._publisher.run, loops_end)
-            answering = threads.submit(self._answers.run, loops_end)
-            publishing = threads.submit(self._tables.run, loops_end)
-            if self._history is not None:
-                threads.submit(self._history.run, loops_end)
-            if self._sweep is not None:
-                threads.submit(sweep_until, loops_end, self._sweep, self._settings.cluster_sweep_seconds)
-            beating = threads.submit(self._beat, loops_end, stops)
+        with ExitStack() as loops, ThreadPoolExecutor(1, thread_name_prefix="receiver") as thread:
+            for loop in self._loops(loops_end, stops):
+                loops.enter_context(loop)
+            receiving = thread.submit(self._receiver.run, stops)
             try:
                 is_done = False
                 while not stops.is_set() and not receiving.done() and not is_done:
@@ -165,10 +162,6 @@ class Dispatcher:
                 stops.set()
                 self._controller.stop(stops_jobs=stops_jobs())
                 loops_end.set()
-        publishing_events.result()
-        answering.result()
-        publishing.result()
-        beating.result()
         self._answers.flush()
         self._tables.publish_round()  # the flush below publishes its events
         self._publisher.flush()
@@ -182,9 +175,18 @@ class Dispatcher:
         """The number of Spark jobs that may still run, after a drain that did not stop them."""
         return self._controller.spark_jobs_left
 
-    def _beat(self, ends: threading.Event, stops: threading.Event) -> None:
+    def _loops(self, ends: threading.Event, stops: threading.Event) -> Iterator[BackgroundLoop]:
+        """What it does beside its job runs, until `ends` is set."""
+        yield self._publisher.loop(ends)
+        yield self._answers.loop(ends)
+        yield self._tables.loop(ends)
+        if self._history is not None:
+            yield self._history.loop(ends)
+        if self._sweep is not None:
+            sweep, seconds = partial(sweep_once, self._sweep), self._settings.cluster_sweep_seconds
+            yield BackgroundLoop("sweep", sweep, seconds, at_once=True, ends=ends)
         if self._task is not None:
-            self._task.run(ends, stops, lambda: self.stuck)
+            yield self._task.loop(ends, stops, lambda: self.stuck)
 
     # -- its state, for any thread
 

@@ -15,7 +15,6 @@ is a hint like a session's: it lists the ended members, so that watchers read on
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +28,7 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.engine.protocol import TaskRunner
 from compactor.engine.unexpected import sentence_of
 from compactor.log.durable_log import DurableLog
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Fenced, LithifyError, kind_of
@@ -144,7 +144,6 @@ class _BundleHeartbeat:
         *,
         poll_seconds: float,
     ) -> None:
-        self._poll_seconds = poll_seconds
         self._key = folder.heartbeat.key
         self._state = state
         self._runner = runner
@@ -152,28 +151,22 @@ class _BundleHeartbeat:
         self._clock = clock
         self._ended: dict[int, UnloggedEnd | None] = {}
         self._beat = BundleHeartbeat(bundle_id=plan.bundle_id, at_ms=clock.now_ms(), members=len(plan.members))
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep_beating, name="bundle-heartbeat", daemon=True)
+        self._beating = BackgroundLoop("bundle-heartbeat", self._look, poll_seconds)
 
     def __enter__(self) -> Self:
         self._write()
-        self._thread.start()
+        self._beating.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._beating.end()
         self._look()
 
     def lost(self, number: int, unlogged: UnloggedEnd | None) -> None:
         """A member killed its process; its end was written, or could not be."""
         self._ended[number] = unlogged
-
-    def _keep_beating(self) -> None:
-        while not self._stop.wait(self._poll_seconds):
-            self._look()
 
     def _look(self) -> None:
         """Writes only if there is progress, so that a bundle that hangs is detected."""

@@ -16,6 +16,7 @@ import structlog
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import operator_log
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.read_progress import Commit
@@ -79,7 +80,6 @@ class SessionJournal:
         self._store = store
         self._folder = folder
         self._clock = clock
-        self._poll_seconds = poll_seconds
         self._on_heartbeat = on_heartbeat
         self._log: DurableLog[SessionState, SessionAction] = DurableLog(store, folder.log, SESSION_LOG, clock)
         self._tasks_done: Count = _none
@@ -104,8 +104,7 @@ class SessionJournal:
         self._written: Heartbeat | None = None
         self._write_due_seconds = float("-inf")
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
+        self._beating = BackgroundLoop("heartbeat", self.beat, poll_seconds)
 
     def count_with(self, tasks_done: Count, rows_in_tasks: Count) -> None:
         """Sets the sources of progress within a step: the number of done tasks, and of rows that running tasks have
@@ -118,20 +117,16 @@ class SessionJournal:
         self._rows_reported = rows_reported
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._beating.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop_beating()
+        self._beating.end()
         self._writer.shutdown(wait=True)
         if not self._is_unseen() and not isinstance(error, Fenced):
             self._write_heartbeat()
-
-    def _stop_beating(self) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _is_unseen(self) -> bool:
         """Whether the session is over so soon that nobody has seen a heartbeat."""
@@ -192,8 +187,8 @@ class SessionJournal:
 
     def succeeded(self, result: SessionResult) -> None:
         """On an object store the last heartbeat is written meanwhile: both say that the last round is committed."""
-        if self._store.location.is_remote and self._thread.is_alive():
-            self._stop_beating()
+        if self._store.location.is_remote and self._beating.is_running:
+            self._beating.end()
             self.settled()
             if not self._is_unseen():
                 self._writer.submit(self._write_heartbeat)
@@ -254,10 +249,6 @@ class SessionJournal:
         with self._lock:
             self._beat = self._beat.model_copy(update={**changes, "at_ms": self._clock.now_ms()})
         self._on_heartbeat(self._beat)
-
-    def _keep_beating(self) -> None:
-        while not self._stop.wait(self._poll_seconds):
-            self.beat()
 
     def beat(self) -> None:
         """Notes the progress, and writes it if a heartbeat is due. For the journal's own thread."""

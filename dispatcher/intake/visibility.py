@@ -7,11 +7,11 @@ killed dispatcher come back soon, even if judging one of them may take long.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import structlog
 
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from dispatcher.intake.queue import Queue, QueueMessage
@@ -64,18 +64,6 @@ class VisibilityKeeper:
                 except LithifyError as error:
                     _log.warning("visibility_not_extended", message_id=message.message_id, reason=str(error))
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Inside the block, a thread extends held messages, three times per visibility timeout."""
-        ends = threading.Event()
-        thread = threading.Thread(target=self._run, args=(ends,), name="visibility", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ends.set()
-            thread.join()
-
-    def _run(self, ends: threading.Event) -> None:
-        while not ends.wait(max(self.visibility_seconds / 3, 0.1)):
-            self.put_off()
+    def running(self) -> BackgroundLoop:
+        """Extends held messages, three times per visibility timeout."""
+        return BackgroundLoop("visibility", self.put_off, max(self.visibility_seconds / 3, 0.1))

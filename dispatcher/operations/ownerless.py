@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -58,13 +57,9 @@ def _state_of(records: JobRunStore, work: WorkId) -> JobRunState | None:
         return None
 
 
-def sweep_until(stops: threading.Event, sweep: Sweep, interval_seconds: float) -> None:
-    """A dispatcher's own sweep, in its own thread: now and after each interval. Services that do not answer are
-    asked again the next time.
-    """
-    while not stops.is_set():
-        try:
-            sweep.end(sweep.look().to_end)
-        except LithifyError as error:
-            _log.warning("clusters_not_swept", reason=str(error))
-        stops.wait(interval_seconds)
+def sweep_once(sweep: Sweep) -> None:
+    """A dispatcher's own sweep. Services that do not answer are asked again the next time."""
+    try:
+        sweep.end(sweep.look().to_end)
+    except LithifyError as error:
+        _log.warning("clusters_not_swept", reason=str(error))

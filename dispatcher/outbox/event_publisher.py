@@ -29,6 +29,7 @@ from compactor.events.relay import (
     SessionRelay,
     SessionSubject,
 )
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Denied, LithifyError, Outdated, Unavailable, kind_of
 from compactor.model.retries import Backoff
@@ -370,10 +371,9 @@ class Publisher:
 
     # -- publishing, in one thread
 
-    def run(self, stops: threading.Event) -> None:
-        """Runs until it is stopped; never raises."""
-        while not stops.wait(self._settings.round_seconds):
-            self.publish_round()
+    def loop(self, ends: threading.Event) -> BackgroundLoop:
+        """Its rounds, of which none raises."""
+        return BackgroundLoop("event-publisher", self.publish_round, self._settings.round_seconds, ends=ends)
 
     def flush(self) -> None:
         """Publishes pending events for at most `flush_seconds`."""

@@ -21,6 +21,7 @@ from compactor.catalog.properties import TableProperties
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.events.publish_events import publish_event
 from compactor.events.relay import Event, Subject
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import LithifyError
 from compactor.model.retries import Backoff
@@ -149,10 +150,9 @@ class TablePublications:
 
     # -- publishing, in one thread
 
-    def run(self, stops: threading.Event) -> None:
-        """Runs until it is stopped; never raises."""
-        while not stops.wait(self._settings.round_seconds):
-            self.publish_round()
+    def loop(self, ends: threading.Event) -> BackgroundLoop:
+        """Its rounds, of which none raises."""
+        return BackgroundLoop("table-publications", self.publish_round, self._settings.round_seconds, ends=ends)
 
     def publish_round(self) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ from functools import partial
 import structlog
 
 from compactor.log.durable_log import LogState
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable, kind_of
 from compactor.model.retries import Backoff
@@ -165,10 +166,9 @@ class WorkflowAnswers:
 
     # -- answering, in one thread
 
-    def run(self, stops: threading.Event) -> None:
-        """Runs until it is stopped; never raises."""
-        while not stops.wait(self._settings.round_seconds):
-            self.answer_round()
+    def loop(self, ends: threading.Event) -> BackgroundLoop:
+        """Its rounds, of which none raises."""
+        return BackgroundLoop("workflow-callbacks", self.answer_round, self._settings.round_seconds, ends=ends)
 
     def flush(self) -> None:
         """Sends pending answers for at most `flush_seconds`."""

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Invalid, LithifyError, Unavailable
 from compactor.model.names import counted
@@ -77,14 +79,16 @@ class HistoryUpkeep:
         self._clock = clock
         self._is_backfilled = False
 
-    def run(self, stops: threading.Event) -> None:
-        """A round now, and after each interval; never raises."""
-        while not stops.is_set():
-            try:
-                self.round(stops)
-            except Exception as error:  # noqa: BLE001  (job runs do not depend on it)
-                _log.error("history_not_kept_up", exc_info=error)
-            stops.wait(self._settings.history_seconds)
+    def loop(self, ends: threading.Event) -> BackgroundLoop:
+        """A round now, and after each interval; none raises."""
+        work = partial(self._round_or_log, ends)
+        return BackgroundLoop("history-upkeep", work, self._settings.history_seconds, at_once=True, ends=ends)
+
+    def _round_or_log(self, ends: threading.Event) -> None:
+        try:
+            self.round(ends)
+        except Exception as error:  # noqa: BLE001  (job runs do not depend on it)
+            _log.error("history_not_kept_up", exc_info=error)
 
     def round(self, stops: threading.Event | None = None) -> None:
         """A step, or a day, that fails keeps none of the others from being done."""

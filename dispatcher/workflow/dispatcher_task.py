@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import structlog
 
+from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Unavailable, kind_of
 from dispatcher.workflow.callbacks import (
@@ -113,16 +115,19 @@ class DispatcherTask:
         """Whether a new execution must follow this one."""
         self.last_error: Exception | None = None
 
-    def run(self, ends: threading.Event, stops: threading.Event, stuck: Callable[[], Sequence[str]]) -> None:
-        """Runs until `ends` is set; sets `stops` to end the dispatcher. Never raises.
-
-        stuck the loops of the dispatcher that hang, by name
-        """
-        while not ends.wait(self._settings.round_seconds):
-            self.turn(stops, stuck)
+    def loop(self, ends: threading.Event, stops: threading.Event, stuck: Callable[[], Sequence[str]]) -> BackgroundLoop:
+        """Its rounds, of which none raises."""
+        return BackgroundLoop(
+            "dispatcher-task", partial(self.turn, stops, stuck), self._settings.round_seconds, ends=ends
+        )
 
     def turn(self, stops: threading.Event, stuck: Callable[[], Sequence[str]]) -> None:
-        """Sends what is due."""
+        """Sends what is due.
+
+        Args:
+            stops: Set to end the dispatcher.
+            stuck: The loops of the dispatcher that hang, by name.
+        """
         try:
             self._beat_when_due(stuck)
             self._measure_when_due()

@@ -27,7 +27,7 @@ BATCH_BYTES_MAX = 250_000
 PUBLISH_ATTEMPTS = 4
 """Tries of a batch, in addition to boto3's own retries."""
 
-BACKOFF = Backoff(first_seconds=0.5, longest_seconds=4.0, jitter=0.2)
+BACKOFF = Backoff(first_seconds=0.5, longest_seconds=4.0, jitter=0.1)
 """Pauses between two tries of a batch."""
 
 

@@ -13,14 +13,13 @@ from compactor.planning.bundle_plan import BundleBounds
 from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
 from compactor.storage.paths import JobRunFolder
-from dispatcher.operations.ownerless import owners_in, sweep_until
+from dispatcher.operations.ownerless import owners_in, sweep_once
 from dispatcher.records.work_id import WorkId
 from launcher.emr.tags import tag_value
 from launcher.spark_job import job_name
 from launcher.sweep import Owners, Sweep
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Hangs, Succeeds
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -115,13 +114,8 @@ def test_a_sweep_outlives_a_service_that_does_not_answer(desk: Desk) -> None:
         def attach(self, reference: object) -> None:
             return None
 
-    stops = threading.Event()
     sweep = Sweep(Silent(), desk.state.location, lambda _: Owners(frozenset()), desk.clock)  # type: ignore[arg-type]
-    thread = threading.Thread(target=sweep_until, args=(stops, sweep, 0.01))
-    thread.start()
-    try:
-        wait_until(lambda: len(looks) >= 3)
-    finally:
-        stops.set()
-        thread.join()
+    for _ in range(3):
+        sweep_once(sweep)
+    assert len(looks) == 3
     desk.close()

@@ -83,20 +83,16 @@ class RefusingSink(MemorySink):
 def test_a_topic_that_does_not_answer_keeps_no_job_run_waiting(tmp_path: Path) -> None:
     sink = SilentSink()
     desk = Desk(tmp_path, sink=sink)
-    stops = threading.Event()
-    telling = threading.Thread(target=desk.publisher.run, args=(stops,))
-    telling.start()
-    desk.append([{"id": 1}])
-    job_run_id = desk.accept()
-    desk.controller.tick()
-    sink.is_called.wait()
-    while desk.job_run(job_run_id).status is not JobRunStatus.SUCCEEDED:
+    with desk.publisher.loop(threading.Event()):
+        desk.append([{"id": 1}])
+        job_run_id = desk.accept()
         desk.controller.tick()
-        desk.clock.sleep(0.005)
-    assert sink.names == []
-    sink.answers.set()
-    stops.set()
-    telling.join()
+        sink.is_called.wait()
+        while desk.job_run(job_run_id).status is not JobRunStatus.SUCCEEDED:
+            desk.controller.tick()
+            desk.clock.sleep(0.005)
+        assert sink.names == []
+        sink.answers.set()
     desk.publisher.flush()
     # The sessions' last events may come after the job run's: `sequence` orders them.
     assert max(sink.events, key=lambda event: event.sequence).type == "lithify.job_run.succeeded.v1"

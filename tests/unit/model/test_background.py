@@ -1,0 +1,57 @@
+"""Work that is done again and again in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from compactor.model.background import BackgroundLoop
+from tests.waiting import wait_until
+
+
+def test_work_is_done_after_each_interval_until_the_loop_is_left() -> None:
+    done: list[str] = []
+    with BackgroundLoop("work", lambda: done.append(threading.current_thread().name), 0.001) as loop:
+        wait_until(lambda: len(done) >= 3)
+    assert set(done) == {"work"}
+    assert not loop.is_running
+
+
+def test_no_work_is_done_before_the_first_interval_unless_it_is_asked_for() -> None:
+    later: list[int] = []
+    now: list[int] = []
+    with BackgroundLoop("later", lambda: later.append(1), 3600.0):
+        with BackgroundLoop("now", lambda: now.append(1), 3600.0, at_once=True):
+            wait_until(lambda: now == [1])
+        assert later == []
+
+
+def test_an_error_of_the_work_ends_the_loop_and_is_raised_where_it_is_left() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError, match="a bug"), BackgroundLoop("work", fail, 0.001) as loop:
+        wait_until(lambda: not loop.is_running)
+
+
+def test_an_error_of_the_block_hides_no_error_of_the_work() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("the work's")
+
+    def leave_by_an_error() -> None:
+        with BackgroundLoop("work", fail, 0.001) as loop:
+            wait_until(lambda: not loop.is_running)
+            raise KeyError("the block's")
+
+    with pytest.raises(KeyError, match="the block's"):
+        leave_by_an_error()
+
+
+def test_loops_with_one_event_end_together() -> None:
+    ends = threading.Event()
+    with (
+        BackgroundLoop("one", lambda: None, 0.001, ends=ends) as one,
+        BackgroundLoop("other", ends.set, 0.001, ends=ends),
+    ):
+        wait_until(lambda: not one.is_running)
