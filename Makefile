@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dist archive demo test check test-roles test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate test-all release-check test-infra test-images test-readers lock lock-upgrade clean
+.PHONY: help install dist archive demo test check test-roles test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -227,9 +227,23 @@ start: $(INFRA)/.installed  ## AWS: start the dispatchers of a deployed stage, i
 teardown: $(INFRA)/.installed  ## AWS: delete a stage: says what is kept, and does it with YES=--yes
 	$(DEPLOY) down $(STAGE) $(SET) $(YES)
 
-generate: $(INSTALLED) $(INFRA)/.installed  ## develop: write what is generated: README's tables, the golden templates of tests/infra
-	@$(BIN)/python -m tests.model_tables
+generate: $(INSTALLED) $(INFRA)/.installed  ## develop: write what is generated: tables and plots of the pages, the golden templates of tests/infra
+	@$(BIN)/python -m tests.pages
 	@$(INFRA)/bin/python -m tests.infra.templates
+
+# Zensical follows MkDocs Material; what it installs is of no use to anything else.
+DOCS := .venv-docs
+$(DOCS)/.installed: docs/requirements.lock
+	@$(call make_venv,$(DOCS))
+	@echo "Installing what docs/requirements.lock names into $(DOCS)."
+	@$(DOCS)/bin/python -m pip install -qq --require-hashes --requirement docs/requirements.lock
+	@touch $@
+
+docs: $(DOCS)/.installed  ## develop: build the documentation into build/docs; a dead link fails
+	@$(DOCS)/bin/zensical build --strict --clean && echo "build/docs/index.html is ready."
+
+demo-picture: $(INSTALLED)  ## develop: run the demo, and draw its output for the pages
+	@$(BIN)/python -m tests.pages.demo_picture
 
 test-infra: $(INFRA)/.installed $(INSTALLED) $(MINISTACK)/.installed $(ASL)/.installed  ## develop: the tests of infra/
 	@$(INFRA)/bin/python -m pytest tests/infra $(ARGS)
@@ -255,6 +269,7 @@ lock: $(INSTALLED)  ## develop: write all locks after a change of pyproject.toml
 	@$(COMPILE) pyproject.toml --extra iceberg --group image --constraints requirements.lock --no-emit-package pyspark --no-emit-package py4j \
 		--output-file docker/requirements.lock $(ARGS)
 	@$(COMPILE) --group infra --constraints requirements.lock --output-file infra/requirements.lock $(ARGS)
+	@$(COMPILE) --group docs --output-file docs/requirements.lock $(ARGS)
 	@$(COMPILE) --group ministack --output-file tests/ministack.lock $(ARGS)
 	@$(COMPILE) --group readers --output-file tests/readers/requirements.lock $(ARGS)
 	@$(COMPILE) --group spark-iceberg --output-file tests/readers/spark.lock $(ARGS)

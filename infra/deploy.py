@@ -43,7 +43,7 @@ DESTROYED = (
 
 
 def teardown_table() -> Iterator[str]:
-    """README's table of what a deletion keeps and destroys, as Markdown lines."""
+    """The pages' table of what a deletion keeps and destroys, as Markdown lines."""
     yield "| kept | destroyed |"
     yield "|---|---|"
     for kept, destroyed in zip_longest(KEPT, DESTROYED):

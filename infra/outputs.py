@@ -1,4 +1,4 @@
-"""The outputs of a stack that README's commands need, and the shell variables that they become."""
+"""The outputs of a stack that the pages' commands need, and the shell variables that they become."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Output:
-    """`variable`: the shell variable in README's commands; None: it has none."""
+    """`variable`: the shell variable in these commands; None: it has none."""
 
     name: str
     description: str

@@ -1,4 +1,4 @@
-"""README's table of permissions: part, what, why. Actions are read from the template, reasons from the parts."""
+"""The table of permissions: part, what, why. Actions are read from the template, reasons from the parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A permission is a value: actions, resources, conditions, and a reason. Roles and README's table use them."""
+"""A permission is a value: actions, resources, conditions, and a reason. Roles and the table of the pages use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JsonObject = dict[str, object]
 class Permission:
     """
     sid         its name in the policy
-    why         a phrase, for README
+    why         a phrase, for the table
     actions     `service:Action` each, never a wildcard
     resources   ARNs; `*` only where AWS knows nothing narrower, and `why` says so
     conditions  as IAM has them

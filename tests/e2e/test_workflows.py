@@ -1,4 +1,4 @@
-"""Real executions of workflows that wait: README's state machines, on the stand-ins of Step Functions."""
+"""Real executions of workflows that wait: the documentation's state machines, on the stand-ins of Step Functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dispatcher.workflow.callbacks import Reception
 from dispatcher.workflow.dispatcher_task import DispatcherTask, EndOfTask, TaskSettings
 from tests.e2e.conftest import House, Mailroom, ask_to_stop
 from tests.e2e.test_drain import spark_jobs
-from tests.e2e.test_readme import BLOCKS
+from tests.e2e.test_snippets import BLOCKS
 from tests.fakes.dispatch_desk import TABLE, instruction
 from tests.fakes.small_cluster import Crashes, Succeeds
 from tests.servers import REGION, free_ports
@@ -28,7 +28,7 @@ from tests.workflows import WAITS, StepFunctions, ministack_workflows, moto_work
 
 pytestmark = pytest.mark.servers
 
-QUEUE_OF_README = "https://sqs.us-east-1.amazonaws.com/123456789012/instructions"
+QUEUE_OF_THE_PAGE = "https://sqs.us-east-1.amazonaws.com/123456789012/instructions"
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def house_at(services: StepFunctions, folder: Path) -> House:
 
 
 def readmes_workflow(house: House, heartbeat_seconds: int = 1_800) -> dict[str, Any]:
-    """README's, on this queue, which waits no longer than said for a heartbeat."""
-    text = BLOCKS["workflow"].replace(QUEUE_OF_README, house.mailroom.queue_url)
+    """The documentation's, on this queue, which waits no longer than said for a heartbeat."""
+    text = BLOCKS["workflow"].replace(QUEUE_OF_THE_PAGE, house.mailroom.queue_url)
     return dict(json.loads(text.replace("1800", str(heartbeat_seconds))))
 
 
@@ -77,7 +77,7 @@ class Running:
         self._thread.join()
 
 
-def test_readmes_workflow_waits_for_its_job_run_and_gets_the_result(services: StepFunctions, tmp_path: Path) -> None:
+def test_the_workflow_waits_for_its_job_run_and_gets_the_result(services: StepFunctions, tmp_path: Path) -> None:
     house = house_at(services, tmp_path)
     machine = services.create_state_machine(readmes_workflow(house))
     with Running(house):
@@ -92,7 +92,7 @@ def test_readmes_workflow_waits_for_its_job_run_and_gets_the_result(services: St
     assert [entry.key for entry in house.state.list("task_tokens/")] == []
 
 
-def test_readmes_workflow_learns_that_its_job_run_failed(services: StepFunctions, tmp_path: Path) -> None:
+def test_the_workflow_learns_that_its_job_run_failed(services: StepFunctions, tmp_path: Path) -> None:
     house = house_at(services, tmp_path)
     house.cluster.behaves = lambda _: Crashes(exit_code=7)
     machine = services.create_state_machine(readmes_workflow(house))
@@ -103,7 +103,7 @@ def test_readmes_workflow_learns_that_its_job_run_failed(services: StepFunctions
         assert "exited with code 7" in str(json.loads(ended["cause"])["reasons"])
 
 
-def test_readmes_workflow_learns_that_its_document_was_rejected(services: StepFunctions, tmp_path: Path) -> None:
+def test_the_workflow_learns_that_its_document_was_rejected(services: StepFunctions, tmp_path: Path) -> None:
     house = house_at(services, tmp_path)
     definition = readmes_workflow(house)
     definition["States"]["Compact"]["Parameters"]["MessageBody"]["primary_keys"] = ["no_such_column"]
@@ -133,7 +133,7 @@ def test_a_missed_heartbeat_is_tried_again_and_waits_for_the_same_job_run(
 
 
 def dispatcher_workflow(queue_url: str, heartbeat_seconds: int) -> dict[str, Any]:
-    """README's workflow of a dispatcher. Its container is this test: it gets token and execution from a queue."""
+    """The page's workflow of a dispatcher. Its container is this test: it gets token and execution from a queue."""
     definition: dict[str, Any] = json.loads(BLOCKS["dispatcher_workflow"])
     dispatch = definition["States"]["Dispatch"]
     (container,) = dispatch["Parameters"]["Overrides"]["ContainerOverrides"]

@@ -1,21 +1,26 @@
-"""Examples of stages, their templates, and what is generated from them: golden files, and README's tables on AWS.
+"""Examples of stages, their templates, and what is generated from them: golden files, and tables of the pages.
 
 `make generate` writes both: `git diff` then shows what changes.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from infra.alarms import alarms
 from infra.app import build, checked_stage
 from infra.deploy import teardown_table
 from infra.permission_table import permission_table
 from infra.permissions import Part
-from tests.readme_tables import README, with_table
+from infra.stages import Stage
+from tests.pages.sources import write as write_place
 from tests.roles.policies import GOLDEN, Template
 
 GIVEN: Mapping[str, tuple[str, ...]] = {
@@ -99,17 +104,54 @@ def _changes(before: object, after: object, path: str) -> Iterator[tuple[str, st
         yield path, f"{json.dumps(before)} -> {json.dumps(after)}"
 
 
-def readme_tables() -> Mapping[str, list[str]]:
-    return {"permissions": list(permission_table(parts_of("dev"), synthesised("dev"))), "teardown": [*teardown_table()]}
+def page_tables() -> Mapping[str, list[str]]:
+    """By the name of their place."""
+    return {
+        "alarms": [*alarm_table(checked_stage(GIVEN["dev"]))],
+        "permissions": [*permission_table(parts_of("dev"), synthesised("dev"))],
+        "stage": [*stage_table()],
+        "teardown": [*teardown_table()],
+    }
+
+
+def alarm_table(stage: Stage) -> Iterator[str]:
+    yield "| alarm | meaning, and what to do first | role | raised |"
+    yield "|---|---|---|---|"
+    for each in alarms(stage, "instructions", "dead-letters"):
+        side = "below" if each.is_raised_below else "from"
+        raised = f"{each.metric}, {each.statistic.lower()}: {side} {each.threshold:,g}"
+        yield f"| `{each.name}` | {each.why} | {each.role} | {raised} |"
+
+
+def stage_table() -> Iterator[str]:
+    """The fields of a stage, as its docstring explains them, and their defaults; those without one are the stages'."""
+    yield "| setting | meaning | default |"
+    yield "|---|---|---|"
+    defaults = {each.name: each.default for each in fields(Stage) if each.default is not MISSING}
+    for names, meaning in _explained(inspect.getdoc(Stage) or ""):
+        values = [_written(defaults[name]) for name in names if name in defaults]
+        yield f"| {', '.join(f'`{name}`' for name in names)} | {meaning} | {', '.join(filter(None, values))} |"
+
+
+def _explained(docstring: str) -> Iterator[tuple[list[str], str]]:
+    """Names, and what they mean, which may go on in indented lines."""
+    entry = r"^(\w+(?:, \w+)*) +(\S.*(?:\n +\S.*)*)"
+    for found in re.finditer(entry, docstring, re.M):
+        yield found[1].split(", "), " ".join(found[2].split())
+
+
+def _written(default: object) -> str:
+    if default in (None, "", ()):
+        return ""
+    text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return f"`{text}`"
 
 
 def write() -> None:
     for example in GIVEN:
         golden_file(example).write_text(rendered(synthesised(example)))
-    page = README.read_text()
-    for name, lines in readme_tables().items():
-        page = with_table(page, name, lines)
-    README.write_text(page)
+    for name, lines in page_tables().items():
+        write_place(name, lines)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from infra.aws.deployment import StackInAccount, clients
 from infra.deploy import run
 from infra.stack import stack_name
 from tests.infra.templates import GIVEN, synthesised
+from tests.pages.sources import DOCS, blocks, section
 from tests.servers import REGION, aws_environment, free_ports, seaweedfs_server
 from tests.waiting import wait_until
 from tests.workflows import REPOSITORY, ministack_workflows
@@ -47,16 +48,9 @@ REFUSED = {
 }
 """Resource types that ministack does not know. cfn-lint alone has looked at these (tests/infra/test_templates.py)."""
 
-README = (REPOSITORY / "README.md").read_text()
 PROGRAMS = REPOSITORY / ".venv" / "bin"
 PATHS = f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin"
 """What an image brings along, beside the task's environment."""
-
-
-def block(name: str) -> str:
-    found = re.search(rf"<!-- tested: {name} -->\n```\w+\n(.*?)^```$", README, re.S | re.M)
-    assert found is not None
-    return found[1]
 
 
 @pytest.fixture(scope="module")
@@ -223,24 +217,25 @@ def what_is_there(account: Account) -> dict[str, list[str]]:
 
 
 def use(account: Account, outputs: dict[str, str], folder: Path) -> None:
-    """README's instruction, taken by a dispatcher with exactly its task's environment, and its event."""
+    """The first instruction of the pages, taken by a dispatcher with exactly its task's environment, and its event."""
     s3 = account.lake_client()
     for name in ("LITHIFY_LAKE", "LITHIFY_STATE"):
         s3.create_bucket(Bucket=outputs[name].split("/")[2])
     events_url = subscribe(account, outputs["LITHIFY_TOPIC_ARN"])
     write_table(account, outputs, folder)
-    lithify(account, outputs, folder, "submit", "-", given=block("instruction"))
+    lithify(account, outputs, folder, "submit", "-", given=blocks()["instruction"])
     with dispatcher(account, folder):
         event = receive(account, events_url)
     assert (event["type"], event["table"]) == ("lithify.job_run.succeeded.v1", "ACME.ORDERS.V1")
-    assert event["jobrunid"] == json.loads(block("instruction"))["job_run_id"]
+    assert event["jobrunid"] == json.loads(blocks()["instruction"])["job_run_id"]
     assert event["data"]["rows_out"] == 2
     watch(account, outputs, folder)
 
 
 def watch(account: Account, outputs: dict[str, str], folder: Path) -> None:
-    """README's commands of "Watch it"."""
-    block = re.search(r"^### Watch it\n.*?```sh\n(.*?)^```", README, re.S | re.M)
+    """The commands of "Alarms of your own"."""
+    shown = section(DOCS / "operate" / "alarms.md", "Alarms of your own")
+    block = re.search(r"```sh\n(.*?)^```", shown, re.S | re.M)
     assert block is not None
     subscription, *reports = block[1].replace("\\\n", " ").splitlines()
     words = [Template(word).substitute(outputs) for word in shlex.split(subscription)]

@@ -15,7 +15,7 @@ from dispatcher.records import metrics_samples as samples
 from infra.alarms import metric_name
 from infra.storage import LOG_ENTRIES, TASK_TOKENS
 from tests.infra.templates import GIVEN, differences, golden_file, synthesised
-from tests.readme_tables import GENERATE
+from tests.pages.sources import GENERATE
 from tests.roles.policies import Template
 
 KEPT = {
@@ -23,7 +23,7 @@ KEPT = {
     "AWS::KMS::Key": "what they are encrypted with",
     "AWS::SQS::Queue": "dead letters",
 }
-"""What a deletion of the stack leaves, as README's table has it; policies that go with these stay beside them."""
+"""What a deletion of the stack leaves, as the page's table has it; policies that go with these stay beside them."""
 
 
 def resources(template: Template, resource_type: str) -> dict[str, Template]:

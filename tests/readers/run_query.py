@@ -1,4 +1,4 @@
-"""Runs one query of README: ENGINE QUERY -> Arrow IPC on standard output."""
+"""Runs one query of the documentation: ENGINE QUERY -> Arrow IPC on standard output."""
 
 import importlib.util
 import sys

@@ -13,6 +13,7 @@ import pytest
 from compactor.storage.location import parse_location
 from launcher.archive import ENVIRONMENT, python_release, read_manifest
 from tests.benchmarks.streams import measure_in
+from tests.pages.sources import blocks
 from tests.servers import BUCKET, REGION
 from tests.spark.killed_workers import Run, Surroundings, surroundings
 from tests.standalone_spark import FAMILY
@@ -22,7 +23,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
 
 KERNEL = re.compile(r"\.nb[ci]$")
 DIST_INFO = re.compile(r"lib/[^/]+/([^/]+)-[^-/]+\.dist-info/METADATA$")
-README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def test_the_manifest_says_what_is_in_the_archive_and_where_it_can_run(around: S
     assert manifest.spark == ".".join(metadata.version("pyspark").split(".")[:2])
 
 
-def test_the_readme_on_standalone_spark_has_the_commands_that_were_run(around: Surroundings) -> None:
-    commands = README.partition("<!-- tested: standalone -->\n```sh\n")[2].partition("```")[0].splitlines()
+def test_the_page_on_standalone_spark_has_the_commands_that_were_run(around: Surroundings) -> None:
+    commands = blocks()["standalone"].splitlines()
     assert commands[0] == "lithify archive lithify.tar.gz"
     assert commands[1].startswith("lithify dispatch --master-url spark://")
     run = Run(around, 99)

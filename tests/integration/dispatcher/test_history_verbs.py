@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -20,8 +19,8 @@ from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.manual_clock import ManualClock
+from tests.pages.sources import blocks
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
 START_MS = 1_760_000_000_000
 FIRST, SECOND = day_of(START_MS), day_of(START_MS + 86_400_000)
 
@@ -125,13 +124,11 @@ def test_clean_tells_first_and_deletes_when_it_is_told_to(desk: Desk, tmp_path: 
     assert command("status", "first", "--state", str(state)).exit_code == 0
 
 
-def test_the_readmes_query_of_the_history_is_answered(
+def test_the_pages_query_of_the_history_is_answered(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = re.search(r"<!-- tested: history -->\n```sql\n(?P<sql>.*?)^```$", README, re.S | re.M)
-    assert found is not None
     monkeypatch.chdir(tmp_path)
-    answered = duckdb.sql(found["sql"])
+    answered = duckdb.sql(blocks()["history"])
     assert answered is not None
     assert answered.columns == ["table", "day", "job_runs", "seconds", "usd"]
     assert [row[:3] for row in answered.fetchall()] == [(TABLE, date.fromisoformat(FIRST), 1)]

@@ -1,4 +1,4 @@
-"""README.md keeps its word: every block that says `tested` is run here, and every link leads somewhere."""
+"""README and the documentation keep their word: each block that says `tested` is run, here or beside its servers."""
 
 from __future__ import annotations
 
@@ -15,48 +15,46 @@ import pytest
 from compactor.events.relay import Event
 from compactor.events.types import EVENT_TYPES, Severity
 from dispatcher.intake.instruction import InstructionDocument, parse_instruction
-from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.options.service_options import read_options
 from launcher.emr.settings import EmrSettings, parse_settings
 from launcher.sizing.instance_types import parse_price_list
 from tests.e2e.conftest import Mailroom
-from tests.model_tables import TABLES, model_table
-from tests.readme_tables import GENERATE, table_in
+from tests.pages.sources import ROOT, blocks, pages
 from tests.servers import REGION
 
-REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text()
-BLOCKS = {
-    found["name"]: found["text"]
-    for found in re.finditer(r"<!-- tested: (?P<name>\w+) -->\n```\w+\n(?P<text>.*?)^```$", README, re.S | re.M)
-}
+BLOCKS = blocks()
 MARKED = re.compile(r"<!-- (?:tested: (?P<name>\w+)|needs an account: .+) -->")
-OF_THE_SERVICE = ("task_token", "task_token_file", "execution_arn")
-"""Options of `lithify dispatch`, each of which may come from a variable."""
+DRAWN = ("mermaid",)
+"""Languages of pictures."""
 
 PROGRAMS = Path(sys.executable).parent
 
 
 def test_every_block_is_run_by_a_test_or_says_why_it_needs_an_account() -> None:
     """Blocks without a language are drawings and what a command prints."""
-    sources = [each.read_text() for each in (REPOSITORY / "tests").rglob("test_*.py")]
-    opened = re.findall(r"^(.*)\n```(?:\w+)\n", README, re.M)
+    sources = [each.read_text() for each in (ROOT / "tests").rglob("test_*.py")]
+    opened = [
+        (page, before)
+        for page in pages()
+        for before, language in re.findall(r"^(.*)\n```(\w+)\n", page.read_text(), re.M)
+        if language not in DRAWN
+    ]
     assert opened
-    for before in opened:
+    for page, before in opened:
         marked = MARKED.fullmatch(before)
-        assert marked is not None, before
+        assert marked is not None, (page, before)
         name = marked["name"]
-        calls = (f'BLOCKS["{name}"]', f'block("{name}")', f"tested: {name} -->")
+        calls = (f'BLOCKS["{name}"]', f'blocks()["{name}"]', f'block("{name}")')
         assert name is None or any(call in source for source in sources for call in calls), name
 
 
 def test_the_price_list_is_a_good_one() -> None:
-    prices = parse_price_list(BLOCKS["prices"].encode(), "README.md", date(2026, 11, 2))
+    prices = parse_price_list(BLOCKS["prices"].encode(), "costs.md", date(2026, 11, 2))
     assert [each.name for each in prices.instance_types] == ["r6g.4xlarge"]
 
 
 def test_the_places_of_a_queue_are_what_a_dispatcher_reads() -> None:
-    exported = run(REPOSITORY, "sh", "-e", "-c", BLOCKS["places"] + "env")
+    exported = run(ROOT, "sh", "-e", "-c", BLOCKS["places"] + "env")
     variables = dict(re.findall(r"^LITHIFY_(\w+)=(.*)$", exported, re.M))
     options, errors = read_options({}, {name.lower(): value for name, value in variables.items()})
     assert not errors.reasons
@@ -68,12 +66,7 @@ def test_the_instruction_is_a_valid_one() -> None:
 
 
 def test_the_settings_of_emr_are_good_ones() -> None:
-    assert isinstance(parse_settings(BLOCKS["emr"].encode(), "README.md"), EmrSettings)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_a_generated_table_is_up_to_date(name: str) -> None:
-    assert table_in(README, name) == list(model_table(name)), f"run {GENERATE}"
+    assert isinstance(parse_settings(BLOCKS["emr"].encode(), "run.md"), EmrSettings)
 
 
 def test_the_event_is_one() -> None:
@@ -88,23 +81,21 @@ def test_the_filter_policy_filters_what_there_is() -> None:
     assert set(policy["severity"]) <= set(Severity)
 
 
-def test_every_variable_that_is_named_is_read() -> None:
-    named = {name.lower() for name in re.findall(r"LITHIFY_(\w+)", README)}
-    assert named <= {*OPTIONS_FROM_ENVIRONMENT, *OF_THE_SERVICE}
+def test_readmes_example_prints_what_readme_says(tmp_path: Path) -> None:
+    """Without Spark."""
+    printed = run(tmp_path, sys.executable, "-c", "import sys; sys.modules['pyspark'] = None\n" + BLOCKS["readme"])
+    shown = re.search(r"```python\n.*?^```\n\n```\n(.*?)^```$", (ROOT / "README.md").read_text(), re.S | re.M)
+    assert shown is not None
+    assert printed == shown[1]
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!https?:)([^)]+)\)", README))))
-def test_every_link_leads_somewhere(link: str) -> None:
-    assert (REPOSITORY / link).exists()
-
-
-def test_its_python_example_needs_no_spark(tmp_path: Path) -> None:
+def test_the_first_table_needs_no_spark(tmp_path: Path) -> None:
     run(tmp_path, sys.executable, "-c", "import sys; sys.modules['pyspark'] = None\n" + BLOCKS["python"])
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_its_code_and_its_commands_do_what_they_say(tmp_path: Path, mailroom: Mailroom) -> None:
+def test_code_and_commands_do_what_the_pages_say(tmp_path: Path, mailroom: Mailroom) -> None:
     """One after the other in one folder, as a reader would."""
     run(tmp_path, sys.executable, "-c", BLOCKS["python"])
 
@@ -136,7 +127,7 @@ def test_its_code_and_its_commands_do_what_they_say(tmp_path: Path, mailroom: Ma
 
 def run(folder: Path, *command: str, **more: str) -> str:
     """What it says. It must succeed."""
-    environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY), **more}
+    environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), **more}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,43 +1,48 @@
-"""README's sections on AWS: its tables are the template's, and every block is run or said not to be."""
+"""The pages on AWS: their tables are the template's, and every block is run or said not to be."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import subprocess
-from pathlib import Path
+from dataclasses import fields
 
 import pytest
 
 from infra.app import checked_stage
 from infra.deploy import SURE
 from infra.outputs import OUTPUTS
-from tests.infra.templates import readme_tables
-from tests.readme_tables import GENERATE, table_in
+from infra.stages import Stage
+from tests.infra.templates import page_tables
+from tests.pages.sources import DOCS, GENERATE, ROOT, generated, section
 
-REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text()
-SECTIONS = ("Deploy to AWS", "Watch it", "Update", "Tear down")
+DEPLOY, UPGRADE, ALARMS = DOCS / "start" / "aws.md", DOCS / "operate" / "upgrade.md", DOCS / "operate" / "alarms.md"
+SECTIONS = (
+    (DEPLOY, "Deploy"),
+    (DEPLOY, "Image and archive"),
+    (DEPLOY, "Tear down"),
+    (UPGRADE, "A stage on AWS"),
+    (ALARMS, "Alarms of your own"),
+)
 
 
-def section(title: str) -> str:
-    found = re.search(rf"^### {title}\n(.*?)(?=^##)", README, re.S | re.M)
-    assert found is not None, title
-    return found[1]
+@pytest.mark.parametrize("name", sorted(page_tables()))
+def test_a_generated_table_of_the_pages_is_up_to_date(name: str) -> None:
+    assert generated(name) == page_tables()[name], f"run {GENERATE}"
 
 
-@pytest.mark.parametrize("name", sorted(readme_tables()))
-def test_a_generated_table_of_readme_is_up_to_date(name: str) -> None:
-    assert table_in(README, name) == readme_tables()[name], f"run {GENERATE}"
+def test_every_setting_of_a_stage_is_explained() -> None:
+    explained = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in generated("stage")[2:]))
+    assert sorted(explained) == sorted(each.name for each in fields(Stage) if each.name != "name")
 
 
 def commands() -> list[str]:
     """Every line of every block of commands, those that go on joined."""
-    blocks = [block for title in SECTIONS for block in re.findall(r"```sh\n(.*?)^```", section(title), re.S | re.M)]
+    blocks = [block for place in SECTIONS for block in re.findall(r"```sh\n(.*?)^```", section(*place), re.S | re.M)]
     return "".join(blocks).replace("\\\n", " ").splitlines()
 
 
-def test_every_variable_that_readme_uses_is_an_output() -> None:
+def test_every_variable_that_the_pages_use_is_an_output() -> None:
     used = set(re.findall(r"\$\{?([A-Z_]+)", "\n".join(commands())))
     assert used
     assert used <= {output.variable for output in OUTPUTS}
@@ -45,11 +50,11 @@ def test_every_variable_that_readme_uses_is_an_output() -> None:
 
 def test_every_make_command_is_a_call_of_infra_deploy_that_is_run_on_a_stand_in() -> None:
     """With a good stage, in words that make hands on as they are."""
-    story = (REPOSITORY / "tests" / "infra" / "test_deployment.py").read_text()
+    story = (ROOT / "tests" / "infra" / "test_deployment.py").read_text()
     verbs = set()
     for command in re.findall(r"\bmake ([^)\n]+)", "\n".join(commands())):
         dry = ["make", "--no-print-directory", "-n", *shlex.split(command)]
-        printed = subprocess.run(dry, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+        printed = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         verb, *arguments = shlex.split(printed.splitlines()[-1].partition("-m infra.deploy ")[2])
         assert checked_stage([each for each in arguments if each != SURE]).name == "dev"
         assert f'account.run("{verb}"' in story
@@ -66,15 +71,16 @@ def test_every_other_command_is_one_of_those_that_are_known() -> None:
 
 
 def test_every_block_of_commands_is_run_or_says_why_it_needs_an_account() -> None:
-    for title in SECTIONS:
-        blocks = re.findall(r"([^\n]*)\n```sh\n", section(title))
+    for place in SECTIONS:
+        blocks = re.findall(r"([^\n]*)\n```sh\n", section(*place))
         assert all(re.match(r"<!-- (tested|needs an account): .+ -->$", before) for before in blocks), blocks
 
 
 def test_the_idle_cost_adds_up() -> None:
-    table = README.partition("| what | arithmetic | USD a month |")[2].partition("\n\n")[0]
+    page = (DOCS / "operate" / "costs.md").read_text()
+    table = page.partition("| what | arithmetic | USD a month |")[2].partition("\n\n")[0]
     lines = [float(line.split("|")[3]) for line in table.splitlines()[2:] if line.startswith("|")]
-    stated = re.search(r"costs about (\d+) US dollars a month", README)
+    stated = re.search(r"costs about (\d+) US dollars a month", page)
     assert stated is not None
     assert round(sum(lines)) == int(stated[1])
     assert lines[0] == round(2 * (0.5 * 0.04048 + 2 * 0.004445) * 730, 2)

@@ -1,4 +1,4 @@
-"""The queries of README: each engine reads what a scan reads."""
+"""The queries of the documentation: each engine reads what a scan reads."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pyarrow as pa
 import pytest
 
 from compactor import DeltaCatalog, compact
+from tests.pages.sources import DOCS
 from tests.readers.conftest import Engine
 
-README = Path(__file__).parent.parent.parent / "README.md"
 TABLE = "ACME.ORDERS.V1"
 
 
 def queries() -> list[tuple[str, str]]:
     """Engine and query, of each cell of the table below its mark."""
-    table = README.read_text().split("<!-- tested: engines -->\n")[1].split("\n\n")[0]
+    table = (DOCS / "guide" / "publishing.md").read_text().split("<!-- tested: engines -->\n")[1].split("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     return [(engine, found[1]) for engine, *cells in rows for cell in cells if (found := re.fullmatch("`(.+)`", cell))]
 
 
-def test_readme_has_a_query_for_every_engine_and_format() -> None:
+def test_the_page_has_a_query_for_every_engine_and_format() -> None:
     found = queries()
     assert len(found) == len(set(found)) == 10
     assert {"/compacted'" in query for _, query in found} == {True, False}
 
 
 @pytest.mark.parametrize(("engine", "query"), queries())
-def test_a_query_of_readme_reads_the_rows_of_a_scan(engine: str, query: str, tmp_path: Path) -> None:
+def test_a_query_of_the_page_reads_the_rows_of_a_scan(engine: str, query: str, tmp_path: Path) -> None:
     lake = DeltaCatalog.open(tmp_path / "lake")
     table = lake.create_table(TABLE, properties={"publish": "delta,iceberg"})
     table.append({}, pa.table({"order_id": range(100), "status": ["new"] * 100}))

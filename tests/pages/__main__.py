@@ -1,0 +1,14 @@
+"""Writes what is generated into the pages, but for what needs the CDK, and draws the picture of speed.
+
+python -m tests.pages
+"""
+
+from __future__ import annotations
+
+from tests.pages import speed
+from tests.pages.reference import GENERATED
+from tests.pages.sources import write
+
+for name, lines in GENERATED.items():
+    write(name, lines())
+speed.PICTURE.write_text(speed.picture())
