@@ -5,8 +5,8 @@
                                               +-> the workflow does not wait any more: drain, and an exit code for it
                                               +-> it cannot work: failure, with the cause
 
-A workflow that starts a new execution for the next dispatcher and ends (`docs/operate/run.md` has one) never ends, although
-executions do: Step Functions ends each at 25,000 events, and keeps its history for 90 days.
+A workflow that starts a new execution for the next dispatcher and ends (`docs/operate/run.md` has one) never ends,
+although executions do: Step Functions ends each at 25,000 events, and keeps its history for 90 days.
 """
 
 from __future__ import annotations

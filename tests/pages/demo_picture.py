@@ -76,7 +76,7 @@ def main(given: Sequence[str]) -> None:
         printed = Path(given[0]).read_text()
     else:
         with TemporaryDirectory() as folder:
-            command = [Path(sys.executable).with_name("lithify"), "demo"]
+            command = [str(Path(sys.executable).with_name("lithify")), "demo"]
             printed = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
     console = Console(record=True, width=COLUMNS, file=StringIO(), theme=_THEME, highlight=False)
     colours = _Colours()
