@@ -157,7 +157,7 @@ class _Work:
         _warn_if_late(self._run, plans.values())
         at_work = [session for session in sessions if _id(session) in plans]
         numbers = {_id(session): number for number, session in enumerate(at_work, 1)}
-        self.results.update({_id(each): _nothing_to_do(each) for each in sessions if not each.has_work})
+        self.results.update({_id(each): _nothing_to_do(each) for each in sessions if not each.work})
 
         def run_one(session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]]) -> None:
             on_heartbeat = self._listener_of(session, numbers[_id(session)], len(at_work))
@@ -348,7 +348,7 @@ def _measure_all(
             return measure_session(session.spec, lake, as_pinned=as_pinned)
         return None
 
-    found = side_by_side(lake.location, measure, [session for session in sessions if session.has_work])
+    found = side_by_side(lake.location, measure, [session for session in sessions if session.work])
     return {each.spec.session_id: each for each in found if each is not None}
 
 

@@ -9,7 +9,7 @@ from compactor.catalog.tables import DeltaCatalog
 from compactor.events.relay import EventSink
 from compactor.model.clock import Clock
 from compactor.planning.bundle_plan import BundleBounds, SmallSession
-from compactor.planning.read_progress import Commit
+from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.publishing.glue import GlueService

@@ -18,7 +18,7 @@ from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Corrupt, ErrorKind, Fenced, LithifyError, Outdated, Unavailable
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.planning.read_progress import Commit
+from compactor.planning.session_streams import Commit
 from compactor.planning.spec import SessionSpec
 from compactor.sessions.bundle import BundleHeartbeat, UnloggedEnd, has_ended
 from compactor.sessions.session_journal import SessionJournal

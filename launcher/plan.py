@@ -21,14 +21,13 @@ from compactor.planning.bundle_plan import (
     plan_bundle,
 )
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.planning.read_progress import Commit
-from compactor.planning.session_input import commits_of
 from compactor.planning.session_planner import (
     MeasuredSession,
     measure_session,
     plan_measured,
     plan_sized,
 )
+from compactor.planning.session_streams import Commit, commits_of
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.store_use import StoreUse
@@ -66,7 +65,7 @@ def plan_for_cluster(
     """
     lake = lake.for_one_run()
     measured = measure_session(spec, lake)
-    if not measured.has_work and not session_commits(spec, lake):
+    if not measured.work and not session_commits(spec, lake):
         return NothingToDo()
     plan = _plan(measured, room)
     return plan if lack is None else _smaller(plan, lack, measured, room)
@@ -133,7 +132,7 @@ def plan_in_one_task(
     """
     lake = lake.for_one_run()
     measured = measure_session(spec, lake)
-    if not measured.has_work and not session_commits(spec, lake):
+    if not measured.work and not session_commits(spec, lake):
         return NothingToDo()
     is_far = lake.location.is_remote
     process = ThisProcess(resources.task_memory_bytes, 1, is_far)

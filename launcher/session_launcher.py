@@ -24,7 +24,7 @@ import structlog
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock, chance
 from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, LithifyError, Unavailable
-from compactor.planning.read_progress import Commit
+from compactor.planning.session_streams import Commit
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, SessionState, SessionSucceeded

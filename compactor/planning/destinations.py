@@ -10,7 +10,7 @@ from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.tables import Table
 from compactor.model.errors import Invalid
 from compactor.model.names import render_partition
-from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
+from compactor.planning.spec import JobRunSpec
 
 
 def check_destination(source_table_id: str, destination: Table) -> None:
@@ -48,8 +48,7 @@ def check_destination_stream(
 
 def check_keys(compacted: CompactedStream, run: JobRunSpec) -> None:
     """Raises `Invalid` if the index was built for other keys than those of the job run."""
-    key_columns = tuple(sorted(run.primary_keys))
-    sort_keys = () if run.sort_keys == DEFAULT_SORT_KEYS else run.sort_keys
+    key_columns, sort_keys = run.key_columns, run.custom_sort_keys
     if compacted.primary_keys != key_columns:
         raise Invalid(
             f"the index was built for primary keys {list(compacted.primary_keys)}, not {list(key_columns)}: "

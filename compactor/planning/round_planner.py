@@ -22,7 +22,7 @@ from compactor.planning.round_plan import (
     RoundPlan,
 )
 from compactor.planning.rounds import runs_to_absorb, watermark_after
-from compactor.planning.session_input import SessionInput, files_to_rewrite
+from compactor.planning.session_input import SessionInput
 from compactor.planning.sizing import RoundRoom, spare_scratch_bytes
 from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.storage.location import StoreLocation
@@ -46,8 +46,7 @@ def plan_round(
     """The plan of one round. `snapshot` is that of the compacted stream after the previous round."""
     compacted = _continued(session, snapshot)
     run = plan.spec.job_run
-    rewritten = files_to_rewrite(session, compacted)
-    sources = _compacted_sources(session.destination, compacted, rewritten)
+    sources = _compacted_sources(session.streams.destination, compacted, session.files_to_rewrite(compacted))
     rows = sum(ref.file.rows for ref in turn.files)
     processed = _processed(compacted, turn)
     index_files = () if compacted is None else compacted.index_files
@@ -77,10 +76,10 @@ def plan_round(
             max_dead_row_share=run.max_dead_row_share,
             own_parquet_pages=run.own_parquet_pages,
             page_check_share=run.page_check_share,
-            compacted_stream_version=session.compacted_stream_version,
+            compacted_stream_version=session.streams.compacted_stream_version,
             next_file_number=1 if compacted is None else compacted.next_file_number,
             index=_index_target(plan, session, snapshot, turn.commit_id),
-            open_partition=tuple(session.destination.partition.items()) if session.is_open else None,
+            open_partition=tuple(session.streams.destination.partition.items()) if session.streams.is_open else None,
         ),
         tasks=plan.tasks,
         task_memory_bytes=plan.task_memory_bytes,
@@ -100,7 +99,7 @@ def plan_rehash(
         from_hash_bucket_count=compacted.hash_bucket_count,
         keys=compacted.rows + compacted.last_round.counts.tombstones,
         hash_bucket_count=plan.hash_bucket_count,
-        target=_index_target(plan, session, session.snapshot, commit_id),
+        target=_index_target(plan, session, session.streams.snapshot, commit_id),
         task_memory_bytes=plan.task_memory_bytes,
     )
 
@@ -121,7 +120,7 @@ def rows_per_file(run: JobRunSpec, compacted: CompactedStream | None, deltas: Se
 def _continued(session: SessionInput, snapshot: StreamSnapshot) -> CompactedStream | None:
     """The part of the snapshot that belongs to the compacted stream version which the session writes."""
     compacted = snapshot.compacted
-    return compacted if compacted and compacted.stream_version == session.compacted_stream_version else None
+    return compacted if compacted and compacted.stream_version == session.streams.compacted_stream_version else None
 
 
 def _rows_to_absorb(plan: SessionPlan, session: SessionInput, rows: int, index_files: Sequence[IndexFile]) -> int:
@@ -138,7 +137,7 @@ def _processed(compacted: CompactedStream | None, turn: RoundTurn) -> Watermark:
 
 def _index_target(plan: SessionPlan, session: SessionInput, snapshot: StreamSnapshot, commit_id: str) -> IndexTarget:
     return IndexTarget(
-        stream=session.destination.folder,
+        stream=session.streams.destination.folder,
         index_version=snapshot.last_index_version + 1,
         commit_id=commit_id,
         rows_per_file=plan.spec.job_run.rows_per_primary_key_index_file,

@@ -8,7 +8,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
+from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import encoded_width
@@ -17,21 +17,12 @@ from compactor.model.names import counted, no_such_partition
 from compactor.planning.destinations import check_destination
 from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatistics, statistics_of
 from compactor.planning.named_deltas import naming_deltas
-from compactor.planning.session_input import (
-    SessionInput,
-    continued_stream,
-    dropped_since,
-    files_to_rewrite,
-    known_schemas,
-    pending_files,
-    read_session_input,
-)
+from compactor.planning.session_input import SessionInput, read_session_input
+from compactor.planning.session_streams import PendingWork, SessionStreams
 from compactor.planning.sizing import Resources, SessionSize, Sizing, size_session
 from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, KnownSchema, SessionPlan, SessionSpec
 from compactor.planning.table_terms import check_online
-from compactor.schemas.text import parse_schema
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import is_open_file
 from compactor.storage.side_by_side import side_by_side
 from compactor.tabular import FileOutline, TabularFile, read_outline, read_schema
 
@@ -41,25 +32,25 @@ STREAMS_PER_PAGE = 64
 
 @dataclass(frozen=True)
 class PinnedSession:
-    """A session with its pinned source and the amount of its work.
-
-    files_to_clean     compacted files with more dead rows than the job run allows
-    rehashes           the index has another hash bucket count than the job run asks for
-    uris_outside_lake  pending files that were registered in place
-    """
+    """A session with its pinned source and the amount of its work."""
 
     spec: SessionSpec
+    work: PendingWork
     compacted_rows: int
     pending_rows: int
-    pending_file_count: int
-    files_to_clean: int
-    rehashes: bool = False
-    uris_outside_lake: tuple[str, ...] = ()
 
-    @property
-    def has_work(self) -> bool:
-        """Whether there are deltas to compact, compacted files to clean, or an index to rehash."""
-        return self.pending_file_count > 0 or self.files_to_clean > 0 or self.rehashes
+    uris_outside_lake: tuple[str, ...] = ()
+    """Pending files that were registered in place."""
+
+    @classmethod
+    def of(cls, streams: SessionStreams) -> PinnedSession:
+        return cls(
+            spec=streams.spec,
+            work=streams.work(),
+            compacted_rows=streams.compacted.rows if streams.compacted else 0,
+            pending_rows=sum(ref.file.rows for ref in streams.pending),
+            uris_outside_lake=tuple(ref.uri for ref in streams.pending if "://" in ref.file.path),
+        )
 
 
 def pin_sessions(
@@ -137,7 +128,7 @@ class SessionFinder:
         if not page:
             return None
         found = side_by_side(self._lake.location, self._pin, page)
-        return tuple(pinned for pinned in found if pinned is not None and pinned.has_work)
+        return tuple(pinned for pinned in found if pinned is not None and pinned.work)
 
     def _pin(self, partition: dict[str, str]) -> PinnedSession | None:
         return pin_stream(self._run, self._source, self._destination, partition, 0, self._until_ms)
@@ -168,19 +159,20 @@ def spec_as_compacted(
 
 @dataclass(frozen=True)
 class MeasuredSession:
-    """A session with the figures from which it is planned. It is small, since a job run may have thousands.
-
-    why         a description of the input, and the reason to run if no delta is pending
-    statistics  statistics of the input, if they were requested
-    known_schemas  what the plan says of the input's columns
-    """
+    """A session with the figures from which it is planned. It is small, since a job run may have thousands."""
 
     spec: SessionSpec
+    work: PendingWork
     size: SessionSize
+
     why: tuple[str, ...]
+    """A description of the input, and the reason to run if no delta is pending."""
+
     statistics: InputStatistics | None = None
-    has_work: bool = True
+    """Of the input, if they were requested."""
+
     known_schemas: tuple[KnownSchema, ...] = ()
+    """What the plan says of the input's columns."""
 
 
 def measure_session(
@@ -191,16 +183,17 @@ def measure_session(
     with_statistics  keeps all that is known of the input, beside the amounts that a plan is made of
     as_pinned        the session was pinned just now: its logs are not read again
     """
-    share = spec.job_run.max_dead_row_share
     with naming_deltas(spec, lake):
         session, outlines = _read_for_plan(spec, lake, as_pinned=as_pinned)
-        statistics = measure(session, outlines, lake, share)
-    cleaning = _cleaning(session, share)
-    rehashing = _rehashing(spec.job_run, session.compacted)
-    why = (*cleaning, *rehashing, *statistics.arithmetic())
-    has_work = bool(session.pending or cleaning or rehashing)
+        statistics = measure(session, outlines, lake)
+    work = session.streams.work()
     return MeasuredSession(
-        spec, statistics.size, why, statistics if with_statistics else None, has_work, known_schemas(session)
+        spec=spec,
+        work=work,
+        size=statistics.size,
+        why=(*work.reasons(), *statistics.arithmetic()),
+        statistics=statistics if with_statistics else None,
+        known_schemas=session.known_schemas(),
     )
 
 
@@ -274,52 +267,19 @@ def _read_for_plan(
     return read_session_input(spec, lake, as_pinned=as_pinned), {}
 
 
-def measure(
-    session: SessionInput, outlines: Mapping[str, FileOutline], lake: DeltaCatalog, max_dead_row_share: float
-) -> InputStatistics:
+def measure(session: SessionInput, outlines: Mapping[str, FileOutline], lake: DeltaCatalog) -> InputStatistics:
     """Statistics of a session's input."""
-    compacted = session.compacted
+    streams = session.streams
     return statistics_of(
-        list(zip(session.pending, session.schemas, strict=True)),
+        list(zip(streams.pending, session.schemas, strict=True)),
         outlines,
-        compacted,
-        None if compacted is None else parse_schema(compacted.last_round.compacted_schema),
+        streams.compacted,
+        streams.compacted_schema(),
         session.key_columns,
         encoded_width(session.sort_columns),
-        max_dead_row_share=max_dead_row_share,
+        max_dead_row_share=streams.spec.job_run.max_dead_row_share,
         lake_is_remote=lake.location.is_remote,
     )
-
-
-def _files_to_clean(compacted: CompactedStream, max_dead_row_share: float, is_open: bool) -> int:
-    closed = sum(not is_open_file(file.path) for file in compacted.files.values()) if is_open else 0
-    return closed or len(compacted.files_with_more_dead_rows_than(max_dead_row_share))
-
-
-def _cleaning(session: SessionInput, max_dead_row_share: float) -> tuple[str, ...]:
-    """The reason to run a session without deltas to compact."""
-    if session.pending or session.compacted is None:
-        return ()
-    vectors = session.compacted.files_with_more_dead_rows_than(max_dead_row_share)
-    rewritten = files_to_rewrite(session, session.compacted)
-    if rewritten:
-        files = counted(len(rewritten), "compacted file")
-        return (
-            f"no delta is pending: {files} are rewritten, since the table is published and other engines read them",
-        )
-    if not vectors:
-        return ()
-    files, rows = counted(len(vectors), "compacted file"), counted(sum(each.rows for each in vectors), "dead row")
-    return (
-        f"no delta is pending: {files} with {rows} are rewritten, since max_dead_row_share is {max_dead_row_share:g}",
-    )
-
-
-def _rehashing(run: JobRunSpec, compacted: CompactedStream | None) -> tuple[str, ...]:
-    """The reason to rehash the index, if the job run asks for another hash bucket count."""
-    if compacted is None or not run.rehashes(compacted.hash_bucket_count):
-        return ()
-    return (f"the index is rehashed from {compacted.hash_bucket_count:,} hash buckets, as asked for",)
 
 
 def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str]]:
@@ -396,41 +356,9 @@ def pin_stream(
         source_position=active.last_position,
         destination_entry_number=current.entry_number,
     )
-    return _pinned(spec, stream, now.state, written, current.state, is_open=bool(destination.properties.publish))
+    return PinnedSession.of(SessionStreams.of(spec, source, destination, now.state, current.state))
 
 
 def pinned_session(spec: SessionSpec, lake: DeltaCatalog) -> PinnedSession:
     """The work of a session if it began now. Reads the logs of its source and its destination."""
-    source = lake.table(spec.job_run.source_table_id)
-    table = lake.table_like(spec.job_run.destination_compacted_table_id, source)
-    destination, stream = table.stream(spec.partition), source.stream(spec.partition)
-    stream.load(as_of=spec.source_entry_number)  # the next load continues from it
-    current = destination.load().state
-    now = current if stream is destination else stream.load().state
-    return _pinned(spec, stream, now, destination, current, is_open=bool(table.properties.publish))
-
-
-def _pinned(
-    spec: SessionSpec,
-    source: PartitionStream,
-    now: StreamSnapshot,
-    destination: PartitionStream,
-    snapshot: StreamSnapshot,
-    *,
-    is_open: bool,
-) -> PinnedSession:
-    """`now`, `snapshot`: the current source and destination; `is_open`: other engines read the destination, so closed
-    files are rewritten."""
-    run = spec.job_run
-    compacted, _ = continued_stream(snapshot, spec)
-    is_gone = dropped_since(spec, destination, snapshot, now)
-    pending = () if is_gone else pending_files(source, spec, snapshot, compacted, now)
-    return PinnedSession(
-        spec,
-        compacted_rows=compacted.rows if compacted else 0,
-        pending_rows=sum(ref.file.rows for ref in pending),
-        pending_file_count=len(pending),
-        files_to_clean=_files_to_clean(compacted, run.max_dead_row_share, is_open) if compacted else 0,
-        rehashes=compacted is not None and run.rehashes(compacted.hash_bucket_count),
-        uris_outside_lake=tuple(ref.uri for ref in pending if "://" in ref.file.path),
-    )
+    return PinnedSession.of(SessionStreams.load(spec, lake))

@@ -69,9 +69,15 @@ class JobRunSpec(Document):
     task_token: str | None = Field(default=None, exclude=True)
     priority: int = 0
 
-    def rehashes(self, hash_bucket_count: int) -> bool:
-        """Whether it asks for another hash bucket count than this one of an index."""
-        return self.hash_bucket_count not in (None, hash_bucket_count)
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The primary key columns in sorted name order."""
+        return tuple(sorted(self.primary_keys))
+
+    @property
+    def custom_sort_keys(self) -> tuple[SortKey, ...]:
+        """None if the stream position alone decides."""
+        return () if self.sort_keys == DEFAULT_SORT_KEYS else self.sort_keys
 
 
 class SessionSpec(Document):

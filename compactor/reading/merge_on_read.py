@@ -205,14 +205,14 @@ def _merge(lake: DeltaCatalog, opened: _Opened) -> MergedStream | PartitionStrea
     )
     source = lake.table(keys.source_table_id)
     pinned = pin_stream(run, source, lake.table_like(stream.table_id, source), stream.partition, number=1)
-    if pinned is None or not pinned.pending_file_count:
+    if pinned is None or not pinned.work.delta_files:
         return stream
     session = read_session_input(pinned.spec, lake, only_reads=True)
     kept = _surviving_rows(_plan(lake, pinned.spec, session))
-    compacted = [] if session.compacted is None else sorted(session.compacted.files.items())
+    compacted = [] if session.streams.compacted is None else sorted(session.streams.compacted.files.items())
     files = [
         *((stream.uri_of(file.path), file, False) for _, file in compacted),
-        *((ref.uri, ref.file, True) for ref in session.pending),
+        *((ref.uri, ref.file, True) for ref in session.streams.pending),
     ]
     merged = (
         MergedFile(uri, file, kept[ordinal], is_delta=is_delta) for ordinal, (uri, file, is_delta) in enumerate(files)
@@ -221,7 +221,7 @@ def _merge(lake: DeltaCatalog, opened: _Opened) -> MergedStream | PartitionStrea
 
 
 def _plan(lake: DeltaCatalog, spec: SessionSpec, session: SessionInput) -> RoundPlan:
-    compacted: CompactedStream | None = session.compacted
+    compacted: CompactedStream | None = session.streams.compacted
     plan = SessionPlan(
         spec=spec,
         hash_bucket_count=_HASH_BUCKET_COUNT if compacted is None else compacted.hash_bucket_count,
@@ -231,8 +231,8 @@ def _plan(lake: DeltaCatalog, spec: SessionSpec, session: SessionInput) -> Round
         expected_sla=0.0,
         arithmetic=(),
     )
-    turn = RoundTurn(1, 1, session.pending, None, _NAME)
-    round_plan = plan_round(lake.location, plan, session, session.snapshot, turn)
+    turn = RoundTurn(1, 1, session.streams.pending, None, _NAME)
+    round_plan = plan_round(lake.location, plan, session, session.streams.snapshot, turn)
     # Every run is absorbed, so dedupe returns every live row of the stream.
     return replace(round_plan, absorbed_runs=frozenset(file.run for file in round_plan.index_files))
 

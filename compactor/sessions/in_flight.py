@@ -51,7 +51,7 @@ def planned(
     plan: SessionPlan, session: SessionInput, rounds: Sequence[Sequence[DeltaFileRef]], attempt: int, clock: Clock
 ) -> SessionPlanned:
     """The plan of an attempt for the log. `rounds`: the delta files of each round to run; none for a rehash alone."""
-    read_point = ReadPoint.of(session.snapshot)
+    read_point = ReadPoint.of(session.streams.snapshot)
     return SessionPlanned(
         plan_id=clock.new_id(),
         job_run_id=plan.spec.job_run.job_run_id,

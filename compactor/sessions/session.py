@@ -40,11 +40,10 @@ from compactor.engine.protocol import Engine
 from compactor.log.durable_log import LogState
 from compactor.log_context import bound
 from compactor.model.clock import Clock
-from compactor.planning.read_progress import Commit
 from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.round_planner import RoundTurn, plan_rehash, plan_round
-from compactor.planning.rounds import split_into_rounds
-from compactor.planning.session_input import ReadReport, SessionInput, commits_of, files_to_rewrite, read_session_input
+from compactor.planning.session_input import SessionInput, read_session_input
+from compactor.planning.session_streams import Commit, ReadReport, commits_of
 from compactor.planning.spec import SessionPlan, SessionResult
 from compactor.planning.store_use import StoreUse, store_use
 from compactor.sessions.in_flight import in_flight, planned
@@ -107,11 +106,11 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     """Runs every remaining round. Raises the errors of a round; earlier commits remain."""
     started = dependencies.clock.monotonic_seconds() - dependencies.before_seconds
     session = read_session_input(plan.spec, dependencies.lake, dependencies.report, known_schemas=plan.known_schemas)
-    rounds = _rounds(plan, session)
-    found = commits_of(plan.spec, session.destination, dependencies.report, session.destination.log.newest)
+    rounds, destination = session.rounds(plan), session.streams.destination
+    found = commits_of(plan.spec, destination, dependencies.report, destination.log.newest)
     done = [action for _, action in found if isinstance(action, RoundCommitted)]
     rounds_in_all = len(done) + len(rounds)
-    rows = sum(ref.file.rows for ref in session.pending)
+    rows = sum(ref.file.rows for ref in session.streams.pending)
     dependencies.report.started(len(done), rounds_in_all, rows, plan.expected_sla)
     dependencies.report.found(found)
     run = plan.spec.job_run
@@ -126,9 +125,9 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     )
     pace.earlier_attempts([(rows_arrived(each), sum(step.seconds for step in each.steps.values())) for each in done])
     dependencies.report.follow(pace.rows_reported)
-    has_work = bool(rounds) or (session.compacted is not None and run.rehashes(session.compacted.hash_bucket_count))
+    has_work = bool(session.streams.work())
     with _announced(plan, session, rounds, dependencies) if has_work else nullcontext(session) as session:
-        snapshot = _rehash_first(plan, session, dependencies) if has_work else session.snapshot
+        snapshot = _rehash_first(plan, session, dependencies) if has_work else session.streams.snapshot
         for number, files in enumerate(rounds):
             following = rounds[number + 1][0] if number + 1 < len(rounds) else None
             turn = RoundTurn(len(done) + 1, rounds_in_all, files, following, commit_id=dependencies.clock.new_id())
@@ -137,8 +136,8 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
             snapshot = committed.snapshot
             done.append(completion)
             pace.round_done()
-    if rounds and session.destination.news is not None:
-        session.destination.news.clear(LogState(committed.entry_number, snapshot))
+    if rounds and destination.news is not None:
+        destination.news.clear(LogState(committed.entry_number, snapshot))
     seconds = dependencies.clock.monotonic_seconds() - started
     return summarise(plan, snapshot, done, seconds)
 
@@ -146,8 +145,9 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
 def run_rehash(plan: SessionPlan, dependencies: SessionDependencies) -> StreamSnapshot:
     """Rehashes the index to the planned hash bucket count without a compaction."""
     session = read_session_input(plan.spec, dependencies.lake, dependencies.report, known_schemas=plan.known_schemas)
-    if session.compacted is None or session.compacted.hash_bucket_count == plan.hash_bucket_count:
-        return session.snapshot
+    compacted = session.streams.compacted
+    if compacted is None or compacted.hash_bucket_count == plan.hash_bucket_count:
+        return session.streams.snapshot
     with _announced(plan, session, (), dependencies) as announced:
         return _rehash_first(plan, announced, dependencies)
 
@@ -160,23 +160,14 @@ def _announced(
     dependencies: SessionDependencies,
 ) -> Iterator[SessionInput]:
     """The session with its plan, which is in the stream's log meanwhile, if its table has `session_plans`."""
-    if not session.plans_in_log:
+    streams = session.streams
+    if not streams.destination_table.properties.session_plans:
         yield session
         return
     dependencies.report.settled()
     entry = planned(plan, session, rounds, dependencies.attempt, dependencies.clock)
-    with in_flight(session.destination, entry, ReadPoint.of(session.snapshot), dependencies.clock):
+    with in_flight(streams.destination, entry, ReadPoint.of(streams.snapshot), dependencies.clock):
         yield replace(session, plan_id=entry.plan_id)
-
-
-def _rounds(plan: SessionPlan, session: SessionInput) -> tuple[tuple[DeltaFileRef, ...], ...]:
-    """The files of each round to run. One round without files if only dead rows are cleaned."""
-    rounds = tuple(split_into_rounds(session.pending, plan.max_rows_per_round, plan.max_files_per_round))
-    compacted, share = session.compacted, plan.spec.job_run.max_dead_row_share
-    if not rounds and compacted is not None:
-        is_due = compacted.files_with_more_dead_rows_than(share) or files_to_rewrite(session, compacted)
-        return ((),) if is_due else ()
-    return rounds
 
 
 def summarise(
@@ -224,18 +215,18 @@ def _store_use(completions: Sequence[RoundCommitted]) -> StoreUse:
 
 def _rehash_first(plan: SessionPlan, session: SessionInput, dependencies: SessionDependencies) -> StreamSnapshot:
     """Rehashes the inherited index to the planned hash bucket count, if it has another."""
-    compacted = session.compacted
+    streams, compacted = session.streams, session.streams.compacted
     if compacted is None or compacted.hash_bucket_count == plan.hash_bucket_count:
-        return session.snapshot
+        return streams.snapshot
     rehash_plan = plan_rehash(dependencies.lake.location, plan, session, compacted, dependencies.clock.new_id())
     dependencies.report.step_started(0, 0, "rehash", plan.hash_bucket_count)
     index_files = rehash(dependencies.engine, rehash_plan)
     dependencies.report.settled()
     committed = commit_rehash(
-        session.destination,
+        streams.destination,
         plan.spec,
         rehash_plan,
-        ReadPoint.of(session.snapshot),
+        ReadPoint.of(streams.snapshot),
         compacted.stream_version,
         index_files,
         plan_id=session.plan_id,
@@ -273,7 +264,9 @@ def _run_round(
     result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
     completion = complete(plan.spec, round_plan, result)
     dependencies.report.settled()
-    committed = commit_round(session.destination, session.source, round_plan, completion, session.plan_id)
+    committed = commit_round(
+        session.streams.destination, session.streams.source, round_plan, completion, session.plan_id
+    )
     seconds = dependencies.clock.monotonic_seconds() - started
     dependencies.report.round_done(committed.entry_number, completion, seconds)
     return committed, completion

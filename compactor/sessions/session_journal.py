@@ -19,7 +19,7 @@ from compactor.log_context import operator_log
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
-from compactor.planning.read_progress import Commit
+from compactor.planning.session_streams import Commit
 from compactor.planning.spec import SessionResult
 from compactor.sessions.session_log import (
     SESSION_LOG,

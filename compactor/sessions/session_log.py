@@ -17,7 +17,7 @@ from compactor.model.counts import RowCounts
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind
 from compactor.model.names import counted
-from compactor.planning.read_progress import READ_FOOTERS, READ_LOG_ENTRIES
+from compactor.planning.session_streams import READ_FOOTERS, READ_LOG_ENTRIES
 from compactor.planning.spec import SessionResult
 
 READ_STEPS = frozenset({READ_FOOTERS, READ_LOG_ENTRIES})

@@ -58,7 +58,7 @@ def pin_sources(
 
 def pins(sessions: Iterable[PinnedSession]) -> tuple[SessionPin, ...]:
     """The sessions of a job run that have work."""
-    return tuple(pin_of(pinned.spec, pinned.spec.session_id) for pinned in sessions if pinned.has_work)
+    return tuple(pin_of(pinned.spec, pinned.spec.session_id) for pinned in sessions if pinned.work)
 
 
 def _refuse_if(reasons: Iterable[str]) -> None:

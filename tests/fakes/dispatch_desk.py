@@ -18,7 +18,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Unavailable
 from compactor.model.retries import Backoff
 from compactor.planning.bundle_plan import BundleBounds, SmallSession
-from compactor.planning.read_progress import Commit
+from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.in_flight import refuse_beside_another

@@ -20,8 +20,8 @@ from compactor.lake import Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Fenced, LithifyError, Unavailable
 from compactor.model.files import DataFile, IndexFile
-from compactor.planning.read_progress import Commit
 from compactor.planning.session_planner import pin_sessions, plan_session
+from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionPlan
 from compactor.sessions.attempt import run_attempt

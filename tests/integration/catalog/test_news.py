@@ -176,7 +176,7 @@ def test_whatever_happens_a_stream_with_news_has_a_hint(
         now = stream.load().state
         assert not has_news(now, ORDERS) or days(orders) == ["1"]
         (pinned,) = pin_sessions(run_of(lake, ORDERS).model_copy(update={"partitions": (partition,)}), lake)
-        assert has_news(now, ORDERS) or not pinned.has_work
+        assert has_news(now, ORDERS) or not pinned.work
 
 
 def test_hints_begin_with_the_table_and_never_later(lake: DeltaCatalog) -> None:

@@ -38,7 +38,7 @@ def test_one_footer_is_read_of_a_hundred_files_of_one_schema(lake: DeltaCatalog,
     for n in range(20):
         orders.append({}, pa.table({"id": range(5), "n": [n] * 5}), rows_per_file=1)
     session, read_uris = read(lake, orders)
-    assert (len(session.pending), len(read_uris)) == (100, 1)
+    assert (len(session.streams.pending), len(read_uris)) == (100, 1)
     assert set(session.schemas) == {session.schemas[0]}
     assert len(session.schemas) == 100
 
@@ -57,5 +57,7 @@ def test_each_schema_and_each_file_of_text_is_read(lake: DeltaCatalog, orders: T
     session, read_uris = read(lake, orders)
     assert len(read_uris) == 5, "two of Parquet, one of Feather, and each CSV"
     assert [schema.names for schema in session.schemas[-2:]] == [["id"], ["id", "more"]]
-    by_hand = [read_schema(lake.location, TabularFile(ref.uri, ref.file.content_type)) for ref in session.pending]
+    by_hand = [
+        read_schema(lake.location, TabularFile(ref.uri, ref.file.content_type)) for ref in session.streams.pending
+    ]
     assert [schema.remove_metadata() for schema in session.schemas] == [each.remove_metadata() for each in by_hand]

@@ -17,7 +17,7 @@ from compactor.model.counts import SortKey, StepFigures
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType
 from compactor.planning.input_statistics import InputStatistics, spread
-from compactor.planning.session_input import read_session_input
+from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_planner import measure, measure_session
 from compactor.planning.sizing import Resources, predict_seconds
 from tests.builders import pinned_session
@@ -160,6 +160,10 @@ def with_last_round(stream: CompactedStream, seconds: float, cores: int | None) 
     return replace(stream, last_round=changed)
 
 
+def continuing(session: SessionInput, compacted: CompactedStream) -> SessionInput:
+    return replace(session, streams=replace(session.streams, compacted=compacted))
+
+
 def test_the_table_s_last_round_corrects_the_prediction_where_it_says_how_many_cores_it_had(lake: DeltaCatalog) -> None:
     table = lake.create_table(TABLE)
     table.append({}, rows(0, 100))
@@ -172,12 +176,12 @@ def test_the_table_s_last_round_corrects_the_prediction_where_it_says_how_many_c
     two = Resources(2**30, 2)
     seconds = {}
     for took in (0.1, 1.0, 10.0, 100.0):
-        slower = replace(session, compacted=with_last_round(done, took, cores=2))
-        size = replace(measure(slower, {}, lake, 0.0).size, delta_rows=10**7)
+        slower = continuing(session, with_last_round(done, took, cores=2))
+        size = replace(measure(slower, {}, lake).size, delta_rows=10**7)
         seconds[took] = predict_seconds(size, two, 1)
     assert seconds[0.1] < seconds[1.0] < seconds[10.0] == seconds[100.0], "a correction has its bounds"
-    unknown = replace(session, compacted=with_last_round(done, 10.0, cores=None))
-    assert measure(unknown, {}, lake, 0.0).corrections == ()
+    unknown = continuing(session, with_last_round(done, 10.0, cores=None))
+    assert measure(unknown, {}, lake).corrections == ()
 
 
 # -- text

@@ -11,7 +11,8 @@ import pytest
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import RoundCommitted
 from compactor.model.clock import SystemClock
-from compactor.planning.session_input import commits_of, read_session_input
+from compactor.planning.session_input import read_session_input
+from compactor.planning.session_streams import commits_of
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from tests.builders import TABLE_ID, pinned_session
@@ -67,7 +68,7 @@ def test_an_attempt_reads_no_entry_since_the_pin_where_nothing_has_been_committe
     resumed, report = DeltaCatalog(store, SystemClock()), RecordingReport()
     session = read_session_input(spec, resumed, report)
     store.requests.clear()
-    assert commits_of(spec, session.destination, report) == []
+    assert commits_of(spec, session.streams.destination, report) == []
     # Whether there is an entry after the last one has to be asked.
     assert entries_read_after(store, spec.destination_entry_number + LATER_APPENDS) == entries_read_after(
         store, spec.destination_entry_number
@@ -93,7 +94,7 @@ def test_an_attempt_finds_what_was_committed_among_what_writers_have_appended_an
     ours = spec.model_copy(update={"session_id": round_committed.session_id})
     report = RecordingReport()
     session = read_session_input(ours, DeltaCatalog(store, SystemClock()), report)
-    found = commits_of(ours, session.destination, report)
+    found = commits_of(ours, session.streams.destination, report)
     assert [action for _, action in found] == [round_committed]
     assert report.parts[-1] == ("read log entries", LATER_APPENDS + 1, LATER_APPENDS + 1)
-    assert commits_of(spec, session.destination, report) == []
+    assert commits_of(spec, session.streams.destination, report) == []

@@ -13,6 +13,7 @@ from compactor import compact
 from compactor.events.relay import EventSink
 from compactor.model.errors import Invalid
 from compactor.planning.session_planner import PinnedSession
+from compactor.planning.session_streams import PendingWork
 from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.storage.location import StoreLocation
 from dispatcher.intake.admission import Admission
@@ -113,7 +114,7 @@ def session_with(*uris: str) -> PinnedSession:
         source_position=1,
         destination_entry_number=0,
     )
-    return PinnedSession(spec, 0, 1, len(uris), 0, uris_outside_lake=uris)
+    return PinnedSession(spec, PendingWork(delta_files=len(uris)), 0, 1, uris_outside_lake=uris)
 
 
 def test_a_lake_on_s3_names_files_outside_of_it_only_where_they_are_allowed() -> None:

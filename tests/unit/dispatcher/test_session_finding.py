@@ -240,7 +240,7 @@ def test_a_session_reads_what_was_appended_until_the_time_of_its_job_run(tmp_pat
     assert entries["001"] == at_that_time
     later = SessionFinder(spec_of(lake), lake, clock.now_ms()).next()
     assert later is not None
-    assert Counter(pinned.pending_file_count for pinned in later) == {1: 3, 2: 1}
+    assert Counter(pinned.work.delta_files for pinned in later) == {1: 3, 2: 1}
 
 
 def test_an_append_by_a_writer_whose_clock_is_minutes_ahead_is_not_left_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from compactor.log.durable_log import DurableLog
 from compactor.model.counts import RowCounts
 from compactor.model.errors import Denied, ErrorKind, Fenced, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.planning.read_progress import READ_FOOTERS
+from compactor.planning.session_streams import READ_FOOTERS
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionResult, SessionSpec
 from compactor.sessions.session_journal import SessionJournal

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import ErrorKind, Fenced, Unavailable
-from compactor.planning.read_progress import READ_FOOTERS
+from compactor.planning.session_streams import READ_FOOTERS
 from compactor.planning.spec import SessionResult
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionFailed, describe_progress
