@@ -1,4 +1,4 @@
-"""`compact()`: the whole compaction as one call in this process (seed 000, "Full Python API signature")."""
+"""`compact()`: the whole compaction as one call in this process (the paper, "Full Python API signature")."""
 
 from __future__ import annotations
 

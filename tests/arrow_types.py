@@ -1,4 +1,4 @@
-"""Every Arrow type that a key may have, with raw values and what contract 2 says of them, in plain Python.
+"""Every Arrow type that a key may have, with raw values and what the rules of survival say of them, in plain Python.
 
 A raw value is what is easiest to reason about: an int for everything that counts something (days, ticks, numbers), a
 float, a str, bytes, a bool, a Decimal. `canonical` is FORMAT.md's "Key digests" written a second time, value by value.

@@ -208,7 +208,7 @@ def uncommitted(lake: Lake) -> set[str]:
 
 
 def check_rows(lake: Lake) -> None:
-    """Everything is compacted, once, and is what contract 2 says; every audit is content."""
+    """Everything is compacted, once, and is what the rules of survival say; every audit is content."""
     side = CompactedSide.of(lake.catalog())
     assert multiset(side.rows(), COLUMNS) == multiset(lake.expected(), COLUMNS)
     assert side.stream.processed.position == len(lake.deltas) - 1

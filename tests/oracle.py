@@ -1,4 +1,4 @@
-"""Which rows survive, by contract 2 and nothing else: plain dicts, every key's whole history at once, no cleverness.
+"""Which rows survive, by the rules and nothing else: plain dicts, every key's whole history at once, no cleverness.
 
 A row is a dict. A delta is (stream position, operation, files), a file a list of rows; that some column is missing from
 a file shows as a key missing from its rows. Nothing here comes from the compactor but the names of things.

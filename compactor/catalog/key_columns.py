@@ -1,7 +1,7 @@
 """Checks key columns and reports every violation at once, with a schema or without. Pure.
 
 A primary key column may have any type that has canonical bytes (`compactor/kernels/canonical.py`). A sort key column
-must have a fixed width, because its values are in every row of the primary key index (seed 000, "Output - Primary Key
+must have a fixed width, because its values are in every row of the primary key index (the paper, "Output - Primary Key
 Index"): together 32 bytes at most.
 """
 

@@ -489,7 +489,7 @@ class Table:
 
     # -- deltas
 
-    def append(  # noqa: PLR0913, PLR0917 (contract 4 states this signature)
+    def append(  # noqa: PLR0913, PLR0917 (the paper's signature)
         self,
         partition: PartitionValues,
         source: DeltaSource,

@@ -1,1 +1,1 @@
-"""The primary key index: its row layout and its files (contract 3; catalog/FORMAT.md, "Primary key index files")."""
+"""The primary key index: its row layout and its files (FORMAT.md, "Primary key index files")."""

@@ -1,4 +1,4 @@
-"""Which hash bucket a digest belongs to, and the stable grouping of rows by it (seed 000, hash bucket step, c-f)."""
+"""Which hash bucket a digest belongs to, and the stable grouping of rows by it (the paper, hash bucket step, c-f)."""
 
 from __future__ import annotations
 

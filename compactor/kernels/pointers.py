@@ -1,6 +1,6 @@
 """Ranks of rows among the surviving rows of their file, from which the compacted row pointers are computed.
 
-A compacted table's rows are ordered by materialize task, source file, dedupe task (seed 000, end of the illustration).
+A compacted table's rows are ordered by materialize task, source file, dedupe task (the paper, end of the illustration).
 A dedupe task knows the ranks of its own survivors within each file; the counts of all tasks give the offsets.
 """
 

@@ -20,7 +20,7 @@ data and the driver's JVM.
 """
 
 TASK_MEMORY_BYTES_MAX = 8 * GIB
-"""Seed 000 recommends 8 GiB per core; more would only make hash buckets larger."""
+"""The paper recommends 8 GiB per core; more would only make hash buckets larger."""
 
 DRIVER_MEMORY_BYTES_MIN = 512 * MIB
 DRIVER_SHARE = 0.1

@@ -1,6 +1,6 @@
 """Sizes a session before it runs: hash buckets, rounds, expected SLA. Pure arithmetic that explains itself.
 
-All rows of an index take the same memory and hash uniformly over the buckets (seed 000, "Compaction sessions"), so the
+All rows of an index take the same memory and hash uniformly over the buckets (the paper, "Compaction sessions"), so the
 memory of a dedupe task is known before any data is read. The launcher sizes clusters with the same figures.
 
 A round is bounded by four things, and the least of them decides how many rounds there are:
@@ -42,10 +42,10 @@ DEDUPE_COPIES_OF_SORT_VALUES = 3
 """Encoded sort values are held three times: as received, sorted, and in the output."""
 
 TARGET_MEMORY_SHARE = 0.5
-"""Seed 000: a new hash bucket count is chosen so that dedupe consumes about half of the memory of a task."""
+"""The paper: a new hash bucket count is chosen so that dedupe consumes about half of the memory of a task."""
 
 REHASH_MEMORY_SHARE = 0.9
-"""Seed 000: an inherited hash bucket count is kept until dedupe would consume more than this share."""
+"""The paper: an inherited hash bucket count is kept until dedupe would consume more than this share."""
 
 HASH_BYTES_PER_ROW = 32
 """Bytes of a hash task per row, without sort values: digest 20, position in the order by bucket 8, bucket 4."""
@@ -278,7 +278,7 @@ def hash_buckets_for(rows: int, resources: Resources, sort_values_bytes: int) ->
 
 
 def recommended_hash_buckets(rows: int, rows_per_bucket: int) -> int:
-    """The bucket count for these rows; Figure 3-1 of seed 000 with 150,000,000 rows a bucket.
+    """The bucket count for these rows; Figure 3-1 of the paper with 150,000,000 rows a bucket.
 
     Worked: 46.875 billion rows at 150 million a bucket: 313. Half of 8 GiB for those is 28.63 bytes a row.
     """

@@ -1,6 +1,6 @@
 """The values that travel from an instruction to an outcome: *Spec -> Plan -> Result*. All frozen, all printable.
 
-`JobRunSpec`    the request, with every default filled in (seed 000, "Full Python API signature")
+`JobRunSpec`    the request, with every default filled in (the paper, "Full Python API signature")
 `SessionSpec`   one partition stream of it, its source pinned to one entry of the stream's log
 `SessionPlan`   the launcher's decision: hash buckets, rounds, memory, expected SLA; the job gets its URI
 `SessionResult` the result of one session; `JobRunResult` of all
@@ -118,7 +118,7 @@ class SessionPlan(Document):
     scratch_bytes_per_round  scratch bytes for a round's rows; None: not known
     task_memory_bytes   memory of one task
     tasks               tasks that run side by side (cores of the cluster)
-    expected_sla        predicted seconds from the job's start to its end, the 10 % buffer of seed 000 included
+    expected_sla        predicted seconds from the job's start to its end, the 10 % buffer of the paper included
     arithmetic          sentences that explain the figures
     cluster             the cluster to launch for it; None: it runs on an existing machine
     expected_rows_written  into compacted files, over all rounds; None: not recorded

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 SLA_BUFFER = 1.1
-"""Seed 000, "SLA Adherence": the expected SLA is the predicted time and 10 %."""
+"""The paper, "SLA Adherence": the expected SLA is the predicted time and 10 %."""
 
 SLA_BUFFER_SECONDS_MIN = 0.5
 """At least half a second: a tenth of a short session is less than the noise of its machine."""

@@ -1,4 +1,4 @@
-"""Moves a primary key index to another hash bucket count, on an engine (seed 000; contract 3).
+"""Moves a primary key index to another hash bucket count, on an engine (the paper, "Primary key index rehashing").
 
 Its runs are merged into one, without entries that newer runs have voided.
 

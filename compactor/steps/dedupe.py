@@ -1,4 +1,4 @@
-"""The dedupe step (seed 000): folds a hash bucket's row pointers into its index, and finds the rows that survive.
+"""The dedupe step (the paper): folds a hash bucket's row pointers into its index, and finds the rows that survive.
 
 The index is a few runs. The newest are *absorbed*: read whole, and merged into the run that the round writes. The older
 ones are only searched for the arriving keys, so the cost of a round follows its input, not the size of the table.

@@ -1,4 +1,4 @@
-"""The hash bucket step (seed 000): key and sort columns of delta files become row pointers, grouped by hash bucket."""
+"""The hash bucket step (the paper): key and sort columns of delta files become row pointers, grouped by hash bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second part of dedupe, once the row counts of all buckets are known (seed 000): pointers into the files to be
+"""The second part of dedupe, once the row counts of all buckets are known (the paper): pointers into the files to be
 written.
 
 Moving rows get new pointers: arriving rows, and rows of compacted files that are rewritten. The new run holds some of

@@ -1,4 +1,4 @@
-"""The materialize step (seed 000): reads source files and writes their surviving rows into compacted files."""
+"""The materialize step (the paper): reads source files and writes their surviving rows into compacted files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Between dedupe and materialize: computes the output location of every surviving row from the row counts of all
 buckets. Pure.
 
-The compacted rows of a round are ordered by materialize task, source file, dedupe task (seed 000); those of a large
+The compacted rows of a round are ordered by materialize task, source file, dedupe task (the paper); those of a large
 file by its parts first (`parts.py`). So the position of a bucket's first row of a part, in the output of its
 materialize task, is a sum of counts; and a row's compacted pointer is known before the row has been read: the
 predictive index of the paper.

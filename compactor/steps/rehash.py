@@ -1,4 +1,4 @@
-"""The rehash step (seed 000, "Primary key index rehashing"): moves index rows to another bucket count, by digest
+"""The rehash step (the paper, "Primary key index rehashing"): moves index rows to another bucket count, by digest
 modulo.
 
 No data file is read: the bucket follows from the digest, and rows do not move.

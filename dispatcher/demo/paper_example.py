@@ -1,4 +1,4 @@
-"""The paper's own example (seed 000, "Compaction illustrated"): AMZN.CUSTOMER_ORDER_STATUS, as values.
+"""The paper's own example (the paper, "Compaction illustrated"): AMZN.CUSTOMER_ORDER_STATUS, as values.
 
 Two order days, two deltas each, two files a delta, two rows a file. The first day's stream is at version 2, the second
 day's at version 1. The rows are those of the paper's annotated table, times as it prints them: Pacific daylight time.

@@ -84,7 +84,7 @@ class JobRunControllerSettings:
     max_sessions             sessions at a time, over all job runs
     max_job_runs             held and waiting job runs at which no more messages are received; job runs of dead
                              dispatchers are claimed beyond this limit
-    claim_seconds            after which others take over from a silent dispatcher (seed 000: 5 minutes)
+    claim_seconds            after which others take over from a silent dispatcher (the paper: 5 minutes)
     receiver_seconds         after which a receiving thread that does not turn counts as stuck, and this dispatcher
                              goes silent
     stuck_seconds            the same for the ticking thread

@@ -6,7 +6,7 @@
      "s3": {"put_usd_1000": 0.005, "get_usd_1000": 0.0004, "storage_usd_gib_month": 0.023},
      "volume_usd_gib_month": 0.08}
 
-Only types with at least 8 GiB of memory a vCPU (seed 000, "Compaction sessions") are taken.
+Only types with at least 8 GiB of memory a vCPU (the paper, "Compaction sessions") are taken.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class WritesAFolder:
 
 
 class SparkWindow(WritesAFolder):
-    """The query of seed 000, "Spark": rank the rows of each key, keep the first."""
+    """The query of the paper, "Spark": rank the rows of each key, keep the first."""
 
     def __init__(self, task: Task) -> None:
         from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""The guarantees for writers and readers of a lake (contract 1), on every kind of store."""
+"""The guarantees for writers and readers of a lake , on every kind of store."""
 
 from __future__ import annotations
 

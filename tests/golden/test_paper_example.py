@@ -1,4 +1,4 @@
-"""The paper's example, end to end (seed 000, "Compaction illustrated"): its survivors, and every promise on files."""
+"""The paper's example, end to end (the paper, "Compaction illustrated"): its survivors, and every promise on files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random tables and deltas in which everything contract 2 speaks of happens often: ties, nulls, NaN, late older rows,
+"""Random tables and deltas in which everything that the rules name happens often: ties, nulls, NaN, late older rows,
 deletes with and without sort values, re-inserts, empty deltas, columns that come and go, the same values in files of
 other types and units, nulls at every depth of nested values.
 
@@ -99,7 +99,7 @@ NARROWER = {
     pa.list_(pa.int64()): pa.list_(pa.int32()),
     pa.map_(pa.string(), pa.int64()): pa.map_(pa.string(), pa.int32()),
 }
-"""Types that widen to a table's own, as contract 2 has it, where all values of a column fit."""
+"""Types that widen to a table's own, as the rules of survival allow, where all values of a column fit."""
 
 
 @dataclass(frozen=True)

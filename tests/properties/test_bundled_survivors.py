@@ -1,4 +1,4 @@
-"""The invariant of contract 2 for sessions that share a Spark job: they leave the rows that they would leave alone."""
+"""The invariant for sessions that share a Spark job: they leave the rows that they would leave alone."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A state machine appends deltas of every format, one or many at a time, takes some back, begins and deprecates stream
 versions, compacts with changing bucket counts, limits and formats, stops compactions at any durable write, rehashes the
 index, retires deltas and deletes garbage. After every step the compacted rows and the merged view are held against
-contract 2; after every compaction the compacted rows are what the merged view was before, and, of a published table,
+the oracle; after every compaction the compacted rows are what the merged view was before, and, of a published table,
 what another engine reads.
 """
 

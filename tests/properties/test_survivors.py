@@ -1,4 +1,4 @@
-"""The invariant of contract 2: the surviving rows depend on nothing but the input and the keys."""
+"""The invariant: the surviving rows depend on nothing but the input and the keys."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 In every other schedule sessions write their plans into the log: then a session may be refused, and only by a plan of
 another one whose time is not over.
 
-The seed determines everything. After every step the compacted rows must be those that contract 2 says for the compacted
+The seed determines everything. After every step the compacted rows must be the oracle's for the compacted
 deltas, and at the end, after an undisturbed session, for all deltas.
 """
 

@@ -1,7 +1,7 @@
 """The cases that a public relative of the paper's compactor is tested with, run through append and compact().
 
-Every case of `tests/golden/deltacat_cases.json` (its origin is noted in the file) is here. One that lies outside of
-contract 2 is named in OUTSIDE with the reason, and what Lithify does instead is asserted: nothing is skipped.
+Every case of `tests/golden/deltacat_cases.json` (its origin is noted in the file) is here. One that Lithify
+decides in another way is named in OUTSIDE with the reason, and what it does instead is asserted: nothing is skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.oracle import OracleDelta, surviving_rows
 pytestmark = pytest.mark.spark
 
 NO_PRIMARY_KEY = "Lithify compacts by primary key: a table without one is refused"
-VARIABLE_WIDTH_SORT_KEY = "a sort key of text has no fixed width, which contract 2 (and the paper) asks for"
+VARIABLE_WIDTH_SORT_KEY = "a sort key of text has no fixed width, which the paper asks for"
 DELETE_BY_OTHER_COLUMNS = "a delete names keys; one by other columns cannot be found by the primary key index"
 DUPLICATES_KEPT = "the case asks to keep duplicates of a key, which Lithify does not offer: it drops them"
 

@@ -1,4 +1,4 @@
-"""The oracle says what contract 2 says: each rule once, by an example small enough to check by eye."""
+"""The oracle says what the rules of survival say: each rule once, by an example small enough to check by eye."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A digest's hash bucket is what contract 2 says it is, and grouping by it keeps the order of rows."""
+"""A digest's hash bucket is what the rules of survival say it is, and grouping by it keeps the order of rows."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def has_no_value(value: Raw | None) -> bool:
 
 
 def plain_compare(one: Raw | None, other: Raw | None, descending: bool) -> int:
-    """-1, 0 or 1 by contract 2: null and NaN lose to any value, whichever order is asked for."""
+    """-1, 0 or 1 by the rules of survival: null and NaN lose to any value, whichever order is asked for."""
     if has_no_value(one) or has_no_value(other):
         return int(has_no_value(other)) - int(has_no_value(one))
     in_order = int(one > other) - int(one < other)  # type: ignore[operator]

@@ -56,7 +56,7 @@ class Found:
 
 
 def plain_fold(index: dict[int, Remembered], rows: list[Arriving], by_position: bool, retention: int) -> Found:
-    """Contract 2, rule by rule: the holder of a key meets each of its rows in turn."""
+    """The rules of survival, one by one: the holder of a key meets each of its rows in turn."""
     keys: dict[int, tuple[str | int, int]] = {}
     deduplicated = deleted = 0
     for key in sorted({*index, *(row.key for row in rows)}):

@@ -15,7 +15,7 @@ GIB = 1024**3
 
 
 def test_the_paper_s_cheapest_point_costs_24_cents_a_tib() -> None:
-    """Seed 000, "Efficiency": 20 TiB in 655 s on 11 r5n.8xlarge at $2.384, which were neither EMR's nor had volumes."""
+    """The paper, "Efficiency": 20 TiB in 655 s on 11 r5n.8xlarge at $2.384, neither EMR's nor with volumes."""
     cost = cost_of(rates_of(Nodes(11, 0, R5N, None), BUILT_IN), 655, 0.0, StoreUse())
     assert round(cost.instances_usd / 20, 2) == 0.24
 

@@ -51,7 +51,7 @@ def test_the_paper_s_rows_per_bucket_are_28_63_bytes_a_row_at_half_of_8_gib() ->
 
 @dataclass(frozen=True)
 class Point:
-    """A measurement of seed 000, "Results"."""
+    """A measurement of the paper, "Results"."""
 
     decoded_bytes: float
     nodes: int
