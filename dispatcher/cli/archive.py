@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 def archive(
-    target: Annotated[Path, typer.Argument(help="Where to write it: lithify.tar.gz, say.")],
+    target: Annotated[Path, typer.Argument(help="The file to write; for example lithify.tar.gz.")],
     cpu: Annotated[
         str,
         typer.Option(
@@ -26,7 +26,7 @@ def archive(
         ),
     ] = THIS_CPU,
     with_python: Annotated[
-        bool, typer.Option("--with-python", help="Bring this machine's Python, too, for workers that have none.")
+        bool, typer.Option("--with-python", help="Include this machine's Python, for workers that have none.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:

@@ -29,7 +29,8 @@ from dispatcher.cli.table_places import existing_stream, open_lake, parse_key, p
 from dispatcher.layout import FAILED, PARTITION, Column, count_text, data_columns, problem_style, sentence_lines
 
 KeyOption = Annotated[
-    list[str], typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="A key column's value; once for each.")
+    list[str],
+    typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="A key column and its value; once for each column."),
 ]
 
 
@@ -148,7 +149,7 @@ def _verify_published(
 def rehash(
     table: TableArgument,
     lake: LakeOption,
-    hash_bucket_count: Annotated[int, typer.Option(min=1, help="How many hash buckets the index shall have.")],
+    hash_bucket_count: Annotated[int, typer.Option(min=1, help="The new number of hash buckets of the index.")],
     partition: PartitionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")] = False,
     s3_endpoint_url: S3EndpointOption = None,

@@ -42,14 +42,17 @@ def clusters(
     state: StateOption,
     cluster_settings: Annotated[
         str,
-        typer.Option(help="As dispatchers have it: JSON of EMR or EMR Serverless, or a file of it."),
+        typer.Option(help="The cluster settings of the dispatchers: JSON of EMR or EMR Serverless, or a file of it."),
     ],
     end: Annotated[
         bool,
-        typer.Option("--end", help="End jobs that no open session owns, after a second look. Else only list them."),
+        typer.Option(
+            "--end",
+            help="End jobs that no open session owns, after a second check. Without this option, they are only listed.",
+        ),
     ] = False,
     seconds_between_looks: Annotated[
-        float, typer.Option(min=1, help="Between the two looks that must both find a cluster ownerless.")
+        float, typer.Option(min=1, help="Time between two checks; a cluster ends if both find no owner.")
     ] = SECONDS_BETWEEN_LOOKS,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,

@@ -53,38 +53,43 @@ def compact_table(
     lake: LakeOption,
     primary_key: Annotated[
         list[str] | None,
-        typer.Option("--primary-key", "-k", help="A key column; once for each. Left out: the table's own."),
+        typer.Option("--primary-key", "-k", help="A key column; once for each. Default: the table's keys."),
     ] = None,
     sort_key: Annotated[
         list[str] | None,
         typer.Option(
             "--sort-key",
-            help="column or column:descending; once for each. Left out: the table's own.",
+            help="A sort key, as column or column:descending; once for each. Default: the table's sort keys.",
             metavar="COLUMN[:ORDER]",
         ),
     ] = None,
     destination: Annotated[
-        str | None, typer.Option(help="Where compacted rows go; left out: where the table says, or the same table.")
+        str | None,
+        typer.Option(
+            help="The table of the compacted rows. Default: the one that the table names, or the table itself."
+        ),
     ] = None,
     partition: PartitionOption = None,
     hash_bucket_count: Annotated[int | None, typer.Option(min=1)] = None,
     rows_per_compacted_file: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Left out: the table's own, or {ROWS_PER_COMPACTED_FILE:,}."),
+        typer.Option(
+            min=1, help=f"Most rows of a compacted file. Default: the table's property, or {ROWS_PER_COMPACTED_FILE:,}."
+        ),
     ] = None,
     rows_per_primary_key_index_file: Annotated[int, typer.Option(min=1)] = ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     max_rows_per_round: Annotated[int | None, typer.Option(min=1)] = None,
     max_dead_row_share: Annotated[
-        float, typer.Option(help="Files with at most this share of dead rows are not rewritten.")
+        float, typer.Option(help="Largest share of dead rows of a file that is not rewritten.")
     ] = 0.0,
     content_type: Annotated[
         ContentType | None,
-        typer.Option(help="Of compacted files (json is only read); left out: the table's own, or parquet."),
+        typer.Option(help="Format of compacted files (json is only read). Default: the table's property, or parquet."),
     ] = None,
     wait_seconds: Annotated[
         float,
         typer.Option(
-            min=0, help="How long to wait for another compactor of a table with session_plans; 0: refused at once."
+            min=0, help="Seconds to wait for another compactor of a table with session_plans; 0 fails at once."
         ),
     ] = 0.0,
     s3_endpoint_url: S3EndpointOption = None,

@@ -66,7 +66,7 @@ def show_log(
     ],
     lake: KnownLakeOption = None,
     state: KnownStateOption = None,
-    as_of: Annotated[int | None, typer.Option(min=1, help="The last entry to show; left out: the newest.")] = None,
+    as_of: Annotated[int | None, typer.Option(min=1, help="The last entry to show. Default: the newest.")] = None,
     last: Annotated[int, typer.Option(min=1, help="How many entries to show.")] = ENTRIES_SHOWN,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,

@@ -35,15 +35,18 @@ LINE_CHARACTERS = 160
 def demo(
     context: typer.Context,
     folder: Annotated[
-        Path | None, typer.Option(help="A new or empty folder for everything; left out: .lithify-demo/<number>.")
+        Path | None, typer.Option(help="A new or empty folder for everything. Default: .lithify-demo/<number>.")
     ] = None,
     s3: Annotated[bool, typer.Option("--s3", help="Put the lake on an S3 server on this machine.")] = False,
     scale_factor: Annotated[float, typer.Option(min=0.001, help="TPC-H's scale factor: 0.1 is 150,000 orders.")] = 0.1,
     max_sessions: Annotated[
-        int | None, typer.Option(min=1, help="Sessions at a time; left out: one per core, at most 4.")
+        int | None, typer.Option(min=1, help="Sessions at a time. Default: one per core, at most 4.")
     ] = None,
     keep_serving: Annotated[
-        bool, typer.Option("--keep-serving", help="Leave the queue and the topic up until Ctrl-C, to try.")
+        bool,
+        typer.Option(
+            "--keep-serving", help="Keep the queue and the topic running until Ctrl-C, so that you can try them."
+        ),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:

@@ -38,10 +38,12 @@ def drop(
             "--partition",
             "-p",
             metavar="KEY=VALUE",
-            help="Drop the partitions with this value, not the table; once for each key that counts.",
+            help="Drop the partitions with this value instead of the table; once for each key.",
         ),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Drop them. Without this, they are only described.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Drop them. Without this option, they are only described.")
+    ] = False,
     purge: Annotated[
         bool,
         typer.Option(

@@ -28,7 +28,7 @@ def publish(
         list[str] | None,
         typer.Argument(help="Ended job runs. By default all that have unpublished events.", metavar="JOB_RUN_ID..."),
     ] = None,
-    topic_arn: Annotated[str | None, typer.Option(help="For job runs whose instruction names no topic.")] = None,
+    topic_arn: Annotated[str | None, typer.Option(help="The topic for job runs whose instruction names none.")] = None,
     endpoint_url: EndpointOption = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,

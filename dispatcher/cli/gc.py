@@ -63,7 +63,7 @@ def gc(
     lake: LakeOption,
     table: Annotated[
         list[str] | None,
-        typer.Argument(help="OWNER.NAME.Vn, any number of them; none: all.", metavar="TABLE..."),
+        typer.Argument(help="Tables, OWNER.NAME.Vn. Default: all tables of the lake.", metavar="TABLE..."),
     ] = None,
     grace_hours: Annotated[
         float | None,
@@ -82,7 +82,9 @@ def gc(
             "for tables with a gc_grace_seconds, too.",
         ),
     ] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete them. Without this, they are only listed.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them. Without this option, they are only listed.")
+    ] = False,
     state: Annotated[
         str | None,
         typer.Option(

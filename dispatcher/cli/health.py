@@ -26,7 +26,9 @@ _COLUMNS = (
 
 def health(
     context: typer.Context,
-    work_folder: Annotated[Path, typer.Option(help="As it was given to `lithify dispatch`.")] = Path(".lithify"),
+    work_folder: Annotated[Path, typer.Option(help="The work folder that `lithify dispatch` was given.")] = Path(
+        ".lithify"
+    ),
     age_seconds_max: Annotated[
         float | None,
         typer.Option(

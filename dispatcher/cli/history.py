@@ -64,7 +64,9 @@ def history(
     since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD, in UTC.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day, YYYY-MM-DD.")] = None,
     table: Annotated[str | None, typer.Option("--table", help="Only job runs of this source table.")] = None,
-    status: Annotated[str | None, typer.Option("--status", help=f"Only those that are {', '.join(ENDS)}.")] = None,
+    status: Annotated[
+        str | None, typer.Option("--status", help=f"Only job runs with this status: {', '.join(ENDS)}.")
+    ] = None,
     backfill: Annotated[
         bool,
         typer.Option(
@@ -119,7 +121,9 @@ def clean(
     older_than_days: Annotated[
         float, typer.Option("--older-than-days", min=0, help="Days since the end of the day on which a job run ended.")
     ] = HistorySettings.keep_plans_days,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete them. Without this, they are only listed.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them. Without this option, they are only listed.")
+    ] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,

@@ -128,7 +128,9 @@ def _preview(document: InstructionDocument, records: JobRunStore | None) -> str 
 def status(
     context: typer.Context,
     state: StateOption,
-    job_run_id: Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="By default all of them.")] = None,
+    job_run_id: Annotated[
+        str | None, typer.Argument(metavar="JOB_RUN_ID", help="A job run. Default: all of them.")
+    ] = None,
     last: Annotated[
         int, typer.Option("--last", min=0, help="How many ended job runs to show, the latest first (approximately).")
     ] = ENDED_SHOWN,
@@ -176,7 +178,9 @@ def cancel(
     context: typer.Context,
     job_run_id: JobRunArgument,
     state: StateOption,
-    reason: Annotated[str, typer.Option(help="Recorded in the job run's log and in its event.")] = "cancelled by hand",
+    reason: Annotated[
+        str, typer.Option(help="The reason that the job run's log and its event record.")
+    ] = "cancelled by hand",
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,

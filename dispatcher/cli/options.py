@@ -16,43 +16,55 @@ class Output(StrEnum):
     CSV = "csv"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How the answer is written.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of the answer.")]
 LakeOption = Annotated[str, typer.Option("--lake", help="The lake: s3://bucket/prefix, file:///path or a path.")]
 StateOption = Annotated[
     str, typer.Option("--state", help="Where job runs are recorded: s3://bucket/prefix, file:///path or a path.")
 ]
 KnownStateOption = Annotated[
     str | None,
-    typer.Option("--state", help="Where job runs are recorded: to say what became of this id before."),
+    typer.Option(
+        "--state", help="Where job runs are recorded; with it, the answer says what happened to this id before."
+    ),
 ]
-KnownLakeOption = Annotated[str | None, typer.Option("--lake", help="For a document that names no delta_catalog.")]
+KnownLakeOption = Annotated[
+    str | None, typer.Option("--lake", help="The lake of a document that names no delta_catalog.")
+]
 QueueOption = Annotated[str, typer.Option("--queue-url", help="The SQS queue of instruction documents.")]
 DeadLettersOption = Annotated[
     str | None,
-    typer.Option("--dead-letter-queue-url", help="Where it is not the one of the queue's redrive policy."),
+    typer.Option(
+        "--dead-letter-queue-url", help="The dead-letter queue, if it is not the one of the queue's redrive policy."
+    ),
 ]
 EndpointOption = Annotated[
-    str | None, typer.Option("--endpoint-url", help="Of SQS and SNS, where it is not AWS's own.")
+    str | None, typer.Option("--endpoint-url", help="The endpoint of SQS and SNS, if it is not AWS's own.")
 ]
 S3EndpointOption = Annotated[
-    str | None, typer.Option("--s3-endpoint-url", help="Of the S3 service, where it is not AWS's own.")
+    str | None, typer.Option("--s3-endpoint-url", help="The endpoint of S3, if it is not AWS's own.")
 ]
 RegionOption = Annotated[str | None, typer.Option("--region", help="The AWS region.")]
 
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Spark's stack of every task that fails.")]
-TableArgument = Annotated[str, typer.Argument(help="OWNER.NAME.Vn, for example ACME.ORDERS.V1.", metavar="TABLE")]
+TableArgument = Annotated[
+    str, typer.Argument(help="The table, OWNER.NAME.Vn; for example ACME.ORDERS.V1.", metavar="TABLE")
+]
 PartitionOption = Annotated[
     list[str] | None,
-    typer.Option("--partition", "-p", help="key=value; once for each partition key.", metavar="KEY=VALUE"),
+    typer.Option("--partition", "-p", help="A partition key and its value; once for each key.", metavar="KEY=VALUE"),
 ]
 BundleSessionsOption = Annotated[
-    int, typer.Option(min=1, help="Small sessions of a job run that share a Spark job, at most; 1: none do.")
+    int, typer.Option(min=1, help="Largest number of small sessions of a job run that share a Spark job; 1: none do.")
 ]
-BundleSecondsOption = Annotated[float, typer.Option(min=1, help="That such a Spark job may take, by prediction.")]
-CoresOption = Annotated[int | None, typer.Option(min=1, help="For all sessions; left out: all of the machine.")]
-MemoryOption = Annotated[float | None, typer.Option(min=1.0, help="GiB, for all sessions; left out: 3/4 of it.")]
-WorkFolderOption = Annotated[Path, typer.Option(help="For Spark's output and scratch files.")]
+BundleSecondsOption = Annotated[float, typer.Option(min=1, help="Longest predicted time of a shared Spark job.")]
+CoresOption = Annotated[
+    int | None, typer.Option(min=1, help="Cores for all sessions together. Default: the machine's.")
+]
+MemoryOption = Annotated[
+    float | None, typer.Option(min=1.0, help="Memory for all sessions together, in GiB. Default: 3/4 of the machine's.")
+]
+WorkFolderOption = Annotated[Path, typer.Option(help="The folder for Spark's output and scratch files.")]
 JobRunArgument = Annotated[str, typer.Argument(help="The job run's id.", metavar="JOB_RUN_ID")]
 DocumentArgument = Annotated[
     str, typer.Argument(help="A file with the instruction document, or - for standard input.", metavar="FILE")

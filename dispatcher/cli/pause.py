@@ -16,7 +16,7 @@ from dispatcher.clients import dependencies_of
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 
-JobRun = Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="One job run.")]
+JobRun = Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="The job run.")]
 TableOption = Annotated[
     str | None, typer.Option("--table", help="All job runs from or to this table.", metavar="TABLE")
 ]
@@ -29,7 +29,7 @@ def pause(
     job_run_id: JobRun = None,
     table: TableOption = None,
     everything: EverythingOption = False,
-    reason: Annotated[str, typer.Option(help="Shown by status, and in an event.")] = "paused by hand",
+    reason: Annotated[str, typer.Option(help="The reason that status and the event show.")] = "paused by hand",
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,

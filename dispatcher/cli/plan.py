@@ -143,14 +143,15 @@ def plan(
     lake: KnownLakeOption = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions that share the machine, side by side.")] = 1,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions that run at the same time on the machine.")] = 1,
     bundle_sessions: BundleSessionsOption = BundleBounds.sessions,
     bundle_seconds: BundleSecondsOption = BundleBounds.seconds,
     cores: CoresOption = None,
     memory_gib: MemoryOption = None,
     work_folder: WorkFolderOption = Path(".lithify"),
     cluster: Annotated[
-        PlannedCluster, typer.Option(help="This machine, or an EMR cluster that is chosen for each session.")
+        PlannedCluster,
+        typer.Option(help="Where sessions run: this machine, or an EMR cluster that is chosen for each session."),
     ] = PlannedCluster.LOCAL,
     price_file: PriceFileOption = None,
     instance_type: InstanceTypeOption = None,

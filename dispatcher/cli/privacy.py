@@ -39,7 +39,8 @@ def prove_key(
     table: TableArgument,
     lake: LakeOption,
     key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="Once for each key column.")
+        list[str] | None,
+        typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="A key column and its value; once for each column."),
     ] = None,
     keys: Annotated[
         str | None,

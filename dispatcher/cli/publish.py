@@ -46,7 +46,7 @@ def publish_tables(
     context: typer.Context,
     lake: LakeOption,
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="Left out: all that have the property publish.")
+        str | None, typer.Argument(metavar="TABLE", help="One table. Default: every table with the property publish.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be published, and write nothing.")] = False,
     s3_endpoint_url: S3EndpointOption = None,

@@ -77,16 +77,16 @@ def redrive(
         typer.Option("--id", help="Only this message or job run; once for each.", metavar="ID"),
     ] = None,
     table: Annotated[str | None, typer.Option(help="Only documents of this source table.", metavar="TABLE")] = None,
-    reason: Annotated[str | None, typer.Option(help="Only those with a reason that has this text in it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only messages whose reason contains this text.")] = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Only those that have lain there for so long: 90s, 30m, 12h, 7d.")
+        str | None, typer.Option(help="Only messages that are at least this old: 90s, 30m, 12h, 7d.")
     ] = None,
-    newer_than: Annotated[str | None, typer.Option(help="Only those that have lain there no longer than that.")] = None,
+    newer_than: Annotated[str | None, typer.Option(help="Only messages that are at most this old.")] = None,
     messages_max: Annotated[
-        int | None, typer.Option("--max", min=1, help="Messages to send at most; left out: all.")
+        int | None, typer.Option("--max", min=1, help="Largest number of messages to send. Default: all.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "--list", help="Show them with their reasons; send nothing.")
+        bool, typer.Option("--dry-run", "--list", help="Show the messages with their reasons, and send nothing.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:

@@ -68,7 +68,7 @@ _DEAD_LETTER_COLUMNS = (
 def runs(
     context: typer.Context,
     state: StateOption,
-    only_open: Annotated[bool, typer.Option("--open", help="Only those that have not ended.")] = False,
+    only_open: Annotated[bool, typer.Option("--open", help="Only job runs that have not ended.")] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,

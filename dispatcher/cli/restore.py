@@ -50,11 +50,11 @@ def restore(
             "--partition",
             "-p",
             metavar="KEY=VALUE",
-            help="Restore the partitions with this value, not the whole table; once for each key that counts.",
+            help="Restore the partitions with this value instead of the whole table; once for each key.",
         ),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Restore them. Without this, they are only described.")
+        bool, typer.Option("--write", help="Restore them. Without this option, they are only described.")
     ] = False,
     s3_endpoint_url: S3EndpointOption = None,
     endpoint_url: EndpointOption = None,

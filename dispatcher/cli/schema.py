@@ -20,7 +20,8 @@ class Document(StrEnum):
 
 
 def schema(
-    document: Annotated[Document, typer.Argument(help="Which document.")], output: OutputOption = Output.JSON
+    document: Annotated[Document, typer.Argument(help="The document whose schema to print.")],
+    output: OutputOption = Output.JSON,
 ) -> None:
     """Print the JSON Schema of instruction documents or of events. As text: the field names, or the types of event."""
     described = instruction_json_schema() if document is Document.INSTRUCTION else event_json_schema()

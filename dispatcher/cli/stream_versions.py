@@ -20,7 +20,7 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import existing_stream, named_partition, open_lake
 
-VersionOption = Annotated[int, typer.Option("--stream-version", min=1, help="Its number.")]
+VersionOption = Annotated[int, typer.Option("--stream-version", min=1, help="The number of the stream version.")]
 
 
 def new_version(
@@ -60,7 +60,10 @@ def deprecate(
     partition: PartitionOption = None,
     abandon: Annotated[
         bool,
-        typer.Option("--abandon", help="Also the active version with rows that no compaction has: none ever will."),
+        typer.Option(
+            "--abandon",
+            help="Deprecate the active version even if rows of it are not compacted yet: they never will be.",
+        ),
     ] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,

@@ -72,7 +72,9 @@ _ENTRY_COLUMNS = (
 def create(
     table: TableArgument,
     lake: LakeOption,
-    partition_key: Annotated[list[str] | None, typer.Option(help="In order, once for each; none: one stream.")] = None,
+    partition_key: Annotated[
+        list[str] | None, typer.Option(help="A partition key; once for each, in order. Default: none, one stream.")
+    ] = None,
     schema: Annotated[
         str | None,
         typer.Option(
@@ -85,7 +87,7 @@ def create(
         typer.Option(
             "--property",
             metavar="PROPERTY=VALUE",
-            help="As lithify table set takes it; once for each.",
+            help="A property, as `lithify table set` takes it; once for each.",
             show_default=False,
         ),
     ] = None,
@@ -114,17 +116,27 @@ def create(
 
 def append(
     table: TableArgument,
-    files: Annotated[list[str], typer.Argument(help="URIs or local paths; they are registered in place.")],
+    files: Annotated[
+        list[str], typer.Argument(help="Data files, as URIs or local paths. They are registered in place.")
+    ],
     lake: LakeOption,
     partition: PartitionOption = None,
     operation: Annotated[Operation, typer.Option()] = Operation.UPSERT,
-    delta_id: Annotated[str | None, typer.Option(help="The same id again is a no-op with the same answer.")] = None,
-    position: Annotated[int | None, typer.Option(help="Stream position; left out: the clock's.")] = None,
-    content_type: Annotated[ContentType, typer.Option(help="Of files whose name does not tell.")] = ContentType.PARQUET,
-    stream_version: Annotated[
-        int | None, typer.Option(min=1, help="Left out: the active one; an unreleased one must be named.")
+    delta_id: Annotated[
+        str | None,
+        typer.Option(help="The delta's id. Appending the same id again changes nothing and gives the same answer."),
     ] = None,
-    copy: Annotated[bool, typer.Option("--copy", help="Copy the files into the lake instead.")] = False,
+    position: Annotated[int | None, typer.Option(help="The stream position. Default: the clock in ms.")] = None,
+    content_type: Annotated[
+        ContentType, typer.Option(help="Format of files whose name does not tell it.")
+    ] = ContentType.PARQUET,
+    stream_version: Annotated[
+        int | None,
+        typer.Option(min=1, help="The stream version. Default: the active one; an unreleased one must be named."),
+    ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
+    ] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -161,7 +173,7 @@ def append(
 def retract(
     table: TableArgument,
     lake: LakeOption,
-    delta: Annotated[str, typer.Option(help="Its id: what append answered, and log shows.")],
+    delta: Annotated[str, typer.Option(help="The delta's id, which `append` prints and `log` shows.")],
     partition: PartitionOption = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
@@ -176,7 +188,7 @@ def retract(
 
 def show(
     lake: LakeOption,
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Left out: all of them.")] = None,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="One table. Default: all of them.")] = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -209,7 +221,7 @@ def log(
     table: TableArgument,
     lake: LakeOption,
     partition: PartitionOption = None,
-    after: Annotated[int, typer.Option(min=0, help="Entries after this number.")] = 0,
+    after: Annotated[int, typer.Option(min=0, help="Show only entries after this number.")] = 0,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -233,22 +245,26 @@ def scan(
     table: TableArgument,
     lake: LakeOption,
     partition: PartitionOption = None,
-    column: Annotated[list[str] | None, typer.Option("--column", "-c", help="Once for each; left out: all.")] = None,
-    as_of: Annotated[
-        str | None, typer.Option(help="An entry number of the one partition's log, or a time in ISO 8601.")
+    column: Annotated[
+        list[str] | None, typer.Option("--column", "-c", help="A column to show; once for each. Default: all.")
     ] = None,
-    view: Annotated[str, typer.Option(help="compacted, or merged: with deltas not compacted yet.")] = "compacted",
-    limit: Annotated[int, typer.Option(min=0, help="Rows to show at most; 0: all.")] = 20,
+    as_of: Annotated[
+        str | None, typer.Option(help="A time in ISO 8601, or an entry number of the log of one partition.")
+    ] = None,
+    view: Annotated[
+        str, typer.Option(help="compacted, or merged, which includes deltas that are not compacted yet.")
+    ] = "compacted",
+    limit: Annotated[int, typer.Option(min=0, help="Largest number of rows to show; 0: all.")] = 20,
     row_filter: Annotated[
         list[str] | None,
         typer.Option(
             "--filter",
             metavar="CONDITION",
-            help="COLUMN = VALUE (or != < <= > >=), COLUMN is null, COLUMN is not null; of several, all hold.",
+            help="COLUMN = VALUE (or != < <= > >=), COLUMN is null, COLUMN is not null; rows satisfy all conditions.",
         ),
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Show only how many rows there are.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="Show the files that would be read instead.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Show the files that a scan reads, instead of rows.")] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,

@@ -27,9 +27,9 @@ def set_properties(
     lake: LakeOption,
     properties: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROPERTY=VALUE...", help=f"Any number of them: {', '.join(NAMES)}."),
+        typer.Argument(metavar="PROPERTY=VALUE...", help=f"Properties and their values. Names: {', '.join(NAMES)}."),
     ] = None,
-    unset: Annotated[list[str] | None, typer.Option(help="A property that is no longer set; once for each.")] = None,
+    unset: Annotated[list[str] | None, typer.Option(help="A property to unset; once for each.")] = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -45,7 +45,9 @@ def set_properties(
 def get_properties(
     table: TableArgument,
     lake: LakeOption,
-    names: Annotated[list[str] | None, typer.Argument(metavar="PROPERTY...", help="Left out: all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="PROPERTY...", help="Properties to show. Default: all.")
+    ] = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,

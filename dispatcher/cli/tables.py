@@ -173,7 +173,7 @@ def files(
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: Annotated[
-        FilesOutput, typer.Option("--output", "-o", help="How the answer is written; paths: a file a line.")
+        FilesOutput, typer.Option("--output", "-o", help="Format of the answer; paths: one file per line.")
     ] = FilesOutput.TEXT,
 ) -> None:
     """List the live compacted files, as they are now, for other readers: a folder holds replaced ones too.

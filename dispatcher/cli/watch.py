@@ -28,7 +28,10 @@ def watch(
     job_run_id: JobRunArgument,
     state: StateOption,
     timeout: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to watch at most, exit code 1 then; left out: to its end.")
+        float | None,
+        typer.Option(
+            min=0, help="Largest number of seconds to watch; then the exit code is 1. Default: until it ends."
+        ),
     ] = None,
     message_id: Annotated[
         str | None,
@@ -38,7 +41,7 @@ def watch(
     ] = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
-    poll_seconds: Annotated[float, typer.Option(min=0.05, help="Between two looks.")] = 1.0,
+    poll_seconds: Annotated[float, typer.Option(min=0.05, help="Seconds between two polls.")] = 1.0,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Follow a job run until it ends; wait for it if no dispatcher has taken it yet. Exit code 1 if it did not succeed.
