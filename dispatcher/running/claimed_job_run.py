@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 from compactor.events.relay import SessionSubject, Subject
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, ErrorKind
+from compactor.planning.session_planner import SessionFinder
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim
 from dispatcher.records.job_run_log import (
@@ -24,14 +26,30 @@ from dispatcher.records.job_run_log import (
     outcome_of_sessions,
     paused_seconds,
 )
-from dispatcher.records.ranking import mark_of
+from dispatcher.records.ranking import mark_of, stream_digest
 from dispatcher.running.bundle_journal import ClaimBundleJournal
 from dispatcher.running.journal import ClaimJournal
 from dispatcher.scheduling.budgets import LaunchGate
 from dispatcher.scheduling.lease_log import Turn
 from dispatcher.scheduling.leases import Turns
+from dispatcher.scheduling.session_pool import WaitingSession
 from launcher.attempt import SessionCommand
 from launcher.outcomes import Failed, SessionEnd
+
+
+@dataclass
+class ShardsHere:
+    """
+    counting   the streams of the job run, while they are being counted
+    counted    so many until now
+    opened     numbers of the shards whose logs exist
+    cancelled  numbers of those that a cancel was forwarded to
+    """
+
+    counting: Iterator[object] | None = None
+    counted: int = 0
+    opened: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
 
 
 class ClaimedJobRun:
@@ -43,6 +61,10 @@ class ClaimedJobRun:
     lost       another dispatcher has the claim and watches its Spark jobs; nothing more is written here
     broken     kind and reason of its error: its sessions stop, and it ends as failed
     stopped    sessions whose Spark job this dispatcher stopped, though they have not ended
+    finder     of its further sessions, while they are being found (`session_finding.py`)
+    shards     what was done here for its shards (`sharding.py`)
+    wants_slot  a limit on what runs at a time stops it: a slot is kept free for it
+    no_thread_since_seconds  by the monotonic clock: since when it could start if a thread were free
     """
 
     def __init__(self, claim: Claim, state: JobRunState, listeners: Listeners, turns: Turns, clock: Clock) -> None:
@@ -59,6 +81,10 @@ class ClaimedJobRun:
         self.lost = False
         self.broken: tuple[ErrorKind, str] | None = None
         self.stopped: set[str] = set()
+        self.finder: SessionFinder | None = None
+        self.shards = ShardsHere()
+        self.wants_slot = False
+        self.no_thread_since_seconds: float | None = None
         self._listeners = listeners
         self._turns = turns
         self._turn_of: dict[str, Turn] = {}
@@ -97,6 +123,19 @@ class ClaimedJobRun:
         )
         self._sessions_taken += len(found)
         return found
+
+    def waiting(self, session: SessionState) -> WaitingSession:
+        """To start a session, or to watch it if it is in flight."""
+        return WaitingSession(
+            self.work,
+            session.pin.session_id,
+            self.mark.table or "",
+            stream_digest(session.pin.partition),
+            self.mark.priority,
+            self.accepted_at_ms,
+            may_share=not session.alone,
+            bundle=session.bundle if session.in_flight is not None else None,
+        )
 
     def session(self, session_id: str) -> SessionState:
         return self.look(every_seconds=0).sessions[session_id]

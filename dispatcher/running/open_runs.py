@@ -12,7 +12,7 @@ holds: its markers are empty, and its claims are in the logs. An unreadable log 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,8 +20,11 @@ import structlog
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
+from compactor.model.release import this_release
 from compactor.storage.paths import MarkedJobRun
+from dispatcher.outbox.event_publisher import Publisher
 from dispatcher.records.claims import ClaimWatch, JobRunLog
+from dispatcher.records.job_run_events import set_aside_event
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
 from dispatcher.records.liveness import Fleet
@@ -40,6 +43,19 @@ READS_MAX = 64
 EMPTY_SECONDS_MAX = 3_600.0
 """A marker whose log has been seen to be empty for so long is removed. Whoever takes longer from the marker to the
 first entry puts another one after it (`dispatcher/intake/intake.py`)."""
+
+
+@dataclass(frozen=True)
+class OpenRunsIntervals:
+    """
+    silent_seconds     after which the owner of a claim counts as gone
+    sweep_seconds      between two listings of the markers
+    set_aside_seconds  before an unreadable log is read again
+    """
+
+    silent_seconds: float
+    sweep_seconds: float
+    set_aside_seconds: float
 
 
 @dataclass
@@ -122,18 +138,16 @@ class OpenJobRuns:
         self,
         records: JobRunStore,
         fleet: Fleet,
-        silent_seconds: float,
-        sweep_seconds: float,
+        publisher: Publisher,
+        intervals: OpenRunsIntervals,
         clock: Clock,
-        set_aside: Callable[[WorkId, JobRunLog, Exception], None],
     ) -> None:
-        """`set_aside` is called for each log that cannot be read, unless the store is unavailable."""
         self._records = records
         self._fleet = fleet
-        self._silent_seconds = silent_seconds
-        self._sweep_seconds = sweep_seconds
+        self._publisher = publisher
+        self._intervals = intervals
         self._clock = clock
-        self._set_aside = set_aside
+        self._set_aside: set[WorkId] = set()
         self._open: dict[WorkId, OpenJobRun] = {}
         self._markers: list[MarkedJobRun] = []
         self._swept_at_seconds: float | None = None
@@ -265,6 +279,35 @@ class OpenJobRuns:
             each.state, each.was_tried = state, True
             self._note_empty(each)
 
+    @property
+    def are_set_aside(self) -> frozenset[WorkId]:
+        """Job runs whose log could not be read."""
+        return frozenset(self._set_aside)
+
+    def set_aside(self, work: WorkId, log: JobRunLog, error: Exception) -> None:
+        """Skips a job run whose log is unreadable. Nothing is written to it: a newer release may have written it."""
+        self.leave_alone(work, self._intervals.set_aside_seconds)
+        if work in self._set_aside:
+            return
+        bug = None if isinstance(error, LithifyError) else error
+        reason = reason_of(error) + (self._what_to_install() if isinstance(error, Outdated) else "")
+        _log.error("job_run_set_aside", job_run_id=str(work), reason=reason, exc_info=bug)
+        self._set_aside.add(work)
+        accepted = self._records.accepted_in(log)
+        topic_arn = accepted.spec.sns_event_topic_arn if accepted is not None else None
+        event = set_aside_event(work, log.folder, accepted, reason, self._clock.now_ms())
+        self._publisher.announce(topic_arn, event)
+
+    def _what_to_install(self) -> str:
+        """For a log that a newer release wrote: the other releases whose dispatchers work on this state."""
+        try:
+            others = [each for each in self._records.releases() if each != this_release()]
+        except LithifyError:  # the reason without it is better than none
+            return ""
+        if not others:
+            return ""
+        return f"; this is release {this_release()}, and dispatchers of {', '.join(others)} have worked on this state"
+
     def _takeable(self) -> list[OpenJobRun]:
         now_seconds = self._clock.monotonic_seconds()
         return [
@@ -285,7 +328,7 @@ class OpenJobRuns:
         if each.orphaned_at_seconds is None:
             each.orphaned_at_seconds = now_seconds
         # The assigned dispatcher may be gone too. Each looks once a sweep, so after one sweep any may take it.
-        is_left = now_seconds - each.orphaned_at_seconds >= self._sweep_seconds
+        is_left = now_seconds - each.orphaned_at_seconds >= self._intervals.sweep_seconds
         return is_left or each.owner == self._fleet.owner or self._fleet.is_assigned_here(each.work.text)
 
     def _is_orphaned(self, each: OpenJobRun) -> bool:
@@ -305,7 +348,7 @@ class OpenJobRuns:
 
     def _sweep_when_due(self, held: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> None:
         now_seconds = self._clock.monotonic_seconds()
-        if self._swept_at_seconds is not None and now_seconds - self._swept_at_seconds < self._sweep_seconds:
+        if self._swept_at_seconds is not None and now_seconds - self._swept_at_seconds < self._intervals.sweep_seconds:
             return
         markers = self._list(held, publishing)
         self._swept_at_seconds = now_seconds
@@ -356,7 +399,7 @@ class OpenJobRuns:
                 self._records.mark_held(mark, marker.keys if marker is not None else ())
 
     def _new(self, work: WorkId, log: JobRunLog | None = None) -> OpenJobRun:
-        watch = ClaimWatch(self._silent_seconds, self._clock, self._fleet)
+        watch = ClaimWatch(self._intervals.silent_seconds, self._clock, self._fleet)
         return OpenJobRun(work, log or self._records.log(work.text), watch)
 
     def _read(self, each: OpenJobRun) -> None:
@@ -381,11 +424,11 @@ class OpenJobRuns:
                     each.watch.has_run_out(each.state.claim)  # from now on it is watched
                 self._note_empty(each)
             case Outdated():  # the dispatchers that can read it may be gone: report it
-                self._set_aside(each.work, each.log, each.failure)
+                self.set_aside(each.work, each.log, each.failure)
             case Unavailable() | Conflict():
                 _log.warning("job_run_not_read", job_run_id=str(each.work), reason=str(each.failure))
             case error:
-                self._set_aside(each.work, each.log, error)
+                self.set_aside(each.work, each.log, error)
 
     def _note_empty(self, each: OpenJobRun) -> None:
         """Measures here, by one clock, how long it has been empty."""
@@ -401,3 +444,7 @@ class OpenJobRuns:
                 _log.warning("marker_not_removed", job_run_id=str(each.work), reason=str(error))
             else:
                 del self._open[each.work]
+
+
+def reason_of(error: BaseException) -> str:
+    return str(error) if isinstance(error, LithifyError) else f"{type(error).__name__}: {error}"

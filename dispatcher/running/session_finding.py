@@ -28,7 +28,6 @@ from dispatcher.records.job_run_log import (
     pin_of,
 )
 from dispatcher.records.ranking import stream_digest
-from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from launcher.outcomes import Failed
 
@@ -53,28 +52,26 @@ class SessionFinding:
         self._open_lake = open_lake
         self._refusals = refusals
         self._clock = clock
-        self._finders: dict[WorkId, SessionFinder] = {}
 
     def find(self, held: ClaimedJobRun) -> None:
         """Finds further sessions, and records them. Raises the errors of lake and state, and `Invalid` if the job run
         can no longer work: nothing is lost, the next call begins again."""
-        until_seconds = self._clock.monotonic_seconds() + FINDING_SECONDS
+        until_seconds, until_ms = self._clock.monotonic_seconds() + FINDING_SECONDS, held.accepted.pinned_until_ms
         try:
-            while held.newest.is_finding and len(held.newest.open_sessions()) < OPEN_SESSIONS_MAX:
-                self._find_page(held)
+            while (
+                until_ms is not None and held.newest.is_finding and len(held.newest.open_sessions()) < OPEN_SESSIONS_MAX
+            ):
+                self._find_page(held, until_ms)
                 if self._clock.monotonic_seconds() >= until_seconds:
                     break
         except Exception:
-            self.forget(held.work)
+            held.finder = None
             raise
         if not held.newest.is_finding:
-            self.forget(held.work)
+            held.finder = None
 
-    def forget(self, work: WorkId) -> None:
-        self._finders.pop(work, None)
-
-    def _find_page(self, held: ClaimedJobRun) -> None:
-        page = self._finder(held).next()
+    def _find_page(self, held: ClaimedJobRun, until_ms: int) -> None:
+        page = self._finder_of(held, until_ms).next()
         if page is not None and not page:
             return
         reasons = {id(pinned): tuple(self._reasons_against(pinned)) for pinned in page or ()}
@@ -99,14 +96,12 @@ class SessionFinding:
         state = held.claim.write(decide)
         _log.info("sessions_found", sessions=len(state.sessions), is_last=not state.is_finding)
 
-    def _finder(self, held: ClaimedJobRun) -> SessionFinder:
-        until_ms = held.accepted.pinned_until_ms
-        if held.work not in self._finders and until_ms is not None:
-            lake = self._open_lake(held.accepted.spec.lake)
-            work = held.work
+    def _finder_of(self, held: ClaimedJobRun, until_ms: int) -> SessionFinder:
+        if held.finder is None:
+            lake, work = self._open_lake(held.accepted.spec.lake), held.work
             takes = None if work.shard is None else lambda partition: work.may_have(stream_digest(partition))
-            self._finders[work] = SessionFinder(held.accepted.spec, lake, until_ms, takes)
-        return self._finders[held.work]
+            held.finder = SessionFinder(held.accepted.spec, lake, until_ms, takes)
+        return held.finder
 
     def _reasons_against(self, pinned: PinnedSession) -> Iterator[str]:
         run = pinned.spec.job_run

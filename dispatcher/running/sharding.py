@@ -43,12 +43,6 @@ COUNTED_AT_ONCE = 1_000
 """Streams between two looks at the clock: a page of a listing."""
 
 
-class _Counting:
-    def __init__(self, streams: Iterator[object]) -> None:
-        self.streams = streams
-        self.found = 0
-
-
 class Sharding:
     """For the ticking thread."""
 
@@ -56,13 +50,6 @@ class Sharding:
         self._records = records
         self._open_lake = open_lake
         self._clock = clock
-        self._counting: dict[WorkId, _Counting] = {}
-        self._opened: dict[WorkId, set[int]] = {}
-        self._cancelled: dict[WorkId, set[int]] = {}
-
-    def forget(self, work: WorkId) -> None:
-        for each in (self._counting, self._opened, self._cancelled):
-            each.pop(work, None)
 
     def go_on(self, held: ClaimedJobRun) -> Iterator[tuple[WorkId, JobRunLog]]:
         """Does what is due for a held job run, and yields the shards that any dispatcher may claim now. Raises the
@@ -74,7 +61,7 @@ class Sharding:
         if held.newest.shards is None and not self._divide(held, until_seconds):
             return
         self._open_further(held)
-        shards, opened = held.newest.shards, self._opened.setdefault(held.work, set())
+        shards, opened = held.newest.shards, held.shards.opened
         for number in shards.open if shards is not None else ():
             if number not in opened and self._clock.monotonic_seconds() < until_seconds:
                 accepted = self._accepted(held, number)
@@ -83,7 +70,7 @@ class Sharding:
 
     def cancel(self, held: ClaimedJobRun, reason: str) -> Sequence[tuple[WorkId, JobRunLog]]:
         """Forwards a cancel to the open shards, once. Returns them."""
-        cancelled, found = self._cancelled.setdefault(held.work, set()), []
+        cancelled, found = held.shards.cancelled, []
 
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
             is_open = before.state.status.is_open and before.state.cancel is None
@@ -100,22 +87,21 @@ class Sharding:
 
     def _divide(self, held: ClaimedJobRun, until_seconds: float) -> bool:
         """Counts the streams, and records how many shards they make. False: the next tick goes on counting."""
-        counting = self._counting.get(held.work)
-        if counting is None:
-            spec = held.accepted.spec
-            counting = self._counting[held.work] = _Counting(listed_streams(spec, self._open_lake(spec.lake)))
+        here, spec = held.shards, held.accepted.spec
+        if here.counting is None:
+            here.counting, here.counted = listed_streams(spec, self._open_lake(spec.lake)), 0
         try:
-            for _ in counting.streams:
-                counting.found += 1
-                if counting.found % COUNTED_AT_ONCE == 0 and self._clock.monotonic_seconds() >= until_seconds:
+            for _ in here.counting:
+                here.counted += 1
+                if here.counted % COUNTED_AT_ONCE == 0 and self._clock.monotonic_seconds() >= until_seconds:
                     return False
         except Exception:
-            del self._counting[held.work]
+            here.counting = None
             raise
-        del self._counting[held.work]
-        count = shard_count(counting.found)
+        here.counting = None
+        count = shard_count(here.counted)
         self._write(held, count, min(count, OPEN_SHARDS_MAX))
-        _log.info("job_run_sharded", streams=counting.found, shards=count)
+        _log.info("job_run_sharded", streams=here.counted, shards=count)
         return True
 
     def _open_further(self, held: ClaimedJobRun) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dispatcher.records.ranking import StreamRank, place_rank, stream_rank
@@ -191,7 +191,7 @@ class SessionPool:
     def add(self, session: WaitingSession) -> None:
         """Adds a session to run, or to run again; no thread has it."""
         self._running.pop(session.key, None)
-        self._waiting[session.key] = session
+        self._waiting[session.key] = replace(session, may_share=session.may_share and self._bundle_max > 1)
 
     def forget(self, work: WorkId, but: Collection[str] = ()) -> tuple[WaitingSession, ...]:
         """Removes and returns a job run's waiting sessions, all `but` these."""
