@@ -1,4 +1,4 @@
-"""Ranges of objects on S3, read by obstore, whose requests leave Python's lock alone (DECISIONS.md has the figures).
+"""Ranges of objects on S3, read by obstore, whose requests leave Python's lock alone (`docs/decisions` has figures).
 
 Credentials are boto3's, which finds them in more places than obstore does. obstore sends each request once:
 `storage/repeated_ranges.py` repeats it, depending on the answer. Its errors are translated here.
