@@ -107,20 +107,19 @@ def _changes(before: object, after: object, path: str) -> Iterator[tuple[str, st
 def page_tables() -> Mapping[str, list[str]]:
     """By the name of their place."""
     return {
-        "alarms": [*alarm_table(checked_stage(GIVEN["dev"]))],
+        "alarms": [*alarm_sections(checked_stage(GIVEN["dev"]))],
         "permissions": [*permission_table(parts_of("dev"), synthesised("dev"))],
         "stage": [*stage_table()],
         "teardown": [*teardown_table()],
     }
 
 
-def alarm_table(stage: Stage) -> Iterator[str]:
-    yield "| alarm | meaning, and what to do first | role | raised |"
-    yield "|---|---|---|---|"
+def alarm_sections(stage: Stage) -> Iterator[str]:
+    """A section for each."""
     for each in alarms(stage, "instructions", "dead-letters"):
         side = "below" if each.is_raised_below else "from"
-        raised = f"{each.metric}, {each.statistic.lower()}: {side} {each.threshold:,g}"
-        yield f"| `{each.name}` | {each.why} | {each.role} | {raised} |"
+        yield from ("", f"## {each.name}", "", f"{each.why}.", "")
+        yield f"Role: `{each.role}`. Raised: {each.statistic} of `{each.metric}` {side} {each.threshold:,g}."
 
 
 def stage_table() -> Iterator[str]:
