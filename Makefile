@@ -94,7 +94,7 @@ test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet p
 
 # What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
 # (root, hours, other releases of Spark): they are the release's.
-SUITES := lint test-bounds test-infra test-readers test-kills test-roles test
+SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles test
 test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import typer
-
 from compactor.model.clock import Clock
 from dispatcher.stops import Stops
 
 if TYPE_CHECKING:  # each verb loads what it needs
+    import typer
+
     from compactor.events.relay import EventSink
     from compactor.lake import DeltaCatalog
     from compactor.planning.sizing import Resources
