@@ -19,6 +19,11 @@ from hypothesis.internal.conjecture import engine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Without the bytecode of an earlier run, each of the processes that tests start compiles all that it imports, and each
+# process of pytest-xdist all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A slow machine is no failure. A failure is shrunk and not explained: to explain it, Hypothesis traces every line while
 # it shrinks, which takes minutes.
 _UNHURRIED = settings(

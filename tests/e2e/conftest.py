@@ -233,7 +233,7 @@ class House:
         )
         settings = DispatcherSettings(
             intake=IntakeSettings(admission=Admission(own_lake=self.lake.location), put_back_seconds=0),
-            controller=JobRunControllerSettings(tick_seconds=0.02, sweep_seconds=0.0),
+            controller=JobRunControllerSettings(tick_seconds=0.02, sweep_seconds=0.0, look_seconds=0.1),
             receiver=ReceiverSettings(wait_seconds=0, idle_seconds=0.02, unavailable_seconds=0.02),
             answers=AnswerSettings(round_seconds=0.05),
             publisher=PublisherSettings(round_seconds=0.05, backoff=Backoff(0.05, 0.1)),

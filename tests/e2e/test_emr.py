@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from compactor.storage.paths import BundleFolder, SessionFolder
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from launcher.spark_job import InFlight, SparkJob, job_name
+from launcher.watcher import WatcherSettings
 from tests.conftest import Command
 from tests.contract.cluster_places import AwsService, Does, EmrPlace, EmrServerlessPlace
 from tests.e2e.conftest import House, Mailroom
@@ -74,7 +76,11 @@ def dispatch(house: House, place: EmrPlace | EmrServerlessPlace) -> None:
 
 @contextmanager
 def dispatching(house: House, place: EmrPlace, stops: threading.Event | None = None) -> Iterator[Future[object]]:
-    """Runs a dispatcher beside the block, until nothing is left or `stops` is set. After the block its jobs may end."""
+    """Runs a dispatcher beside the block, until nothing is left or `stops` is set. After the block its jobs may end.
+
+    It asks for its jobs less often than others do, since it shares the process with those that wait for it.
+    """
+    house.launcher = replace(house.launcher, watcher=WatcherSettings(poll_seconds=0.05, look_seconds=0.05))
     stops = threading.Event() if stops is None else stops
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
@@ -198,7 +204,7 @@ def test_a_permanent_failure_is_reported_by_an_event_and_not_retried(
 
 
 def test_a_job_run_that_is_cancelled_leaves_no_cluster(
-    house: House, mailroom: Mailroom, aws_service: AwsService
+    house: House, mailroom: Mailroom, aws_service: AwsService, command: Command
 ) -> None:
     place = EmrPlace(aws_service, house.state)
     place.jobs_do(Does.RUNS_SESSION)
@@ -206,7 +212,7 @@ def test_a_job_run_that_is_cancelled_leaves_no_cluster(
     job_run_id = mailroom.send(instruction())
     with dispatching(house, place) as running:
         wait_until(lambda: place.launches() == 1)
-        assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
+        assert command("cancel", job_run_id, "--state", str(house.folder / "state")).exit_code == 0
         running.result(60)
     assert house.job_run(job_run_id).status is JobRunStatus.CANCELLED
     wait_until(lambda: place.running() == 0)
@@ -253,7 +259,7 @@ def test_small_sessions_share_a_cluster_and_its_cost(
 
 
 def test_small_sessions_that_are_cancelled_leave_no_cluster(
-    house: House, mailroom: Mailroom, aws_service: AwsService
+    house: House, mailroom: Mailroom, aws_service: AwsService, command: Command
 ) -> None:
     place = EmrPlace(aws_service, house.state)
     place.jobs_do(Does.RUNS_SESSION)
@@ -261,7 +267,7 @@ def test_small_sessions_that_are_cancelled_leave_no_cluster(
     job_run_id = mailroom.send(instruction(source_table_id=DAYS))
     with dispatching(house, place) as running:
         wait_until(lambda: place.launches() == 1)
-        assert house.lithify("cancel", job_run_id, "--state", str(house.folder / "state")).returncode == 0
+        assert command("cancel", job_run_id, "--state", str(house.folder / "state")).exit_code == 0
         running.result(60)
     assert house.job_run(job_run_id).status is JobRunStatus.CANCELLED
     wait_until(lambda: place.running() == 0)

@@ -20,7 +20,7 @@ from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.ranking import STEP_SECONDS, place_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
-from dispatcher.scheduling.lease_log import FlowLimits
+from dispatcher.scheduling.lease_log import FlowLimits, Turn
 from dispatcher.scheduling.session_pool import Moment, WaitingSession, choose
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory
@@ -29,7 +29,8 @@ from tests.fakes.small_cluster import Succeeds
 from tests.unit.dispatcher.test_job_run_controller import DAYS, job_run_of
 from tests.unit.dispatcher.test_session_finding import WIDE
 from tests.unit.dispatcher.test_session_finding import append_days as append_wide
-from tests.unit.dispatcher.test_stream_order import accept, run_all, tick_all
+from tests.unit.dispatcher.test_stream_order import accept, launched, run_all, tick_all, tick_all_until
+from tests.waiting import wait_until
 
 
 class OnClusters(Desk):
@@ -94,6 +95,12 @@ def fleet(tmp_path: Path, limits: FlowLimits, hold: threading.Event, max_session
     for each in (desk, other):
         each.cluster.behaves = lambda _: Succeeds(hold)
     return desk, other
+
+
+def is_over(desk: Desk, turn: Turn) -> bool:
+    """Whether its sessions have ended: the thread that ran them ends it next."""
+    sessions = desk.job_run(turn.job_run_id).sessions
+    return all(sessions[each].end is not None for each in turn.session_ids)
 
 
 def running(*desks: Desk) -> int:
@@ -293,8 +300,9 @@ def test_a_place_that_is_free_goes_to_the_highest_priority_whoever_holds_it(
     tick_all(other)
     first.set()
     desk.tick_until(lambda: any(each.end for each in desk.job_run(wide).sessions.values()))
+    wait_until(lambda: not any(is_over(desk, turn) for turn in desk.turns.now().turns.values()))
     tick_all(desk, other)
-    desk.tick_until(lambda: "urgent" in [job_run_of(job) for each in (desk, other) for job in each.cluster.launched])
+    tick_all_until(desk, other, done=lambda: "urgent" in launched(desk, other))
     assert [job_run_of(job) for job in desk.cluster.launched].count("wide") == 1
     hold.set()
     run_all(desk, other, until=["wide", "urgent"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,13 +57,17 @@ def launched(*desks: Desk) -> list[str]:
     return [job_run_of(job) for desk in desks for job in desk.cluster.launched]
 
 
-def run_all(*desks: Desk, until: list[str]) -> None:
-    def tick_the_others() -> bool:
+def tick_all_until(*desks: Desk, done: Callable[[], bool]) -> None:
+    def done_after_the_others() -> bool:
         for desk in desks[1:]:
             desk.tick()
-        return all(desks[0].job_run(each).ended is not None for each in until)
+        return done()
 
-    desks[0].tick_until(tick_the_others)
+    desks[0].tick_until(done_after_the_others)
+
+
+def run_all(*desks: Desk, until: list[str]) -> None:
+    tick_all_until(*desks, done=lambda: all(desks[0].job_run(each).ended is not None for each in until))
 
 
 def test_two_dispatchers_never_run_two_sessions_of_a_stream_side_by_side(desk: Desk, other: Desk) -> None:
