@@ -13,7 +13,7 @@ from tests.servers import REGION, SECRET_KEY
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.weeks, pytest.mark.timeout(1_800)]
 
-ORDERS, DAYS = "ACME.ORDERS.V1", "ACME.DAYS.V1"
+ORDERS, DAYS, DROPPED = "ACME.ORDERS.V1", "ACME.DAYS.V1", "ACME.DROPPED.V1"
 WEEKS = 6
 WEEK_DAYS = 7.0
 
@@ -103,3 +103,42 @@ def test_a_stage_works_for_weeks_and_nothing_that_a_part_needs_is_denied(stage: 
     # Who may only send documents learns from the dispatcher whether an id was used.
     others = [each for each in stage.gate.denied if each.role != "SenderRole"]
     assert others == [], "\n".join(map(str, others))
+
+
+def data_of(stage: DeployedStage, table_id: str, partition: str = "") -> list[str]:
+    return [key for key in stage.keys("Lakes", f"lake/tables/{table_id}/") if "/data/" in key and partition in key]
+
+
+def test_what_an_operator_drops_is_hidden_and_the_keeper_deletes_its_files_but_no_log(stage: DeployedStage) -> None:
+    stage.gate.denied.clear()
+    began = (WEEKS + 1) * WEEK_DAYS
+    done(stage.lithify("WriterRole", "table", "create", DROPPED, "--partition-key", "day", days=began))
+    for day in ("1", "2"):
+        done(stage.append(DROPPED, [{"id": 1, "v": day}], f"day={day}", days=began))
+    submit(stage, "before the drop", DROPPED)
+    done(stage.dispatch(began))
+
+    def drop(days: float, *more: str) -> Answer:
+        return stage.lithify("OperatorActRole", "table", "drop", DROPPED, *more, "--delete", days=days)
+
+    done(drop(began, "-p", "day=1"))
+    rows = done(stage.lithify("OperatorReadRole", "table", "scan", DROPPED, "--output", "json", days=began))
+    assert [row["v"] for row in rows.json()["rows"]] == ["2"]
+    assert data_of(stage, DROPPED, "day=1")
+    done(stage.keep(began + 2 * WEEK_DAYS))
+    assert not data_of(stage, DROPPED, "day=1")
+    assert data_of(stage, DROPPED, "day=2")
+
+    done(drop(began + 2 * WEEK_DAYS))
+    tables = done(stage.lithify("OperatorReadRole", "table", "list", days=began + 2 * WEEK_DAYS)).out
+    assert DROPPED not in tables
+    done(stage.keep(began + 4 * WEEK_DAYS))
+    assert not data_of(stage, DROPPED)
+    assert [each for each in stage.gate.denied if each.role != "SenderRole"] == []
+
+    log = [key for key in stage.keys("Lakes", f"lake/tables/{DROPPED}/") if "/log/" in key]
+    refused = drop(began + 4 * WEEK_DAYS, "--purge", "--nothing-runs")
+    assert refused.exit_code != 0
+    assert "cannot be purged, and nothing was deleted: you need the right to delete all" in refused.out + refused.err
+    assert log
+    assert log == [key for key in stage.keys("Lakes", f"lake/tables/{DROPPED}/") if "/log/" in key]
