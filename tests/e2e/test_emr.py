@@ -28,8 +28,8 @@ from compactor.storage.opening import open_store
 from compactor.storage.paths import BundleFolder, SessionFolder
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
+from launcher.poller import PollerSettings
 from launcher.spark_job import InFlight, SparkJob, job_name
-from launcher.watcher import WatcherSettings
 from tests.conftest import Command
 from tests.contract.cluster_places import AwsService, Does, EmrPlace, EmrServerlessPlace
 from tests.e2e.conftest import House, Mailroom
@@ -80,7 +80,7 @@ def dispatching(house: House, place: EmrPlace, stops: threading.Event | None = N
 
     It asks for its jobs less often than others do, since it shares the process with those that wait for it.
     """
-    house.launcher = replace(house.launcher, watcher=WatcherSettings(poll_seconds=0.05, look_seconds=0.05))
+    house.launcher = replace(house.launcher, poller=PollerSettings(poll_seconds=0.05, look_seconds=0.05))
     stops = threading.Event() if stops is None else stops
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(house.dispatcher(until_idle=True, on_aws=place.cluster()), stops)
