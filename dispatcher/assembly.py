@@ -35,12 +35,12 @@ from dispatcher.running.sharding import Sharding
 from dispatcher.service import Background, Dispatcher, ServiceSettings, health_file
 from dispatcher.workflow.callbacks import Callbacks
 from dispatcher.workflow.dispatcher_task import DispatcherTask
-from launcher.bundle_run import BundleDependencies
-from launcher.bundles import BundleLauncher
 from launcher.clusters import Cluster, ListingCluster
+from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
-from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
+from launcher.poller import Poller
+from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings
 from launcher.sweep import Sweep
 
 
@@ -114,19 +114,18 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     def commits(spec: SessionSpec) -> list[Commit]:
         return session_commits(spec, open_lake(spec.job_run.lake))
 
-    sessions = SessionLauncher(outside.state, outside.cluster, plan, commits, settings.launcher, outside.clock)
-    bundle_tools = BundleDependencies(
+    launching = LaunchDependencies(
         outside.state,
         outside.cluster,
         commits,
-        sessions.poller,
+        Poller(settings.launcher.poller, outside.clock),
         settings.launcher.timers,
         settings.launcher.retry,
         outside.clock,
     )
-    bundles = BundleLauncher(bundle_tools, plan_small, open_lake, settings.bundles)
+    sessions = SessionLauncher(launching, Planners(plan, plan_small, open_lake), settings.bundles)
     finding = SessionFinding(open_lake, settings.intake.admission.file_refusals, outside.clock)
-    launchers = Launchers(sessions, bundles, finding, Sharding(records, open_lake, outside.clock))
+    launchers = Launchers(sessions, finding, Sharding(records, open_lake, outside.clock))
     answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
     publisher = Publisher(records, outside.sink_for, answers, settings.publisher, outside.clock)
     tables = TablePublications(open_lake, outside.open_glue, publisher.announce, settings.tables, outside.clock)

@@ -1,8 +1,7 @@
-"""The outcomes of a session, a closed union. Its end is durable (`SessionEnd`); an interruption is not."""
+"""The ends of a session, a closed union."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING
 from typing import Annotated, Literal
 
@@ -45,23 +44,3 @@ SessionEnd = Annotated[Succeeded | NothingToDo | Failed | Cancelled, Field(discr
 def level_of(end: str) -> int:
     """The level of a log line about the end of a session or a job run: the severity of its event."""
     return {"failed": ERROR, "cancelled": WARNING}.get(end, INFO)
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    """The dispatcher stopped watching it: the next one continues.
-
-    left_running  its Spark job may still run, to be attached; False: nothing of it runs
-    """
-
-    left_running: bool = False
-
-
-@dataclass(frozen=True)
-class Postponed:
-    """An attempt has failed, or may not be launched now: the next one must not begin before `seconds` have passed."""
-
-    seconds: float
-
-
-SessionOutcome = Succeeded | NothingToDo | Failed | Cancelled | Interrupted | Postponed

@@ -15,9 +15,11 @@ from compactor.catalog.tables import DeltaCatalog
 from compactor.model.names import counted
 from compactor.planning.bundle_plan import (
     MEMBERS_OF_A_TASK_MAX,
+    BundleBounds,
     BundleMember,
     BundlePlan,
     SmallSession,
+    bundled,
     plan_bundle,
 )
 from compactor.planning.cluster_plan import ClusterPlan
@@ -191,6 +193,45 @@ def _sum(uses: Sequence[StoreUse]) -> StoreUse:
         gets=sum(use.gets for use in uses),
         written_bytes=sum(use.written_bytes for use in uses),
     )
+
+
+@dataclass(frozen=True)
+class PlannedJobRun:
+    """Sessions in the requested order. spark_job_seconds: the expected seconds of each Spark job, in order."""
+
+    plans: tuple[SessionPlan | NothingToDo, ...]
+    spark_job_seconds: tuple[float, ...]
+
+
+def plan_as_dispatched(
+    specs: Sequence[SessionSpec], lake: DeltaCatalog, room: Room, bounds: BundleBounds
+) -> PlannedJobRun:
+    """Plans sessions as a dispatcher would now. Raises `Invalid` for sessions that can never run."""
+    plans: dict[str, SessionPlan | NothingToDo] = {}
+    seconds: list[float] = []
+    small: list[SmallSession] = []
+    if bounds.allow_bundles and len(specs) > 1:
+        shared_room = room_for_bundles(room)
+        for spec in specs:
+            found = plan_in_one_task(spec, lake, shared_room.resources)
+            if isinstance(found, SmallSession):
+                small.append(found)
+            elif isinstance(found, NothingToDo):
+                plans[spec.session_id] = found
+        while len(small) > 1:
+            members = bundled(small, shared_room.resources.tasks, bounds)
+            if len(members) == 1:
+                break
+            bundle = plan_shared_job("dry-run", members, shared_room).plan
+            plans |= {member.plan.spec.session_id: member.plan for member in bundle.members}
+            seconds.append(max(member.plan.expected_sla for member in bundle.members))
+            small = [each for each in small if each.plan.spec.session_id not in plans]
+    for spec in specs:
+        if spec.session_id not in plans:
+            alone = plan_for_cluster(spec, lake, room)
+            plans[spec.session_id] = alone
+            seconds += [] if isinstance(alone, NothingToDo) else [alone.expected_sla]
+    return PlannedJobRun(tuple(plans[spec.session_id] for spec in specs), tuple(seconds))
 
 
 def makespan_seconds(session_seconds: Sequence[float], at_a_time: int) -> float:

@@ -1,51 +1,65 @@
-"""Runs one session on a cluster: plans an attempt, launches it, watches it, and decides what follows.
+"""Runs sessions of one job run: plans their next attempts, launches these, alone or together, and watches them.
 
-    spec --stats, sizing--> plan of attempt n --> attempt n --> outcome
-              ^                                     ^  |
-              +--- after a pause, by its holder        | failed
-                                                    |
-    an attempt that another dispatcher launched ----+ attached
+    sessions --planned--> one: in a Spark job of its own --+
+                 |                                         +--> launch (`launcher/launch.py`) --> settled, or run again
+                 +------> many: the small ones together --+
+                                the others run again, alone
+                                nothing to do, or can never run: ended here
+
+    a launch of another dispatcher -- attached --> watched; what is then neither ended nor failed is launched anew
 
 Every attempt has its own plan, made from the current stream and this cluster's resources; so it runs with the plan's
-memory and cores under any dispatcher. Pauses are not slept here: `Postponed` releases the thread.
+memory and cores under any dispatcher. Pauses are not slept here: `requeue` releases the thread.
 
 Each decision is recorded in a `LaunchJournal` before the next step, so that a dispatcher that takes a session over
-knows its state, and attaches to the running Spark job (see `launcher/attempt.py`). The journal then raises `Fenced`:
-the Spark job is left to the new owner, and nothing more is recorded.
+knows its state. The journal then raises `Fenced`: the Spark job is left to the new owner, and nothing more is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
+from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import DurableLog
-from compactor.model.clock import Clock, chance
-from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, LithifyError, Unavailable
-from compactor.planning.session_streams import Commit
+from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, Unavailable, kind_of
+from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled
+from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
-from compactor.sessions.session_journal import SessionJournal
-from compactor.sessions.session_log import SESSION_LOG, SessionState, SessionSucceeded
-from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import SessionFolder
-from launcher.attempt import (
-    Attempt,
-    AttemptFailed,
-    AttemptUnreachable,
+from compactor.sessions.session_log import SESSION_LOG, SessionState
+from compactor.storage.location import StoreLocation
+from compactor.storage.opening import with_region
+from compactor.storage.paths import BundleFolder
+from compactor.storage.side_by_side import side_by_side
+from launcher.clusters import RunningSparkJob
+from launcher.launch import (
+    Control,
     JobOutOfReach,
-    LaunchJournal,
-    Orders,
-    stopped_by,
-    without_completions,
+    LaunchDependencies,
+    LaunchRun,
+    LeftOpen,
+    RunAgain,
+    SessionCommand,
+    Settlement,
+    succeeded_in,
 )
-from launcher.clusters import Cluster, RunningSparkJob
-from launcher.outcomes import Failed, Interrupted, NothingToDo, Postponed, SessionOutcome, Succeeded
-from launcher.plan import LackOfMemory, Planner
-from launcher.poller import Poller, PollerSettings
-from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
-from launcher.spark_job import InFlight, JobVanished
+from launcher.launch_journal import AttemptFailed, Launch, Member
+from launcher.outcomes import Cancelled, Failed, NothingToDo
+from launcher.plan import (
+    BundleRoom,
+    LackOfMemory,
+    LargeSession,
+    Planner,
+    SmallPlanner,
+    plan_shared_job,
+    room_for_bundles,
+)
+from launcher.poller import PollerSettings
+from launcher.progress import folder_of
+from launcher.retrying import RetryPolicy, Setbacks
+from launcher.spark_job import InFlight, JobVanished, job_name
 from launcher.verdict import WatchTimers
 
 _log = structlog.get_logger(__name__)
@@ -59,213 +73,304 @@ class SessionLauncherSettings:
 
 
 @dataclass(frozen=True)
+class Planners:
+    """
+    plan        of a session in a Spark job of its own
+    plan_small  of one that may share a Spark job, with the lake as it was just read
+    """
+
+    plan: Planner
+    plan_small: SmallPlanner
+    open_lake: Callable[[StoreLocation], DeltaCatalog]
+
+
+@dataclass(frozen=True)
 class SessionTask:
     """A session to run, with the state of its earlier attempts.
 
     attempt    the last one launched, 0: none
     setbacks   their failures
     in_flight  the last one, if its end is not recorded
+    bundle_id  of its bundle, if it is in flight in one
     """
 
     spec: SessionSpec
     attempt: int = 0
     setbacks: Setbacks = field(default_factory=Setbacks)
     in_flight: InFlight | None = None
+    bundle_id: str | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self.spec.session_id
+
+
+_Planned = SessionPlan | SmallSession | LargeSession | NothingToDo | Failed | AttemptFailed
 
 
 class SessionLauncher:
-    """Runs sessions, each in the thread that calls `run`. One launcher serves many threads."""
+    """Runs sessions in the thread that calls `run`. One launcher serves many threads."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        cluster: Cluster,
-        plan: Planner,
-        commits: Callable[[SessionSpec], Sequence[Commit]],
-        settings: SessionLauncherSettings,
-        clock: Clock,
-    ) -> None:
-        """`commits`: commits of a session so far."""
-        self._store = store
-        self._cluster = cluster
-        self._plan = plan
-        self._commits = commits
-        self._settings = settings
-        self._clock = clock
-        self.poller = Poller(settings.poller, clock)
+    def __init__(self, dependencies: LaunchDependencies, planners: Planners, bounds: BundleBounds) -> None:
+        self.bounds = bounds
+        self._dependencies = dependencies
+        self._store = dependencies.store
+        self._cluster = dependencies.cluster
+        self._clock = dependencies.clock
+        self._planners = planners
 
-    def run(self, task: SessionTask, journal: LaunchJournal, orders: Orders) -> SessionOutcome:
-        """Runs the session from its current state through its next attempt.
+    def run(self, tasks: Sequence[SessionTask], control: Control) -> LeftOpen:
+        """Runs sessions of one job run, each through its next attempt, or passes it to `requeue`. Tasks in flight are
+        members of one launch.
 
-        Raises `Fenced` if another dispatcher has the session, and `Unavailable` if the state's store does not answer.
+        Raises `Fenced` if another dispatcher has the job run, and `Unavailable` if the state's store does not answer.
         """
-        folder = SessionFolder(task.spec.job_run.job_run_id, task.spec.session_id)
-        log = DurableLog(self._store, folder.log, SESSION_LOG, self._clock)
-        log_state = log.load().state if task.attempt else log.newest.state  # the number is written before the launch
-        task = replace(task, attempt=max(task.attempt, log_state.attempt))
-        last = self._last_attempt(task, folder, log_state, journal, orders)
-        if last is not None:
-            outcome = self._watch(*last, task, folder, journal)
-            if outcome is not None:
-                return outcome
-        return self._next_attempt(task, folder, log_state, journal, orders)
+        in_flight = [task for task in tasks if task.in_flight is not None]
+        if not in_flight:
+            return self._start(tasks, control)
+        control.requeue([RunAgain(task.session_id) for task in tasks if task.in_flight is None])
+        left_open, not_settled = self._watch_in_flight(in_flight, control)
+        if left_open is not LeftOpen.NONE or not not_settled:
+            return left_open
+        if len(tasks) > 1:
+            control.requeue([RunAgain(task.session_id) for task in not_settled])
+            return LeftOpen.NONE
+        return self._start(not_settled, control)
 
-    def _next_attempt(
-        self,
-        task: SessionTask,
-        folder: SessionFolder,
-        log_state: SessionState,
-        journal: LaunchJournal,
-        orders: Orders,
-    ) -> SessionOutcome:
-        """For a session without a running attempt."""
-        if isinstance(log_state.end, SessionSucceeded):  # after its dispatcher died
-            journal.progressed(None)
-            return Succeeded(result=without_completions(log_state.end.result))
-        if task.setbacks.unwatched >= self._settings.retry.max_unwatched:
-            reason = (
-                f"it was launched {task.attempt} times, and {task.setbacks.unwatched} times in a row its end was "
-                "not observed"
-            )
-            return Failed(attempt=task.attempt, error_kind=ErrorKind.CRASHED, reasons=(reason,))
-        stopped = stopped_by(orders())
-        if stopped is not None:
-            return stopped
-        plan = self._planned(task, folder)
-        if isinstance(plan, AttemptFailed):
-            return self._after(task, task.attempt, plan, journal)
-        return self._launch(plan, task, folder, journal, orders) if isinstance(plan, SessionPlan) else plan
+    # -- launches of other dispatchers
 
-    def _launch(
-        self, plan: SessionPlan, task: SessionTask, folder: SessionFolder, journal: LaunchJournal, orders: Orders
-    ) -> SessionOutcome:
-        number = self._write_plan(plan, folder, task.attempt + 1)
-        wait_seconds = journal.wait_seconds(plan)
-        if wait_seconds is not None:
-            journal.planned(number, plan)
-            return Postponed(wait_seconds)
-        attempt = Attempt(number, plan, self._store, journal, orders, self._clock)
-        job = attempt.launch(self._cluster)
-        if isinstance(job, AttemptFailed):
-            return self._after(task, number, job, journal)
-        return self._watch(attempt, job, task, folder, journal) or Postponed(0)
+    def _watch_in_flight(
+        self, tasks: Sequence[SessionTask], control: Control
+    ) -> tuple[LeftOpen, Sequence[SessionTask]]:
+        """Watches the launch of these tasks. Returns those that are neither ended nor failed, too."""
+        launch = self._launch_of(tasks)
+        if launch is None:
+            return LeftOpen.NONE, tasks
+        job = self._job_of(launch, tasks[0].in_flight, control)
+        if job is None:
+            return LeftOpen.NONE, tasks
+        run, left_open = LaunchRun(launch, self._dependencies, control), LeftOpen.NONE
+        if isinstance(job.status(), JobVanished):
+            _log.warning("attempt_vanished", name=launch.name, cluster=job.description)
+            run.settle_vanished()
+        else:
+            left_open = run.watch(job)
+        control.requeue(run.reruns)
+        return left_open, [task for task in tasks if task.session_id in run.not_settled]
 
-    def _watch(
-        self, attempt: Attempt, job: RunningSparkJob, task: SessionTask, folder: SessionFolder, journal: LaunchJournal
-    ) -> SessionOutcome | None:
-        """None: the attempt is out of reach and without progress, so another may be launched."""
-        settings = self._settings
-        outcome = attempt.watch(job, self.poller, settings.timers, is_free=self._cluster.status_is_free)
-        if isinstance(outcome, Interrupted) and outcome.left_running:
-            return outcome
-        if not isinstance(outcome, Succeeded):
-            self._journal_commits(task.spec, folder, attempt.number)
-        match outcome:
-            case AttemptUnreachable():
-                return None
-            case AttemptFailed():
-                return self._after(task, attempt.number, outcome, journal)
-            case _:
-                return outcome
+    def _launch_of(self, tasks: Sequence[SessionTask]) -> Launch | None:
+        """None: there is no plan, so it was never launched."""
+        if tasks[0].bundle_id is None:
+            (task,) = tasks
+            attempt = max(task.attempt, self._session_state(task).attempt)
+            plan = self._read_plan(task, attempt)
+            return None if plan is None else self._launch_alone(task, Member(attempt, plan, task.setbacks))
+        key = BundleFolder(tasks[0].spec.job_run.job_run_id, tasks[0].bundle_id).plan.key
+        body = self._store.read(key)
+        return None if body is None else self._launch_together(BundlePlan.parse_durable(body, key), tasks)
 
-    def _last_attempt(
-        self,
-        task: SessionTask,
-        folder: SessionFolder,
-        log_state: SessionState,
-        journal: LaunchJournal,
-        orders: Orders,
-    ) -> tuple[Attempt, RunningSparkJob] | None:
-        """The last launched attempt, to be watched from here; None: none runs."""
-        if task.in_flight is None:
-            return None
-        number = task.attempt
-        plan = self._read_plan(folder, number)
-        # A later one than in the job-run log: launched by a dispatcher that has lost the claim since.
-        job = self._job_of(task.in_flight, journal) if number == task.in_flight.attempt else JobOutOfReach()
-        if job is None or plan is None:
-            return None
-        has_ended = log_state.end is not None and log_state.attempt == number
-        if isinstance(job.status(), JobVanished) and not has_ended:
-            _log.warning("attempt_vanished", attempt=number, cluster=job.description)
-            self._journal_commits(task.spec, folder, number)
-            return None
-        return Attempt(number, plan, self._store, journal, orders, self._clock), job
-
-    def _job_of(self, in_flight: InFlight, journal: LaunchJournal) -> RunningSparkJob | None:
+    def _job_of(self, launch: Launch, in_flight: InFlight | None, control: Control) -> RunningSparkJob | None:
         """None: its cluster never launched it."""
+        if in_flight is None:
+            return None
+        job: RunningSparkJob | None = None
+        if launch.bundle_id is None and launch.members[0].attempt != in_flight.attempt:
+            # A later one than in the job-run log: launched by a dispatcher that has lost the claim since.
+            return JobOutOfReach()
         if in_flight.reference is not None:
             job = self._cluster.attach(in_flight.reference)
-        elif in_flight.name is None or in_flight.place != self._cluster.place:
-            job = None
-        else:
+        elif in_flight.name is not None and in_flight.place == self._cluster.place:
             found = self._cluster.find(in_flight.name)
             if found is None:
                 return None
             job = self._cluster.attach(found)
             if job is not None:
-                journal.launched(in_flight.attempt, job.description, found)
+                control.journal.launched(launch, job.description, found)
         if job is None:
-            _log.warning("attempt_out_of_reach", attempt=in_flight.attempt, place=in_flight.place)
+            _log.warning("launch_out_of_reach", name=launch.name, place=in_flight.place)
             return JobOutOfReach()
-        journal.attached(in_flight.attempt, job.description)
+        control.journal.attached(launch, job.description)
         return job
 
-    def _planned(self, task: SessionTask, folder: SessionFolder) -> SessionPlan | NothingToDo | Failed | AttemptFailed:
-        """`AttemptFailed`: the lake cannot be read now."""
-        lack = self._lack_of_memory(task, folder)
-        try:
-            return self._plan(task.spec, lack)
-        except (Unavailable, Conflict) as error:
-            return AttemptFailed(error.kind, (str(error),))
-        except (Invalid, Corrupt) as error:
-            if lack is None:
-                return Failed(attempt=task.attempt, error_kind=error.kind, reasons=error.reasons)
-            why = f"{lack.attempts} attempts ran out of memory, and no smaller plan will do"
-            return Failed(attempt=task.attempt, error_kind=ErrorKind.OUT_OF_MEMORY, reasons=(why, *error.reasons))
+    # -- the next attempts
 
-    def _lack_of_memory(self, task: SessionTask, folder: SessionFolder) -> LackOfMemory | None:
+    def _start(self, tasks: Sequence[SessionTask], control: Control) -> LeftOpen:
+        """For sessions without a running attempt."""
+        states = side_by_side(self._store.location, self._session_state, tasks)
+        settlement = Settlement(self._dependencies.retry, self._clock)
+        left: list[SessionTask] = []
+        for task, state in zip(tasks, states, strict=True):
+            end = succeeded_in(state) or self._given_up(task)  # it succeeded after its dispatcher died
+            if end is None:
+                left.append(replace(task, attempt=max(task.attempt, state.attempt)))
+            else:
+                settlement.ends[task.session_id] = end
+        command = control.command()
+        if command is SessionCommand.CANCEL:
+            settlement.ends |= {task.session_id: Cancelled() for task in left}
+        settlement.write(control.journal)
+        if not left or command is SessionCommand.CANCEL:
+            return LeftOpen.NONE
+        if command is not SessionCommand.RUN:
+            return LeftOpen.STOPPED if command is SessionCommand.STOP else LeftOpen.RUNNING
+        return self._start_alone(left[0], control) if len(tasks) == 1 else self._start_together(left, control)
+
+    def _given_up(self, task: SessionTask) -> Failed | None:
+        unwatched = task.setbacks.unwatched
+        if unwatched < self._dependencies.retry.max_unwatched:
+            return None
+        reason = f"it was launched {task.attempt} times, and {unwatched} times in a row its end was not observed"
+        return Failed(attempt=task.attempt, error_kind=ErrorKind.CRASHED, reasons=(reason,))
+
+    def _start_alone(self, task: SessionTask, control: Control) -> LeftOpen:
+        lack = self._lack_of_memory(task)
+        planned = self._planned(task, lambda: self._planners.plan(task.spec, lack))
+        if not isinstance(planned, SessionPlan):
+            if lack is not None and isinstance(planned, Failed) and planned.error_kind is not ErrorKind.BUG:
+                why = f"{lack.attempts} attempts ran out of memory, and no smaller plan will do"
+                reasons = (why, *planned.reasons)
+                planned = planned.model_copy(update={"error_kind": ErrorKind.OUT_OF_MEMORY, "reasons": reasons})
+            self._settle_unplanned([(task, planned)], control)
+            return LeftOpen.NONE
+        member = Member(self._write_plan(planned, task), planned, task.setbacks)
+        launch = self._launch_alone(task, member)
+        wait_seconds = control.journal.wait_seconds(planned.cluster)
+        if wait_seconds is not None:
+            control.journal.planned(launch)
+            control.requeue([RunAgain(task.session_id, wait_seconds)])
+            return LeftOpen.NONE
+        return self._run(
+            launch, BundleRoom(Resources(planned.task_memory_bytes, planned.tasks), planned.cluster), control
+        )
+
+    def _start_together(self, tasks: Sequence[SessionTask], control: Control) -> LeftOpen:
+        room = self._room()
+        if room is None:
+            control.requeue([RunAgain(task.session_id, alone=True) for task in tasks])
+            return LeftOpen.NONE
+        lake = self._planners.open_lake(tasks[0].spec.job_run.lake).for_one_run()
+
+        def plan(task: SessionTask) -> _Planned:
+            planned = self._planned(task, lambda: self._planners.plan_small(task.spec, lake, room.resources))
+            return replace(planned, attempt=task.attempt + 1) if isinstance(planned, SmallSession) else planned
+
+        planned = list(zip(tasks, side_by_side(lake.location, plan, tasks), strict=True))
+        self._settle_unplanned(planned, control)
+        small = [each for _, each in planned if isinstance(each, SmallSession)]
+        members = bundled(small, room.resources.tasks, self.bounds)
+        if len(members) == 1:  # it gains nothing by a bundle
+            members = ()
+        control.requeue([*_outside_bundle(planned, members)])
+        if not members:
+            return LeftOpen.NONE
+        shared = plan_shared_job(self._clock.new_id(), members, room)
+        wait_seconds = control.journal.wait_seconds(shared.cluster_plan)
+        if wait_seconds is not None:
+            control.requeue([RunAgain(member.plan.spec.session_id, wait_seconds) for member in members])
+            return LeftOpen.NONE
+        launch = self._launch_together(shared.plan, tasks)
+        self._store.put_if_absent(launch.plan_key, shared.plan.render())
+        return self._run(launch, room, control)
+
+    def _run(self, launch: Launch, room: BundleRoom, control: Control) -> LeftOpen:
+        run = LaunchRun(launch, self._dependencies, control)
+        job = run.launch(room.resources, room.cluster_plan)
+        left_open = LeftOpen.NONE if job is None else run.watch(job)
+        open_ids = run.not_settled if left_open is LeftOpen.NONE else ()
+        control.requeue([*run.reruns, *map(RunAgain, open_ids)])
+        return left_open
+
+    def _planned(self, task: SessionTask, plan: Callable[[], _Planned]) -> _Planned:
+        """`AttemptFailed`: the lake cannot be read now."""
+        try:
+            return plan()
+        except (Unavailable, Conflict) as error:
+            return AttemptFailed(error.kind, error.reasons)
+        except (Invalid, Corrupt) as error:
+            return Failed(attempt=task.attempt, error_kind=error.kind, reasons=error.reasons)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is this session's alone)
+            _log.error("session_broke", session_id=task.session_id, exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+            return Failed(attempt=task.attempt, error_kind=kind_of(error), reasons=(reason,))
+
+    def _settle_unplanned(self, planned: Sequence[tuple[SessionTask, _Planned]], control: Control) -> None:
+        """Records sessions that end without an attempt, and those that could not be planned now."""
+        settlement = Settlement(self._dependencies.retry, self._clock)
+        for task, found in planned:
+            if isinstance(found, AttemptFailed):
+                settlement.add_failed(task.session_id, task.attempt, task.setbacks, found, was_launched=False)
+            elif isinstance(found, NothingToDo | Failed):
+                settlement.ends[task.session_id] = found
+        settlement.write(control.journal)
+        control.requeue(settlement.reruns)
+
+    def _room(self) -> BundleRoom | None:
+        """None: there is no cluster. A session that is launched alone has the reason."""
+        try:
+            return room_for_bundles(self._cluster.resources())
+        except Invalid as error:
+            _log.warning("no_cluster_for_bundles", reason=str(error))
+            return None
+
+    def _lack_of_memory(self, task: SessionTask) -> LackOfMemory | None:
         if not task.setbacks.out_of_memory:
             return None
-        first = self._read_plan(folder, 1)
+        first = self._read_plan(task, 1)
         return LackOfMemory(task.setbacks.out_of_memory, first.hash_bucket_count if first is not None else 1)
 
-    def _read_plan(self, folder: SessionFolder, attempt: int) -> SessionPlan | None:
-        key = folder.plan(attempt).key
+    # -- what is stored
+
+    def _session_state(self, task: SessionTask) -> SessionState:
+        """The session log of earlier attempts; empty if no number was taken, which is written before the launch."""
+        if task.attempt == 0:
+            return SessionState()
+        return DurableLog(self._store, folder_of(task.spec).log, SESSION_LOG, self._clock).load().state
+
+    def _read_plan(self, task: SessionTask, attempt: int) -> SessionPlan | None:
+        key = folder_of(task.spec).plan(attempt).key
         body = self._store.read(key)
         return None if body is None else SessionPlan.parse_durable(body, key)
 
-    def _write_plan(self, plan: SessionPlan, folder: SessionFolder, number: int) -> int:
-        """The number of the attempt for the plan: from `number` on, the first one without a plan.
+    def _write_plan(self, plan: SessionPlan, task: SessionTask) -> int:
+        """The number of the attempt for the plan: after the last attempt, the first one without a plan.
 
         The dispatcher that planned an attempt may still launch it, with its own plan.
         """
-        body = plan.render()
-        while not self._store.put_if_absent(folder.plan(number).key, body):
-            if self._store.read(folder.plan(number).key) == body:
+        body, number = plan.render(), task.attempt + 1
+        while not self._store.put_if_absent(folder_of(task.spec).plan(number).key, body):
+            if self._store.read(folder_of(task.spec).plan(number).key) == body:
                 break
             number += 1
         return number
 
-    def _journal_commits(self, spec: SessionSpec, folder: SessionFolder, number: int) -> None:
-        """Logs commits that the attempt may not have logged, because there may be no later attempt to do it.
+    def _launch_alone(self, task: SessionTask, member: Member) -> Launch:
+        job_run_id, session_id = task.spec.job_run.job_run_id, task.session_id
+        name = job_name(with_region(self._store.location), job_run_id, session_id, member.attempt)
+        return Launch(name, folder_of(task.spec).plan(member.attempt).key, {0: member})
 
-        Its process has ended, or is about to be superseded, so its log has no other writer.
-        """
-        try:
-            SessionJournal(self._store, folder, number, self._clock).found(self._commits(spec))
-        except LithifyError as error:
-            _log.warning("commits_not_logged", attempt=number, reason=str(error))
+    def _launch_together(self, plan: BundlePlan, tasks: Sequence[SessionTask]) -> Launch:
+        """Of a bundle's plan, the members that are tasks here."""
+        job_run_id = tasks[0].spec.job_run.job_run_id
+        setbacks = {task.session_id: task.setbacks for task in tasks}
+        name = job_name(
+            with_region(self._store.location), job_run_id, f"{job_run_id}.bundle.{plan.bundle_id}", attempt=1
+        )
+        members = {
+            number: Member(member.attempt, member.plan, setbacks[member.plan.spec.session_id])
+            for number, member in enumerate(plan.members)
+            if member.plan.spec.session_id in setbacks
+        }
+        key = BundleFolder(job_run_id, plan.bundle_id).plan.key
+        return Launch(name, key, members, len(plan.members), plan.bundle_id)
 
-    def _after(
-        self, task: SessionTask, number: int, failed: AttemptFailed, journal: LaunchJournal
-    ) -> Failed | Postponed:
-        at_ms = self._clock.now_ms()
-        setbacks = task.setbacks.after(failed.error_kind, at_ms, progressed=failed.progressed)
-        match what_follows(failed.error_kind, setbacks, at_ms, self._settings.retry, chance(self._clock)):
-            case GiveUp(why):
-                reasons = failed.reasons if why is None else (*failed.reasons, why)
-                return Failed(attempt=number, error_kind=failed.error_kind, reasons=reasons)
-            case TryAgain(seconds):
-                journal.retried(number + 1, failed, at_ms)
-                return Postponed(seconds)
+
+def _outside_bundle(
+    planned: Sequence[tuple[SessionTask, _Planned]], members: Sequence[SmallSession]
+) -> Iterator[RunAgain]:
+    """Alone if it must be; in the next bundle if this one is full."""
+    bundled_ids = {member.plan.spec.session_id for member in members}
+    for task, plan in planned:
+        if isinstance(plan, LargeSession):
+            yield RunAgain(task.session_id, alone=True)
+        elif isinstance(plan, SmallSession) and task.session_id not in bundled_ids:
+            yield RunAgain(task.session_id, alone=not members)

@@ -1,17 +1,16 @@
-"""Judges a running attempt from an observation of it. Pure: an observation and the timers in, a verdict out.
+"""Judges a running launch from an observation of it. Pure: an observation and the timers in, a verdict out.
 
 Every state has an exit timer, so nothing is in flight for ever:
 
-    LAUNCHED -- session_started in the log --> RUNNING -- ended in the log --> ENDED -- job ends --> verdict Ended
-        |                                         |                              |
-        | start_seconds                           | stall_seconds                | exit_seconds
-        v                                         v                              v
-    Stalled                                    Stalled                        Ended, job or not
+    LAUNCHED -- it has begun --> RUNNING -- all its sessions have ended --> ENDED -- job ends --> verdict Ended
+        |                           |                                         |
+        | start_seconds             | stall_seconds                           | exit_seconds
+        v                           v                                         v
+    Stalled                      Stalled                                   Ended, job or not
 
-    in every state: the job ends without an end in the log --> Gone, with what its cluster says
-                    a later attempt stands in the log      --> Superseded
+    in every state: the job ends before its sessions --> Gone, with what its cluster says
 
-A job out of reach is observed by its log and heartbeat only: it is Stalled when they show no progress.
+A job out of reach is observed by its logs and heartbeat only: it is Stalled when they show no progress.
 
 *Progress* is a new log entry, or a heartbeat with new figures. A job that merely runs is not progress.
 """
@@ -20,16 +19,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compactor.sessions.session_log import SessionFailed, SessionState, SessionSucceeded
 from launcher.spark_job import JobFailed, JobRunning, JobStatus, JobSucceeded, JobVanished, NoCapacity, OutOfReach
 
 
 @dataclass(frozen=True)
 class WatchTimers:
     """
-    start_seconds  from the launch to the job's first entry in the session log
+    start_seconds  from the launch to the first sign of the job: an entry in the session log, a bundle's heartbeat
     stall_seconds  without progress
-    exit_seconds   from the end in the session log to the end of the job, and from asking it to end to that
+    exit_seconds   from the end of its sessions to the end of the job, and from asking it to end to that
     """
 
     start_seconds: float = 600.0
@@ -43,14 +41,16 @@ class WatchTimers:
 
 @dataclass(frozen=True)
 class Observation:
-    """One observation. The job is read before the log: once it has ended, the log is complete.
+    """One observation. The job is read before the logs: once it has ended, the logs are complete.
 
+    has_begun      the job has given a sign of life
+    has_ended      the end of each of its sessions is known
     quiet_seconds  since the last progress, or since the launch
     """
 
-    attempt: int
     status: JobStatus
-    log: SessionState
+    has_begun: bool
+    has_ended: bool
     quiet_seconds: float
 
 
@@ -61,14 +61,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class Ended:
-    """The session log has its end."""
-
-    end: SessionSucceeded | SessionFailed
+    """All sessions have ended."""
 
 
 @dataclass(frozen=True)
 class Gone:
-    """The job has ended without an end in the session log."""
+    """The job has ended before its sessions."""
 
     status: JobSucceeded | JobFailed | NoCapacity | JobVanished
 
@@ -76,35 +74,19 @@ class Gone:
 @dataclass(frozen=True)
 class Stalled:
     quiet_seconds: float
-    started: bool
+    has_begun: bool
 
 
-@dataclass(frozen=True)
-class Superseded:
-    """Another dispatcher launched a later attempt: this session is no longer ours."""
-
-    by_attempt: int
-
-
-Verdict = Wait | Ended | Gone | Stalled | Superseded
+Verdict = Wait | Ended | Gone | Stalled
 
 
 def judge(seen: Observation, timers: WatchTimers) -> Verdict:
     """The verdict on an observation."""
-    log = seen.log
-    if log.end is not None and _belongs_to(log.end, seen.attempt):
-        gone = not isinstance(seen.status, JobRunning) or seen.quiet_seconds > timers.exit_seconds
-        return Ended(log.end) if gone else Wait()
-    if log.attempt > seen.attempt:
-        return Superseded(log.attempt)
+    if seen.has_ended:
+        is_gone = not isinstance(seen.status, JobRunning) or seen.quiet_seconds > timers.exit_seconds
+        return Ended() if is_gone else Wait()
     if not isinstance(seen.status, JobRunning | OutOfReach):
         return Gone(seen.status)
-    started = log.attempt == seen.attempt
-    if seen.quiet_seconds > (timers.stall_seconds if started else timers.start_seconds):
-        return Stalled(seen.quiet_seconds, started)
+    if seen.quiet_seconds > (timers.stall_seconds if seen.has_begun else timers.start_seconds):
+        return Stalled(seen.quiet_seconds, seen.has_begun)
     return Wait()
-
-
-def _belongs_to(end: SessionSucceeded | SessionFailed, attempt: int) -> bool:
-    """A success is the session's, of any attempt; a failure only its own attempt's."""
-    return isinstance(end, SessionSucceeded) or end.attempt == attempt

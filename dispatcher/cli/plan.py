@@ -62,10 +62,9 @@ from dispatcher.layout import (
     usd_text,
 )
 from dispatcher.options.cluster_settings import cluster_room
-from launcher.bundles import plan_as_dispatched
 from launcher.clusters.local import session_resources
 from launcher.outcomes import NothingToDo
-from launcher.plan import Room, makespan_seconds
+from launcher.plan import Room, makespan_seconds, plan_as_dispatched
 from launcher.sizing.cluster_choice import ClusterLimits
 
 NOTHING_TO_DO = (

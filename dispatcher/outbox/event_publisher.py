@@ -323,20 +323,13 @@ class Publisher:
             followed.has_updates = followed.must_load = True
             return True
 
-    def attempt_ended(
-        self, job_run_id: str, session_id: str, log: SessionLog | None = None, *, has_news: bool = True
-    ) -> None:
-        """No attempt at a session runs any more, and nothing is added to its log unless another attempt is made.
-
-        log       the session's log, if it was read to its end
-        has_news  whether the log may have entries after those that were passed to `news`
-        """
+    def attempt_ended(self, job_run_id: str, session_id: str) -> None:
+        """No attempt at a session runs any more, and nothing is added to its log, which was read to its end, unless
+        another attempt is made."""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is not None and not followed.is_leaving:
                 followed.quiet.add(session_id)
-                if has_news:
-                    followed.sessions[session_id] = log
 
     def beat(self, job_run_id: str, event: Event) -> None:
         """Progress: published in the next round, or not at all if a newer one replaces it."""

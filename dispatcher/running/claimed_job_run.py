@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from compactor.events.relay import SessionSubject, Subject
+from compactor.events.relay import Subject
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, ErrorKind
 from compactor.planning.session_planner import SessionFinder
@@ -18,7 +18,6 @@ from dispatcher.records.job_run_log import (
     JobRunOutcome,
     JobRunState,
     SessionEnded,
-    SessionPin,
     SessionState,
     apply,
     conclude,
@@ -27,13 +26,12 @@ from dispatcher.records.job_run_log import (
     paused_seconds,
 )
 from dispatcher.records.ranking import mark_of, stream_digest
-from dispatcher.running.bundle_journal import ClaimBundleJournal
 from dispatcher.running.journal import ClaimJournal
 from dispatcher.scheduling.budgets import LaunchGate
 from dispatcher.scheduling.lease_log import Turn
 from dispatcher.scheduling.leases import Turns
 from dispatcher.scheduling.session_pool import WaitingSession
-from launcher.attempt import SessionCommand
+from launcher.launch import SessionCommand
 from launcher.outcomes import Failed, SessionEnd
 
 
@@ -162,26 +160,24 @@ class ClaimedJobRun:
                 del self._turn_of[session_id]
         self._turns.end(turn)
 
-    def journal(self, pin: SessionPin, heartbeat_event_seconds: float) -> ClaimJournal:
-        gate = self._gate(pin.session_id)
-        return ClaimJournal(self.claim, self._about(pin), self._listeners, gate, heartbeat_event_seconds, self._clock)
+    def journal(self, session_ids: Sequence[str], heartbeat_event_seconds: float = 0) -> ClaimJournal:
+        """Of sessions that have one turn, or none."""
+        spec = self.accepted.spec
+        return ClaimJournal(
+            self.claim,
+            self.work.text,
+            Subject(spec.job_run_id, spec.source_table_id),
+            self._listeners,
+            LaunchGate(self.claim, self._turns, self._turn_of.get(session_ids[0]), self._clock),
+            self._clock,
+            heartbeat_event_seconds=heartbeat_event_seconds,
+            logs_each=len(session_ids) == 1,
+        )
 
-    def bundle_journal(self, session_id: str) -> ClaimBundleJournal:
-        """`session_id`: of any member."""
-        gate = self._gate(session_id)
-        return ClaimBundleJournal(self.claim, self.work.text, self._listeners, gate, self._clock)
-
-    def _gate(self, session_id: str) -> LaunchGate:
-        return LaunchGate(self.claim, self._turns, self._turn_of.get(session_id), self._clock)
-
-    def end_session(self, pin: SessionPin, end: SessionEnd) -> None:
-        self.journal(pin, heartbeat_event_seconds=0).ended(end)
-
-    def end_sessions(self, session_ids: Iterable[str], end: SessionEnd) -> None:
-        """Writes the ends of several sessions in one entry."""
-        ends = dict.fromkeys(session_ids, end)
-        if ends:
-            self.bundle_journal(next(iter(ends))).settled(ends, (), self._clock.now_ms())
+    def end_sessions(self, session_ids: Sequence[str], end: SessionEnd) -> None:
+        """Writes the ends of these sessions in one entry."""
+        if session_ids:
+            self.journal(session_ids).settled(dict.fromkeys(session_ids, end), (), self._clock.now_ms())
 
     def end_when_done(self, state: JobRunState) -> JobRunState:
         """Concludes the job run if all of its sessions have ended."""
@@ -196,11 +192,6 @@ class ClaimedJobRun:
             return [_end(now, self.claim.epoch, outcome, self.accepted_at_ms, now_ms)]
 
         return self.claim.write(decide)
-
-    def _about(self, pin: SessionPin) -> SessionSubject:
-        return SessionSubject(
-            Subject(self.accepted.spec.job_run_id, self.accepted.spec.source_table_id), pin.session_id, pin.partition
-        )
 
 
 def end_as_failed(claim: Claim, error_kind: ErrorKind, reason: str, clock: Clock) -> JobRunState:

@@ -48,8 +48,7 @@ from dispatcher.scheduling.budgets import MONEY_SECONDS
 from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.scheduling.leases import Turns
 from dispatcher.scheduling.session_pool import SessionPool, WaitingSession
-from launcher.attempt import SessionCommand
-from launcher.bundles import BundleLauncher
+from launcher.launch import SessionCommand
 from launcher.outcomes import Cancelled
 from launcher.session_launcher import SessionLauncher
 
@@ -98,11 +97,10 @@ class JobRunControllerSettings:
 
 @dataclass(frozen=True)
 class Launchers:
-    """The launchers of sessions: each in its own Spark job, or small ones together. `finding`: of sessions of job runs
-    that are pinned by time. `sharding`: divides those into shards."""
+    """`sessions`: launches sessions, alone or together. `finding`: of sessions of job runs that are pinned by time.
+    `sharding`: divides those into shards."""
 
     sessions: SessionLauncher
-    bundles: BundleLauncher
     finding: SessionFinding
     sharding: Sharding
 
@@ -124,7 +122,7 @@ class JobRunController:
         self._settings = settings
         self._clock = clock
         self._has_news = threading.Event()
-        self._pool = SessionPool(settings.max_sessions, launchers.bundles.bounds.sessions, self._has_news.set)
+        self._pool = SessionPool(settings.max_sessions, launchers.sessions.bounds.sessions, self._has_news.set)
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
         self._heart = Heart(records.store, owner, settings.claim_seconds, clock)
         fleet = Fleet(records.store, owner, settings.claim_seconds, clock)
@@ -140,7 +138,6 @@ class JobRunController:
         )
         self._runs = SessionRuns(
             launchers.sessions,
-            launchers.bundles,
             self._claimed,
             self._pool,
             listeners.meter,

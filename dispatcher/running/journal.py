@@ -1,31 +1,36 @@
-"""The `LaunchJournal` of a dispatcher: records a session's course in the job-run log under the claim, and in events."""
+"""The `LaunchJournal` of a dispatcher: records the course of sessions in the job-run log, under the claim, and notifies
+the listeners.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from logging import INFO, WARNING
 
 import structlog
 
-from compactor.events.relay import SessionSubject, heartbeat_event
+from compactor.events.relay import SessionSubject, Subject, bounded, heartbeat_event
 from compactor.model.clock import Clock
-from compactor.planning.spec import SessionPlan
+from compactor.planning.cluster_plan import ClusterPlan
 from compactor.sessions.session_log import Heartbeat, SessionLog
 from compactor.storage.paths import SessionFolder
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim
 from dispatcher.records.costs import with_cost
 from dispatcher.records.job_run_log import (
-    HolderAction,
+    AboutSession,
     JobRunState,
     SessionEnded,
     SessionLaunched,
     SessionLaunching,
+    SessionPlanned,
     SessionRetried,
     SessionStalled,
     planned_action,
 )
 from dispatcher.scheduling.budgets import LaunchGate
-from launcher.attempt import AttemptFailed
+from launcher.launch_journal import Launch, Member, Retried
 from launcher.outcomes import Failed, SessionEnd, Succeeded, level_of
 from launcher.plan import plan_changes
 from launcher.spark_job import ClusterReference
@@ -34,162 +39,232 @@ _log = structlog.get_logger(__name__)
 
 
 class ClaimJournal:
-    """The journal of one session. Writes raise `Fenced` once the claim is lost. Notifies the listeners."""
+    """The journal of sessions of one job run. Writes raise `Fenced` once the claim is lost."""
 
     def __init__(
         self,
         claim: Claim,
-        about: SessionSubject,
+        job_run_id: str,
+        about: Subject,
         listeners: Listeners,
         gate: LaunchGate,
-        heartbeat_event_seconds: float,
         clock: Clock,
+        *,
+        heartbeat_event_seconds: float,
+        logs_each: bool,
     ) -> None:
+        """
+        job_run_id  of the job run, or the name of the shard
+        about       of the job run, for its events
+        logs_each   log lines tell the end of each session, not only their number
+        """
         self._claim = claim
-        accepted = claim.log.newest.state.accepted
-        self._held_as = about.of.job_run_id if accepted is None else accepted.work.text
+        self._job_run_id = job_run_id
         self._about = about
-        self._log_id = SessionFolder(about.of.job_run_id, about.session_id).log
         self._listeners = listeners
+        self._publisher = listeners.publisher
         self._gate = gate
-        self._clock = clock
         self._heartbeat_event_seconds = heartbeat_event_seconds
-        self._beat_at_seconds: float | None = None
-        self._session_log: SessionLog | None = None
+        self._clock = clock
+        self._logs_each = logs_each
+        self._published_at_seconds: float | None = None
 
-    def planned(self, attempt: int, plan: SessionPlan) -> None:
-        self._claim.write(lambda state: self._plan_of(attempt, plan, state))
-        self._tell_progress()
+    def wait_seconds(self, cluster: ClusterPlan | None) -> float | None:
+        return self._gate.wait_seconds(cluster)
 
-    def wait_seconds(self, plan: SessionPlan) -> float | None:
-        return self._gate.wait_seconds(plan.cluster)
+    def planned(self, launch: Launch) -> None:
+        self._write(launch, lambda member, state: self._planned(launch, member, state))
 
-    def launching(self, attempt: int, plan: SessionPlan, name: str, place: str) -> None:
-        _log.info(
-            "session_planned",
-            attempt=attempt,
-            hash_bucket_count=plan.hash_bucket_count,
-            max_rows_per_round=plan.max_rows_per_round,
-            tasks=plan.tasks,
-            expected_sla=round(plan.expected_sla, 1),
-        )
-        launching = SessionLaunching(
-            epoch=self._claim.epoch,
-            session_id=self._about.session_id,
-            attempt=attempt,
-            at_ms=self._clock.now_ms(),
-            name=name,
-            place=place,
-        )
-        self._claim.write(lambda state: [*self._plan_of(attempt, plan, state), launching])
-        self._tell_progress()
+    def launching(self, launch: Launch, place: str) -> None:
+        _log.info(_event(launch, "planned"), **_whose(launch), **_planned_figures(launch))
+        at_ms = self._clock.now_ms()
 
-    def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None:
-        _log.info("session_launched", attempt=attempt, cluster=cluster)
-        self._write(
-            SessionLaunched(
+        def actions(member: Member, state: JobRunState) -> list[AboutSession]:
+            launching = SessionLaunching(
                 epoch=self._claim.epoch,
-                session_id=self._about.session_id,
-                attempt=attempt,
+                session_id=member.session_id,
+                attempt=member.attempt,
+                at_ms=at_ms,
+                name=launch.name,
+                place=place,
+                bundle=launch.bundle_id,
+            )
+            return [*self._planned(launch, member, state), launching]
+
+        self._write(launch, actions)
+
+    def launched(self, launch: Launch, cluster: str, reference: ClusterReference) -> None:
+        _log.info(_event(launch, "launched"), **_whose(launch), cluster=cluster)
+
+        def actions(member: Member, _: JobRunState) -> list[AboutSession]:
+            launched = SessionLaunched(
+                epoch=self._claim.epoch,
+                session_id=member.session_id,
+                attempt=member.attempt,
                 cluster=cluster,
                 reference=reference,
+                bundle=launch.bundle_id,
             )
+            return [launched]
+
+        self._write(launch, actions)
+
+    def is_in_flight(self, launch: Launch) -> bool:
+        sessions = self._claim.log.load().state.sessions
+        found = [(member, sessions[member.session_id]) for member in launch.members.values()]
+        return any(
+            session.in_flight is not None
+            and session.bundle == launch.bundle_id
+            and (session.in_flight.attempt == member.attempt)
+            for member, session in found
         )
-        self._tell_progress()
 
-    def is_in_flight(self, attempt: int) -> bool:
-        in_flight = self._claim.log.load().state.sessions[self._about.session_id].in_flight
-        return in_flight is not None and in_flight.attempt == attempt
+    def attached(self, launch: Launch, cluster: str) -> None:
+        _log.info(_event(launch, "attached"), **_whose(launch), cluster=cluster)
+        self.progressed(launch.members.values())
 
-    def attached(self, attempt: int, cluster: str) -> None:
-        _log.info("session_attached", attempt=attempt, cluster=cluster)
+    def progressed(self, members: Collection[Member], heartbeat: Heartbeat | None = None) -> None:
+        for member in members:
+            self._listeners.session_progressed(self._job_run_id, member.session_id)
+            if heartbeat is not None and self._heartbeat_is_due():
+                about = SessionSubject(self._about, member.session_id, member.plan.spec.partition)
+                log_id = SessionFolder(self._about.job_run_id, member.session_id).log
+                self._publisher.beat(self._job_run_id, heartbeat_event(about, log_id, heartbeat))
 
-    def stalled(self, attempt: int, quiet_seconds: float) -> None:
-        _log.warning("session_stalled", attempt=attempt, quiet_seconds=quiet_seconds)
-        self._write(
+    def session_read(self, member: Member, log: SessionLog) -> None:
+        self._publisher.news(self._job_run_id, member.session_id, log)
+        self._listeners.tables.moved(self._job_run_id, member.session_id)
+
+    def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
+        _log.warning(_event(launch, "stalled"), **_whose(launch), quiet_seconds=quiet_seconds)
+        stalled = [
             SessionStalled(
                 epoch=self._claim.epoch,
-                session_id=self._about.session_id,
-                attempt=attempt,
+                session_id=member.session_id,
+                attempt=member.attempt,
                 quiet_seconds=quiet_seconds,
             )
-        )
+            for member in members
+        ]
+        self._claim.write(lambda _: stalled)
 
-    def retried(self, attempt: int, failed: AttemptFailed, at_ms: int) -> None:
-        reasons = "; ".join(failed.reasons)
-        self._listeners.meter.session_retried(failed.error_kind)
-        _log.warning("session_retried", attempt=attempt, error_kind=failed.error_kind, reasons=reasons)
-        self._write(
-            SessionRetried(
-                epoch=self._claim.epoch,
-                session_id=self._about.session_id,
-                attempt=attempt,
-                error_kind=failed.error_kind,
-                reasons=failed.reasons,
-                failed_at_ms=at_ms,
-                progressed=failed.progressed,
+    def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
+        self._log_settled(ends, retried)
+        priced: dict[str, SessionEnd] = {}
+
+        def decide(state: JobRunState) -> Sequence[AboutSession]:
+            """Without what an earlier call has written whose answer was lost."""
+            priced.clear()
+            priced.update(
+                (session_id, with_cost(end, state.sessions[session_id], at_ms))
+                for session_id, end in ends.items()
+                if state.sessions[session_id].end is None
             )
-        )
-
-    def ended(self, end: SessionEnd) -> SessionEnd:
-        """Returns the end with its cost."""
-        match end:
-            case Failed():
-                _log.error(
-                    "session_ended",
-                    end=end.end,
-                    attempt=end.attempt,
-                    error_kind=end.error_kind,
-                    reasons="; ".join(end.reasons),
-                )
-            case Succeeded(result=result):
-                _log.info("session_ended", end=end.end, rounds=result.rounds, seconds=round(result.seconds, 3))
-            case _:
-                _log.log(level_of(end.end), "session_ended", end=end.end)
-        at_ms, session_id = self._clock.now_ms(), self._about.session_id
-        priced: list[SessionEnd] = []
-
-        def decide(state: JobRunState) -> Sequence[HolderAction]:
-            priced[:] = [with_cost(end, state.sessions[session_id], at_ms)]
-            return [SessionEnded(epoch=self._claim.epoch, session_id=session_id, end=priced[0], at_ms=at_ms)]
+            ended = [
+                SessionEnded(epoch=self._claim.epoch, session_id=session_id, end=end, at_ms=at_ms)
+                for session_id, end in priced.items()
+            ]
+            due = [each for each in retried if not each.was_launched or _is_in_flight(each, state)]
+            return [*ended, *(self._retried(each, at_ms) for each in due)]
 
         self._claim.write(decide)
-        self._tell_progress()
-        return priced[0]
+        for session_id, end in priced.items():
+            self._listeners.meter.session_ended(end)
+            self._listeners.tables.moved(self._job_run_id, session_id)
+        for each in retried:
+            self._listeners.meter.session_retried(each.failed.error_kind)
 
-    def progressed(self, heartbeat: Heartbeat | None, log: SessionLog | None = None) -> None:
-        job_run_id = self._held_as
-        self._session_log = log
-        self._listeners.publisher.news(job_run_id, self._about.session_id, log)
-        self._tell_progress()
-        if heartbeat is not None and self._beat_is_due():
-            self._listeners.publisher.beat(job_run_id, heartbeat_event(self._about, self._log_id, heartbeat))
+    def attempts_ended(self, session_ids: Collection[str]) -> None:
+        for session_id in session_ids:
+            self._listeners.meter.session_left(self._job_run_id, session_id)
+            self._publisher.attempt_ended(self._job_run_id, session_id)
 
-    def attempt_ended(self, *, was_read: bool) -> None:
-        """No attempt runs any more. `was_read`: the session log, to its end."""
-        has_news = self._session_log is None or not was_read
-        self._listeners.publisher.attempt_ended(self._held_as, self._about.session_id, has_news=has_news)
+    def _write(self, launch: Launch, actions: Callable[[Member, JobRunState], Sequence[AboutSession]]) -> None:
+        """In one entry the actions of each member."""
+        members = launch.members.values()
+        self._claim.write(lambda state: [action for member in members for action in actions(member, state)])
+        self.progressed(members)
 
-    def _plan_of(self, attempt: int, plan: SessionPlan, state: JobRunState) -> list[HolderAction]:
-        """The plan, if it differs from the previous one."""
-        planned = planned_action(self._claim.epoch, attempt, plan)
-        before = state.sessions[self._about.session_id].plan
+    def _planned(self, launch: Launch, member: Member, state: JobRunState) -> list[SessionPlanned]:
+        """The plan, if it or the bundle differs from the previous one."""
+        planned = planned_action(self._claim.epoch, member.attempt, member.plan, launch.bundle_id)
+        before = state.sessions[member.session_id].plan
         if before is None:
             return [planned]
         changes = plan_changes(before, planned)
-        if before.bundle is not None:
-            changes = (*changes, "in a Spark job of its own")
+        if before.bundle != launch.bundle_id:
+            alone = launch.bundle_id is None
+            changes += ("in a Spark job of its own" if alone else "in another Spark job, with other sessions",)
         return [planned.model_copy(update={"changes": changes})] if changes else []
 
-    def _tell_progress(self) -> None:
-        self._listeners.session_progressed(self._held_as, self._about.session_id)
+    def _retried(self, retried: Retried, at_ms: int) -> SessionRetried:
+        failed = retried.failed
+        return SessionRetried(
+            epoch=self._claim.epoch,
+            session_id=retried.session_id,
+            attempt=retried.attempt,
+            error_kind=failed.error_kind,
+            reasons=failed.reasons,
+            failed_at_ms=at_ms,
+            progressed=failed.progressed,
+            alone=retried.alone,
+        )
 
-    def _write(self, action: HolderAction) -> None:
-        self._claim.write(lambda _: [action])
-
-    def _beat_is_due(self) -> bool:
+    def _heartbeat_is_due(self) -> bool:
         now_seconds = self._clock.monotonic_seconds()
-        if self._beat_at_seconds is not None and now_seconds - self._beat_at_seconds < self._heartbeat_event_seconds:
+        published_at_seconds = self._published_at_seconds
+        if published_at_seconds is not None and now_seconds - published_at_seconds < self._heartbeat_event_seconds:
             return False
-        self._beat_at_seconds = now_seconds
+        self._published_at_seconds = now_seconds
         return True
+
+    def _log_settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried]) -> None:
+        if self._logs_each:
+            for end in ends.values():
+                _log.log(level_of(end.end), "session_ended", end=end.end, **_figures(end))
+            for each in retried:
+                kind, reasons = each.failed.error_kind, "; ".join(each.failed.reasons)
+                _log.warning("session_retried", attempt=each.attempt, error_kind=kind, reasons=reasons)
+            return
+        counts = dict(Counter[str](end.end for end in ends.values()))
+        why = bounded([f"{each}: {'; '.join(end.reasons)}" for each, end in ends.items() if isinstance(end, Failed)])
+        level = max([WARNING if retried else INFO, *(level_of(end) for end in counts)])
+        _log.log(
+            level, "sessions_settled", **counts, retried=len(retried), **({"reasons": "; ".join(why)} if why else {})
+        )
+
+
+def _figures(end: SessionEnd) -> dict[str, object]:
+    match end:
+        case Failed():
+            return {"attempt": end.attempt, "error_kind": end.error_kind, "reasons": "; ".join(end.reasons)}
+        case Succeeded(result=result):
+            return {"rounds": result.rounds, "seconds": round(result.seconds, 3)}
+        case _:
+            return {}
+
+
+def _event(launch: Launch, what: str) -> str:
+    """The name of a log line: `session_launched`, `bundle_launched`."""
+    return f"{'session' if launch.bundle_id is None else 'bundle'}_{what}"
+
+
+def _whose(launch: Launch) -> dict[str, object]:
+    if launch.bundle_id is None:
+        return {"attempt": launch.members[0].attempt}
+    return {"bundle_id": launch.bundle_id, "sessions": len(launch.members)}
+
+
+def _planned_figures(launch: Launch) -> dict[str, object]:
+    longest = max(member.plan.expected_sla for member in launch.members.values())
+    figures: dict[str, object] = {"expected_sla": round(longest, 1)}
+    if launch.bundle_id is None:
+        plan = launch.any_plan
+        figures |= {"hash_bucket_count": plan.hash_bucket_count, "tasks": plan.tasks}
+        figures |= {"max_rows_per_round": plan.max_rows_per_round}
+    return figures
+
+
+def _is_in_flight(retried: Retried, state: JobRunState) -> bool:
+    in_flight = state.sessions[retried.session_id].in_flight
+    return in_flight is not None and in_flight.attempt < retried.attempt

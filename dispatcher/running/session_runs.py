@@ -28,10 +28,8 @@ from dispatcher.running.claimed_job_runs import ClaimedJobRuns
 from dispatcher.running.open_runs import reason_of
 from dispatcher.scheduling.lease_log import Turn
 from dispatcher.scheduling.session_pool import SessionPool, Unit, WaitingSession
-from launcher.attempt import SessionCommand
-from launcher.bundle_run import LeftOpen, RunAgain
-from launcher.bundles import BundleLauncher
-from launcher.outcomes import Failed, Interrupted, Postponed, SessionOutcome, Succeeded
+from launcher.launch import Control, LeftOpen, RunAgain, SessionCommand
+from launcher.outcomes import Failed
 from launcher.session_launcher import SessionLauncher, SessionTask
 
 _log = structlog.get_logger(__name__)
@@ -43,7 +41,6 @@ class SessionRuns:
     def __init__(
         self,
         sessions: SessionLauncher,
-        bundles: BundleLauncher,
         claimed: ClaimedJobRuns,
         pool: SessionPool,
         meter: Meter,
@@ -52,7 +49,6 @@ class SessionRuns:
         clock: Clock,
     ) -> None:
         self._sessions = sessions
-        self._bundles = bundles
         self._claimed = claimed
         self._pool = pool
         self._meter = meter
@@ -66,37 +62,31 @@ class SessionRuns:
         left_running, failure = False, None
         try:
             unit = _still_open(claimed, unit)
-            is_alone = len(unit) == 1 and unit[0].bundle is None
             if unit:
-                left_running = self._run_session(claimed, unit[0]) if is_alone else self._run_bundle(claimed, unit)
+                left_running = self._run(claimed, unit) is LeftOpen.RUNNING
         except BaseException as error:
             failure = error
             raise
         finally:
+            for each in unit:
+                self._meter.session_left(each.work.text, each.session_id)
             if not left_running and not isinstance(failure, Fenced | Unavailable | Conflict):
                 claimed.ends(turn)  # no session of it may run any more
 
-    def _run_bundle(self, claimed: ClaimedJobRun, unit: Unit) -> bool:
-        """Runs sessions of one job run: the small ones together; the others are queued again, to run alone. Returns
-        whether their Spark job still runs."""
-        bundle_id = unit[0].bundle
-        journal = claimed.bundle_journal(unit[0].session_id)
-
-        def requeue(reruns: Sequence[RunAgain]) -> None:
-            self._requeue({each.session_id: each for each in unit}, reruns)
-
-        def command() -> SessionCommand:
-            return claimed.order(self.command)
-
-        with bound(job_run_id=str(claimed.work)):
-            tasks = [_task(claimed, each.session_id) for each in unit]
-            if bundle_id is not None:
-                left_open = self._bundles.attach(bundle_id, tasks, journal, command, requeue)
-            else:
-                left_open = self._bundles.run(tasks, journal, command, requeue)
+    def _run(self, claimed: ClaimedJobRun, unit: Unit) -> LeftOpen:
+        """Runs sessions of one job run, each through its next attempt; what is to run again waits in the pool again."""
+        waiting = {each.session_id: each for each in unit}
+        session_id = {"session_id": unit[0].session_id} if len(unit) == 1 else {}
+        with bound(job_run_id=str(claimed.work), **session_id):
+            control = Control(
+                claimed.journal(list(waiting), self._heartbeat_event_seconds),
+                lambda: claimed.order(self.command),
+                lambda reruns: self._requeue(waiting, reruns),
+            )
+            left_open = self._sessions.run([_task(claimed, each) for each in unit], control)
             if left_open is LeftOpen.STOPPED:
-                claimed.stopped.update(each.session_id for each in unit)
-            return left_open is LeftOpen.RUNNING
+                claimed.stopped.update(waiting)
+            return left_open
 
     def _requeue(self, unit: Mapping[str, WaitingSession], reruns: Sequence[RunAgain]) -> None:
         """Queues members again together; otherwise each would become a bundle of its own."""
@@ -111,31 +101,6 @@ class SessionRuns:
                 bundle=None,
             )
             self._postponed.put(waiting)
-
-    def _run_session(self, claimed: ClaimedJobRun, waiting: WaitingSession) -> bool:
-        """Returns whether its Spark job still runs."""
-        name, session_id = waiting.work.text, waiting.session_id
-        with bound(job_run_id=str(waiting.work), session_id=session_id):
-            journal = claimed.journal(claimed.newest.sessions[session_id].pin, self._heartbeat_event_seconds)
-            task = _task(claimed, session_id)
-            self._meter.session_progressed(name, session_id)
-            outcome: SessionOutcome | None = None
-            try:
-                outcome = self._sessions.run(task, journal, lambda: claimed.order(self.command))
-            finally:
-                journal.attempt_ended(was_read=isinstance(outcome, Succeeded))
-                self._meter.session_left(name, session_id)
-            match outcome:
-                case Interrupted(left_running):
-                    if not left_running:
-                        claimed.stopped.add(session_id)
-                    return left_running
-                case Postponed(seconds):
-                    not_before = self._clock.monotonic_seconds() + seconds
-                    self._postponed.put(replace(waiting, not_before_seconds=not_before))
-                case _:
-                    self._meter.session_ended(journal.ended(outcome))
-            return False
 
     def settle_finished(self, requeue_seconds: float) -> bool:
         """Settles the sessions whose threads have ended. Returns whether there were any.
@@ -180,15 +145,18 @@ class SessionRuns:
         try:
             session = claimed.session(waiting.session_id)
             if session.end is None:
-                claimed.end_session(session.pin, Failed(attempt=session.attempt, error_kind=kind, reasons=(reason,)))
+                failed = Failed(attempt=session.attempt, error_kind=kind, reasons=(reason,))
+                claimed.end_sessions([waiting.session_id], failed)
         except LithifyError as lost:
             self._claimed.lose(claimed, str(lost))
 
 
-def _task(claimed: ClaimedJobRun, session_id: str) -> SessionTask:
-    session = claimed.newest.sessions[session_id]
+def _task(claimed: ClaimedJobRun, waiting: WaitingSession) -> SessionTask:
+    """What waits again after its bundle is not attached to that bundle again."""
+    session = claimed.newest.sessions[waiting.session_id]
+    in_flight = session.in_flight if session.bundle == waiting.bundle else None
     spec = session_spec(claimed.accepted.spec, session.pin)
-    return SessionTask(spec, session.attempt, session.setbacks, session.in_flight)
+    return SessionTask(spec, session.attempt, session.setbacks, in_flight, waiting.bundle)
 
 
 def _still_open(claimed: ClaimedJobRun, unit: Unit) -> Unit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,18 +13,22 @@ import pytest
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.model.errors import ErrorKind, Unavailable
+from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
 from compactor.sessions.session_log import Heartbeat, SessionLog
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
-from launcher.attempt import AttemptFailed, SessionCommand
 from launcher.clusters import Cluster, RunningSparkJob
-from launcher.outcomes import Cancelled, Interrupted, Postponed, SessionOutcome, Succeeded
-from launcher.plan import LackOfMemory, plan_for_cluster, session_commits
-from launcher.poller import PollerSettings
-from launcher.session_launcher import SessionLauncher, SessionLauncherSettings, SessionTask
+from launcher.launch import Control, LaunchDependencies, LeftOpen, SessionCommand
+from launcher.launch_journal import Launch, Member, Retried
+from launcher.outcomes import Cancelled, SessionEnd, Succeeded
+from launcher.plan import LackOfMemory, plan_for_cluster, plan_in_one_task, session_commits
+from launcher.poller import Poller, PollerSettings
+from launcher.retrying import RetryPolicy
+from launcher.session_launcher import Planners, SessionLauncher, SessionTask
 from launcher.spark_job import (
     ClusterReference,
     InFlight,
@@ -110,15 +114,17 @@ class Tried:
         def plan(spec: SessionSpec, lack: LackOfMemory | None) -> object:
             return plan_for_cluster(spec, self.lake, self.place.room, lack)
 
-        settings = SessionLauncherSettings(poller=PollerSettings(0.02, 0.05), timers=WatchTimers(exit_seconds=20))
-        return SessionLauncher(
+        dependencies = LaunchDependencies(
             self.state,
             cluster,
-            plan,  # type: ignore[arg-type]
             lambda spec: session_commits(spec, self.lake),
-            settings,
+            Poller(PollerSettings(0.02, 0.05), self.clock),
+            WatchTimers(exit_seconds=20),
+            RetryPolicy(),
             self.clock,
         )
+        planners = Planners(plan, plan_in_one_task, lambda _: self.lake)  # type: ignore[arg-type]
+        return SessionLauncher(dependencies, planners, BundleBounds(sessions=1))
 
     def rounds(self) -> int:
         entries = self.lake.table(TABLE).stream({}).log.entries()
@@ -273,53 +279,63 @@ class Written:
     done: list[str] = field(default_factory=list)
     attempt: int = 0
     in_flight: InFlight | None = None
+    ends: list[SessionEnd] = field(default_factory=list)
 
     def at(self, moment: str) -> None:
         self.done.append(moment)
         if moment == self.dies:
             raise Died(moment)
 
-    def planned(self, attempt: int, plan: SessionPlan) -> None: ...
+    def planned(self, launch: Launch) -> None: ...
 
-    def wait_seconds(self, plan: SessionPlan) -> float | None:
+    def wait_seconds(self, cluster: ClusterPlan | None) -> float | None:
         """It may be launched now."""
         self.at("after 1, the plan")
         return None
 
-    def launching(self, attempt: int, plan: SessionPlan, name: str, place: str) -> None:
-        self.attempt, self.in_flight = attempt, InFlight(attempt, name, place)
+    def launching(self, launch: Launch, place: str) -> None:
+        self.attempt = launch.members[0].attempt
+        self.in_flight = InFlight(self.attempt, launch.name, place)
         self.at("after 2, launching")
 
-    def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None:
+    def launched(self, launch: Launch, cluster: str, reference: ClusterReference) -> None:
         self.at("after 3, the launch")
         assert self.in_flight is not None
-        self.in_flight = InFlight(attempt, self.in_flight.name, self.in_flight.place, reference)
+        self.in_flight = InFlight(self.attempt, self.in_flight.name, self.in_flight.place, reference)
         self.at("after 4, launched")
 
-    def is_in_flight(self, attempt: int) -> bool:
-        return self.in_flight is not None and self.in_flight.attempt == attempt
+    def is_in_flight(self, launch: Launch) -> bool:
+        return self.in_flight is not None and self.in_flight.attempt == launch.members[0].attempt
 
-    def attached(self, attempt: int, cluster: str) -> None:
+    def attached(self, launch: Launch, cluster: str) -> None:
         self.done.append("attached")
 
-    def stalled(self, attempt: int, quiet_seconds: float) -> None:
+    def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
         self.done.append("stalled")
 
-    def retried(self, attempt: int, failed: AttemptFailed, at_ms: int) -> None:
+    def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
         self.in_flight = None
-        self.done.append(f"retried: {failed.reasons}")
+        self.ends += ends.values()
+        self.done += [f"retried: {each.failed.reasons}" for each in retried]
 
-    def progressed(self, heartbeat: Heartbeat | None, log: SessionLog | None = None) -> None:
+    def attempts_ended(self, session_ids: Collection[str]) -> None: ...
+
+    def progressed(self, members: Collection[Member], heartbeat: Heartbeat | None = None) -> None:
         if "watching" in self.dies and heartbeat is not None:
             raise Died
+
+    def session_read(self, member: Member, log: SessionLog) -> None: ...
 
 
 MOMENTS = ["after 1, the plan", "after 2, launching", "after 3, the launch", "after 4, launched", "5, watching"]
 
 
-def run(tried: Tried, written: Written, order: SessionCommand = SessionCommand.RUN) -> SessionOutcome:
+def run(tried: Tried, written: Written, command: SessionCommand = SessionCommand.RUN) -> SessionEnd | LeftOpen:
+    """The end of the session; else what is left open of it, NONE if it is to run again."""
     task = SessionTask(tried.spec, written.attempt, in_flight=written.in_flight)
-    return tried.launcher(tried.place.cluster()).run(task, written, lambda: order)
+    control = Control(written, lambda: command, lambda _: None)
+    left_open = tried.launcher(tried.place.cluster()).run([task], control)
+    return written.ends[-1] if written.ends else left_open
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -354,7 +370,7 @@ def test_a_successor_can_stop_the_job_of_a_launcher_that_died_at_any_point(tried
     wait_until(lambda: tried.place.running() == 1)
     written.dies = ""
 
-    assert run(tried, written, SessionCommand.LEAVE) == Interrupted(left_running=True)
+    assert run(tried, written, SessionCommand.LEAVE) is LeftOpen.RUNNING
     assert tried.place.running() == 1
     assert run(tried, written, SessionCommand.CANCEL) == Cancelled()
     wait_until(lambda: tried.place.running() == 0)
@@ -375,7 +391,7 @@ def test_a_job_that_vanished_with_its_launcher_is_followed_by_the_next_attempt(t
     tried.place.let_go()
 
     outcome = run(tried, written)
-    while isinstance(outcome, Postponed):  # it was seen to run for a moment longer than its session
+    while outcome is LeftOpen.NONE:  # it was seen to run for a moment longer than its session
         outcome = run(tried, written)
     assert isinstance(outcome, Succeeded)
     assert written.attempt == 2
@@ -398,6 +414,6 @@ def test_a_cluster_that_cannot_be_asked_keeps_the_session_as_it_is(
     monkeypatch.setattr(cluster, "find", find)
     task = SessionTask(tried.spec, written.attempt, in_flight=written.in_flight)
     with pytest.raises(Unavailable):
-        tried.launcher(cluster).run(task, written, lambda: SessionCommand.RUN)
+        tried.launcher(cluster).run([task], Control(written, lambda: SessionCommand.RUN, lambda _: None))
     assert written.attempt == 1
     run(tried, written, SessionCommand.CANCEL)

@@ -37,13 +37,12 @@ from dispatcher.records.metrics_samples import Meter
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
-from launcher.bundle_run import BundleDependencies
-from launcher.bundles import BundleLauncher
+from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
-from launcher.poller import PollerSettings
+from launcher.poller import Poller, PollerSettings
 from launcher.retrying import RetryPolicy
-from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
+from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
@@ -119,12 +118,17 @@ class Desk:
             jobs=self.jobs,
             place=self.place,
         )
-        launcher = SessionLauncher(
-            self.state, self.cluster, self.plan, self.commits, self.launcher_settings, self.clock
+        settings = self.launcher_settings
+        launching = LaunchDependencies(
+            self.state,
+            self.cluster,
+            self.commits,
+            Poller(settings.poller, self.clock),
+            settings.timers,
+            settings.retry,
+            self.clock,
         )
-        watched = (launcher.poller, self.launcher_settings.timers, self.launcher_settings.retry)
-        tools = BundleDependencies(self.state, self.cluster, self.commits, *watched, self.clock)
-        bundles = BundleLauncher(tools, self.plan_small, self._open_lake, self.bundles)
+        launcher = SessionLauncher(launching, Planners(self.plan, self.plan_small, self._open_lake), self.bundles)
         default_lake = self.lake.location if self.has_own_lake else None
         self.answers = WorkflowAnswers(self.records, self.callbacks, self.answer_settings, self.clock)
         sink_for = self.sink_for or (lambda _: self.sink)
@@ -141,7 +145,7 @@ class Desk:
         admission = self.admission or Admission(own_lake=default_lake)
         open_lake = self.open_lake or self._open_lake
         finding = SessionFinding(open_lake, admission.file_refusals, self.clock)
-        launchers = Launchers(launcher, bundles, finding, Sharding(self.records, open_lake, self.clock))
+        launchers = Launchers(launcher, finding, Sharding(self.records, open_lake, self.clock))
         self.controller = JobRunController(self.owner, self.records, launchers, listeners, self.settings, self.clock)
         self.turns = self.controller.turns
         self.intake = Intake(

@@ -51,14 +51,13 @@ from dispatcher.running.job_run_controller import JobRunController, JobRunContro
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
 from dispatcher.scheduling.leases import TurnAnswer, Turns
-from launcher.bundle_run import BundleDependencies
-from launcher.bundles import BundleLauncher
 from launcher.clusters.drivers import status_of_exit
+from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory, plan_for_cluster, plan_in_one_task
 from launcher.poller import Poll, Poller, PollerSettings
 from launcher.retrying import RetryPolicy
-from launcher.session_launcher import SessionLauncher, SessionLauncherSettings
+from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
 from launcher.verdict import WatchTimers
 from tests.fakes.memory_callbacks import MemoryCallbacks
@@ -486,18 +485,17 @@ class Node:
         store = NodeStore(world, process)
         cluster = NodeCluster(world, process)
         self.records = JobRunStore(store, clock, process.name)  # type: ignore[arg-type]
-        launcher = SessionLauncher(store, cluster, world.plan, lambda _: (), LAUNCHER, clock)  # type: ignore[arg-type]
-        launcher.poller = TurnTakingPoller(LAUNCHER.poller, clock)
-        bundle = BundleDependencies(
+        launching = LaunchDependencies(
             store,  # type: ignore[arg-type]
             cluster,
             lambda _: (),
-            launcher.poller,
+            TurnTakingPoller(LAUNCHER.poller, clock),
             LAUNCHER.timers,
             LAUNCHER.retry,
             clock,
         )
-        bundles = BundleLauncher(bundle, plan_in_one_task, lambda _: world.lake, BundleBounds(sessions=1))
+        planners = Planners(world.plan, plan_in_one_task, lambda _: world.lake)
+        launcher = SessionLauncher(launching, planners, BundleBounds(sessions=1))
         self.answers = WorkflowAnswers(self.records, world.callbacks, AnswerSettings(round_seconds=2.0), clock)
         topic = NodeTopic(world, process)
         settings = PublisherSettings(round_seconds=2.0, backoff=Backoff(5.0, 60.0))
@@ -510,7 +508,7 @@ class Node:
         finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)
         dividing = (self.records, lambda _: world.lake, clock)
         sharding = Undivided(finding, *dividing) if is_older else Sharding(*dividing)
-        launchers = Launchers(launcher, bundles, finding, sharding)
+        launchers = Launchers(launcher, finding, sharding)
         self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
         if world.takes_any_turn:
             take_any_turn(self.controller.turns)

@@ -11,11 +11,12 @@ from compactor.model.errors import Denied, ErrorKind, Invalid, Unavailable
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
-from launcher.attempt import AttemptFailed, launch_once
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
 from launcher.clusters.emr import LOOK_PAUSES_SECONDS, EmrCluster, EmrJob
 from launcher.clusters.emr_serverless import EmrServerlessCluster
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings
+from launcher.launch import launch_once
+from launcher.launch_journal import AttemptFailed
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import (
     ClusterReference,

@@ -20,13 +20,13 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import SessionObject, parse
 from dispatcher.records.costs import used_usd
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
-from dispatcher.records.metrics_samples import COST, EXPECTED_COST
+from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
 from launcher.outcomes import Cancelled
 from launcher.poller import PollerSettings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.spark_job import SparkJob
 from launcher.verdict import WatchTimers
-from tests.fakes.dispatch_desk import STALL_SECONDS, Desk
+from tests.fakes.dispatch_desk import QUICK, STALL_SECONDS, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.moving_clock import MovingClock
@@ -540,3 +540,33 @@ def test_the_job_of_a_bundle_is_told_the_region_of_the_state(tmp_path: Path, mon
     finally:
         desk.close()
         s3._clients_of_process.cache_clear()
+
+
+# ------------------------------------------------------------------------------------- before anything is launched
+
+
+def test_a_lake_that_cannot_be_read_for_planning_is_an_outage_of_each_session_that_has_an_end(tmp_path: Path) -> None:
+    retry = replace(QUICK.retry, patience_seconds=0.1)
+    desk = Desk(
+        tmp_path,
+        state=LocalStore(parse_location(str(tmp_path / "state"))),
+        bundles=BundleBounds(),
+        launcher_settings=replace(QUICK, retry=retry),
+    )
+    desk.plans_break.extend([Unavailable("the lake does not answer")] * 10_000)
+    desk.append_days(DAYS, 2)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.run()
+    desk.close()
+    state = desk.job_run(job_run_id)
+    assert desk.cluster.launched == []
+    assert state.status is JobRunStatus.FAILED
+    assert all("the lake does not answer" in reason for reason in state.ended.outcome.reasons[::2])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("days", [1, 3])
+def test_a_session_that_has_ended_does_not_count_as_running(desk: Desk, days: int) -> None:
+    desk.append_days(DAYS, days)
+    desk.accept(source_table_id=DAYS)
+    desk.run()
+    assert {reading.metric: reading.value for reading in desk.meter.readings()}[SESSIONS_RUNNING] == 0

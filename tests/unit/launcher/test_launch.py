@@ -1,8 +1,8 @@
-"""One attempt under watch: what counts as its progress, and what its end means."""
+"""A launch under watch: what counts as its progress, and what its end means."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,24 +19,28 @@ from compactor.sessions.session_log import (
     SESSION_LOG,
     Heartbeat,
     RoundDone,
+    SessionFailed,
     SessionLog,
     SessionStarted,
     SessionSucceeded,
 )
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
-from launcher.attempt import (
-    Attempt,
-    AttemptFailed,
-    AttemptOutcome,
-    AttemptUnreachable,
+from launcher.clusters import RunningSparkJob
+from launcher.clusters.drivers import status_of_exit
+from launcher.launch import (
+    Control,
     JobOutOfReach,
+    LaunchDependencies,
+    LaunchRun,
+    LeftOpen,
     SessionCommand,
     end_job,
 )
-from launcher.clusters.drivers import status_of_exit
-from launcher.outcomes import Cancelled, Interrupted, Succeeded
+from launcher.launch_journal import AttemptFailed, Launch, Member, Retried
+from launcher.outcomes import Cancelled, SessionEnd, Succeeded
 from launcher.poller import Poller, PollerSettings
+from launcher.retrying import RetryPolicy
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobSucceeded, SparkJob
 from launcher.verdict import WatchTimers
 from tests.fakes.faulty_store import FaultyStore
@@ -44,12 +48,25 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.launcher.test_emr_request import ON_DEMAND
 
+Outcome = AttemptFailed | SessionEnd | LeftOpen
+
 FOLDER = SessionFolder("run", "run.1")
 REFERENCE = ClusterReference(kind="one", ids={"number": "7"})
 STOPPED = 143
 TIMERS = WatchTimers(start_seconds=100, stall_seconds=50, exit_seconds=5)
 COUNTS = RowCounts(
     rows_before=0, rows_in=1, rows_out=1, rows_deduplicated=0, rows_deleted=0, rows_carried=0, tombstones=0
+)
+RESULT = SessionResult(
+    session_id="run.1",
+    partition={},
+    rounds=1,
+    rows_in=1,
+    rows_out=1,
+    rows_deduplicated=0,
+    rows_deleted=0,
+    seconds=3.0,
+    expected_sla=9.0,
 )
 PLAN = SessionPlan(
     spec=SessionSpec(
@@ -83,30 +100,38 @@ class Journal:
     beats: list[Heartbeat | None] = field(default_factory=list)
     stalls: list[float] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
+    ends: list[SessionEnd] = field(default_factory=list)
+    failures: list[AttemptFailed] = field(default_factory=list)
 
-    def planned(self, attempt: int, plan: SessionPlan) -> None: ...
+    def planned(self, launch: Launch) -> None: ...
 
-    def wait_seconds(self, plan: SessionPlan) -> float | None:
+    def wait_seconds(self, cluster: ClusterPlan | None) -> float | None:
         """It may be launched now."""
 
-    def launching(self, attempt: int, plan: SessionPlan, name: str, place: str) -> None:
-        self.written.append(f"launching {attempt} at {place}")
+    def launching(self, launch: Launch, place: str) -> None:
+        self.written.append(f"launching {launch.members[0].attempt} at {place}")
 
-    def launched(self, attempt: int, cluster: str, reference: ClusterReference) -> None:
-        self.written.append(f"launched {attempt}")
+    def launched(self, launch: Launch, cluster: str, reference: ClusterReference) -> None:
+        self.written.append(f"launched {launch.members[0].attempt}")
 
-    def is_in_flight(self, attempt: int) -> bool:
+    def is_in_flight(self, launch: Launch) -> bool:
         return True
 
-    def attached(self, attempt: int, cluster: str) -> None: ...
+    def attached(self, launch: Launch, cluster: str) -> None: ...
 
-    def stalled(self, attempt: int, quiet_seconds: float) -> None:
+    def progressed(self, members: Collection[Member], heartbeat: Heartbeat | None = None) -> None:
+        self.beats.append(heartbeat)
+
+    def session_read(self, member: Member, log: SessionLog) -> None: ...
+
+    def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
         self.stalls.append(quiet_seconds)
 
-    def retried(self, attempt: int, failed: AttemptFailed, at_ms: int) -> None: ...
+    def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
+        self.ends += ends.values()
+        self.failures += [each.failed for each in retried]
 
-    def progressed(self, heartbeat: Heartbeat | None, log: SessionLog | None = None) -> None:
-        self.beats.append(heartbeat)
+    def attempts_ended(self, session_ids: Collection[str]) -> None: ...
 
 
 @dataclass
@@ -162,7 +187,7 @@ class Watched:
         self.log = DurableLog(self.store, FOLDER.log, SESSION_LOG, self.clock)
         self.append(SessionStarted(attempt=1, rounds=9, expected_sla=1.0))
 
-    def append(self, action: SessionStarted | RoundDone | SessionSucceeded) -> None:
+    def append(self, action: SessionStarted | RoundDone | SessionSucceeded | SessionFailed) -> None:
         self.log.append(lambda _: [action])
 
     def beat(self, attempt: int, **changes: int | str) -> None:
@@ -185,16 +210,41 @@ class Watched:
         )
 
     def run(
-        self, exit_code: Callable[[], int | None], orders: Callable[[], SessionCommand] = lambda: SessionCommand.RUN
-    ) -> AttemptOutcome:
+        self, exit_code: Callable[[], int | None], command: Callable[[], SessionCommand] = lambda: SessionCommand.RUN
+    ) -> Outcome:
+        """How an attempt that is launched here ends, once its job does `exit_code`."""
         self.job = Job(exit_code)
-        attempt = self.attempt(orders)
-        job = attempt.launch(OneJob(self.job))
-        assert not isinstance(job, AttemptFailed)
-        return attempt.watch(job, Poller(PollerSettings(1.0, 1.0), self.clock), TIMERS, is_free=True)
+        cluster = OneJob(self.job)
+        run = self.launch_run(command, cluster)
+        job = run.launch(cluster.resources(), None)
+        assert job is not None
+        return self.watch(run, job)
 
-    def attempt(self, orders: Callable[[], SessionCommand] = lambda: SessionCommand.RUN) -> Attempt:
-        return Attempt(2, PLAN, self.store, self.journal, orders, self.clock)
+    def watch(self, run: LaunchRun, job: RunningSparkJob) -> Outcome:
+        left_open = run.watch(job)
+        found: list[Outcome] = [*self.journal.failures, *self.journal.ends]
+        return found[0] if found else left_open
+
+    def launch_run(
+        self,
+        command: Callable[[], SessionCommand] = lambda: SessionCommand.RUN,
+        cluster: OneJob | None = None,
+        settings: PollerSettings = PollerSettings(1.0, 1.0),  # noqa: B008
+        timers: WatchTimers = TIMERS,
+        cluster_plan: ClusterPlan | None = None,
+    ) -> LaunchRun:
+        dependencies = LaunchDependencies(
+            self.store,
+            cluster or OneJob(None),
+            lambda _: (),
+            Poller(settings, self.clock),
+            timers,
+            RetryPolicy(),
+            self.clock,
+        )
+        plan = PLAN.model_copy(update={"cluster": cluster_plan})
+        launch = Launch("name", FOLDER.plan(2).key, {0: Member(2, plan)})
+        return LaunchRun(launch, dependencies, Control(self.journal, command, lambda _: None))
 
 
 def test_the_heartbeat_and_the_rounds_of_another_attempt_are_not_this_ones_progress() -> None:
@@ -221,15 +271,8 @@ def test_the_heartbeat_and_the_rounds_of_another_attempt_are_not_this_ones_progr
 def test_a_job_whose_cluster_is_started_for_it_has_that_much_longer_to_begin() -> None:
     watched = Watched()
     began_ms = watched.clock.now_ms()
-    attempt = Attempt(
-        2,
-        PLAN.model_copy(update={"cluster": ON_DEMAND}),
-        watched.store,
-        watched.journal,
-        lambda: SessionCommand.RUN,
-        watched.clock,
-    )
-    outcome = attempt.watch(Job(lambda: None), Poller(PollerSettings(1.0, 1.0), watched.clock), TIMERS, is_free=True)
+    run = watched.launch_run(cluster_plan=ON_DEMAND)
+    outcome = watched.watch(run, Job(lambda: None))
     assert isinstance(outcome, AttemptFailed)
     assert outcome.error_kind == "stalled"
     waited_seconds = (watched.clock.now_ms() - began_ms) / 1000
@@ -296,28 +339,32 @@ def test_rows_within_a_task_and_footers_read_before_the_first_round_are_progress
 def test_a_sessions_seconds_are_from_its_launch_to_its_end_as_what_is_expected_of_it() -> None:
     watched = Watched()
     ends_at_ms = watched.clock.now_ms() + 8_000
-    result = SessionResult(
-        session_id="run.1",
-        partition={},
-        rounds=1,
-        rows_in=1,
-        rows_out=1,
-        rows_deduplicated=0,
-        rows_deleted=0,
-        seconds=3.0,
-        expected_sla=9.0,
-    )
 
     def on_look() -> int | None:
         if watched.clock.now_ms() < ends_at_ms:
             return None
-        watched.append(SessionSucceeded(attempt=2, result=result))
+        watched.append(SessionSucceeded(attempt=2, result=RESULT))
         return 0
 
     outcome = watched.run(on_look)
 
     assert isinstance(outcome, Succeeded)
     assert outcome.result.seconds == 8.0
+
+
+def test_what_an_earlier_attempt_said_is_not_about_this_one_unless_it_succeeded_after_all() -> None:
+    watched = Watched()
+    watched.append(SessionFailed(attempt=1, error_kind=ErrorKind.BUG, reasons=("a bug",)))
+    began_ms = watched.clock.now_ms()
+
+    def on_look() -> int | None:
+        if watched.clock.now_ms() - began_ms < 20_000:
+            return None
+        watched.append(SessionSucceeded(attempt=1, result=RESULT))
+        return 1
+
+    assert isinstance(watched.run(on_look), Succeeded)
+    assert watched.clock.now_ms() - began_ms >= 20_000
 
 
 # ---------------------------------------------------------------------------------------- stopped, or left running
@@ -327,12 +374,12 @@ def test_a_sessions_seconds_are_from_its_launch_to_its_end_as_what_is_expected_o
     ("order", "stops", "outcome"),
     [
         (SessionCommand.CANCEL, 1, Cancelled()),
-        (SessionCommand.STOP, 1, Interrupted(left_running=False)),
-        (SessionCommand.LEAVE, 0, Interrupted(left_running=True)),
+        (SessionCommand.STOP, 1, LeftOpen.STOPPED),
+        (SessionCommand.LEAVE, 0, LeftOpen.RUNNING),
     ],
 )
 def test_a_cancelled_session_is_stopped_and_a_drained_one_is_left_running(
-    order: SessionCommand, stops: int, outcome: AttemptOutcome
+    order: SessionCommand, stops: int, outcome: Outcome
 ) -> None:
     watched = Watched()
     assert watched.run(lambda: None, lambda: order) == outcome
@@ -371,23 +418,23 @@ def test_a_job_out_of_reach_is_awaited_while_it_makes_progress() -> None:
     watched.append(SessionStarted(attempt=2, rounds=9, expected_sla=1.0))
     began_ms = watched.clock.now_ms()
 
-    def orders() -> SessionCommand:
+    def command() -> SessionCommand:
         seconds = (watched.clock.now_ms() - began_ms) // 1000
         if seconds % 40 == 0 and seconds < 200:
             watched.beat(attempt=2)
         return SessionCommand.RUN
 
-    poller = Poller(PollerSettings(1.0, 1.0), watched.clock)
-    assert watched.attempt(orders).watch(JobOutOfReach(), poller, TIMERS, is_free=False) == AttemptUnreachable()
+    run = watched.launch_run(command)
+    assert watched.watch(run, JobOutOfReach()) is LeftOpen.NONE
+    assert run.not_settled == ("run.1",)
     assert watched.clock.now_ms() - began_ms == 211_000
     assert watched.journal.stalls == []
 
 
 def test_a_drain_leaves_what_runs_out_of_reach_whatever_was_asked_for() -> None:
     watched = Watched()
-    poller = Poller(PollerSettings(1.0, 1.0), watched.clock)
-    outcome = watched.attempt(lambda: SessionCommand.STOP).watch(JobOutOfReach(), poller, TIMERS, is_free=False)
-    assert outcome == Interrupted(left_running=True)
+    run = watched.launch_run(lambda: SessionCommand.STOP)
+    assert watched.watch(run, JobOutOfReach()) is LeftOpen.RUNNING
 
 
 # ------------------------------------------------------------------------------------------ the launch
@@ -396,15 +443,16 @@ def test_a_drain_leaves_what_runs_out_of_reach_whatever_was_asked_for() -> None:
 def test_a_launch_whose_answer_was_lost_is_found_by_its_name() -> None:
     watched = Watched()
     job = Job(lambda: None)
-    assert watched.attempt().launch(OneJob(job, fails=Unavailable("no answer"))) is job
+    cluster = OneJob(job, fails=Unavailable("no answer"))
+    assert watched.launch_run(cluster=cluster).launch(cluster.resources(), None) is job
     assert watched.journal.written == ["launching 2 at here", "launched 2"]
 
 
 def test_a_launch_that_did_not_happen_is_a_failure_of_the_cluster() -> None:
     watched = Watched()
-    assert watched.attempt().launch(OneJob(None, fails=Denied("no right to launch"))) == AttemptFailed(
-        ErrorKind.DENIED, ("no right to launch",)
-    )
+    cluster = OneJob(None, fails=Denied("no right to launch"))
+    assert watched.launch_run(cluster=cluster).launch(cluster.resources(), None) is None
+    assert watched.journal.failures == [AttemptFailed(ErrorKind.DENIED, ("no right to launch",))]
     assert watched.journal.written == ["launching 2 at here"]
 
 
@@ -431,12 +479,14 @@ def test_a_running_session_costs_at_most_twenty_requests_a_minute_its_heartbeats
         statuses.append(clock.monotonic_seconds())
         return None
 
-    def orders() -> SessionCommand:
+    def command() -> SessionCommand:
         journal.beat()
         return SessionCommand.LEAVE if clock.monotonic_seconds() >= until else SessionCommand.RUN
 
-    attempt = Attempt(2, PLAN, store, watched.journal, orders, clock)
-    attempt.watch(Job(on_look), Poller(PollerSettings(), clock), WatchTimers(), is_free=is_free)
+    watched.store = store  # type: ignore[assignment]
+    cluster = OneJob(None, status_is_free=is_free)
+    run = watched.launch_run(command, cluster, PollerSettings(), WatchTimers())
+    run.watch(Job(on_look))
 
     assert job_store.count("overwrite") >= 5 * minutes  # it did beat all the time
     assert len(watched.journal.beats) >= 5 * minutes  # and was heard

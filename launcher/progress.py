@@ -1,0 +1,190 @@
+"""What shows the progress of a launch: a session's log and heartbeat, or the heartbeat of a bundle.
+
+| launch      | read at each poll              | read when a session has ended |
+|-------------|--------------------------------|-------------------------------|
+| one session | its session log, its heartbeat | -                             |
+| a bundle    | the bundle's heartbeat         | the session log of that one   |
+
+A bundle's heartbeat names the members that have ended, so that only their logs are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from compactor.log.durable_log import DurableLog
+from compactor.model.clock import Clock
+from compactor.model.errors import Corrupt, Fenced, Outdated
+from compactor.planning.spec import SessionSpec
+from compactor.sessions.bundle import BundleHeartbeat, UnloggedEnd, has_ended
+from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionLog, SessionState
+from compactor.storage.object_store import ObjectStore
+from compactor.storage.paths import BundleFolder, SessionFolder
+from compactor.storage.side_by_side import side_by_side
+from launcher.launch_journal import Launch, LaunchJournal, Member
+
+_log = structlog.get_logger(__name__)
+
+
+def folder_of(spec: SessionSpec) -> SessionFolder:
+    return SessionFolder(spec.job_run.job_run_id, spec.session_id)
+
+
+class SessionLogs:
+    """The session logs of a launch, by the positions of its members. Every read tells the journal what is new, and
+    raises `Fenced` if a later attempt has begun."""
+
+    def __init__(self, store: ObjectStore, journal: LaunchJournal, clock: Clock) -> None:
+        self._store = store
+        self._journal = journal
+        self._clock = clock
+        self._logs: dict[int, SessionLog] = {}
+
+    def read_until_end(self, number: int, member: Member) -> SessionState:
+        """As far as the end of its attempt: saves the request for an entry after it."""
+        log = self._log(number, member)
+        before = log.newest.entry_number
+        log.load_until(lambda state: has_ended(state, member.attempt))
+        return self._noted(log, member, before)
+
+    def read_all(self, members: Mapping[int, Member]) -> dict[int, SessionState]:
+        """The whole logs of these members."""
+
+        def read(number: int) -> SessionState:
+            log = self._log(number, members[number])
+            before = log.newest.entry_number
+            log.load()
+            return self._noted(log, members[number], before)
+
+        return dict(zip(members, side_by_side(self._store.location, read, list(members)), strict=True))
+
+    def written_by(self, number: int, attempt: int, after: int) -> bool:
+        """Whether an entry after this one is of the attempt: an earlier one may still run and write."""
+        log = self._logs[number]
+        entries = map(log.entry, range(after + 1, log.newest.entry_number + 1))
+        return any(action.attempt == attempt for entry in entries for action in entry.actions)
+
+    def entry_number(self, number: int) -> int:
+        return self._logs[number].newest.entry_number if number in self._logs else 0
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._logs.pop(number, None)
+
+    def _log(self, number: int, member: Member) -> SessionLog:
+        folder = folder_of(member.plan.spec).log
+        return self._logs.setdefault(number, DurableLog(self._store, folder, SESSION_LOG, self._clock))
+
+    def _noted(self, log: SessionLog, member: Member, before: int) -> SessionState:
+        state = log.newest.state
+        if log.newest.entry_number > before:
+            self._journal.session_read(member, log)
+        if state.attempt > member.attempt and not has_ended(state, member.attempt):
+            raise Fenced(
+                f"attempt {member.attempt} was superseded by attempt {state.attempt}: somebody else launched it"
+            )
+        return state
+
+
+@dataclass(frozen=True)
+class EndedMember:
+    """`unlogged`: its end, if the job could not write it to the session log."""
+
+    state: SessionState
+    unlogged: UnloggedEnd | None = None
+
+
+class Progress(Protocol):
+    """
+    has_begun  the job has given a sign of life
+    ended      sessions whose end is known, by their positions
+    """
+
+    has_begun: bool
+    ended: dict[int, EndedMember]
+
+    def read(self, members: Mapping[int, Member]) -> bool:
+        """Whether these members have progressed since the last call. Raises `Fenced` and the store's errors."""
+
+
+class SessionProgress:
+    """Of a session alone."""
+
+    def __init__(self, launch: Launch, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal) -> None:
+        self.has_begun = False
+        self.ended: dict[int, EndedMember] = {}
+        self._key = folder_of(launch.any_plan.spec).heartbeat.key
+        self._logs = logs
+        self._store = store
+        self._journal = journal
+        self._heartbeat: Heartbeat | None = None
+        self._entry_number = 0
+
+    def read(self, members: Mapping[int, Member]) -> bool:
+        ((number, member),) = members.items()
+        state = self._logs.read_until_end(number, member)
+        self.has_begun = state.attempt == member.attempt
+        heartbeat = self._heartbeat
+        if has_ended(state, member.attempt):
+            self.ended[number] = EndedMember(state)
+        else:
+            heartbeat = self._read_heartbeat(member.attempt) or heartbeat
+        is_new = heartbeat != self._heartbeat
+        entry_number = self._logs.entry_number(number)
+        is_progress = is_new or self._logs.written_by(number, member.attempt, self._entry_number)
+        if is_new or entry_number > self._entry_number:
+            self._journal.progressed([member], heartbeat if is_new else None)
+        self._heartbeat, self._entry_number = heartbeat, entry_number
+        return is_progress
+
+    def _read_heartbeat(self, attempt: int) -> Heartbeat | None:
+        """The attempt's own; None while there is no readable one."""
+        body = self._store.read(self._key)
+        try:
+            heartbeat = None if body is None else Heartbeat.parse_durable(body, self._key)
+        except (Corrupt, Outdated) as error:
+            _log.warning("heartbeat_unreadable", key=self._key, reason=str(error))
+            return None
+        return heartbeat if heartbeat is not None and heartbeat.attempt == attempt else None
+
+
+class BundleProgress:
+    """Of a bundle."""
+
+    def __init__(
+        self, launch: Launch, bundle_id: str, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal
+    ) -> None:
+        self.has_begun = False
+        self.ended: dict[int, EndedMember] = {}
+        self._key = BundleFolder(launch.any_plan.spec.job_run.job_run_id, bundle_id).heartbeat.key
+        self._logs = logs
+        self._store = store
+        self._journal = journal
+        self._heartbeat: BundleHeartbeat | None = None
+
+    def read(self, members: Mapping[int, Member]) -> bool:
+        heartbeat = self._read_heartbeat()
+        if heartbeat is None or heartbeat == self._heartbeat:
+            return False
+        self.has_begun = True
+        found = {each.member: each.untold for each in heartbeat.ended if each.member in members.keys() - self.ended}
+
+        def read(number: int) -> EndedMember:
+            return EndedMember(self._logs.read_until_end(number, members[number]), found[number])
+
+        self.ended |= dict(zip(found, side_by_side(self._store.location, read, list(found)), strict=True))
+        self._heartbeat = heartbeat
+        self._journal.progressed([member for number, member in members.items() if number not in self.ended])
+        return True
+
+    def _read_heartbeat(self) -> BundleHeartbeat | None:
+        body = self._store.read(self._key)
+        try:
+            return None if body is None else BundleHeartbeat.parse_durable(body, self._key)
+        except (Corrupt, Outdated) as error:
+            _log.warning("heartbeat_unreadable", key=self._key, reason=str(error))
+            return None
