@@ -42,7 +42,7 @@ from compactor.planning.session_planner import (
 )
 from compactor.planning.sizing import Resources, without_start
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
-from compactor.planning.where_to_run import SessionPlacement, ThisProcess, choose_placements
+from compactor.planning.where_to_run import SessionPlacement, choose_placements
 from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
@@ -294,8 +294,8 @@ def _plan_all(
     at_hand = _own_engine(lake).resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
     placements: tuple[SessionPlacement | None, ...] = (None,) * len(measured)
     if engine is None:
-        process = ThisProcess(whole.task_memory_bytes, usable_cores(), lake.location.is_remote)
-        placements = choose_placements([each.size for each in measured.values()], run.max_rows_per_round, process)
+        sizes = [each.size for each in measured.values()]
+        placements = choose_placements(sizes, run.max_rows_per_round, whole.task_memory_bytes, usable_cores())
     on_spark = (
         _spark_resources() if any(placement is not None and placement.on_spark for placement in placements) else at_hand
     )

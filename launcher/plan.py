@@ -33,7 +33,7 @@ from compactor.planning.session_streams import Commit, commits_of
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.store_use import StoreUse
-from compactor.planning.where_to_run import ThisProcess, in_one_task
+from compactor.planning.where_to_run import in_one_process
 from launcher.outcomes import NothingToDo
 from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster, cost_sentences, expected_store_use
 from launcher.sizing.money import cost_of, shared_by
@@ -136,13 +136,13 @@ def plan_in_one_task(
     measured = measure_session(spec, lake)
     if not measured.work and not session_commits(spec, lake):
         return NothingToDo()
-    is_far = lake.location.is_remote
-    process = ThisProcess(resources.task_memory_bytes, 1, is_far)
-    task = in_one_task(measured.size, spec.job_run.max_rows_per_round, process, resources.start_seconds)
+    task = in_one_process(
+        measured.size, spec.job_run.max_rows_per_round, resources.task_memory_bytes, resources.start_seconds
+    )
     if task.reasons_for_spark:
         return LargeSession(task.reasons_for_spark)
     part_bytes = resources.task_memory_bytes // MEMBERS_OF_A_TASK_MAX
-    shares_its_task = is_far and task.fits(part_bytes)
+    shares_its_task = lake.location.is_remote and task.fits(part_bytes)
     of_a_task = Resources(
         part_bytes if shares_its_task else resources.task_memory_bytes,
         tasks=1,

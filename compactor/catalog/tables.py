@@ -75,6 +75,7 @@ from compactor.model.names import (
     OpenFormat,
     Operation,
     PartitionValues,
+    no_such_partition,
     render_partition,
 )
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
@@ -864,6 +865,24 @@ class Table:
             while len(self._streams) > STREAMS_KEPT:
                 self._streams.popitem(last=False)
         return stream
+
+    def look_up(self, partitions: Iterable[PartitionValues]) -> tuple[list[PartitionStream], list[str]]:
+        """The streams of the partitions that have one, by one listing; and a reason against each of the others."""
+        existing = self.partitions()
+        known = {tuple(each.items()) for each in existing}
+        found: list[PartitionStream] = []
+        reasons: list[str] = []
+        for partition in partitions:
+            try:
+                stream = self.stream(partition)
+            except Invalid as error:
+                reasons += error.reasons
+                continue
+            if stream.folder.partition in known:
+                found.append(stream)
+            else:
+                reasons.append(no_such_partition(self.table_id, stream.partition, existing))
+        return found, reasons
 
     def create_stream_version(self, partition: PartitionValues, state: str = LifecycleState.UNRELEASED) -> int:
         """Creates a version of a partition stream and returns its number. A version created `active` deprecates the

@@ -13,7 +13,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import encoded_width
 from compactor.model.errors import Invalid
-from compactor.model.names import counted, no_such_partition
+from compactor.model.names import counted
 from compactor.planning.destinations import check_destination
 from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatistics, statistics_of
 from compactor.planning.named_deltas import naming_deltas
@@ -296,14 +296,9 @@ def partitions_to_compact(run: JobRunSpec, source: Table) -> tuple[dict[str, str
     """The partitions of a job run, in the order of their values: those that it names, or `streams_to_compact`."""
     if run.partitions is None:
         return in_order(streams_to_compact(run, source))
-    existing = source.partitions()
-    known = {frozenset(partition.items()) for partition in existing}
-    missing = [partition for partition in run.partitions if frozenset(partition.items()) not in known]
-    if missing:
-        # `stream` refuses other keys than the table's
-        raise Invalid(
-            *(no_such_partition(run.source_table_id, source.stream(each).partition, existing) for each in missing)
-        )
+    _, reasons = source.look_up(run.partitions)
+    if reasons:
+        raise Invalid(*reasons)
     return run.partitions
 
 

@@ -1,7 +1,8 @@
 """Sizes a session before it runs: hash buckets, rounds, expected SLA. Pure arithmetic that explains itself.
 
-All rows of an index take the same memory and hash uniformly over the buckets (the paper, "Compaction sessions"), so the
-memory of a dedupe task is known before any data is read. The launcher sizes clusters with the same figures.
+All rows of an index take the same memory and hash uniformly over the buckets (Flash Compactor paper, "Compaction
+sessions"), so the memory of a dedupe task is known before any data is read. The launcher sizes clusters with the same
+figures.
 
 A round is bounded by four things, and the least of them decides how many rounds there are:
 
@@ -16,7 +17,9 @@ Hash tasks and writers do not bound rounds: they are split by bytes (`rows_per_h
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 
 from compactor.model.errors import Invalid
@@ -31,21 +34,19 @@ from compactor.planning.time_model import (
 )
 
 DEDUPE_BYTES_PER_ROW = 128
-"""Peak bytes of a dedupe task per row of its bucket, remembered or arriving, without sort values.
-
-Measured for arriving rows with 9 bytes of sort values: 74 in dedupe, 101 if the same worker then writes the index
-(tests/benchmarks). Remembered rows take more, since runs are merged: 32 twice, 16 for their order, 48 when the index is
-written. Worked: 10 million rows take 1.3 GB.
+"""Peak bytes of a dedupe task per row of its bucket, remembered or arriving, without sort values. Remembered rows take
+more, since runs are merged: 32 twice, 16 for their order, 48 for the new run. Worked: 10 million rows take 1.3 GB.
 """
 
 DEDUPE_COPIES_OF_SORT_VALUES = 3
 """Encoded sort values are held three times: as received, sorted, and in the output."""
 
 TARGET_MEMORY_SHARE = 0.5
-"""The paper: a new hash bucket count is chosen so that dedupe consumes about half of the memory of a task."""
+"""A new hash bucket count is chosen so that dedupe takes this share of a task's memory (Flash Compactor paper,
+"Compaction sessions")."""
 
 REHASH_MEMORY_SHARE = 0.9
-"""The paper: an inherited hash bucket count is kept until dedupe would consume more than this share."""
+"""An inherited hash bucket count is kept until dedupe would take more than this share (the same section)."""
 
 HASH_BYTES_PER_ROW = 32
 """Bytes of a hash task per row, without sort values: digest 20, position in the order by bucket 8, bucket 4."""
@@ -59,9 +60,7 @@ WRITER_BYTES_PER_ROW = 16
 """Bytes of a writer per written row: the row's index in its source as received, and once more sorted."""
 
 WRITER_MEMORY_SHARE = 0.25
-"""Share of a task's memory for those row indices: 4 GiB hold those of 67 million rows (16 compacted files of the
-default size), 256 MiB of four million.
-"""
+"""Share of a task's memory for those row indices: 4 GiB hold those of 67 million rows, 256 MiB of four million."""
 
 DECODED_MEMORY_SHARE = 0.25
 """Share of a task's memory for a source file that is decoded whole. A larger one is read page by page, and by Arrow a
@@ -72,37 +71,45 @@ PIECE_MEMORY_SHARE = 1 / 8
 
 PART_MEMORY_SHARE = 1 / 64
 PART_BYTES_MAX = 8 * 1024 * 1024
-"""Of a task's memory, for the stored bytes of a part of a large file, whose rows are written one after the other: 256
-MiB give 4 MiB. A row group takes several, so that few of them belong to two."""
+"""Share of a task's memory, and most bytes, for the stored bytes of a part of a large file: 256 MiB give 4 MiB. A row
+group takes several parts, so that few of them belong to two."""
 
 DIVIDED_MEMORY_SHARE = 1 / 16
-"""Of a task's memory: a file with more stored bytes has parts. A smaller one may take four times as much decoded, and
-still fit."""
+"""A file with more stored bytes than this share of a task's memory has parts. A smaller one may take four times as much
+decoded, and still fit."""
 
-AHEAD_MEMORY_SHARE = 1 / 16
-AHEAD_BYTES_MAX = 64 * 1024 * 1024
-"""Of a task's memory, for what it asks of an object store before it needs it: 256 MiB give 16 MiB, 1 GiB gives 64."""
 
-KEPT_INDEX_MEMORY_SHARE = 1 / 16
-KEPT_INDEX_BYTES_MAX = 256 * 1024 * 1024
-"""Of a task's memory, for pages of a remote index that dedupe has read and that are asked for again when the new run is
-written: 256 MiB give 16 MiB, which hold the file numbers of 4 million rows. Spark's workers keep them on a scratch
-disk for all of their machine (`index.shared_pages`), and of those this much mapped."""
+@dataclass(frozen=True)
+class MemoryPart:
+    """A bounded part of a task's memory."""
 
-SENT_INDEX_MEMORY_SHARE = 1 / 16
-SENT_INDEX_BYTES_MAX = 64 * 1024 * 1024
-"""Of a task's memory, for index files that are on their way to an object store while the next ones are made, and while
-compacted files are written: 256 MiB give 16 MiB, the new run of half a million rows."""
+    share: float
+    bytes_max: int
+
+    def of(self, task_memory_bytes: int) -> int:
+        """Its bytes."""
+        return min(int(task_memory_bytes * self.share), self.bytes_max)
+
+
+AHEAD = MemoryPart(1 / 16, 64 * 1024**2)
+"""What a task has asked of an object store, or received, before it needs it: 256 MiB give 16 MiB, 1 GiB gives 64."""
+
+KEPT_INDEX = MemoryPart(1 / 16, 256 * 1024**2)
+"""Pages of a remote index that dedupe has read, kept until the new run is written: 256 MiB give 16 MiB, which hold the
+file numbers of 4 million rows. Spark's workers keep them on a scratch disk for all of their machine
+(`index.shared_pages`), and of those this much mapped."""
+
+SENT_INDEX = MemoryPart(1 / 16, 64 * 1024**2)
+"""New index files that are being uploaded while the next ones, and compacted files, are written: 256 MiB give 16 MiB,
+the new run of half a million rows."""
 
 BYTES_PER_TASK = 4 * 1024**3
-"""Bytes of files per hash task or writer: a remote store delivers 50 MB/s or more, so a task lasts minutes at most.
-A larger file is a task of its own.
-"""
+"""Bytes of files per hash task or writer, which takes minutes to read from a remote store. A larger file is a task of
+its own."""
 
 SCRATCH_SHARE = 0.75
-"""Share of the scratch folders for one round. The rest is for spare files of an earlier round
-(`SPARE_SCRATCH_SHARE`), what is kept of a remote index (`index.shared_pages`), and Spark's own files.
-"""
+"""Share of the scratch folders for one round. The rest is for spare files of an earlier round, cached pages of a remote
+index (`index.shared_pages`), and Spark's own files."""
 
 SPARE_SCRATCH_SHARE = 0.125
 """Share of a round's scratch bytes that may be kept for the next round: half a gigabyte of 4 GB."""
@@ -111,22 +118,20 @@ SHUFFLED_BYTES_PER_ROW = 24
 """Bytes of an arriving row in the shuffle to dedupe, without sort values: a 20-byte digest, a 4-byte row index."""
 
 KEPT_BYTES_PER_KEY = 40
-"""Bytes of a key that a dedupe task leaves for the index, without sort values: 36 of digest, file, row index and
-rank, the rest is framing.
-"""
+"""Bytes of a key that a dedupe task leaves for the index, without sort values: 36, and framing."""
 
 ROW_INDEX_BYTES = 4
 """Bytes of a row in the shuffle to materialize."""
 
 ABSORBED_ROWS_PER_ROW = 2
-"""Index rows that a round should be able to absorb, per arriving row: as many as it absorbs at once
-(`planning.ABSORBED_RUN_SHARE`).
-"""
+"""Index rows that a round should be able to absorb, per arriving row (`rounds.ABSORBED_RUN_SHARE`)."""
 
 DRIVER_MEMORY_SHARE = 0.25
-"""Share of the driver's memory for a round's files; in a task it is a tenth (`TASK_PLAN_SHARE`)."""
+"""Share of the driver's memory for a round's files."""
 
 TASK_PLAN_SHARE = 0.1
+"""Share of a task's memory for a round's files."""
+
 BYTES_PER_SOURCE_FILE = 1_024
 """Bytes of a driver or a task per source file: its name, size and position."""
 
@@ -142,9 +147,7 @@ FILES_PER_ROUND_MIN = 1_000
 """A round takes at least this many files for any driver memory: starting a round costs more than they do."""
 
 SESSION_SECONDS = 5.0
-"""From the job's start to its first task, plus from its last task to its end."""
-
-SHOWN_SECONDS_MIN = 0.05
+"""Seconds from a Spark job's start to its first task, and from its last task to its end."""
 
 
 @dataclass(frozen=True)
@@ -215,29 +218,6 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Sizing:
-    """The decision, and the sentences that explain it.
-
-    task_memory_bytes        what a task may hold by this plan
-    max_files_per_round      delta files
-    scratch_bytes_per_round  scratch bytes of a round; None: not known
-    work                     its predicted amounts
-    time                     its predicted seconds
-    """
-
-    hash_bucket_count: int
-    max_rows_per_round: int
-    rounds: int
-    expected_sla: float
-    arithmetic: tuple[str, ...]
-    task_memory_bytes: int
-    max_files_per_round: int
-    scratch_bytes_per_round: int | None
-    work: SessionWork
-    time: PredictedTime
-
-
-@dataclass(frozen=True)
 class RoundRoom:
     """The limits of one round, from which the absorbed part of the index is chosen.
 
@@ -278,7 +258,7 @@ def hash_buckets_for(rows: int, resources: Resources, sort_values_bytes: int) ->
 
 
 def recommended_hash_buckets(rows: int, rows_per_bucket: int) -> int:
-    """The bucket count for these rows; Figure 3-1 of the paper with 150,000,000 rows a bucket.
+    """The bucket count for these rows; Figure 3-1 of the Flash Compactor paper with 150,000,000 rows a bucket.
 
     Worked: 46.875 billion rows at 150 million a bucket: 313. Half of 8 GiB for those is 28.63 bytes a row.
     """
@@ -299,21 +279,6 @@ def rows_in_memory(task_memory_bytes: int, hash_bucket_count: int, sort_values_b
 def rows_per_hash_task(task_memory_bytes: int, sort_values_bytes: int) -> int:
     """Rows that a hash task holds at a time, at most. Worked: 256 MiB and 9 bytes of sort values are 1.6 million."""
     return max(int(HASH_MEMORY_SHARE * task_memory_bytes / (HASH_BYTES_PER_ROW + sort_values_bytes)), 1)
-
-
-def ahead_bytes(task_memory_bytes: int) -> int:
-    """What a task has on its way from an object store, or waiting, before it needs it."""
-    return min(int(task_memory_bytes * AHEAD_MEMORY_SHARE), AHEAD_BYTES_MAX)
-
-
-def index_bytes_kept(task_memory_bytes: int) -> int:
-    """Of a remote index, what a worker keeps from dedupe for the end of the round."""
-    return min(int(task_memory_bytes * KEPT_INDEX_MEMORY_SHARE), KEPT_INDEX_BYTES_MAX)
-
-
-def index_bytes_sent(task_memory_bytes: int) -> int:
-    """Of new index files, what is on its way to an object store at the same time."""
-    return min(int(task_memory_bytes * SENT_INDEX_MEMORY_SHARE), SENT_INDEX_BYTES_MAX)
 
 
 def rows_per_part(rows: int, size_bytes: int, task_memory_bytes: int) -> int:
@@ -352,63 +317,139 @@ def size_session(
     share_of_memory  of a task's memory that the plan takes: less for a session that ran out of memory
     """
     resources = resources.with_memory_share(share_of_memory)
-    outline = outline_session(size, resources, requested_hash_bucket_count, requested_rows_per_round)
-    time = predicted_time(size, resources, outline.rounds, outline.hash_bucket_count)
-    return Sizing(
-        hash_bucket_count=outline.hash_bucket_count,
-        max_rows_per_round=outline.max_rows_per_round,
-        rounds=outline.rounds,
-        expected_sla=with_buffer(time.seconds),
-        arithmetic=(*_share_sentence(share_of_memory, resources), *_arithmetic(size, resources, outline, time)),
-        task_memory_bytes=resources.task_memory_bytes,
-        max_files_per_round=outline.max_files_per_round,
-        scratch_bytes_per_round=scratch_of_a_round(size, resources),
-        work=work_of(size, outline.rounds, outline.hash_bucket_count),
-        time=time,
-    )
-
-
-@dataclass(frozen=True)
-class SizingOutline:
-    """The figures of a sizing without its arithmetic, to compare many clusters.
-
-    why      this bucket count
-    bounds   the most delta rows of a round, by limit
-    """
-
-    hash_bucket_count: int
-    why: str
-    rows_fit: int
-    bounds: dict[str, int]
-    max_rows_per_round: int
-    max_files_per_round: int
-    rounds: int
-
-
-def outline_session(
-    size: SessionSize,
-    resources: Resources,
-    requested_hash_bucket_count: int | None,
-    requested_rows_per_round: int | None,
-) -> SizingOutline:
-    """Raises `Invalid` as `size_session` does."""
-    width = size.sort_values_bytes
     hash_bucket_count, why = _choose_hash_bucket_count(size, resources, requested_hash_bucket_count)
-    rows_fit = rows_in_memory(resources.task_memory_bytes, hash_bucket_count, width)
+    rows_fit = rows_in_memory(resources.task_memory_bytes, hash_bucket_count, size.sort_values_bytes)
     if rows_fit <= size.index_rows:
         raise Invalid(_index_does_not_fit(size, resources, hash_bucket_count))
     bounds = _bounds(size, resources, rows_fit, requested_rows_per_round)
-    max_rows_per_round = min(bounds.values())
-    max_files_per_round = _files_per_round(size, resources, hash_bucket_count)
-    return SizingOutline(
-        hash_bucket_count=hash_bucket_count,
-        why=why,
-        rows_fit=rows_fit,
-        bounds=bounds,
-        max_rows_per_round=max_rows_per_round,
-        max_files_per_round=max_files_per_round,
-        rounds=count_rounds(size, max_rows_per_round, max_files_per_round),
-    )
+    return Sizing(size, resources, share_of_memory, hash_bucket_count, why, rows_fit, bounds)
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The decision for a session, and the sentences that explain it. What is derived is calculated when it is asked
+    for, since many clusters are compared."""
+
+    size: SessionSize
+    resources: Resources
+    share_of_memory: float
+    hash_bucket_count: int
+    why_so_many: str
+    rows_fit: int
+
+    bounds: dict[str, int]
+    """The most delta rows of a round, by limit."""
+
+    @property
+    def task_memory_bytes(self) -> int:
+        """What a task may hold by this plan."""
+        return self.resources.task_memory_bytes
+
+    @property
+    def max_rows_per_round(self) -> int:
+        return min(self.bounds.values())
+
+    @cached_property
+    def max_files_per_round(self) -> int:
+        """Delta files of a round, at most, in addition to all compacted files."""
+        driver_bytes = self.resources.driver_memory_bytes
+        per_file = BYTES_PER_SOURCE_FILE + TASK_BYTES_PER_COUNT * self.hash_bucket_count
+        limits = [TASK_PLAN_SHARE * self.task_memory_bytes / per_file]
+        if driver_bytes is not None:
+            limits.append(DRIVER_MEMORY_SHARE * driver_bytes / self._driver_bytes_per_file)
+        return max(int(min(limits)) - self.size.compacted_files, FILES_PER_ROUND_MIN)
+
+    @property
+    def scratch_bytes_per_round(self) -> int | None:
+        """None: not known."""
+        return scratch_of_a_round(self.size, self.resources)
+
+    @cached_property
+    def rounds(self) -> int:
+        return count_rounds(self.size, self.max_rows_per_round, self.max_files_per_round)
+
+    @cached_property
+    def work(self) -> SessionWork:
+        """Its predicted amounts."""
+        return work_of(self.size, self.rounds, self.hash_bucket_count)
+
+    @cached_property
+    def time(self) -> PredictedTime:
+        """Its predicted seconds."""
+        return predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
+
+    @property
+    def expected_sla(self) -> float:
+        return with_buffer(self.time.seconds)
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """Sentences with the figures."""
+        return tuple(self._sentences())
+
+    def _sentences(self) -> Iterator[str]:
+        size, memory_bytes, width = self.size, self.task_memory_bytes, self.size.sort_values_bytes
+        if self.share_of_memory < 1:
+            yield f"planned with {self.share_of_memory:.0%} of a task's memory: {memory_bytes:,} bytes"
+        rows, buckets = size.index_rows + size.delta_rows, counted(self.hash_bucket_count, "hash bucket")
+        of_rows = f"{counted(size.index_rows, 'index row')} + {counted(size.delta_rows, 'delta row')}"
+        yield f"{of_rows}: {dedupe_bytes_per_row(width)} bytes each"
+        share = memory_share(min(rows, self.rows_fit), self.hash_bucket_count, self.resources, width)
+        yield f"{buckets}: {self.why_so_many}; a bucket takes {share:.1%} of a task's memory"
+        most = f"at most {self.max_rows_per_round:,} delta rows"
+        yield f"{counted(self.rounds, 'round')} of {most}: {self._bound_phrase()}"
+        yield self._scratch_sentence()
+        yield self._files_sentence(buckets)
+        yield f"a hash task holds at most {rows_per_hash_task(memory_bytes, width):,} rows at a time"
+        yield f"a writer holds the indices of at most {rows_per_writer(memory_bytes):,} rows"
+        if size.lake_is_remote:
+            ahead, kept, sent = (each.of(memory_bytes) / 2**20 for each in (AHEAD, KEPT_INDEX, SENT_INDEX))
+            reads = f"a task prefetches at most {ahead:,.0f} MiB from the store, keeps {kept:,.0f} MiB of the index"
+            yield f"{reads}, and uploads {sent:,.0f} MiB of new index files at a time"
+        store = "S3" if size.lake_is_remote else "a folder"
+        own = "; corrected by the table's own rounds" if size.corrections else ""
+        yield f"seconds with the lake on {store}: {self.time.parts()}{own}"
+        buffered = f"{self.expected_sla:.1f} s with the 10 % buffer"
+        yield f"{self.time.seconds:.1f} s predicted on {counted(self.resources.tasks, 'core')}; {buffered}"
+
+    def _bound_phrase(self) -> str:
+        decides = min(self.bounds, key=lambda name: self.bounds[name])
+        largest = self.size.largest_delta_file_rows
+        if decides == "asked for":
+            return decides
+        if largest > self.bounds[decides]:
+            return (
+                f"what {decides} holds; but the largest delta file has {largest:,} rows, and files are not cut between "
+                "rounds: give it more, or write smaller files"
+            )
+        return f"what {decides} holds"
+
+    def _scratch_sentence(self) -> str:
+        size, width = self.size, self.size.sort_values_bytes
+        in_all = size.index_rows + size.delta_rows
+        rows = min(self.max_rows_per_round, size.delta_rows)
+        absorbed = min(ABSORBED_ROWS_PER_ROW * rows, in_all - rows)
+        needed = scratch_bytes(rows, absorbed, width) + ROW_INDEX_BYTES * in_all
+        takes = f"a round takes {needed / 1e9:.1f} GB of scratch folders at most"
+        each = f"{SHUFFLED_BYTES_PER_ROW + width} bytes a row shuffled, {KEPT_BYTES_PER_KEY + width} kept"
+        if self.resources.scratch_bytes is None:
+            return f"{takes}: {each}; how much there is, is not known"
+        return f"{takes}, of {self.resources.scratch_bytes / 1e9:.1f} GB: {each}"
+
+    @property
+    def _driver_bytes_per_file(self) -> int:
+        return BYTES_PER_SOURCE_FILE + DRIVER_BYTES_PER_COUNT * self.hash_bucket_count
+
+    def _files_sentence(self, buckets: str) -> str:
+        driver_bytes = self.resources.driver_memory_bytes
+        files = self.size.compacted_files + min(self.size.delta_files, self.max_files_per_round)
+        needed = files * self._driver_bytes_per_file
+        driver_use = f"{counted(files, 'source file')} a round x {buckets}: {needed / 1e6:,.0f} MB in the driver"
+        if driver_bytes is None:
+            return driver_use
+        share = f"{DRIVER_MEMORY_SHARE:.0%} of its {driver_bytes / 1e6:,.0f} MB"
+        short = needed > DRIVER_MEMORY_SHARE * driver_bytes
+        return f"{driver_use}, more than {share}: give it more" if short else f"{driver_use}, at most {share}"
 
 
 def _index_does_not_fit(size: SessionSize, resources: Resources, hash_bucket_count: int) -> str:
@@ -423,7 +464,7 @@ def _index_does_not_fit(size: SessionSize, resources: Resources, hash_bucket_cou
 
 
 def count_rounds(size: SessionSize, max_rows_per_round: int, max_files_per_round: int | None) -> int:
-    """The rounds that `split_into_rounds` will make of the delta files.
+    """The rounds that `split_into_rounds` will make of the delta files, at least one.
 
     Worked: 3 files of 500 rows, and at most 800 rows a round: 3, since files are not cut.
     """
@@ -437,39 +478,6 @@ def count_rounds(size: SessionSize, max_rows_per_round: int, max_files_per_round
         rows = ends[taken - 1]
         rounds += 1
     return rounds
-
-
-def _arithmetic(
-    size: SessionSize, resources: Resources, outline: SizingOutline, time: PredictedTime
-) -> tuple[str, ...]:
-    rows, width = size.index_rows + size.delta_rows, size.sort_values_bytes
-    buckets = outline.hash_bucket_count
-    share = memory_share(min(rows, outline.rows_fit), buckets, resources, width)
-    decides = min(outline.bounds, key=lambda name: outline.bounds[name])
-    per_row = dedupe_bytes_per_row(width)
-    most = f"at most {outline.max_rows_per_round:,} delta rows"
-    buffered = f"{with_buffer(time.seconds):.1f} s with the 10 % buffer"
-    return (
-        f"{counted(size.index_rows, 'index row')} + {counted(size.delta_rows, 'delta row')}: {per_row} bytes each",
-        f"{counted(buckets, 'hash bucket')}: {outline.why}; a bucket takes {share:.1%} of a task's memory",
-        f"{counted(outline.rounds, 'round')} of {most}: {_bound_phrase(decides, size, outline.bounds)}",
-        *_scratch_sentence(size, resources, outline.max_rows_per_round),
-        *_files_sentence(size, resources, buckets, outline.max_files_per_round),
-        f"a hash task holds at most {rows_per_hash_task(resources.task_memory_bytes, width):,} rows at a time",
-        f"a writer holds the indices of at most {rows_per_writer(resources.task_memory_bytes):,} rows",
-        *_remote_reads_sentence(size, resources),
-        _time_sentence(time, size),
-        f"{time.seconds:.1f} s predicted on {counted(resources.tasks, 'core')}; {buffered}",
-    )
-
-
-def _remote_reads_sentence(size: SessionSize, resources: Resources) -> tuple[str, ...]:
-    if not size.lake_is_remote:
-        return ()
-    shares = (ahead_bytes, index_bytes_kept, index_bytes_sent)
-    ahead, kept, sent = (each(resources.task_memory_bytes) / 2**20 for each in shares)
-    reads = f"a task reads at most {ahead:,.0f} MiB ahead from the store"
-    return (f"{reads}, keeps {kept:,.0f} MiB of the index, and has {sent:,.0f} MiB of new index files on their way",)
 
 
 def scratch_of_a_round(size: SessionSize, resources: Resources) -> int | None:
@@ -514,85 +522,6 @@ def _rows_that_scratch_holds(size: SessionSize, budget: int) -> int:
     if scratch_bytes(size.delta_rows, absorbed, width) <= budget:
         return budget // scratch_bytes(1, 0, width)
     return budget // scratch_bytes(1, ABSORBED_ROWS_PER_ROW, width)
-
-
-def _files_per_round(size: SessionSize, resources: Resources, hash_bucket_count: int) -> int:
-    """The most delta files of a round, in addition to all compacted files."""
-    room = [TASK_PLAN_SHARE * resources.task_memory_bytes / _task_bytes_per_file(hash_bucket_count)]
-    if resources.driver_memory_bytes is not None:
-        room.append(DRIVER_MEMORY_SHARE * resources.driver_memory_bytes / _driver_bytes_per_file(hash_bucket_count))
-    return max(int(min(room)) - size.compacted_files, FILES_PER_ROUND_MIN)
-
-
-def _task_bytes_per_file(hash_bucket_count: int) -> int:
-    return BYTES_PER_SOURCE_FILE + TASK_BYTES_PER_COUNT * hash_bucket_count
-
-
-def _driver_bytes_per_file(hash_bucket_count: int) -> int:
-    return BYTES_PER_SOURCE_FILE + DRIVER_BYTES_PER_COUNT * hash_bucket_count
-
-
-def _share_sentence(share_of_memory: float, resources: Resources) -> tuple[str, ...]:
-    if share_of_memory >= 1:
-        return ()
-    return (f"planned with {share_of_memory:.0%} of a task's memory: {resources.task_memory_bytes:,} bytes",)
-
-
-def _bound_phrase(decides: str, size: SessionSize, bounds: dict[str, int]) -> str:
-    if decides == "asked for":
-        return decides
-    if size.largest_delta_file_rows > bounds[decides]:
-        return (
-            f"what {decides} holds; but the largest delta file has {size.largest_delta_file_rows:,} rows, and files "
-            "are not cut between rounds: give it more, or write smaller files"
-        )
-    return f"what {decides} holds"
-
-
-def _scratch_sentence(size: SessionSize, resources: Resources, rows_per_round: int) -> tuple[str, ...]:
-    width = size.sort_values_bytes
-    rows = min(rows_per_round, size.delta_rows)
-    absorbed = min(ABSORBED_ROWS_PER_ROW * rows, size.index_rows + size.delta_rows - rows)
-    needed = scratch_bytes(rows, absorbed, width) + ROW_INDEX_BYTES * (size.index_rows + size.delta_rows)
-    takes = f"a round takes {needed / 1e9:.1f} GB of scratch folders at most"
-    each = f"{SHUFFLED_BYTES_PER_ROW + width} bytes a row shuffled, {KEPT_BYTES_PER_KEY + width} kept"
-    if resources.scratch_bytes is None:
-        return (f"{takes}: {each}; how much there is, is not known",)
-    return (f"{takes}, of {resources.scratch_bytes / 1e9:.1f} GB: {each}",)
-
-
-def _files_sentence(
-    size: SessionSize, resources: Resources, hash_bucket_count: int, max_files_per_round: int
-) -> tuple[str, ...]:
-    files = size.compacted_files + min(size.delta_files, max_files_per_round)
-    needed = files * _driver_bytes_per_file(hash_bucket_count)
-    buckets = counted(hash_bucket_count, "hash bucket")
-    driver_use = f"{counted(files, 'source file')} a round x {buckets}: {needed / 1e6:,.0f} MB in the driver"
-    if resources.driver_memory_bytes is None:
-        return (driver_use,)
-    short = needed > DRIVER_MEMORY_SHARE * resources.driver_memory_bytes
-    share = f"{DRIVER_MEMORY_SHARE:.0%} of its {resources.driver_memory_bytes / 1e6:,.0f} MB"
-    return (f"{driver_use}, more than {share}: give it more" if short else f"{driver_use}, at most {share}",)
-
-
-def _time_sentence(time: PredictedTime, size: SessionSize) -> str:
-    """Only parts of at least a tenth of a second, rounded, so that the sentence stays short."""
-    parts = {
-        "start": time.start,
-        "rounds and commits": time.rounds + time.commits,
-        "rehash": time.rehash,
-        "read": time.read,
-        "hash": time.hash_bucket,
-        "shuffle": time.shuffle,
-        "dedupe": time.dedupe,
-        "index": time.index,
-        "materialize": time.materialize,
-        "write": time.write,
-    }
-    shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items() if seconds >= SHOWN_SECONDS_MIN)
-    store = "S3" if size.lake_is_remote else "a folder"
-    own = "; corrected by the table's own rounds" if size.corrections else ""
-    return f"seconds with the lake on {store}: {shown or 'less than 0.1 each'}{own}"
 
 
 def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None) -> SessionWork:
@@ -642,13 +571,6 @@ def predicted_time(
     ).corrected(dict(size.corrections))
     work = work_of(size, rounds, hash_bucket_count)
     return predict_time(work, rates, resources.tasks, resources.start_seconds)
-
-
-def predict_seconds(
-    size: SessionSize, resources: Resources, rounds: int, hash_bucket_count: int | None = None
-) -> float:
-    """From the job's launch to its end, without a buffer."""
-    return predicted_time(size, resources, rounds, hash_bucket_count).seconds
 
 
 def without_start(expected_sla: float) -> float:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 SLA_BUFFER = 1.1
-"""The paper, "SLA Adherence": the expected SLA is the predicted time and 10 %."""
+"""The expected SLA is the predicted time and 10 % (Flash Compactor paper, "SLA Adherence")."""
 
 SLA_BUFFER_SECONDS_MIN = 0.5
 """At least half a second: a tenth of a short session is less than the noise of its machine."""
@@ -34,6 +34,9 @@ def with_buffer(seconds: float) -> float:
 
 CORRECTION_MAX = 4.0
 """The greatest factor, up or down, by which a table's own rounds correct a step."""
+
+SHOWN_SECONDS_MIN = 0.05
+"""Parts of a predicted time that are shorter are not shown: rounded, they would be 0.0."""
 
 CORRECTED_SECONDS_MIN = 0.05
 """Least seconds of a step in a round, predicted or measured: below, a measurement is mostly noise."""
@@ -191,6 +194,23 @@ class PredictedTime:
     def seconds(self) -> float:
         passes = self.rehash + self.read + self.hash_bucket + self.shuffle + self.dedupe
         return self.start + self.rounds + self.commits + passes + self.index + self.materialize + self.write
+
+    def parts(self) -> str:
+        """The longer parts, for people: `start 5.0, hash 1.2`."""
+        parts = {
+            "start": self.start,
+            "rounds and commits": self.rounds + self.commits,
+            "rehash": self.rehash,
+            "read": self.read,
+            "hash": self.hash_bucket,
+            "shuffle": self.shuffle,
+            "dedupe": self.dedupe,
+            "index": self.index,
+            "materialize": self.materialize,
+            "write": self.write,
+        }
+        shown = (f"{name} {seconds:.1f}" for name, seconds in parts.items() if seconds >= SHOWN_SECONDS_MIN)
+        return ", ".join(shown) or "less than 0.1 each"
 
     @property
     def first_pass_share(self) -> float:

@@ -40,7 +40,7 @@ from compactor.kernels.survivors import (
 )
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RoundPlan
-from compactor.planning.sizing import KEPT_INDEX_BYTES_MAX, index_bytes_kept
+from compactor.planning.sizing import KEPT_INDEX
 from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.memory import peak_memory_bytes
 from compactor.steps.new_run import (
@@ -68,7 +68,7 @@ class DedupeStep:
     horizon: int
     tombstone_retention: int
     progress: ProgressAddress | None
-    index_bytes_kept: int = KEPT_INDEX_BYTES_MAX
+    index_bytes_kept: int = KEPT_INDEX.bytes_max
 
     @classmethod
     def of(cls, plan: RoundPlan) -> DedupeStep:
@@ -79,7 +79,7 @@ class DedupeStep:
             horizon=plan.horizon,
             tombstone_retention=plan.tombstone_retention,
             progress=plan.progress,
-            index_bytes_kept=index_bytes_kept(plan.task_memory_bytes),
+            index_bytes_kept=KEPT_INDEX.of(plan.task_memory_bytes),
         )
 
 

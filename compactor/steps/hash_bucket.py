@@ -18,7 +18,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt
 from compactor.model.names import PARTITION_STREAM_POSITION, counted
 from compactor.planning.round_plan import DeltaSource, RoundPlan
-from compactor.planning.sizing import ahead_bytes, rows_per_hash_task
+from compactor.planning.sizing import AHEAD, rows_per_hash_task
 from compactor.steps.memory import peak_memory_bytes
 from compactor.storage.location import StoreLocation
 from compactor.tabular import each_begun, read_batches
@@ -183,7 +183,7 @@ def _read(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[_HeldRows]:
     room = _Room(rows, width, index_type)
     counter = RowCounter(step.progress)
     names = [file.file for file in files]
-    ahead = each_begun(step.location, names, _columns_to_read(step), FILES_AHEAD, ahead_bytes(step.task_memory_bytes))
+    ahead = each_begun(step.location, names, _columns_to_read(step), FILES_AHEAD, AHEAD.of(step.task_memory_bytes))
     for file, _ in zip(files, ahead, strict=True):
         first_row = 0
         room.begin(file.ordinal, 0)

@@ -25,7 +25,7 @@ from compactor.kernels.sort_values import SortColumn
 from compactor.kernels.survivors import ERASED, LIVE
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RoundPlan
-from compactor.planning.sizing import index_bytes_kept, index_bytes_sent
+from compactor.planning.sizing import KEPT_INDEX, SENT_INDEX
 from compactor.steps.dedupe import indexed_buckets
 from compactor.steps.memory import peak_memory_bytes
 from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
@@ -124,8 +124,8 @@ class FinishStep:
             rows_per_compacted_file=plan.output.rows_per_compacted_file,
             index=plan.output.index,
             progress=plan.progress,
-            index_bytes_sent=index_bytes_sent(plan.task_memory_bytes),
-            index_bytes_kept=index_bytes_kept(plan.task_memory_bytes),
+            index_bytes_sent=SENT_INDEX.of(plan.task_memory_bytes),
+            index_bytes_kept=KEPT_INDEX.of(plan.task_memory_bytes),
         )
 
 

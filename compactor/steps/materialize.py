@@ -16,7 +16,7 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType
 from compactor.planning.round_plan import CompactedSource, SourceFile
-from compactor.planning.sizing import DECODED_MEMORY_SHARE, ahead_bytes
+from compactor.planning.sizing import AHEAD, DECODED_MEMORY_SHARE
 from compactor.schemas.cast import conform
 from compactor.steps.index_update import BucketForWriter, RowsOfFiles
 from compactor.steps.output_files import FileCutter, Finishing, OutputTarget, WriteStep
@@ -66,7 +66,7 @@ def materialize(
     with Finishing(step.location, step.task_memory_bytes) as finishing:
         target = OutputTarget(step, task_attempt, finishing, RowCounter(step.progress))
         sources = [source.file for task in tasks for source in task.sources]
-        ahead = each_begun(step.location, sources, None, SOURCES_AHEAD, ahead_bytes(step.task_memory_bytes))
+        ahead = each_begun(step.location, sources, None, SOURCES_AHEAD, AHEAD.of(step.task_memory_bytes))
         written = [
             _write(target, ahead, task, [each.rows[task.number] for each in by_bucket if task.number in each.rows])
             for task in tasks

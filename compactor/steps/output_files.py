@@ -21,7 +21,7 @@ from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import render_partition
 from compactor.planning.round_plan import CompactedSource, Output, RoundPlan, SourceFile
-from compactor.planning.sizing import PIECE_MEMORY_SHARE, ahead_bytes
+from compactor.planning.sizing import AHEAD, PIECE_MEMORY_SHARE
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
 from compactor.tabular import FileMeasure, TabularFile, TabularWriter, read_schema, written_here
@@ -60,7 +60,7 @@ class Finishing:
     """
 
     def __init__(self, location: StoreLocation, task_memory_bytes: int) -> None:
-        by_memory = ahead_bytes(task_memory_bytes) // _BYTES_PER_UNFINISHED_FILE
+        by_memory = AHEAD.of(task_memory_bytes) // _BYTES_PER_UNFINISHED_FILE
         self._at_once = min(max(by_memory, 1), UNFINISHED_FILES_MAX) if location.is_remote else 1
         self._is_remote = location.is_remote
         self._threads = ThreadPoolExecutor(self._at_once)

@@ -20,7 +20,7 @@ from compactor.kernels.sort_values import SortColumn
 from compactor.model.clock import SystemClock
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RehashPlan
-from compactor.planning.sizing import index_bytes_sent
+from compactor.planning.sizing import SENT_INDEX
 from compactor.steps.task_attempt import new_task_attempt
 from compactor.storage.location import StoreLocation
 from compactor.storage.sending import Sending
@@ -45,7 +45,7 @@ class RehashStep:
             from_hash_bucket_count=plan.from_hash_bucket_count,
             hash_bucket_count=plan.hash_bucket_count,
             target=plan.target,
-            index_bytes_sent=index_bytes_sent(plan.task_memory_bytes),
+            index_bytes_sent=SENT_INDEX.of(plan.task_memory_bytes),
         )
 
 

@@ -79,13 +79,12 @@ def named_partition(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | No
 
 def partitions_of(table: Table, pairs: Sequence[str] | None) -> list[dict[str, str]]:
     """The named partition, or all. Raises `Invalid` for one without a stream, and names some that exist."""
-    existing = table.partitions()
     if not pairs:
-        return existing
-    stream = table.stream(parse_partition(pairs))
-    if stream.partition not in existing:
-        raise Invalid(no_such_partition(table.table_id, stream.partition, existing))
-    return [stream.partition]
+        return table.partitions()
+    streams, reasons = table.look_up([parse_partition(pairs)])
+    if reasons:
+        raise Invalid(*reasons)
+    return [stream.partition for stream in streams]
 
 
 def partition_even_dropped(lake: DeltaCatalog, table_id: str, pairs: Sequence[str] | None) -> dict[str, str]:

@@ -20,7 +20,7 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import Operation
 from compactor.planning.session_planner import streams_to_compact
-from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
+from compactor.planning.spec import JobRunSpec
 from compactor.schemas.unify import unify_schemas
 from compactor.tabular import TabularFile, read_schema
 
@@ -41,37 +41,21 @@ def check_against_lake(
     listed    the first of the partitions of a job run that names none, if they were just listed
     """
     reasons: list[str] = []
-    streams = []
-    if job_run.partitions is None:
-        first = islice(streams_to_compact(job_run, table), STREAMS_CHECKED_MAX) if listed is None else listed
-        streams += [table.stream(partition) for partition in first]
+    if job_run.partitions is not None:
+        streams, reasons = table.look_up(job_run.partitions)
     else:
-        known = {frozenset(partition.items()) for partition in table.partitions()}
-        for partition in job_run.partitions:
-            try:
-                stream = table.stream(partition)
-            except Invalid as error:
-                reasons.extend(error.reasons)
-                continue
-            if frozenset(partition.items()) in known:
-                streams.append(stream)
-            else:
-                reasons.append(f"there is no partition stream {stream}: nothing was ever appended to it")
-    streams = streams[:STREAMS_CHECKED_MAX]
-    reasons.extend(_check_columns(job_run, _schemas(table, streams, may_read)))
-    return tuple(reasons)
+        first = islice(streams_to_compact(job_run, table), STREAMS_CHECKED_MAX) if listed is None else listed
+        streams = [table.stream(partition) for partition in first]
+    return (*reasons, *_check_columns(job_run, _schemas(table, streams[:STREAMS_CHECKED_MAX], may_read)))
 
 
 def _check_columns(job_run: JobRunSpec, schemas: Iterator[tuple[str, pa.Schema]]) -> tuple[str, ...]:
     try:
         named = list(schemas)
         schema = unify_schemas(named) if named else None
-    except Invalid as error:
+    except (Invalid, Corrupt) as error:  # its session would fail with the same sentence
         return error.reasons
-    except Corrupt as error:  # its session would fail with the same sentence
-        return (str(error),)
-    sort_keys = () if job_run.sort_keys == DEFAULT_SORT_KEYS else job_run.sort_keys
-    return check_key_columns(schema, job_run.primary_keys, sort_keys) if schema is not None else ()
+    return () if schema is None else check_key_columns(schema, job_run.primary_keys, job_run.custom_sort_keys)
 
 
 def _schemas(

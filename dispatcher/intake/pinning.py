@@ -50,7 +50,7 @@ def pin_sources(
     if listed is not None and len(listed) > STREAMS_PINNED_MAX:
         check_tables(run, lake, source)
         return PinnedSources((), clock.now_ms() + CLOCKS_APART_MS)
-    pinned = pin_sessions(run, lake, source, None if listed is None else in_order(listed))
+    pinned = pin_sessions(run, lake, source, run.partitions if listed is None else in_order(listed))
     if admission is not None:
         _refuse_if(admission.file_refusals(run.lake, pinned))
     return PinnedSources(pins(pinned))

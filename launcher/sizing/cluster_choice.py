@@ -20,9 +20,6 @@ from compactor.planning.sizing import (
     Resources,
     SessionSize,
     Sizing,
-    SizingOutline,
-    outline_session,
-    predict_seconds,
     scratch_bytes,
     size_session,
     work_of,
@@ -248,9 +245,9 @@ class ClusterChooser:
             raise max(refused, key=lambda found: found[0])[1]
         return ClusterRoom(self._room.limits, prices.model_copy(update={"instance_types": tuple(fitting)}))
 
-    def _outline(self, resources: Resources) -> SizingOutline:
+    def _outline(self, resources: Resources) -> Sizing:
         shared = resources.with_memory_share(self._share_of_memory)
-        return outline_session(self._size, shared, self._hash_bucket_count, self._rows_per_round)
+        return size_session(self._size, shared, self._hash_bucket_count, self._rows_per_round)
 
     def _nodes_max(self, instance: InstanceType) -> int:
         limits = self._room.limits
@@ -277,9 +274,8 @@ class ClusterChooser:
 
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate:
         resources = resources_of(instance, nodes, self._room.limits.start_seconds)
-        shared = resources.with_memory_share(self._share_of_memory)
         outline = self._outline(resources)
-        seconds = predict_seconds(self._size, shared, outline.rounds, outline.hash_bucket_count)
+        seconds = outline.time.seconds
         volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline.max_rows_per_round))
         paid = self._nodes(instance, nodes, volumes * gib * nodes)
         work = work_of(self._size, outline.rounds)

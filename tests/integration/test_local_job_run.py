@@ -140,7 +140,7 @@ def test_without_pyspark_a_session_that_is_worth_a_spark_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "compactor.engine.local", None)
     rows = pa.table({"id": [1, 2], "status": ["new", "sent"]})
-    lake.table(TABLE).append_many([({"day": "1"}, rows, "upsert")] * 120)
+    lake.table(TABLE).append_many([({"day": "1"}, rows, "upsert")] * 400)
     with pytest.raises(Invalid, match=r"pip install 'lithify\[spark\]'"):
         compact(TABLE, {"id"}, delta_catalog_client=lake, max_rows_per_round=2)
-    assert lake.table(TABLE).backlog({"day": "1"}).deltas == 122, "it was said before the work"
+    assert lake.table(TABLE).backlog({"day": "1"}).deltas == 402, "it was said before the work"

@@ -19,7 +19,7 @@ from compactor.model.names import ContentType
 from compactor.planning.input_statistics import InputStatistics, spread
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_planner import measure, measure_session
-from compactor.planning.sizing import Resources, predict_seconds
+from compactor.planning.sizing import Resources, predicted_time
 from tests.builders import pinned_session
 
 TABLE = "ACME.ORDERS.V1"
@@ -178,7 +178,7 @@ def test_the_table_s_last_round_corrects_the_prediction_where_it_says_how_many_c
     for took in (0.1, 1.0, 10.0, 100.0):
         slower = continuing(session, with_last_round(done, took, cores=2))
         size = replace(measure(slower, {}, lake).size, delta_rows=10**7)
-        seconds[took] = predict_seconds(size, two, 1)
+        seconds[took] = predicted_time(size, two, 1).seconds
     assert seconds[0.1] < seconds[1.0] < seconds[10.0] == seconds[100.0], "a correction has its bounds"
     unknown = continuing(session, with_last_round(done, 10.0, cores=None))
     assert measure(unknown, {}, lake).corrections == ()

@@ -229,5 +229,5 @@ def test_as_many_partitions_as_a_document_may_name_are_looked_up_by_one_listing(
     (refused,) = desk.take()
     assert isinstance(refused, Rejected)
     assert len(refused.reasons) == 101
-    assert refused.reasons[0].startswith("there is no partition stream ACME.DAYS.V1 day=0")
+    assert refused.reasons[0].startswith("ACME.DAYS.V1 has no partition day=0: there are day=1")
     assert refused.reasons[-1] == "and 9,899 more"

@@ -221,8 +221,8 @@ def test_a_bundle_has_at_most_as_many_sessions_as_are_allowed(tmp_path: Path, de
 
 
 def test_a_bundle_lasts_at_most_as_long_as_is_allowed_by_prediction(desk: Desk) -> None:
-    # 0.05 s each on two cores
-    short = replace(desk, bundles=BundleBounds(seconds=0.11), settings=replace(desk.settings, max_sessions=1))
+    # 0.018 s each on two cores
+    short = replace(desk, bundles=BundleBounds(seconds=0.04), settings=replace(desk.settings, max_sessions=1))
     short.append_days(DAYS, 8)
     job_run_id = short.accept(source_table_id=DAYS)
     short.run()

@@ -11,28 +11,25 @@ from hypothesis import strategies as st
 
 from compactor.model.errors import Invalid
 from compactor.planning.sizing import (
-    AHEAD_BYTES_MAX,
+    AHEAD,
     BYTES_PER_SOURCE_FILE,
     DEDUPE_BYTES_PER_ROW,
     DRIVER_BYTES_PER_COUNT,
     DRIVER_MEMORY_SHARE,
     FILES_PER_ROUND_MIN,
-    KEPT_INDEX_BYTES_MAX,
+    KEPT_INDEX,
     REHASH_MEMORY_SHARE,
     SCRATCH_SHARE,
-    SENT_INDEX_BYTES_MAX,
+    SENT_INDEX,
     SPARE_SCRATCH_SHARE,
     TARGET_MEMORY_SHARE,
     Resources,
     RoundRoom,
     SessionSize,
-    ahead_bytes,
     dedupe_bytes_per_row,
     hash_buckets_for,
-    index_bytes_kept,
-    index_bytes_sent,
     memory_share,
-    predict_seconds,
+    predicted_time,
     rows_in_memory,
     scratch_bytes,
     size_session,
@@ -52,6 +49,12 @@ sizes = st.builds(
     inherited_hash_bucket_count=st.none() | st.integers(1, 500),
 )
 resources = st.builds(Resources, task_memory_bytes=st.integers(256 * 1024**2, 16 * GIB), tasks=st.integers(1, 2_000))
+
+
+def predict_seconds(
+    size: SessionSize, resources: Resources, rounds: int, hash_bucket_count: int | None = None
+) -> float:
+    return predicted_time(size, resources, rounds, hash_bucket_count).seconds
 
 
 def size(
@@ -168,11 +171,11 @@ def test_what_is_read_ahead_of_an_object_store_is_a_part_of_a_task_s_memory_and_
     far = replace(size(1_000, 2_000), lake_is_remote=True)
     arithmetic = size_session(far, Resources(256 * 1024**2, 2), None, None).arithmetic
     assert (
-        "a task reads at most 16 MiB ahead from the store, keeps 16 MiB of the index, "
-        "and has 16 MiB of new index files on their way"
+        "a task prefetches at most 16 MiB from the store, keeps 16 MiB of the index, "
+        "and uploads 16 MiB of new index files at a time"
     ) in arithmetic
-    assert (ahead_bytes(64 * GIB), index_bytes_kept(64 * GIB)) == (AHEAD_BYTES_MAX, KEPT_INDEX_BYTES_MAX)
-    assert index_bytes_sent(64 * GIB) == SENT_INDEX_BYTES_MAX
+    assert (AHEAD.of(64 * GIB), KEPT_INDEX.of(64 * GIB)) == (AHEAD.bytes_max, KEPT_INDEX.bytes_max)
+    assert SENT_INDEX.of(64 * GIB) == SENT_INDEX.bytes_max
 
 
 # ------------------------------------------------------------------------------------- what else bounds a round

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.planning.sizing import Resources, SessionSize, predict_seconds, recommended_hash_buckets, work_of
+from compactor.planning.sizing import Resources, SessionSize, predicted_time, recommended_hash_buckets, work_of
 from compactor.planning.time_model import (
     CORRECTION_MAX,
     FAR,
@@ -36,6 +36,12 @@ FIGURE_3_1 = (
     (6_000_000_000_000, 40_000),
 )
 PAPER_ROWS_PER_BUCKET = 150_000_000
+
+
+def predict_seconds(
+    size: SessionSize, resources: Resources, rounds: int, hash_bucket_count: int | None = None
+) -> float:
+    return predicted_time(size, resources, rounds, hash_bucket_count).seconds
 
 
 @pytest.mark.parametrize(("rows", "hash_buckets"), FIGURE_3_1)
