@@ -12,6 +12,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from compactor.model.errors import Denied
+from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.records.history import EndedJobRun, day_of
@@ -122,6 +124,23 @@ def test_clean_tells_first_and_deletes_when_it_is_told_to(desk: Desk, tmp_path: 
     assert answer(command, *arguments)["days"] == []
     assert answer(command, "history", "--state", str(state))["job_runs"][0]["job_run_id"] == "second"
     assert command("status", "first", "--state", str(state)).exit_code == 0
+
+
+def test_clean_names_each_day_that_failed_and_exits_with_1(
+    desk: Desk, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: LocalStore, key: str) -> None:
+        raise Denied(f"{key} cannot be deleted: no right (AccessDenied)")
+
+    arguments = ("clean", "--state", str(tmp_path / "state"), "--older-than-days", "1")
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    assert command(*arguments).exit_code == 0
+    failed = command(*arguments, "--delete", "--output", "json")
+    assert failed.exit_code == 1
+    assert "AccessDenied" in json.loads(failed.out)["failed"][FIRST]
+    assert f"{FIRST}: " in failed.err
+    monkeypatch.undo()
+    assert command(*arguments, "--delete").exit_code == 0
 
 
 def test_the_pages_query_of_the_history_is_answered(

@@ -19,6 +19,7 @@ from compactor.maintenance.garbage import StreamGarbage, delete_garbage, find_ga
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Corrupt, Denied, Invalid
 from compactor.storage.local import WRITING_FOLDER, LocalStore
+from dispatcher.cli import gc
 from dispatcher.main import run
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore
@@ -446,6 +447,19 @@ def test_a_table_whose_deltas_may_not_be_retired_is_collected_all_the_same(
     assert [each["table_id"] for each in json.loads(result.out)["failed"]] == ["ACME.OLD.V1"]
     assert "AccessDenied" in result.err
     assert not old_file.exists()
+
+
+def test_a_long_run_without_a_terminal_says_now_and_then_where_it_is(
+    lake: DeltaCatalog, old_file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("gc", "--lake", lake.location.root_uri)
+    assert "collecting_garbage" not in command(*arguments).err
+    monkeypatch.setattr(gc, "_SECONDS_BETWEEN_LINES", 0.0)
+    lines = [json.loads(line) for line in command(*arguments).err.splitlines() if "collecting_garbage" in line]
+    first, last = lines
+    assert (first["at"], first["streams"], first["files"], first["garbage"]) == (ORDERS, 0, 0, 0)
+    assert (last["at"], last["streams"]) == (f"{ORDERS} (unpartitioned)", 1)
+    assert last["files"] >= last["garbage"] >= 1
 
 
 def test_files_that_may_not_be_deleted_are_counted_and_named(
