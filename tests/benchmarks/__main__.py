@@ -14,6 +14,7 @@ from tests.benchmarks import contests, goals, plot, report
 from tests.benchmarks.acceptance import measure_acceptance
 from tests.benchmarks.bandwidth import measure_bandwidth
 from tests.benchmarks.bounded import measure_bounded
+from tests.benchmarks.columns import measure_columns
 from tests.benchmarks.contests import DELTAS, EVERYBODY, Arena, Entry
 from tests.benchmarks.data import NARROW, WIDE
 from tests.benchmarks.fit import OBSERVATIONS_MIN, fit_steps, observe
@@ -46,6 +47,7 @@ SECTIONS = (
     "bandwidth",
     "years",
     "garbage",
+    "columns",
     "publishing",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -81,6 +83,7 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "bandwidth": _section(measure_bandwidth, report.bandwidth_section, goals.goals_of_bandwidth),
     "years": _section(measure_years, report.years_section, goals.goals_of_years),
     "garbage": _section(measure_garbage, report.garbage_section, goals.goals_of_garbage),
+    "columns": _section(measure_columns, report.columns_section, goals.goals_of_columns),
 }
 
 

@@ -10,6 +10,7 @@ from tests.benchmarks.acceptance import INSTRUCTIONS, Acceptance
 from tests.benchmarks.bandwidth import Bandwidth
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, FLOOR, LANCE, OURS, SPARK
+from tests.benchmarks.columns import COLUMNS, Columns
 from tests.benchmarks.contests import BUCKET_COUNTS, Entry
 from tests.benchmarks.data import NARROW
 from tests.benchmarks.garbage import STREAMS as GARBAGE_STREAMS
@@ -50,6 +51,7 @@ SESSION_REQUESTS, IN_SEQUENCE = 30.0, 12.0
 PLAN_SECONDS, WIDE_SECONDS, WIDE_REQUESTS = 2.0, 60.0, 200.0
 LOAD_SECONDS, LOAD_MB, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50.0, 1.2, 5.0
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
+COLUMNS_SECONDS = 10.0
 GARBAGE_SECONDS, GARBAGE_GROWTH_MB = 120.0, 20.0
 PUBLISH_MS, PUBLISH_P95_MS, OF_UNPUBLISHED, BITMAP_MS = 50.0, 100.0, 1.03, 20.0
 PUBLISH_REQUESTS = {OpenFormat.DELTA: 6.0, OpenFormat.ICEBERG: 10.0}
@@ -246,6 +248,14 @@ def goals_of_garbage(found: tuple[Collection, Collection]) -> list[Goal]:
             Goal(f"the same of {whole.files:,} files, {whole.garbage:,} to delete, s", GARBAGE_SECONDS, whole.seconds)
         )
     return goals
+
+
+def goals_of_columns(found: Columns) -> list[Goal]:
+    """Of the full number only."""
+    if found.columns != COLUMNS:
+        return []
+    seconds = found.append_seconds + found.compact_seconds + found.read_seconds
+    return [Goal(f"append, compact and read {found.columns:,} columns, processor s", COLUMNS_SECONDS, seconds)]
 
 
 def goals_of_publishing(found: Publishing, entries: Sequence[Entry]) -> list[Goal]:

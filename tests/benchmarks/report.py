@@ -12,6 +12,7 @@ from tests.benchmarks.acceptance import BEATS_PER_SECOND, Acceptance
 from tests.benchmarks.bandwidth import Bandwidth
 from tests.benchmarks.bounded import Bounded
 from tests.benchmarks.child import DUCKDB, LANCE, OURS
+from tests.benchmarks.columns import Columns
 from tests.benchmarks.contests import DEAD_ROW_SHARE, Entry, Variant
 from tests.benchmarks.fit import Fit
 from tests.benchmarks.garbage import Collection
@@ -58,6 +59,7 @@ _QUESTIONS = (
     ("Does it stay as fast when the table grows?", "A growing table"),
     ("Does it stay as fast after years of appends?", "A log for years"),
     ("How long does garbage collection take?", "Garbage collection"),
+    ("What do very many columns take?", "Very many columns"),
     ("How much memory and disk does it need?", "Little memory, little disk"),
     ("What does publishing for other engines cost?", "Publishing"),
     ("How long until a session has begun?", "Start-up"),
@@ -401,6 +403,18 @@ def garbage_section(found: tuple[Collection, Collection]) -> Section:
         for each in found
     ]
     return "Garbage collection", text + markdown_table(columns, rows)
+
+
+def columns_section(found: Columns) -> Section:
+    """What very many columns take."""
+    text = f"A table of {found.columns:,} columns of whole numbers and few rows, on a folder, in one process. Seconds "
+    text += "are the processor's, of all threads.\n\n"
+    rows = [
+        ("append", f"{found.append_seconds:.1f}"),
+        ("compact", f"{found.compact_seconds:.1f}"),
+        ("read whole", f"{found.read_seconds:.1f}"),
+    ]
+    return "Very many columns", text + markdown_table(["what", "s"], rows)
 
 
 def publishing_section(found: Publishing, entries: Sequence[Entry]) -> Section:
