@@ -437,6 +437,43 @@ def test_a_successor_attaches_to_a_bundle_that_was_left_running_and_launches_not
     second.close()
 
 
+@pytest.mark.parametrize("days", [2, 3])
+def test_a_successor_attaches_to_each_session_that_runs_alone(desk: Desk, days: int) -> None:
+    desk.large |= {"1", "2"}
+    desk.cluster.behaves = lambda job: Succeeds(held)
+    held = threading.Event()
+    desk.append_days(DAYS, days)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: sum(job.attempt == 1 for job in desk.cluster.launched) == 2)
+    desk.controller.drain(0)
+    second = desk.second()
+    second.large |= {"1", "2"}
+    second.controller.tick()
+    held.set()
+    second.run()
+    state = succeeded(second, job_run_id, days)
+    assert {session.attempt for session in state.sessions.values()} == {1}
+    assert len(launches(desk)) == 2
+    assert len(launches(second)) == days - 2
+    second.close()
+
+
+def test_sessions_that_ran_alone_and_vanished_with_their_machine_are_launched_again_once_each(desk: Desk) -> None:
+    desk.large |= {"1", "2"}
+    desk.cluster.behaves = lambda job: Hangs()
+    desk.append_days(DAYS, 3)
+    job_run_id = desk.accept(source_table_id=DAYS)
+    desk.tick_until(lambda: len(desk.cluster.launched) == 2)
+    desk.controller.drain(0)
+    second = desk.second(jobs={})
+    second.large |= {"1", "2"}
+    second.run()
+    state = succeeded(second, job_run_id, 3)
+    assert sorted(session.attempt for session in state.sessions.values()) == [1, 2, 2]
+    assert len(launches(second)) == 3
+    second.close()
+
+
 def test_a_successor_runs_the_remaining_members_of_a_stopped_bundle(desk: Desk) -> None:
     desk.cluster.members = first_day_only(threading.Event())
     desk.append_days(DAYS, 4)
