@@ -110,7 +110,7 @@ JobStatus = JobRunning | JobSucceeded | JobFailed | NoCapacity | JobVanished | O
 class InFlight:
     """An attempt that was launched, or was about to be, without a recorded end.
 
-    name       by which its cluster knows it; None: an older release launched it
+    name       by which its cluster knows it; None: it is not recorded
     place      where it was to be launched; None likewise
     reference  None: its dispatcher died before recording it, or could not
     """

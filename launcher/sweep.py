@@ -6,8 +6,7 @@ arrived. An attempt or a bundle stands in its job run's log before it is launche
 after the clusters were listed; so a new cluster has its owner. Because of other delays, a cluster is ended only after
 two looks, an interval apart, that both found it ownerless.
 
-Never ended: jobs without Lithify's tags, jobs of other state stores, bundles of releases that did not tag them, and
-jobs of a job run whose log cannot be read.
+Never ended: jobs without Lithify's tags, jobs of other state stores, and jobs of a job run whose log cannot be read.
 """
 
 from __future__ import annotations

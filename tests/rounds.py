@@ -85,7 +85,7 @@ def compact_by_hand(
     commit_id = f"commit-{first}"
     files = []
     for number, table in enumerate(tables, start=first):
-        path = CompactedFilePath(stream.folder, 1, commit_id, number, content_type).key
+        path = CompactedFilePath(stream.folder, 1, commit_id, number, content_type, "0").key
         with TabularWriter.open(stream.location, stream.uri_of(path), content_type, table.schema) as writer:
             writer.write(table)
             measured = writer.close()

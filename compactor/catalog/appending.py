@@ -27,7 +27,7 @@ from compactor.model.errors import Fenced, Invalid
 from compactor.model.names import LifecycleState, Operation, counted, is_unicode
 
 POSITION_MIN, POSITION_MAX = -(2**63) + 2, 2**63 - 1
-"""The two smallest 64-bit numbers are not positions (FORMAT.md): earlier releases used them as marks in memory."""
+"""The two smallest 64-bit numbers are not positions (FORMAT.md §6.2): the greatest of them stands for "before all"."""
 
 POSITION_GIVEN_MAX = POSITION_MAX - 2**32
 """The greatest position that a writer may choose. Those above it are left for the deltas that follow."""

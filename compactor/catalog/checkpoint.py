@@ -8,8 +8,6 @@
 Rows have the columns below; in each row exactly one is not null. The columns of each are the fields of its class
 (`log/columns.py`).
 
-    stream       the snapshot's own fields; by earlier releases only
-    source       a stream version, without its deltas; by earlier releases only
     delta        a delta, with its files
     compacted    the compacted stream, without its files (at most one row)
     file         a live compacted file, its bounds in columns of their own types
@@ -18,9 +16,7 @@ Rows have the columns below; in each row exactly one is not null. The columns of
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
@@ -37,31 +33,23 @@ from compactor.catalog.snapshot import CompactedStream, Reset, RetractedDelta, S
 from compactor.log.checkpoints import Described, GrowingSeries, ReplacedRows, SharedCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt
 from compactor.model.files import DataFile
 from compactor.model.names import LifecycleState
 
 ValueT = TypeVar("ValueT")
 
-_STREAM = RecordCodec(
-    StreamSnapshot, leave_out=("sources", "compacted", "in_flight", "reset", "dropped_version", "skipped")
-)
-_SOURCE = RecordCodec(SourceStream, leave_out=("deltas", "retired", "last_position"))
 _DELTA = RecordCodec(DeltaAdded)
 _COMPACTED = RecordCodec(CompactedStream, leave_out=("files",))
 _FILE = RecordCodec(DataFile)
 
 SCHEMA = pa.schema(
     {
-        "stream": _STREAM.arrow_type,
-        "source": _SOURCE.arrow_type,
         "delta": _DELTA.arrow_type,
         "compacted": _COMPACTED.arrow_type,
         "file": _FILE.arrow_type,
         "refused_id": pa.uint64(),
     }
 )
-_OF_EARLIER_RELEASES = ("stream", "source", "delta", "compacted", "file")
 
 
 class _Retired(Document):
@@ -90,9 +78,6 @@ class _Head(Document):
     skipped: tuple[SkippedPositions, ...] = ()
 
 
-_LATER_FIELDS = ("in_flight", "reset", "dropped_version", "skipped")
-
-
 def describe(snapshot: StreamSnapshot) -> Described:
     """The snapshot's parts, for a checkpoint."""
     head = _Head(
@@ -103,9 +88,7 @@ def describe(snapshot: StreamSnapshot) -> Described:
         dropped_version=snapshot.dropped_version,
         skipped=snapshot.skipped,
     )
-    # Earlier releases can read the checkpoint as long as it says nothing that they do not know.
-    left_out = {name for name in _LATER_FIELDS if getattr(head, name) == _Head.model_fields[name].default}
-    return Described(head.model_dump(mode="json", exclude=left_out), tuple(_series(snapshot)))
+    return Described(head.model_dump(mode="json", exclude_defaults=True), tuple(_series(snapshot)))
 
 
 def _sources(snapshot: StreamSnapshot) -> Iterator[_Source]:
@@ -223,32 +206,6 @@ def _compacted(table: pa.Table) -> CompactedStream:
     return compacted
 
 
-def snapshot_from_table(table: pa.Table) -> StreamSnapshot:
-    """The snapshot of an earlier release's checkpoint, which is one table. Raises `Corrupt` for a table of another
-    kind, and PyArrow's errors."""
-    if set(table.schema.names) != set(_OF_EARLIER_RELEASES):
-        raise Corrupt(f"its columns are {', '.join(table.schema.names)}")
-    deltas: defaultdict[int, list[DeltaAdded]] = defaultdict(list)
-    for delta in _present(_DELTA.to_values(_kind(table, "delta"))):
-        deltas[delta.stream_version].append(delta)
-    sources = {
-        source.stream_version: _with_deltas(source, deltas.pop(source.stream_version, []))
-        for source in _present(_SOURCE.to_values(_kind(table, "source")))
-    }
-    compacted_rows = _kind(table, "compacted")
-    compacted = _compacted(table) if len(compacted_rows) else None
-    parts = {"sources": MappingProxyType(sources), "compacted": compacted}
-    streams = _present(_STREAM.to_values(_kind(table, "stream"), parts))
-    if len(streams) != 1 or len(compacted_rows) > 1 or deltas or (len(_kind(table, "file")) and compacted is None):
-        raise Corrupt("its rows are not those of one snapshot")
-    return streams[0]
-
-
-def _with_deltas(source: SourceStream, deltas: Sequence[DeltaAdded]) -> SourceStream:
-    used = [delta.position for delta in deltas[-1:]] + [delta.position for delta in source.retracted]
-    return replace(source, deltas=DeltaSequence(deltas), last_position=max(used, default=None))
-
-
 def _kind(table: pa.Table, name: str) -> pa.Array:
     return table.column(name).drop_null().combine_chunks()
 
@@ -257,4 +214,4 @@ def _present(values: list[ValueT | None]) -> list[ValueT]:
     return [value for value in values if value is not None]
 
 
-CHECKPOINT: SharedCheckpoint[StreamSnapshot] = SharedCheckpoint(describe, restore, snapshot_from_table)
+CHECKPOINT: SharedCheckpoint[StreamSnapshot] = SharedCheckpoint(describe, restore)

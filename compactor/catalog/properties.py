@@ -160,8 +160,8 @@ class TableProperties(Document):
 
     @model_serializer(mode="wrap")
     def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        """Leaves out properties that are not set: earlier releases can read the entries until a new property is
-        used."""
+        """Leaves out properties that are not set: who does not know a property can read the tables that do not use
+        it."""
         rendered: dict[str, JsonValue] = handler(self)
         fields = type(self).model_fields
         return {name: value for name, value in rendered.items() if getattr(self, name) != fields[name].default}

@@ -54,7 +54,7 @@ from compactor.catalog.properties import (
     TableState,
     packages_missing,
 )
-from compactor.catalog.snapshot import CompactedStream, StreamSnapshot, apply
+from compactor.catalog.snapshot import StreamSnapshot, apply
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import (
     NamedSchema,
@@ -755,27 +755,7 @@ class Table:
         A session that has read it does not commit it. Raises `Invalid` for a delta that does not exist, that a
         compaction has committed, or that a compaction is about to commit.
         """
-        stream = self.stream(partition)
-        for version, delta in self._deltas_called(stream, delta_id):
-            for table_id, compacted in self._compactions_elsewhere(stream):
-                if compacted.has_taken(self.table_id, version, delta.position):
-                    appending.refuse_compacted(delta_id, table_id)
-        stream.log.append(lambda at: appending.retract_delta(at.state, self.table_id, delta_id))
-
-    def _deltas_called(self, stream: PartitionStream, delta_id: str) -> list[tuple[int, DeltaAdded]]:
-        sources = stream.load().state.sources
-        found = ((version, source.deltas.find(delta_id)) for version, source in sources.items())
-        return [(version, delta) for version, delta in found if delta is not None]
-
-    def _compactions_elsewhere(self, stream: PartitionStream) -> Iterator[tuple[str, CompactedStream]]:
-        """Compactions of this partition into other tables, by older releases, which did not record them in the source's
-        log."""
-        for table_id in decoded_names(self._store, "tables/", decode):
-            if table_id != self.table_id:
-                folder = TableFolder(table_id).stream(stream.partition)
-                compacted = PartitionStream.open(self._store, folder, self._clock).load().state.compacted
-                if compacted is not None:
-                    yield table_id, compacted
+        self.stream(partition).log.append(lambda at: appending.retract_delta(at.state, self.table_id, delta_id))
 
     # -- partition streams
 

@@ -14,7 +14,7 @@ from compactor.storage.ranges import Span
 
 
 class CheckedReads:
-    """See `RangeReads`. Of files without checksums, which earlier releases wrote, nothing is compared."""
+    """See `RangeReads`. Of files without checksums nothing is compared."""
 
     def __init__(self, reader: PageReader, root_uri: str, files: Sequence[IndexFile]) -> None:
         self._reader = reader

@@ -38,7 +38,7 @@ class PageSums:
 
     @classmethod
     def of_file(cls, metadata: Mapping[bytes, bytes] | None) -> PageSums | None:
-        """From the footer's metadata; None: an earlier release wrote the file."""
+        """From the footer's metadata; None: it has no checksums."""
         if metadata is None or _SUMS not in metadata:
             return None
         try:

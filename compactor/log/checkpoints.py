@@ -115,13 +115,11 @@ class Described:
 class SharedCheckpoint(Generic[StateT]):
     """Converts a state to its description and back.
 
-    restore     gets the rows by series; of a growing one also rows that have left the state. Raises `Corrupt`
-    from_table  reads a checkpoint of the whole form, by an earlier release
+    restore  gets the rows by series; of a growing one also rows that have left the state. Raises `Corrupt`
     """
 
     describe: Callable[[StateT], Described]
     restore: Callable[[dict[str, JsonValue], Mapping[str, pa.Table]], StateT]
-    from_table: Callable[[pa.Table], StateT]
 
 
 Checkpoint = WholeCheckpoint[StateT] | SharedCheckpoint[StateT]
@@ -167,7 +165,7 @@ class EarlierPiece(Document):
 class CheckpointHead(Document):
     """One checkpoint of the shared form.
 
-    whole_until     an earlier release wrote checkpoints of the whole form up to this entry
+    whole_until     has no effect, and is not written
     earlier         earlier checkpoints that are kept, ascending
     earlier_pieces  the pieces that only they refer to
     """
@@ -178,7 +176,7 @@ class CheckpointHead(Document):
     at_ms: int
     state: dict[str, JsonValue]
     pieces: tuple[Piece, ...]
-    whole_until: int = 0
+    whole_until: int = Field(default=0, exclude=True)
     earlier: tuple[EarlierCheckpoint, ...] = ()
     earlier_pieces: tuple[EarlierPiece, ...] = ()
 
@@ -216,10 +214,8 @@ class CheckpointFolder(Generic[StateT]):
         if form is None or (as_of is not None and as_of < self._every):
             return None
         hinted = self._read_hint()
-        if isinstance(form, SharedCheckpoint) and hinted is not None:
-            found = self._nearest_shared(form, as_of, hinted)
-            if found is not None:
-                return found
+        if isinstance(form, SharedCheckpoint):
+            return None if hinted is None else self._nearest_shared(form, as_of, hinted)
         for entry_number in _whole_to_try(as_of, hinted, self._every):
             whole = self._read_whole(form, entry_number)
             if whole is not None:
@@ -235,8 +231,6 @@ class CheckpointFolder(Generic[StateT]):
             found = self._first_restored(form, (number for number in kept if as_of is None or number <= as_of))
             if found is not None or not self._is_broken:
                 return found
-        elif self._store.read(LogObject(self._folder, "checkpoint", hinted).key) is not None:
-            return None  # an earlier release wrote it
         # The hint is old, or the checkpoint it names was just deleted: there may be others.
         listed = sorted(self._listed_heads(), reverse=True)
         return self._first_restored(form, (number for number in listed if as_of is None or number <= as_of))
@@ -304,12 +298,11 @@ class CheckpointFolder(Generic[StateT]):
             _log.warning("checkpoint_hint_unreadable", log=self._folder, reason=str(error))
             return None
 
-    def _read_whole(self, form: Checkpoint[StateT], entry_number: int) -> LogState[StateT] | None:
+    def _read_whole(self, form: WholeCheckpoint[StateT], entry_number: int) -> LogState[StateT] | None:
         key = LogObject(self._folder, "checkpoint", entry_number).key
         body = self._store.read(key)
         if body is None:
-            if isinstance(form, WholeCheckpoint):
-                _log.warning("checkpoint_missing", log=self._folder, checkpoint=key)
+            _log.warning("checkpoint_missing", log=self._folder, checkpoint=key)
             return None
         try:
             table = _parsed(body)
@@ -385,7 +378,6 @@ class CheckpointFolder(Generic[StateT]):
             at_ms=log_state.at_ms,
             state=described.state,
             pieces=pieces,
-            whole_until=before[0].whole_until if before else hinted or 0,
         )
         head, unneeded = _with_earlier(head, *before) if before else (head, [])
         body = head.render()
@@ -412,8 +404,8 @@ class CheckpointFolder(Generic[StateT]):
     # -- garbage
 
     def unneeded(self) -> Iterator[ObjectEntry]:
-        """Objects of checkpoints of the shared form that the newest head does not name, and all of the whole form. They
-        include objects of active writers: only old ones may be deleted."""
+        """Objects of checkpoints of the shared form that the newest head does not name. They include objects of active
+        writers: only old ones may be deleted."""
         hinted = self._read_hint()
         head = self._read_head(hinted) if hinted is not None else None
         if head is None:
@@ -424,12 +416,6 @@ class CheckpointFolder(Generic[StateT]):
         needed |= {CheckpointObject(self._folder, name).key for name in names}
         for entry in self._store.list(CheckpointObject.folder_of(self._folder)):
             if entry.key not in needed:
-                yield entry
-        last_whole = LogObject(self._folder, "checkpoint", head.whole_until).key
-        for entry in self._store.list(f"{self._folder}/") if head.whole_until else ():
-            if entry.key > last_whole:
-                return
-            if entry.key.endswith(".checkpoint.parquet"):
                 yield entry
 
 
@@ -560,7 +546,7 @@ def _whole_to_try(as_of: int | None, hinted: int | None, every: int) -> list[int
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Rows of pieces that different releases may have written: a column's newer fields are null in older pieces."""
+    """Rows of pieces. A field that a piece lacks is null."""
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 

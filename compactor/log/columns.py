@@ -5,8 +5,7 @@ A codec is built from the declared fields of a class, so a new field of a docume
 becomes a column of its own type, nested values become structs, lists and maps. A scalar of a file's statistics becomes
 one nullable column per type, which a reader can compare without parsing.
 
-A checkpoint of an older Lithify lacks newer fields: they get their defaults. Any other mismatch raises `Corrupt`, and
-the log is replayed instead.
+A field that a checkpoint lacks takes its default. Any other mismatch raises `Corrupt`, and the log is replayed instead.
 """
 
 from __future__ import annotations

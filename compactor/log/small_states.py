@@ -1,6 +1,6 @@
 """The checkpoint of a log whose state is small: the state as one JSON text, in a Parquet file of one row.
 
-The file also has the digest of the state's shape: a release whose state has other fields replays the log instead, so
+The file also has the digest of the state's shape: a reader whose state has other fields replays the log instead, so
 that it never reads an incomplete state.
 """
 

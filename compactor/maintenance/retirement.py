@@ -8,10 +8,9 @@ The order, from an append to the last byte of a delta, each step durable before 
     3  `deltas_retired`          an entry of the source's log, here; not before the retention has passed since 1
     4  its files are deleted     `garbage.py`; not before the grace period and the retention have passed since 3
 
-A compaction is *registered* in the stream if it is the stream's own, or if a `deltas_taken` of its table is in the log;
-earlier releases did not write that, so the other tables' streams are read too. The position that may be retired is the
-minimum that the registered compactions have committed. If another table registers between this check and the entry,
-nothing is retired and the check is repeated.
+A compaction is *registered* in the stream if it is the stream's own, or if a `deltas_taken` of its table is in the log.
+The position that may be retired is the minimum that the registered compactions have committed. If another table
+registers between this check and the entry, nothing is retired and the check is repeated.
 
 No reader and no attempt misses a file: one that began at an entry before 3 needs files that step 4 leaves for the
 grace period, which is longer than any attempt; one that begins after 3 reads a snapshot without the deltas, and every
@@ -34,7 +33,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DroppedTable, TableFolder, decode, decode_partition
+from compactor.storage.paths import DroppedTable, TableFolder, decode_partition
 
 RETENTION_SECONDS = GRACE_SECONDS
 """Where a table sets no other."""
@@ -158,20 +157,17 @@ class StreamRetirement:
         if own is not None and own.source_table_id == self._stream.table_id:
             yield own
         registered = {each.compacted_table_id for source in snapshot.sources.values() for each in source.taken}
-        for table_id in sorted(registered | self._other_table_ids()):
+        for table_id in sorted(registered):
             folder = TableFolder(table_id).stream(self._stream.partition)
             state = PartitionStream.open(self._store, folder, self._clock).load().state
             compacted = state.compacted
             if compacted is not None and compacted.source_table_id == self._stream.table_id:
                 yield compacted
-            elif table_id in registered and not state.is_dropped and not self._is_dropped(table_id):
+            elif not state.is_dropped and not self._is_dropped(table_id):
                 yield None
 
     def _is_dropped(self, table_id: str) -> bool:
         return self._store.read(DroppedTable(table_id).key) is not None
-
-    def _other_table_ids(self) -> set[str]:
-        return set(decoded_names(self._store, "tables/", decode)) - {self._stream.table_id}
 
 
 def retire_table(

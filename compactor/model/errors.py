@@ -27,7 +27,7 @@ class ErrorKind(StrEnum):
     """How an attempt, a session or a call of a service failed. The values are stored in logs and events: none may
     change.
 
-    A kind that this release does not know, from an older or a newer one, keeps its spelling and is tried a few times.
+    A kind that this release does not know keeps its spelling and is tried a few times.
     """
 
     INVALID = "Invalid"

@@ -44,7 +44,6 @@ class JobRunSpec(Document):
     page_check_share    of the row groups whose pages Lithify wrote, this share is read back by Arrow and compared with
                         the source before a round commits
     bytes_per_compacted_file  about so many at most, by the size of earlier rows; None: only rows count
-    task_token          read from older logs, never written: tokens are kept where only dispatchers can read them
     """
 
     job_run_id: str
@@ -66,7 +65,6 @@ class JobRunSpec(Document):
     max_dead_row_share: float = 0.0
     own_parquet_pages: bool = True
     page_check_share: float = PAGE_CHECK_SHARE
-    task_token: str | None = Field(default=None, exclude=True)
     priority: int = 0
 
     @property

@@ -60,9 +60,9 @@ def referred_id(vector: VectorReference) -> UUID:
     return UUID(bytes=_from_base_85(vector.path_or_inline_dv[-_ID_CHARACTERS:]))
 
 
-def referred_commit(vector: VectorReference) -> str | None:
-    """The attempt in whose folder the file is; None: in none, as earlier releases wrote it."""
-    return vector.path_or_inline_dv[:-_ID_CHARACTERS].removeprefix(FOLDER).removeprefix("/") or None
+def referred_commit(vector: VectorReference) -> str:
+    """The inverse of `reference`: the attempt in whose folder the file is."""
+    return vector.path_or_inline_dv[:-_ID_CHARACTERS].removeprefix(f"{FOLDER}/")
 
 
 def _in_base_85(data: bytes) -> str:

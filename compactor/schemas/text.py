@@ -19,7 +19,7 @@ def render_schema(schema: pa.Schema) -> str:
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """Parses a schema; views, which earlier releases kept, become plain types."""
+    """Parses a schema; views become plain types."""
     return plain_schema(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))
 
 

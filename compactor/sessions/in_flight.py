@@ -1,8 +1,8 @@
 """The plan of a session in the stream's log: what is in flight, and who may begin.
 
-Only tables with the property `session_plans` have such entries, so releases that do not know them never meet one. A
-plan is advisory: it shows which session runs, and keeps a second compactor from useless work. Whether a round is
-committed is decided by its read point (`catalog/transaction.py`), with a plan or without.
+Only tables with the property `session_plans` have such entries. A plan is advisory: it shows which session runs, and
+keeps a second compactor from useless work. Whether a round is committed is decided by its read point
+(`catalog/transaction.py`), with a plan or without.
 
 Who goes first:
 

@@ -22,7 +22,6 @@
     job_runs/<job run id>/sessions/<session id>/plan.json, plan-<attempt>.json, heartbeat.json, published.json
     job_runs/<job run id>/bundles/<bundle id>/plan.json, heartbeat.json                 of a shared Spark job
     open_job_runs_by_owner/<job run id>,<priority>,<time>[,<epoch>,<owner>[,<table>,<streams>]]  a job run that is open
-    open_job_runs/<job run id>                                                          the same, by earlier releases
     live_dispatchers/<owner>                                                            overwritten while it lives
     rejected_documents/<job run id>/<message id>
     task_tokens/<job run id>/<message id>
@@ -32,7 +31,6 @@
     history/days/<day>/log/<log object>                                                 job runs that ended on a day
     history/job_runs/day=<day>/job_runs.parquet                                         the same, once the day is closed
     history/cleaned/<day>                                                               what is not needed is deleted
-    history/backfilled                                                                  the history has all of them
     turns/log/<log object>                                                              which sessions run, and where
     started_dispatchers/<owner>
     releases/<version>                                                                  whose dispatchers worked on it
@@ -43,8 +41,7 @@ was never created. A key says where an object is; what it contains (which delta,
 only the log says.
 
 Spark may run a task a second time while the first attempt still writes, so each attempt writes under its own names: the
-`<attempt>` in them is a fresh id. The log names the files of the attempt that succeeded. Names without an attempt, as
-older lakes have them, are parsed too.
+`<attempt>` in them is a fresh id. The log names the files of the attempt that succeeded.
 
 Open files, those of published tables, lie below one folder of the table, under names of `A-Z a-z 0-9 . _ -` alone:
 other engines read them there, and some misread names that need percent-encoding. The partition is in the file and in
@@ -292,12 +289,12 @@ class CompactedFilePath:
     commit_id: str
     file_number: int
     content_type: ContentType
-    task_attempt: str | None = None
+    task_attempt: str
 
     @property
     def key(self) -> str:
         folder = f"{self.stream.data}/compacted/{self.compacted_stream_version}/{encode(self.commit_id)}"
-        return f"{folder}/{self.file_number}{_of_attempt(self.task_attempt)}.{self.content_type.file_suffix}"
+        return f"{folder}/{self.file_number}-{self.task_attempt}.{self.content_type.file_suffix}"
 
 
 @dataclass(frozen=True)
@@ -382,17 +379,16 @@ class DeltaVectorPath:
     """A deletion vector as Delta Lake reads it.
 
     vector_id  a UUID in its usual text form
-    commit_id  of the attempt that wrote it, 32 hex digits; None: of earlier releases
+    commit_id  of the attempt that wrote it, 32 hex digits
     """
 
     table_id: str
     vector_id: str
-    commit_id: str | None = None
+    commit_id: str
 
     @property
     def key(self) -> str:
-        attempt = "" if self.commit_id is None else f"{self.commit_id}/"
-        return f"{TableFolder(self.table_id).open_files}/dead/{attempt}deletion_vector_{self.vector_id}.bin"
+        return f"{TableFolder(self.table_id).open_files}/dead/{self.commit_id}/deletion_vector_{self.vector_id}.bin"
 
 
 @dataclass(frozen=True)
@@ -456,12 +452,12 @@ class IndexFilePath:
     commit_id: str
     hash_bucket: int
     part: int
-    task_attempt: str | None = None
+    task_attempt: str
 
     @property
     def key(self) -> str:
         folder = f"{self.stream.data}/index/{self.index_version}-{encode(self.commit_id)}"
-        return f"{folder}/{self.hash_bucket}-{self.part}{_of_attempt(self.task_attempt)}.arrow"
+        return f"{folder}/{self.hash_bucket}-{self.part}-{self.task_attempt}.arrow"
 
 
 @dataclass(frozen=True)
@@ -474,12 +470,12 @@ class IndexPointersPath:
     hash_bucket: int
     run: int
     part: int
-    task_attempt: str | None = None
+    task_attempt: str
 
     @property
     def key(self) -> str:
         folder = f"{self.stream.data}/index/{self.index_version}-{encode(self.commit_id)}"
-        name = f"{self.hash_bucket}-{self.part}{_of_attempt(self.task_attempt)}"
+        name = f"{self.hash_bucket}-{self.part}-{self.task_attempt}"
         return f"{folder}/{name}.of-run-{self.run}.arrow"
 
 
@@ -490,12 +486,12 @@ class DeletionVectorPath:
     stream: StreamFolder
     commit_id: str
     file_number: int
-    task_attempt: str | None = None
+    task_attempt: str
 
     @property
     def key(self) -> str:
         folder = f"{self.stream.data}/dead/{encode(self.commit_id)}"
-        return f"{folder}/{self.file_number}{_of_attempt(self.task_attempt)}.arrow"
+        return f"{folder}/{self.file_number}-{self.task_attempt}.arrow"
 
 
 @dataclass(frozen=True)
@@ -619,20 +615,8 @@ class DroppedTable:
         return f"{DROPPED_TABLES}/{encode(self.table_id)}"
 
 
-OPEN_JOB_RUNS = "open_job_runs"
-"""The key prefix of all markers of open job runs, from any release: one listing finds them all."""
-
-
-@dataclass(frozen=True)
-class OpenJobRun:
-    """Marks a job run that has not ended, as earlier releases did: an empty object that contains nothing else."""
-
-    job_run_id: str
-
-    @property
-    def key(self) -> str:
-        return f"open_job_runs/{encode(self.job_run_id)}"
-
+OPEN_JOB_RUNS = "open_job_runs_by_owner/"
+"""The key prefix of all markers of open job runs: one listing finds them all."""
 
 NO_OWNER, ANY_STREAM = "_", "_"
 """In markers. A quoted text may be the same: so an owner or a stream of that name is written with a percent sign."""
@@ -648,7 +632,7 @@ class MarkedJobRun:
 
     marked_at_ms  when it was accepted, by the accepting dispatcher's clock
     owner, epoch  of its claim; None and 0: it is not claimed
-    table         the digest of its destination; None: an earlier release wrote the marker, without it
+    table         the digest of its destination; None: the marker does not say
     streams       the digests of its destination streams; None: any of its table
     """
 
@@ -667,7 +651,7 @@ class MarkedJobRun:
             parts += [str(self.epoch), NO_OWNER if self.owner is None else _quote_owner(self.owner)]
         if self.table is not None:
             parts += [self.table, ANY_STREAM if self.streams is None else "-".join(self.streams)]
-        return f"{OPEN_JOB_RUNS}_by_owner/{_split(','.join(parts))}"
+        return f"{OPEN_JOB_RUNS}{_split(','.join(parts))}"
 
 
 @dataclass(frozen=True)
@@ -798,15 +782,6 @@ CLEANED_DAYS = "history/cleaned/"
 
 
 @dataclass(frozen=True)
-class BackfilledHistory:
-    """Every job run that has ended is in the history, or has a marker."""
-
-    @property
-    def key(self) -> str:
-        return "history/backfilled"
-
-
-@dataclass(frozen=True)
 class StartedDispatcher:
     """Written and deleted again when a dispatcher starts, to check that it may write here."""
 
@@ -868,7 +843,6 @@ ObjectPath: TypeAlias = (
     | SessionObject
     | BundleObject
     | DroppedTable
-    | OpenJobRun
     | MarkedJobRun
     | LiveDispatcher
     | ReleaseOfState
@@ -880,7 +854,6 @@ ObjectPath: TypeAlias = (
     | PausedObject
     | HistoryFile
     | CleanedDay
-    | BackfilledHistory
 )
 
 
@@ -922,7 +895,7 @@ _OPEN_FILE = re.compile(
     rf"{_OPEN_FILES}/(?P<partition>[0-9a-f]{{32}})/(?P<commit>[A-Za-z0-9_-]+)"
     r"/(?P<number>[0-9]+)-(?P<attempt>[0-9a-f]+)\.parquet"
 )
-_OF_ATTEMPT = r"(?:-(?P<attempt>[0-9a-f]+))?"
+_OF_ATTEMPT = r"-(?P<attempt>[0-9a-f]+)"
 _INDEX_FILE = rf"{_DATA}/index/(?P<version>[0-9]+)-(?P<commit>{_NAME})/(?P<bucket>[0-9]+)-(?P<part>[0-9]+){_OF_ATTEMPT}"
 _INTEGER = re.compile(r"-?[0-9]+")
 _DATA_FILE = r"(?P<number>[0-9]+)\.(?P<suffix>[a-z]+)"
@@ -1128,10 +1101,6 @@ def _read_live_dispatcher(match: re.Match[str]) -> LiveDispatcher:
     return LiveDispatcher(decode(match["owner"]))
 
 
-def _read_open_job_run(match: re.Match[str]) -> OpenJobRun:
-    return OpenJobRun(decode(match["job_run"]))
-
-
 _PATTERNS = (
     (re.compile(rf"(?P<folder>{_LOG_FOLDER})/{_LOG_OBJECT}"), _read_log_object),
     (re.compile(rf"(?P<folder>{_LOG_FOLDER})/checkpoints/(?P<name>{_CHECKPOINT_NAME})"), _read_checkpoint_object),
@@ -1166,9 +1135,7 @@ _PATTERNS = (
         _read_delta_log_object,
     ),
     (
-        re.compile(
-            rf"{_OPEN_FILES}/dead/(?:(?P<commit>[0-9a-f]{{32}})/)?deletion_vector_(?P<vector>[0-9a-f-]{{36}})\.bin"
-        ),
+        re.compile(rf"{_OPEN_FILES}/dead/(?P<commit>[0-9a-f]{{32}})/deletion_vector_(?P<vector>[0-9a-f-]{{36}})\.bin"),
         _read_delta_vector,
     ),
     (
@@ -1201,7 +1168,6 @@ _PATTERNS = (
         _read_bundle_object,
     ),
     (re.compile(rf"dropped_tables/(?P<table>{_NAME})"), _read_dropped_table),
-    (re.compile(rf"open_job_runs/(?P<job_run>{_NAME})"), _read_open_job_run),
     (re.compile(rf"open_job_runs_by_owner/(?P<mark>{_NAME})"), _read_marked_job_run),
     (re.compile(rf"live_dispatchers/(?P<owner>{_NAME})"), _read_live_dispatcher),
     (re.compile(rf"releases/(?P<version>{_NAME})"), _read_release_of_state),
@@ -1213,12 +1179,7 @@ _PATTERNS = (
     (re.compile(rf"paused/(?:everything|(?P<scope>tables|job_runs)/(?P<name>{_NAME}))"), _read_paused_object),
     (re.compile(rf"history/job_runs/day=(?P<day>{_DAY})/job_runs\.parquet"), _read_history_file),
     (re.compile(rf"history/cleaned/(?P<day>{_DAY})"), _read_cleaned_day),
-    (re.compile(r"history/backfilled"), lambda _: BackfilledHistory()),
 )
-
-
-def _of_attempt(task_attempt: str | None) -> str:
-    return "" if task_attempt is None else f"-{task_attempt}"
 
 
 def _split(encoded: str) -> str:

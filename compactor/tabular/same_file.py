@@ -22,7 +22,7 @@ def check_local_file(
 ) -> None:
     """Raises `Corrupt` if the file has another size, or another time and other bytes. Raises `OSError`.
 
-    modified_at_ns  None: the file was not registered, or by an earlier release, and only sizes are compared
+    modified_at_ns  None: it is not recorded, and only sizes are compared
     """
     status = Path(path).stat()
     if status.st_size != size_bytes:

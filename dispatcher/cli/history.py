@@ -67,13 +67,6 @@ def history(
     status: Annotated[
         str | None, typer.Option("--status", help=f"Only job runs with this status: {', '.join(ENDS)}.")
     ] = None,
-    backfill: Annotated[
-        bool,
-        typer.Option(
-            "--backfill",
-            help="Record job runs first that dispatchers of an earlier release have ended. A dispatcher does so once.",
-        ),
-    ] = False,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
@@ -85,8 +78,6 @@ def history(
     if status is not None and status not in ENDS:
         raise Invalid(f"--status {status!r} is none of {', '.join(ENDS)}")
     records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
-    if backfill:
-        HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock).backfill()
     days = list(records.history.read(first, last))
     found = [
         {"day": day.day, **each.model_dump(mode="json"), "job_run_id": each.own_id, "message_id": each.message_id}
@@ -100,19 +91,14 @@ def history(
         "job_runs",
         _COLUMNS,
         none="The history has no such job run.",
-        after=list(_notes(days, is_complete=backfill or records.history.is_complete)),
+        after=list(_notes(days)),
     )
 
 
-def _notes(days: list[RecordedDay], *, is_complete: bool) -> Iterator[str | Line]:
+def _notes(days: list[RecordedDay]) -> Iterator[Line]:
     for day in days:
         if day.failure is not None:
             yield from sentence_lines(f"{day.day} cannot be read: {day.failure}", page_width(), FAILED)
-    if not is_complete:
-        yield (
-            "Job runs that dispatchers of an earlier release have ended may be missing: a dispatcher of this release "
-            "records them when it starts, or `lithify history --backfill` now."
-        )
 
 
 def clean(

@@ -317,14 +317,7 @@ class Intake:
         return Repeated(job_run_id, existing.status)
 
     def _is_same_request(self, document: InstructionDocument, first: JobRunAccepted) -> bool:
-        if first.content_digest == content_digest(document):
-            return True
-        # Entries of earlier releases have digests by another rule, but the full request.
-        try:
-            lake = self.locate_lake(document)
-        except Invalid:
-            return False
-        return job_run_spec(document, first.spec.job_run_id, lake) == first.spec.model_copy(update={"task_token": None})
+        return first.content_digest == content_digest(document)
 
     def _note_repeat(self, job_run_id: str, message_id: str, waiter: Waiter | None) -> JobRunState:
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:

@@ -37,8 +37,8 @@ class HealthReport(Document):
     owner: str
     at_ms: int
     job_runs_held: int = Field(ge=0)
+    gone_after_seconds: float
     troubles: tuple[Trouble, ...] = ()
-    gone_after_seconds: float = GONE_AFTER_SECONDS
 
 
 class HealthFile:

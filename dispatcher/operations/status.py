@@ -293,8 +293,6 @@ def view_all(records: JobRunStore, clock: Clock, ended_max: int | None = None) -
 
     ended_max  of those that have ended, the latest so many, and a few more; None: all of them
     """
-    if not records.history.is_complete:
-        return _sorted(_outlines(records, records.job_run_ids(), clock))
     # The markers first: what ends in between is in the history by then.
     views = {view.message_id or view.job_run_id: view for view in _outlines(records, records.open_job_run_ids(), clock)}
     for view in _ended(records, ended_max):

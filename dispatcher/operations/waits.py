@@ -86,7 +86,7 @@ class Waits:
             is_other = turn.work != work_of(mark) and turn.work in seen.markers
             if is_other and turn.table == mark.table and not set(streams).isdisjoint(turn.streams):
                 return f"{turn.work.job_run_id} runs"
-        marks = [each.valid for each in seen.markers.values() if each.valid is not None]
+        marks = [each.valid for each in seen.markers.values()]
         for ahead in ahead_of(mark, streams, marks)[:AHEAD_READ_MAX]:
             state = self._state_of(work_of(ahead))
             if state is not None and not open_streams(state).isdisjoint(streams):
@@ -119,6 +119,6 @@ def for_money(state: JobRunState) -> str | None:
 def _mark(seen: _Seen, accepted: JobRunAccepted, accepted_at_ms: int) -> MarkedJobRun:
     """As it is marked, by which dispatchers rank it."""
     marker = seen.markers.get(accepted.work)
-    if marker is not None and marker.valid is not None and marker.valid.table is not None:
+    if marker is not None and marker.valid.table is not None:
         return marker.valid
     return mark_of(accepted.work, accepted.spec, accepted.partitions, accepted_at_ms)

@@ -4,10 +4,7 @@ A claim names its owner and has an epoch, one higher than the claim before it. I
 another claim, the epoch in the fold is no longer the holder's and every further write raises `Fenced`: clocks decide
 *when* a job run is taken over, never *whether* two write at once.
 
-A claim costs nothing while it is held: its owner's liveness is tracked by `liveness.py`, and it expires once the owner
-has been silent for too long. Claims of an earlier release state how many seconds they last without an entry by their
-holder; a successor watches the log for that time, by its own monotonic clock (`ClaimWatch`). The wall clocks of both
-machines have no effect.
+A claim costs nothing while it is held: it lasts until it is released, or until its owner is gone (`liveness.py`).
 """
 
 from __future__ import annotations
@@ -16,23 +13,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from compactor.log.durable_log import DurableLog, LogState
-from compactor.model.clock import Clock
 from compactor.model.errors import Fenced
 from dispatcher.records.job_run_log import (
-    ClaimState,
     HolderAction,
     JobRunAction,
     JobRunClaimed,
     JobRunReleased,
     JobRunState,
 )
-from dispatcher.records.liveness import Fleet
 
 JobRunLog = DurableLog[JobRunState, JobRunAction]
-
-UNSEEN_CLAIM_SECONDS = 86_400.0
-"""How long a claim lasts for an earlier release, which knows no other sign of life than entries, and no entry renews
-this claim: so it leaves the claim alone, and after a day without an entry takes over what no other dispatcher has."""
 
 
 @dataclass(frozen=True)
@@ -40,37 +30,6 @@ class NotClaimed:
     """Why the job run cannot be claimed: it is held, has ended, or was never accepted."""
 
     reason: str
-
-
-class ClaimWatch:
-    """Whether the owner of the claim in one log is alive: by its own object, or, without one, by the log."""
-
-    def __init__(self, claim_seconds: float, clock: Clock, fleet: Fleet | None = None) -> None:
-        """`claim_seconds`: for a claim without a duration."""
-        self._claim_seconds = claim_seconds
-        self._clock = clock
-        self._fleet = fleet
-        self._seen: tuple[int, int] | None = None
-        self._since_seconds = 0.0
-        self._signs = 0
-
-    def has_seen_life(self, claim: ClaimState) -> bool:
-        """Whether its owner has given a sign of life since the claim was first seen."""
-        if self._fleet is not None and self._fleet.knows(claim.owner):
-            return self._fleet.has_seen_life(claim.owner)
-        return self._signs > 1
-
-    def has_run_out(self, claim: ClaimState) -> bool:
-        """Whether the claim has expired. Call it with each newer fold: a claim's time begins when it is first seen."""
-        if self._fleet is not None and self._fleet.knows(claim.owner):
-            return self._fleet.is_silent(claim.owner)
-        now_seconds = self._clock.monotonic_seconds()
-        if (claim.epoch, claim.signs_of_life) != self._seen:
-            self._seen = (claim.epoch, claim.signs_of_life)
-            self._since_seconds = now_seconds
-            self._signs += 1
-        lasts_seconds = self._claim_seconds if claim.lasts_seconds is None else claim.lasts_seconds
-        return now_seconds - self._since_seconds >= lasts_seconds
 
 
 class Claim:
@@ -116,19 +75,9 @@ class Claim:
 
 
 def claim_job_run(
-    log: JobRunLog,
-    owner: str,
-    lasts_seconds: float,
-    clock: Clock,
-    watch: ClaimWatch | None = None,
-    before: LogState[JobRunState] | None = None,
+    log: JobRunLog, owner: str, is_gone: Callable[[str], bool], before: LogState[JobRunState] | None = None
 ) -> Claim | NotClaimed:
-    """Claims a job run that is not held, or whose owner is dead according to `watch`. An older claim of the same owner
-    counts as another's: that process has ended. `before`: the log's fold, if it was just read.
-
-    lasts_seconds  without an entry, for watchers that know no other sign of life
-    """
-    watched = watch or ClaimWatch(lasts_seconds, clock)
+    """Claims a job run that is not held, or whose owner `is_gone`. `before`: the log's fold, if it was just read."""
     refused: list[str] = []
 
     def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
@@ -136,13 +85,9 @@ def claim_job_run(
         refused.clear()
         if not state.status.is_open:
             refused.append(f"it is {state.status}")
-        elif state.claim is not None and not watched.has_run_out(state.claim):
+        elif state.claim is not None and not is_gone(state.claim.owner):
             refused.append(f"{state.claim.owner} holds it in epoch {state.claim.epoch}")
-        if refused:
-            return []
-        expires_at_ms = clock.now_ms() + round(lasts_seconds * 1000)
-        epoch = state.epoch + 1
-        return [JobRunClaimed(owner=owner, epoch=epoch, expires_at_ms=expires_at_ms, lasts_seconds=lasts_seconds)]
+        return [] if refused else [JobRunClaimed(owner=owner, epoch=state.epoch + 1)]
 
     after = log.append(decide, before).after.state
     return NotClaimed(refused[0]) if refused else Claim(log, owner, after.epoch)

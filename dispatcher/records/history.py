@@ -38,7 +38,6 @@ from compactor.storage.paths import (
     CLEANED_DAYS,
     HISTORY_DAYS,
     HISTORY_FILES,
-    BackfilledHistory,
     CleanedDay,
     HistoryDay,
     HistoryFile,
@@ -319,19 +318,10 @@ class History:
         pq.write_table(_to_table(rows, is_closed=True), sink, compression="zstd", write_page_checksum=True)
         self._store.put_if_absent(HistoryFile(day).key, sink.getvalue().to_pybytes())
 
-    def mark_backfilled(self) -> None:
-        self._store.put_if_absent(BackfilledHistory().key, b"")
-
     def mark_cleaned(self, day: str, kept: tuple[str, ...]) -> None:
         self._store.put_if_absent(CleanedDay(day).key, CleanedNote(at_ms=self._clock.now_ms(), kept=kept).render())
 
     # -- reading
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every job run without a marker is in the history. False if an earlier release ended job runs and the
-        backfill has not run yet."""
-        return self._store.read(BackfilledHistory().key) is not None
 
     def closed_days(self) -> list[str]:
         """The days that have a file."""

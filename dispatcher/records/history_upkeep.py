@@ -1,9 +1,8 @@
 """Periodic upkeep of the history, in a thread of its own. Each step is idempotent, and several dispatchers may do it at
 the same time.
 
-    backfill   job runs of earlier releases are recorded, once
-    close      days that are over get their file, also the days of dispatchers that are gone
-    clean      plans, heartbeats and cursors of job runs of old days are deleted; logs stay
+    close  days that are over get their file, also the days of dispatchers that are gone
+    clean  plans, heartbeats and cursors of job runs of old days are deleted; logs stay
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from compactor.storage.paths import (
     SessionObject,
     parse,
 )
-from dispatcher.records.history import EndedJobRun, day_of, ended_job_run
-from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.history import day_of
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.work_id import shard_folders
 
@@ -37,9 +35,6 @@ _log = structlog.get_logger(__name__)
 
 READERS = 8
 """Logs read at a time: a read from S3 is mostly waiting."""
-
-BACKFILLED_AT_ONCE = 200
-"""Job runs whose records are kept in memory before they are written."""
 
 CLOSE_AFTER_SECONDS = 3_600.0
 """After the end of a day: longer than clocks differ, and than events are late, most of the time."""
@@ -77,7 +72,6 @@ class HistoryUpkeep:
         self._history = records.history
         self._settings = settings
         self._clock = clock
-        self._is_backfilled = False
 
     def loop(self, ends: threading.Event) -> BackgroundLoop:
         """A round now, and after each interval; none raises."""
@@ -92,9 +86,6 @@ class HistoryUpkeep:
 
     def round(self, stops: threading.Event | None = None) -> None:
         """A step, or a day, that fails keeps none of the others from being done."""
-        with _reported("history_not_backfilled"):
-            if not self._is_backfilled:
-                self._is_backfilled = self._history.is_complete or self.backfill(stops) is not None
         with _reported("days_not_closed"):
             self.close_days()
         with _reported("days_not_cleaned"):
@@ -103,43 +94,6 @@ class HistoryUpkeep:
                     return
                 with _reported("day_not_cleaned", day=day):
                     self.clean(day)
-
-    # -- backfill
-
-    def backfill(self, stops: threading.Event | None = None) -> int | None:
-        """Records every ended job run without a marker. Returns how many were not recorded before; None: it was
-        stopped. A job run without a marker that has not ended or cannot be read gets a marker, so that a dispatcher
-        continues it."""
-        job_run_ids = self._records.job_run_ids()
-        marked = frozenset(self._records.open_job_run_ids())
-        known = {each.job_run_id for day in self._history.read() for each in day.job_runs}
-        missing = [each for each in job_run_ids if each not in known and each not in marked]
-        count = 0
-        for start in range(0, len(missing), BACKFILLED_AT_ONCE):
-            if stops is not None and stops.is_set():
-                return None
-            with ThreadPoolExecutor(READERS, thread_name_prefix="history") as readers:
-                found = list(readers.map(self._ended, missing[start : start + BACKFILLED_AT_ONCE]))
-            ended = [each for each in found if each is not None]
-            self._history.record(ended)
-            count += len(ended)
-        self._history.mark_backfilled()
-        _log.info("history_backfilled", job_runs=count)
-        return count
-
-    def _ended(self, job_run_id: str) -> EndedJobRun | None:
-        log = self._records.log(job_run_id)
-        try:
-            state = log.load().state
-            if state.status is JobRunStatus.ABSENT:
-                return None
-            ended = ended_job_run(job_run_id, state, log.entry(1).at_ms)
-        except Corrupt as error:
-            _log.error("job_run_not_recorded", job_run_id=job_run_id, reason=str(error))
-            ended = None
-        if ended is None:
-            self._records.mark_over(job_run_id)
-        return ended
 
     # -- close
 

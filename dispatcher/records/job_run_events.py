@@ -14,7 +14,6 @@ from compactor.model.names import PartitionValues
 from dispatcher.records.job_run_log import (
     AboutSession,
     CancelRequested,
-    ClaimRenewed,
     JobRunAccepted,
     JobRunAction,
     JobRunClaimed,
@@ -105,7 +104,6 @@ def _data_of(
             return event_types.JobRunStarted(owner=action.owner) if action.epoch == 1 else None
         case (
             MessageDeadLettered()
-            | ClaimRenewed()
             | JobRunReleased()
             | CancelRequested()
             | SessionsFound()

@@ -3,7 +3,7 @@
                  rejected
     (nothing) ------------> REJECTED -- dead-lettered
         |
-        | accepted                claimed, renewed
+        | accepted                claimed
         v                          +---------+
      WAITING ------- claimed ----->| RUNNING |<--+ claimed by another, once the claim has run out
         ^                          +---------+   |
@@ -194,23 +194,12 @@ class JobRunRepeated(Document):
 
 
 class JobRunClaimed(Document):
-    """
-    expires_at_ms  by the holder's wall clock, for display only: it is compared with no other clock
-    lasts_seconds  after which the claim expires for watchers that see no sign of life; None: the duration of the
-                   watcher's own claims
-    """
+    """The owner holds the job run until it is gone (`liveness.py`). The fields with a default have no effect."""
 
     action: Literal["job_run_claimed"] = "job_run_claimed"
     owner: str
     epoch: int = Field(ge=1)
-    expires_at_ms: int
-    lasts_seconds: float | None = None
-
-
-class ClaimRenewed(Document):
-    action: Literal["claim_renewed"] = "claim_renewed"
-    epoch: int
-    expires_at_ms: int
+    expires_at_ms: int | None = None
     lasts_seconds: float | None = None
 
 
@@ -235,20 +224,20 @@ class JobRunPaused(Document):
 
     This entry is for display; the pause itself decides.
 
-    at_ms  when the dispatcher found it paused; None: an older release did, and the time counts as none
+    at_ms  when the dispatcher found it paused
     """
 
     action: Literal["job_run_paused"] = "job_run_paused"
     scope: str
     reason: str
-    at_ms: int | None = None
+    at_ms: int
 
 
 class JobRunResumed(Document):
-    """`at_ms`: when the dispatcher found that the pause had ended; None: an older release did."""
+    """`at_ms`: when the dispatcher found that the pause had ended."""
 
     action: Literal["job_run_resumed"] = "job_run_resumed"
-    at_ms: int | None = None
+    at_ms: int
 
 
 class JobRunWaitsForMoney(Document):
@@ -321,8 +310,8 @@ def planned_action(epoch: int, attempt: int, plan: SessionPlan, bundle: str | No
 class SessionLaunching(Document):
     """Takes the attempt's number. It is written before the launch, so that no two attempts share a number.
 
-    at_ms  by the holder's wall clock, for display only; None: not recorded
-    name, place  of the attempt on its cluster, to find it again; None: an older release launched it
+    at_ms  by the holder's wall clock, for display only
+    name, place  of the attempt on its cluster, to find it again
     bundle  as in `SessionPlanned`
     """
 
@@ -330,21 +319,21 @@ class SessionLaunching(Document):
     epoch: int
     session_id: str
     attempt: int = Field(ge=1)
-    at_ms: int | None = None
-    name: str | None = None
-    place: str | None = None
+    at_ms: int
+    name: str
+    place: str
     bundle: str | None = None
 
 
 class SessionLaunched(Document):
-    """`cluster`: where it runs, for display only; `reference`: to attach to it; None: an older release launched it."""
+    """`cluster`: where it runs, for display only; `reference`: to attach to it."""
 
     action: Literal["session_launched"] = "session_launched"
     epoch: int
     session_id: str
     attempt: int = Field(ge=1)
     cluster: str
-    reference: ClusterReference | None = None
+    reference: ClusterReference
     bundle: str | None = None
 
 
@@ -361,7 +350,7 @@ class SessionStalled(Document):
 class SessionRetried(Document):
     """An attempt has failed and another will follow; `attempt` is the one to come.
 
-    failed_at_ms  by the observer's wall clock; None: not known
+    failed_at_ms  by the observer's wall clock
     progressed    the failed attempt had committed a round
     alone         it failed in a bundle, and the next attempt has a Spark job of its own
     """
@@ -372,7 +361,7 @@ class SessionRetried(Document):
     attempt: int
     error_kind: ErrorKind
     reasons: tuple[str, ...]
-    failed_at_ms: int | None = None
+    failed_at_ms: int
     progressed: bool = False
     alone: bool = False
 
@@ -440,7 +429,6 @@ JobRunAction = Annotated[
     | MessageDeadLettered
     | JobRunRepeated
     | JobRunClaimed
-    | ClaimRenewed
     | JobRunReleased
     | CancelRequested
     | JobRunPaused
@@ -459,7 +447,7 @@ JobRunAction = Annotated[
     Field(discriminator="action"),
 ]
 AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
-HolderAction = ClaimRenewed | JobRunReleased | SessionsFound | JobRunSharded | AboutSession | JobRunEnded
+HolderAction = JobRunReleased | SessionsFound | JobRunSharded | AboutSession | JobRunEnded
 
 
 # --------------------------------------------------------------------------------------------------------- fold
@@ -467,12 +455,8 @@ HolderAction = ClaimRenewed | JobRunReleased | SessionsFound | JobRunSharded | A
 
 @dataclass(frozen=True)
 class ClaimState:
-    """`signs_of_life`: actions that its holder has written."""
-
     owner: str
     epoch: int
-    lasts_seconds: float | None
-    signs_of_life: int = 0
 
 
 @dataclass(frozen=True)
@@ -574,7 +558,7 @@ class JobRunState:
 
     @property
     def is_for_shards(self) -> bool:
-        """Whether it is divided into shards, or will be: one that an earlier release began to run is not."""
+        """Whether it is divided into shards, or will be: one with sessions of its own is not."""
         is_whole = self.accepted is not None and self.accepted.shard is None
         return is_whole and (self.shards is not None or (self.is_finding and not self.sessions))
 
@@ -611,7 +595,7 @@ def apply(state: JobRunState, action: JobRunAction) -> JobRunState:
         case JobRunClaimed():
             _require(state.status.is_open, f"a job run is claimed that is {state.status}")
             _require(action.epoch == state.epoch + 1, f"epoch {action.epoch} follows epoch {state.epoch}")
-            claim = ClaimState(action.owner, action.epoch, action.lasts_seconds)
+            claim = ClaimState(action.owner, action.epoch)
             return replace(state, claim=claim, epoch=action.epoch)
         case CancelRequested() | JobRunPaused() | JobRunResumed() | JobRunWaitsForMoney():
             _require(state.status.is_open, f"a job run {_WOULD_BE[action.action]} that is {state.status}")
@@ -644,10 +628,8 @@ def _apply_unclaimed(
             assert_never(action)
 
 
-def _pause_ms(paused: JobRunPaused | None, until_ms: int | None) -> int:
-    if paused is None or paused.at_ms is None or until_ms is None:
-        return 0
-    return max(until_ms - paused.at_ms, 0)
+def _pause_ms(paused: JobRunPaused | None, until_ms: int) -> int:
+    return 0 if paused is None else max(until_ms - paused.at_ms, 0)
 
 
 def _with_waiter(state: JobRunState, action: JobRunAccepted | JobRunRejected | JobRunRepeated) -> JobRunState:
@@ -660,11 +642,7 @@ def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
     claim = state.claim
     if claim is None or claim.epoch != action.epoch or state.ended is not None:
         raise Corrupt(f"{action.action} of epoch {action.epoch} stands where epoch {state.epoch} is {state.status}")
-    claim = replace(claim, signs_of_life=claim.signs_of_life + 1)
-    state = replace(state, claim=claim)
     match action:
-        case ClaimRenewed():
-            return replace(state, claim=replace(claim, lasts_seconds=action.lasts_seconds))
         case JobRunReleased():
             # Its holder was stopped: that is no setback of its sessions.
             left = {
@@ -758,12 +736,14 @@ def _apply_to_session(session: SessionState, action: AboutSession) -> SessionSta
             return session
         case SessionRetried():
             after = session.setbacks.after(action.error_kind, action.failed_at_ms, progressed=action.progressed)
-            failed = session
-            if action.failed_at_ms is not None:
-                seconds = session.attempt_seconds(action.failed_at_ms)
-                failed = replace(session, failed_seconds=seconds, failed_launched_at_ms=session.launched_at_ms)
             return replace(
-                failed, setbacks=after, launched_epoch=None, in_flight=None, alone=session.alone or action.alone
+                session,
+                setbacks=after,
+                launched_epoch=None,
+                in_flight=None,
+                failed_seconds=session.attempt_seconds(action.failed_at_ms),
+                failed_launched_at_ms=session.launched_at_ms,
+                alone=session.alone or action.alone,
             )
         case SessionEnded():
             return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)

@@ -20,7 +20,6 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.release import this_release
 from compactor.sessions.session_log import SESSION_LOG, SessionLog
-from compactor.storage.listing import encoded_names
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.paths import (
     OPEN_JOB_RUNS,
@@ -28,13 +27,11 @@ from compactor.storage.paths import (
     JobRunFolder,
     LogObject,
     MarkedJobRun,
-    OpenJobRun,
     RejectedDocument,
     ReleaseOfState,
     SessionFolder,
     StartedDispatcher,
     UnpublishedJobRun,
-    decode,
     parse,
     rejected_documents_of,
 )
@@ -82,12 +79,12 @@ class Outline:
 class OpenMarker:
     """The markers of one job run, or of one shard.
 
-    valid  the one that counts; None: the only one is of an earlier release, and empty
+    valid  the one that counts
     keys  of all of them
     """
 
     work: WorkId
-    valid: MarkedJobRun | None
+    valid: MarkedJobRun
     keys: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -139,11 +136,6 @@ class JobRunStore:
 
     def state(self, job_run_id: str) -> JobRunState:
         return self.log(job_run_id).load().state
-
-    def job_run_ids(self) -> list[str]:
-        """Every job run that has a log, rejected ones too, without shards."""
-        names = (decode(encoded) for encoded in encoded_names(self.store, "job_runs/"))
-        return sorted(name for name in names if WorkId.parse(name).shard is None)
 
     def outline(self, job_run_id: str) -> Outline | None:
         """The state for an overview: one listing, and two reads if the job run has ended. None: it has no log."""
@@ -245,14 +237,13 @@ class JobRunStore:
         keys, valid = defaultdict[str, set[str]](set), dict[str, MarkedJobRun]()
         for entry in self.store.list(OPEN_JOB_RUNS):
             path = parse(entry.key)
-            if isinstance(path, OpenJobRun | MarkedJobRun):
-                keys[path.job_run_id].add(entry.key)
             if isinstance(path, MarkedJobRun):
+                keys[path.job_run_id].add(entry.key)
                 other = valid.get(path.job_run_id, path)
                 valid[path.job_run_id] = max(other, path, key=_weight)
         with self._lock:
             self._marks = {job_run_id: set(each) for job_run_id, each in keys.items()}
-        return [OpenMarker(WorkId.parse(each), valid.get(each), frozenset(found)) for each, found in keys.items()]
+        return [OpenMarker(WorkId.parse(each), valid[each], frozenset(found)) for each, found in keys.items()]
 
     def _mark(self, mark: MarkedJobRun) -> None:
         self.store.put_if_absent(mark.key, b"")

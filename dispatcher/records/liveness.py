@@ -4,7 +4,8 @@ A dispatcher writes only while it works (`Heart`): the ticking thread writes, an
 A watcher (`Fleet`) compares the object with its last content, and measures by its own monotonic clock for how long it
 has not changed. The wall clocks of the machines and of the store have no effect.
 
-An owner without an object is a dispatcher of an earlier release. Its signs of life are its entries in the logs.
+A dispatcher writes its object before its first claim. So the owner of a claim that has no object is gone: it has
+stopped, or died so long ago that its object was deleted.
 """
 
 from __future__ import annotations
@@ -110,11 +111,13 @@ class Fleet:
         self._silent_seconds = silent_seconds
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
+        self._absent: set[str] = set()
 
     def look(self, named: Iterable[str]) -> None:
         """Lists all objects, and reads the changed ones. `named`: owners whose objects stay. Raises the store's
         errors."""
         listed = {}
+        self._absent.clear()
         for entry in self._store.list(LIVE_DISPATCHERS):
             path = parse(entry.key)
             if isinstance(path, LiveDispatcher) and path.owner != self.owner:
@@ -129,25 +132,24 @@ class Fleet:
                     self._watched[owner].stamp = stamp
         self._clear(frozenset(named))
 
-    def knows(self, owner: str) -> bool:
-        """Whether the owner has an object; if not, its logs show its life."""
-        return owner == self.owner or owner in self._watched
-
-    def is_silent(self, owner: str) -> bool:
-        """Whether its object was unchanged for too long; the object is read once more before the answer is yes. This
-        dispatcher itself counts as silent: job runs that it claimed and does not hold are not worked on."""
-        if owner == self.owner:
-            return True
+    def is_gone(self, owner: str) -> bool:
+        """Whether the owner of a claim has no object, or one that was unchanged for too long; the object is read before
+        the answer is yes. This dispatcher itself counts as gone: job runs that it claimed and does not hold are not
+        worked on."""
         watched = self._watched.get(owner)
-        if watched is None or not self._has_been_quiet(watched):
-            return False
-        if watched.is_gone:
+        if owner == self.owner or owner in self._absent or (watched is not None and watched.is_gone):
             return True
+        if watched is not None and not self._has_been_quiet(watched):
+            return False
         try:
             self._read(owner)
         except LithifyError as error:
             _log.warning("dispatcher_not_watched", owner=owner, reason=str(error))
             return False
+        watched = self._watched.get(owner)
+        if watched is None:
+            self._absent.add(owner)
+            return True
         watched.is_gone = self._has_been_quiet(watched)
         return watched.is_gone
 

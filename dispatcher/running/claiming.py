@@ -20,7 +20,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable
 from compactor.storage.paths import MarkedJobRun
 from dispatcher.outbox.listeners import Listeners
-from dispatcher.records.claims import UNSEEN_CLAIM_SECONDS, JobRunLog, NotClaimed, claim_job_run
+from dispatcher.records.claims import JobRunLog, NotClaimed, claim_job_run
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.pauses import Pause, Pauses, note_pause
 from dispatcher.records.ranking import work_of
@@ -174,7 +174,7 @@ class Claiming:
             return self._claimed.found_ended(found, at.state)
         if self._leave_paused(found, at.state):
             return None
-        claim = claim_job_run(log, self._owner, UNSEEN_CLAIM_SECONDS, self._clock, found.watch, at)
+        claim = claim_job_run(log, self._owner, self._open.is_gone, at)
         if isinstance(claim, NotClaimed):
             _log.info("job_run_not_claimed", reason=claim.reason)
             return self._open.held_by_another(found.work, log.newest.state)

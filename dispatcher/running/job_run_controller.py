@@ -126,7 +126,7 @@ class JobRunController:
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
         self._heart = Heart(records.store, owner, settings.claim_seconds, clock)
         fleet = Fleet(records.store, owner, settings.claim_seconds, clock)
-        intervals = OpenRunsIntervals(settings.claim_seconds, settings.sweep_seconds, settings.set_aside_seconds)
+        intervals = OpenRunsIntervals(settings.sweep_seconds, settings.set_aside_seconds)
         self._open = OpenJobRuns(records, fleet, listeners.publisher, intervals, clock)
         self.turns = Turns(records, owner, settings.limits, settings.turn_look_seconds, clock)
         self._claimed = ClaimedJobRuns(

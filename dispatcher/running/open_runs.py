@@ -6,8 +6,7 @@
                     --> EMPTY: its acceptance is not written, and perhaps never will be
 
 A marker has the rank and the owner of a job run, so a sweep is one listing, and another listing of live dispatchers if
-any of them holds a job run. Logs are read of job runs to claim, and of those that an earlier release has marked or
-holds: its markers are empty, and its claims are in the logs. An unreadable log does not affect other job runs.
+any of them holds a job run. Logs are read of job runs to claim. An unreadable log does not affect other job runs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.model.release import this_release
 from compactor.storage.paths import MarkedJobRun
 from dispatcher.outbox.event_publisher import Publisher
-from dispatcher.records.claims import ClaimWatch, JobRunLog
+from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_events import set_aside_event
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
@@ -48,12 +47,10 @@ first entry puts another one after it (`dispatcher/intake/intake.py`)."""
 @dataclass(frozen=True)
 class OpenRunsIntervals:
     """
-    silent_seconds     after which the owner of a claim counts as gone
     sweep_seconds      between two listings of the markers
     set_aside_seconds  before an unreadable log is read again
     """
 
-    silent_seconds: float
     sweep_seconds: float
     set_aside_seconds: float
 
@@ -76,7 +73,6 @@ class OpenJobRun:
 
     work: WorkId
     log: JobRunLog
-    watch: ClaimWatch
     priority: int = 0
     accepted_at_ms: int = 0
     marker: OpenMarker | None = None
@@ -98,9 +94,8 @@ class OpenJobRun:
     @property
     def mark(self) -> MarkedJobRun:
         """Its marker, or the marker that it should have."""
-        valid = self.marker.valid if self.marker is not None else None
-        if valid is not None and valid.table is not None:
-            return valid
+        if self.marker is not None and self.marker.valid.table is not None:
+            return self.marker.valid
         if self.state is not None and self.state.accepted is not None:
             accepted = self.state.accepted
             return mark_of(accepted.work, accepted.spec, accepted.partitions, self.accepted_at_ms)
@@ -109,7 +104,7 @@ class OpenJobRun:
     @property
     def owner(self) -> str | None:
         """Its last known owner: by its marker, or by its log if it has no such marker yet."""
-        if self.marker is not None and self.marker.valid is not None and self.marker.valid.owner is not None:
+        if self.marker is not None and self.marker.valid.owner is not None:
             return self.marker.valid.owner
         return self.state.claim.owner if self.state is not None and self.state.claim is not None else None
 
@@ -125,10 +120,6 @@ class OpenJobRun:
     @property
     def is_cancelled(self) -> bool:
         return self.state is not None and self.state.cancel is not None
-
-    @property
-    def is_marked_by_an_earlier_release(self) -> bool:
-        return self.marker is not None and self.marker.valid is None
 
 
 class OpenJobRuns:
@@ -317,7 +308,7 @@ class OpenJobRuns:
             and each.waits_until_seconds <= now_seconds
             and not each.was_tried
             and not each.is_empty
-            and not (each.state is None and (each.is_due or each.is_marked_by_an_earlier_release))
+            and not (each.state is None and each.is_due)
         ]
 
     def _is_assigned_here(self, each: OpenJobRun) -> bool:
@@ -331,20 +322,15 @@ class OpenJobRuns:
         is_left = now_seconds - each.orphaned_at_seconds >= self._intervals.sweep_seconds
         return is_left or each.owner == self._fleet.owner or self._fleet.is_assigned_here(each.work.text)
 
+    def is_gone(self, owner: str) -> bool:
+        """Whether the owner of a claim works no more."""
+        return self._fleet.is_gone(owner)
+
     def _is_orphaned(self, each: OpenJobRun) -> bool:
-        owner = each.owner
-        if owner is None:
-            return False
-        if self._fleet.knows(owner):
-            return self._fleet.is_silent(owner)
-        # It has no liveness object: its log shows its life, or the owner has stopped and left its marker.
-        state = each.state
-        return state is not None and (state.claim is None or each.watch.has_run_out(state.claim))
+        return each.owner is not None and self.is_gone(each.owner)
 
     def _owner_lives(self, each: OpenJobRun) -> bool:
-        if each.owner is not None and self._fleet.knows(each.owner):
-            return self._fleet.has_seen_life(each.owner)
-        return each.state is not None and each.state.claim is not None and each.watch.has_seen_life(each.state.claim)
+        return each.owner is not None and self._fleet.has_seen_life(each.owner)
 
     def _sweep_when_due(self, held: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> None:
         now_seconds = self._clock.monotonic_seconds()
@@ -368,7 +354,7 @@ class OpenJobRuns:
         for work, marker in markers.items():
             if work not in held and work.text not in publishing:
                 self._seen(work, marker)
-        self._markers = [marker.valid for marker in markers.values() if marker.valid is not None]
+        self._markers = [marker.valid for marker in markers.values()]
         return markers
 
     def _seen(self, work: WorkId, marker: OpenMarker) -> None:
@@ -376,19 +362,13 @@ class OpenJobRuns:
             self._open[work] = self._new(work)
         each = self._open[work]
         each.marker = marker
-        if marker.valid is not None:
-            each.priority, each.accepted_at_ms = marker.valid.priority, marker.valid.marked_at_ms
+        each.priority, each.accepted_at_ms = marker.valid.priority, marker.valid.marked_at_ms
 
     def _must_be_read(self, each: OpenJobRun) -> bool:
         """Whether its log must be read, since its marker does not say enough."""
-        if each.is_empty:
-            return True
-        marked = each.marker.valid if each.marker is not None else None
-        if marked is not None and marked.owner is not None:
-            return not self._fleet.knows(marked.owner)
-        if each.state is not None:
-            return each.state.claim is not None
-        return marked is None
+        is_marked_as_held = each.marker is not None and each.marker.valid.owner is not None
+        is_claimed = each.state is not None and each.state.claim is not None
+        return each.is_empty or (is_claimed and not is_marked_as_held)
 
     def _repair_marker(self, markers: Mapping[WorkId, OpenMarker], held: Mapping[WorkId, MarkedJobRun]) -> None:
         """A held job run must have exactly one marker, ours: it may be missing, or an old one may have been written
@@ -399,8 +379,7 @@ class OpenJobRuns:
                 self._records.mark_held(mark, marker.keys if marker is not None else ())
 
     def _new(self, work: WorkId, log: JobRunLog | None = None) -> OpenJobRun:
-        watch = ClaimWatch(self._intervals.silent_seconds, self._clock, self._fleet)
-        return OpenJobRun(work, log or self._records.log(work.text), watch)
+        return OpenJobRun(work, log or self._records.log(work.text))
 
     def _read(self, each: OpenJobRun) -> None:
         """Runs in a thread of its own; keeps its error for `_judge`."""
@@ -420,8 +399,6 @@ class OpenJobRuns:
             case None:
                 if each.state is not None and each.state.accepted is not None:
                     each.priority = each.state.accepted.spec.priority
-                if each.state is not None and each.state.claim is not None:
-                    each.watch.has_run_out(each.state.claim)  # from now on it is watched
                 self._note_empty(each)
             case Outdated():  # the dispatchers that can read it may be gone: report it
                 self.set_aside(each.work, each.log, each.failure)

@@ -148,7 +148,7 @@ def _acting(places: Places, spark: SparkRoles | None) -> tuple[Permission, ...]:
             "RemoveMarks",
             "`lithify resume`; of job runs whose events are published",
             ("s3:DeleteObject",),
-            places.state_objects("open_job_runs/*", "open_job_runs_by_owner/*", "untold_job_runs/*", "paused/*"),
+            places.state_objects("open_job_runs_by_owner/*", "untold_job_runs/*", "paused/*"),
         ),
         Permission(
             "ChangeTables",

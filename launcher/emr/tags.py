@@ -15,7 +15,7 @@ DIGEST_CHARACTERS = 32
 VALUE_CHARACTERS_MAX = 256
 STATE_TAG, JOB_RUN_TAG = "lithify-state", "lithify-job-run"
 SESSION_TAG, BUNDLE_TAG = "lithify-session", "lithify-bundle"
-"""A job has one of the two. Earlier releases end ownerless jobs by the first, and know no owners of bundles."""
+"""A job has one of the two: it runs one session, or a bundle of them."""
 
 ATTEMPT_TAG, OWNER_TAG = "lithify-attempt", "lithify-owner"
 OUR_TAGS = (STATE_TAG, JOB_RUN_TAG, SESSION_TAG, BUNDLE_TAG, ATTEMPT_TAG, OWNER_TAG)

@@ -29,9 +29,11 @@ from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec
 from compactor.sessions.attempt import run_attempt
+from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
+from compactor.storage.paths import decode
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from tests.benchmarks.one_dispatcher import LOG, Mail, Watched, dispatcher, on_s3, open_mail, watch
@@ -215,7 +217,7 @@ def _document(number: int) -> dict[str, object]:
 def ends_of(state: StoreLocation, count: int) -> tuple[int, list[int]]:
     """When the first was accepted, and when each ended, in ms, ascending. All must have succeeded, without work."""
     records = JobRunStore(open_store(state), SystemClock())
-    job_run_ids = [each for each in records.job_run_ids() if each != "before"]
+    job_run_ids = [each for each in decoded_names(records.store, "job_runs/", decode) if each != "before"]
     if len(job_run_ids) != count:
         raise RuntimeError(f"{len(job_run_ids)} of {count} instructions were accepted")
     begun, ended = [], []

@@ -1,6 +1,6 @@
 """`make chaos`: three real dispatchers on a queue, under harm, and whether everything came out right.
 
-    python -m tests.chaos [--minutes N] [--seed N] [--s3] [--spark] [--proof] [--older COMMIT] [--list]
+    python -m tests.chaos [--minutes N] [--seed N] [--s3] [--spark] [--proof] [--list]
 
 Signals to dispatchers and Spark jobs, duplicates and rubbish on the queue, a queue, a topic and stores that go away for
 a while and answer 403: by a schedule that follows from the seed and the length alone. Exit code 0: all is right, 1: not
@@ -35,7 +35,6 @@ def main(arguments: Sequence[str]) -> int:
         given.spark,
         given.settle_seconds,
         given.instructions if given.proof else None,
-        given.older,
     )
     steps = options.steps()
     if given.list:
@@ -84,7 +83,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--instructions", type=int, default=INSTRUCTIONS, help=f"of the proof, in its first two thirds ({INSTRUCTIONS})"
     )
-    parser.add_argument("--older", metavar="COMMIT", help="one of the dispatchers is of the release of this commit")
     parser.add_argument("--list", action="store_true", help="print the schedule and do nothing")
     parser.add_argument("--settle-seconds", type=float, default=SETTLE_SECONDS, help="for what is left to do (600)")
     parser.add_argument("--folder", type=Path, help="where everything is written (the system's own)")

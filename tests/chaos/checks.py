@@ -18,8 +18,9 @@ from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.errors import LithifyError
 from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionStarted
+from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import JobRunFolder, SessionFolder
+from compactor.storage.paths import JobRunFolder, SessionFolder, decode
 from dispatcher.records.job_run_log import (
     JobRunAction,
     JobRunClaimed,
@@ -29,11 +30,11 @@ from dispatcher.records.job_run_log import (
     SessionLaunching,
 )
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.work_id import WorkId
 from tests.builders import multiset
 from tests.chaos.tables import COLUMNS, Fed, Table
 
 HEARTBEAT = "lithify.heartbeat.emitted.v1"
-SET_ASIDE = "lithify.job_run.set_aside.v1"
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,16 @@ class Found:
     unreadable: Sequence[str]
 
 
+def job_run_ids(state: ObjectStore) -> list[str]:
+    """Every job run that has a log, rejected ones too, without shards."""
+    return sorted(name for name in decoded_names(state, "job_runs/", decode) if WorkId.parse(name).shard is None)
+
+
 def read_all(state: ObjectStore) -> Found:
     """Every log of a dispatchers' state."""
     records = JobRunStore(state, SystemClock())
     job_runs, unreadable = {}, []
-    for job_run_id in records.job_run_ids():
+    for job_run_id in job_run_ids(state):
         try:
             job_runs[job_run_id] = _read_job_run(records, state, job_run_id)
         except LithifyError as error:
@@ -304,13 +310,11 @@ EVENT_OF_ACTION = {
 """The event that publishes an action, if its name alone decides."""
 
 
-def events(found: Found, published: Sequence[Event], *, may_set_aside: bool = False) -> Iterator[str]:
-    """Every entry with an event was published, and repeats were the same event. `may_set_aside`: a
-    dispatcher of an earlier release says so of what it cannot read."""
+def events(found: Found, published: Sequence[Event]) -> Iterator[str]:
+    """Every entry with an event was published, and repeats were the same event."""
     by_id: dict[str, list[Event]] = defaultdict(list)
     for event in published:
-        if not (may_set_aside and event.type == SET_ASIDE):
-            by_id[event.id].append(event)
+        by_id[event.id].append(event)
     known: dict[str, str] = {}
     for run in found.job_runs.values():
         known |= _events_due(run)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,14 +41,14 @@ class Dispatcher:
 class Fleet:
     """
     command_of  the command line of dispatcher n
-    environment_of  its environment
+    environment  of all of them
     mark        the state's URI: an argument of every Spark job of this run
     tell        is told what happened that nobody asked for
     """
 
     folder: Path
     command_of: Callable[[int], Sequence[str]]
-    environment_of: Callable[[int], dict[str, str]]
+    environment: Mapping[str, str]
     mark: str
     tell: Callable[[str], None]
     wrong: list[str] = field(default_factory=list)
@@ -72,7 +71,7 @@ class Fleet:
         with self.log_of(number).open("ab") as log:
             begins = log.tell()
             process = subprocess.Popen(
-                self.command_of(number), cwd=self.folder, env=self.environment_of(number), stdout=log, stderr=log
+                self.command_of(number), cwd=self.folder, env=self.environment, stdout=log, stderr=log
             )
         self._dispatchers[number] = Dispatcher(number, process, begins)
         self.done["starts"] += 1
@@ -236,19 +235,9 @@ class Fleet:
         return found
 
 
-def environment(repository: Path = REPOSITORY) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Of the dispatchers: this process's own, with the repository to import from."""
-    return {**os.environ, "PYTHONPATH": str(repository), "LITHIFY_LOG_FORMAT": "json"}
-
-
-def check_out(commit: str, folder: Path) -> Path:
-    """The repository as it was, its kernels compiled. Raises `CalledProcessError`, e.g. if there is no such commit."""
-    archive = folder / "older.tar"
-    subprocess.run(["git", "archive", "--output", str(archive), commit], cwd=REPOSITORY, check=True)
-    shutil.unpack_archive(archive, folder / "older", filter="data")
-    warm = [sys.executable, "-m", "compactor.kernels.warm"]
-    subprocess.run(warm, cwd=folder, env=environment(folder / "older"), check=True)
-    return folder / "older"
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_LOG_FORMAT": "json"}
 
 
 def dispatch_command(options: Sequence[str]) -> list[str]:

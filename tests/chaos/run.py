@@ -15,7 +15,7 @@ from launcher.clusters.drivers import find_spark_home
 from launcher.scratch import sweep
 from tests.chaos import checks, proof, schedule
 from tests.chaos.checks import Sent
-from tests.chaos.fleet import REPOSITORY, Fleet, check_out, dispatch_command, environment
+from tests.chaos.fleet import Fleet, dispatch_command, environment
 from tests.chaos.schedule import DISPATCHERS, Step
 from tests.chaos.spark_submit import PROGRAM, REAL_SPARK_HOME
 from tests.chaos.surroundings import EventReader, Surroundings, surroundings
@@ -34,7 +34,6 @@ ORPHAN_SECONDS_MAX = 60.0
 class Options:
     """
     real_spark    one of the tables is compacted by real Spark sessions, the others by a stand-in
-    older         the commit of the release that the last of the dispatchers is of; None: all are of this one
     instructions  so many, by the schedule of `proof.py`, on ministack; None: by that of `schedule.py`, on moto
     """
 
@@ -44,7 +43,6 @@ class Options:
     real_spark: bool = False
     settle_seconds: float = SETTLE_SECONDS
     instructions: int | None = None
-    older: str | None = None
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -108,12 +106,11 @@ class _Run:
         real_home = {REAL_SPARK_HOME: str(find_spark_home({}))} if options.real_spark else {}
         java_home = find_java_home(environment(), Path.home() / ".cache" / "lithify")
         homes = {**real_home, "SPARK_HOME": str(spark_home), "JAVA_HOME": str(java_home)}
-        older = check_out(options.older, around.folder) if options.older is not None else REPOSITORY
-        self._environment, self._older_environment = ({**environment(each), **homes} for each in (REPOSITORY, older))
+        self._environment = {**environment(), **homes}
         self._fleet = Fleet(
             around.folder,
             self._command_of,
-            lambda number: self._older_environment if number == DISPATCHERS - 1 else self._environment,
+            self._environment,
             mark=around.place.own_state.root_uri.replace("state.real", "state"),
             tell=self._say,
         )
@@ -257,7 +254,7 @@ class _Run:
             ("no job run is left open", lambda: checks.closed(found)),
             (
                 "every entry was told, repeats alike",
-                lambda: checks.events(found, mail.events, may_set_aside=self._options.older is not None),
+                lambda: checks.events(found, mail.events),
             ),
             ("no process and no scratch is left", lambda: iter([*left, *self._scratch()])),
             ("dispatchers end only when they are ended", lambda: iter(fleet.wrong)),
@@ -288,8 +285,7 @@ class _Run:
                 yield f"{folder.parent.name}/scratch holds {len(left)} files, {size:,} bytes, such as {left[0].name}"
 
     def _tracebacks(self) -> Iterator[str]:
-        """An earlier release has its own ways to say what it cannot read."""
-        for number in range(DISPATCHERS - (self._options.older is not None)):
+        for number in range(DISPATCHERS):
             for line in self._fleet.log_of(number).read_text(errors="replace").splitlines():
                 if "Traceback" in line or '"error_kind": "bug"' in line:
                     yield f"dispatcher {number}: {line[-1_500:]}"

@@ -1,4 +1,4 @@
-"""Log entries, checkpoints and documents as release 0.1.0 wrote them: every later release reads what was written.
+"""Log entries, checkpoints and documents as they were written once: every later release reads them.
 
 The files stay as they are. What a release adds (an action, a field with a default) gets a file of its own.
 """
@@ -9,14 +9,11 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow.parquet as pq
 import pytest
 from pydantic import JsonValue, TypeAdapter
 
 from compactor.catalog.actions import StreamAction
-from compactor.catalog.checkpoint import snapshot_from_table
 from compactor.catalog.definition import TableAction
-from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import STREAM_LOG
 from compactor.events.relay import PublishCursor
 from compactor.log.durable_log import DurableLog
@@ -38,7 +35,6 @@ from tests.fakes.memory_store import MemoryStore
 
 HERE = Path(__file__).parent
 ENTRIES = sorted((HERE / "entries").glob("*/*.json"))
-LOGS = sorted((HERE / "logs").iterdir())
 SHARED = HERE / "shared_checkpoints" / "stream_retired"
 ACTIONS: dict[str, Any] = {
     "table": TableAction,
@@ -87,28 +83,6 @@ def test_every_document_is_read_and_written_as_it_was(kind: type[Document]) -> N
     assert holds(json.loads(kind.parse_durable(body, kind.__name__).render()), json.loads(body))
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda folder: folder.name)
-def test_a_checkpoint_is_read_and_holds_what_its_log_folds_to(log: Path) -> None:
-    clock = ManualClock()
-    whole, entries_only = MemoryStore(clock), MemoryStore(clock)
-    for file in log.iterdir():
-        whole.overwrite(f"log/{file.name}", file.read_bytes())
-        if file.stem.isdecimal():
-            entries_only.overwrite(f"log/{file.name}", file.read_bytes())
-    snapshot = golden_snapshot(log)
-    for store in (whole, entries_only):
-        assert DurableLog(store, "log", STREAM_LOG, clock).load().state == snapshot
-
-
-def test_a_checkpoint_holds_what_was_taken_back_and_how_far_others_are() -> None:
-    snapshot = golden_snapshot(HERE / "logs" / "stream_with_retract")
-    source = snapshot.sources[1]
-    assert [delta.delta_id for delta in source.deltas] == ["first", "second"]
-    assert [delta.delta_id for delta in source.retracted] == ["wrong"]
-    assert [taken.compacted_table_id for taken in source.taken] == ["ACME.COMPACTED.V1"]
-    assert snapshot.compacted is not None
-
-
 def test_a_closed_day_of_the_history_is_read_by_its_file_and_by_its_log() -> None:
     clock = ManualClock()
     store, log_only = MemoryStore(clock), MemoryStore(clock)
@@ -138,11 +112,6 @@ def test_a_shared_checkpoint_is_read_and_holds_what_its_log_folds_to() -> None:
     source = loaded.state.sources[1]
     assert [delta.position for delta in source.deltas] == [3, 5, 6]
     assert (source.retired is not None and source.retired.count, source.last_position) == (2, 6)
-
-
-def golden_snapshot(log: Path) -> StreamSnapshot:
-    (checkpoint,) = log.glob("*.checkpoint.parquet")
-    return snapshot_from_table(pq.read_table(checkpoint))
 
 
 @pytest.mark.parametrize("log", ACTIONS)

@@ -3,8 +3,7 @@
 A seed decides what is sent, how often, and everything that goes wrong: answers that are lost, services that are
 unavailable or refuse, credentials that expire, clocks that differ, processes that are killed before or after a named
 write, or that hang for longer than a claim lasts. After `QUIET_SECONDS` no more faults occur. In the end `violations`
-lists the broken invariants; `digest` is the hash of all writes, events and runs, in order. In some worlds dispatchers
-of an earlier release run beside those of this one (`older_release.py`); one that is killed may come back as this one.
+lists the broken invariants; `digest` is the hash of all writes, events and runs, in order.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_store import MemoryStore
-from tests.simulation.older_release import Undivided, as_it_reads, as_it_writes
 from tests.simulation.order import OrderOfAcceptance
 from tests.simulation.virtual_threads import Killed, Process, Scheduler, use
 
@@ -75,9 +73,6 @@ QUIET_SECONDS = 900.0
 LIMIT_SECONDS = 6 * 3_600.0
 CLAIM_SECONDS = 60.0
 SKEW_SECONDS = 600.0
-OLDER_SHARE = 0.3
-"""Of worlds in which all dispatchers but one are of an earlier release at first."""
-
 WIDE_RUNS = 2
 """Job runs of a world that are over many streams, where there is a table with so many."""
 
@@ -109,7 +104,6 @@ WRITES = (
     "live_dispatchers/",
     "published.json",
     "history/days/",
-    "history/backfilled",
     "task_tokens/",
     "answered_waiters/",
     "rejected_documents/",
@@ -195,8 +189,7 @@ class NodeStore:
 
     def read(self, key: str) -> bytes | None:
         self._world.request(self._process)
-        body = self._world.state.read(key)
-        return as_it_reads(key, body) if body is not None and self._process.is_older else body
+        return self._world.state.read(key)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         self._world.request(self._process)
@@ -217,7 +210,6 @@ class NodeStore:
         """There is none."""
 
     def _create(self, key: str, body: bytes) -> bool:
-        body = as_it_writes(key, body) if self._process.is_older else body
         created = self._world.state.put_if_absent(key, body)
         if created:
             self._world.order.created(self._process, key, body)
@@ -476,11 +468,11 @@ def pass_others(turns: Turns) -> None:
 class Node:
     """One dispatcher process, from its start until it is killed."""
 
-    def __init__(self, world: World, number: int, generation: int, *, is_older: bool) -> None:
+    def __init__(self, world: World, number: int, generation: int) -> None:
         self.world = world
         self.number = number
         self.generation = generation
-        self.process = process = Process(f"d{number}.{generation}", is_older=is_older)
+        self.process = process = Process(f"d{number}.{generation}")
         clock = NodeClock(world, world.skews_ms[number])
         store = NodeStore(world, process)
         cluster = NodeCluster(world, process)
@@ -506,8 +498,7 @@ class Node:
         listeners = Listeners(self.publisher, self.answers, Meter(clock), tables)
         admission = Admission(own_lake=world.lake.location)
         finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)
-        dividing = (self.records, lambda _: world.lake, clock)
-        sharding = Undivided(finding, *dividing) if is_older else Sharding(*dividing)
+        sharding = Sharding(self.records, lambda _: world.lake, clock)
         launchers = Launchers(launcher, finding, sharding)
         self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
         if world.takes_any_turn:
@@ -532,7 +523,7 @@ class Node:
         self._upkeep = HistoryUpkeep(self.records, HistorySettings(), clock)
 
     def start(self) -> None:
-        self.world.note(self.process.name, "starts", "as the earlier release" if self.process.is_older else "")
+        self.world.note(self.process.name, "starts")
         spawn = self.world.scheduler.spawn
         for every, turn in (
             (2.0, self._receive),
@@ -617,9 +608,8 @@ class World:
         self.skews_ms = [round(self.chance.uniform(-1.0, 1.0) * SKEW_SECONDS * 500) for _ in range(nodes)]
         self.dooms = [self._doom() for _ in range(self.chance.randint(0, 5))]
         self.sent = self._instructions(instructions or self.chance.randint(5, 60), tables, wide)
-        older = nodes - 1 if self.chance.random() < OLDER_SHARE else 0
         self.deliveries = Counter[str]()
-        self._nodes = [Node(self, number, 1, is_older=number < older) for number in range(nodes)]
+        self._nodes = [Node(self, number, 1) for number in range(nodes)]
 
     # -- events
 
@@ -738,8 +728,7 @@ class World:
         return Doom(write, after, self.chance.uniform(0.0, 500.0), stands_still=self.chance.random() < 0.4)
 
     def _restart(self, dead: Node) -> None:
-        is_older = dead.process.is_older and self.chance.random() < 0.5
-        node = Node(self, dead.number, dead.generation + 1, is_older=is_older)
+        node = Node(self, dead.number, dead.generation + 1)
         self._nodes[dead.number] = node
         node.start()
 

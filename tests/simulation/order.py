@@ -1,8 +1,7 @@
 """Watches that sessions of one destination stream run in the order of acceptance, within priority.
 
 It reads what is written: a turn that is taken on a stream must not pass an open session of a job run that goes first,
-if that session was in its log before the dispatcher's tick began, in which it listed the open job runs. A dispatcher of
-an earlier release passes what it cannot read.
+if that session was in its log before the dispatcher's tick began, in which it listed the open job runs.
 """
 
 from __future__ import annotations
@@ -33,11 +32,8 @@ Stream = tuple[str, str]
 
 @dataclass
 class _Run:
-    """older_reads  whether a dispatcher of an earlier release can read its log"""
-
     table: str
     rank: StreamRank
-    older_reads: bool
 
 
 @dataclass(frozen=True)
@@ -79,13 +75,13 @@ class OrderOfAcceptance:
         elif log.startswith("job_runs/") and log.endswith("/log") and "/sessions/" not in log:
             entry = json.loads(body)
             for each in entry["actions"]:
-                self._follow(process, log, JOB_RUN_LOG.action_type.validate_json(json.dumps(each)), entry["at_ms"])
+                self._follow(log, JOB_RUN_LOG.action_type.validate_json(json.dumps(each)), entry["at_ms"])
 
-    def _follow(self, process: Process, log: str, action: object, at_ms: int) -> None:
+    def _follow(self, log: str, action: object, at_ms: int) -> None:
         match action:
             case JobRunAccepted(spec=spec):
                 rank = stream_rank(spec.priority, action.accepted_at_ms(at_ms), action.work.text)
-                self._runs[log] = _Run(destination_of(spec), rank, process.is_older)
+                self._runs[log] = _Run(destination_of(spec), rank)
                 for pin in action.sessions:
                     self._add(log, pin, self._now())
             case SessionsFound():
@@ -134,7 +130,6 @@ class OrderOfAcceptance:
                 continue
             for ahead in self._open[stream].values():
                 run = self._runs[ahead.log]
-                is_read = run.older_reads or not process.is_older
-                goes_first = run.rank < self._runs[own.log].rank and is_read
+                goes_first = run.rank < self._runs[own.log].rank
                 if goes_first and ahead.seen_from_seconds < self._ticked_at[process.name]:
                     self._wrong(f"{session_id} was started before {ahead.session_id}, which goes first on its stream")

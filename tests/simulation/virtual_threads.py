@@ -29,10 +29,9 @@ class Killed(BaseException):
 
 @dataclass
 class Process:
-    """A simulated process, which can be killed or suspended as a whole. `is_older`: of the release before this one."""
+    """A simulated process, which can be killed or suspended as a whole."""
 
     name: str
-    is_older: bool = False
     is_killed: bool = False
     stopped_until: float = 0.0
 

@@ -257,7 +257,7 @@ def _written_twice(store: ObjectStore, table: Table) -> int:
     for entry in store.list(f"{table.stream({}).folder.data}/"):
         path = parse(entry.key)
         if isinstance(path, CompactedFilePath | IndexFilePath):
-            attempts[replace(path, task_attempt=None)] += 1
+            attempts[replace(path, task_attempt="any")] += 1
         else:
             assert isinstance(path, DeltaFilePath)
     return sum(count > 1 for count in attempts.values())

@@ -12,7 +12,6 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.actions import DeltasTaken
-from compactor.catalog.checkpoint import snapshot_from_table
 from compactor.lake import Table
 from compactor.log.durable_log import CHECKPOINT_ENTRIES
 from compactor.model.errors import Corrupt, Fenced, Invalid
@@ -27,7 +26,6 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
 
 ORDERS, ELSEWHERE = "ACME.ORDERS.V1", "ACME.COMPACTED.V1"
-GOLDEN = Path(__file__).parents[2] / "golden/logs/stream_before_retract/00000000000000000003.checkpoint.parquet"
 
 
 @pytest.fixture
@@ -186,17 +184,13 @@ def test_a_delta_of_a_commit_in_another_table_cannot_be_retracted(
     assert len(taken) == 1
 
 
-def test_it_is_remembered_by_checkpoints_and_those_of_before_are_read(
-    lake: DeltaCatalog, orders: Table, clock: ManualClock
-) -> None:
+def test_it_is_remembered_by_checkpoints(lake: DeltaCatalog, orders: Table, clock: ManualClock) -> None:
     orders.retract({}, "bad")
     for number in range(CHECKPOINT_ENTRIES):
         orders.append({}, rows(number, "x"))
     fresh = DeltaCatalog(lake.store, clock).table(ORDERS).stream({}).load().state
     assert fresh == orders.stream({}).load().state
     assert [each.delta_id for each in fresh.sources[1].retracted] == ["bad"]
-    before = snapshot_from_table(pq.read_table(GOLDEN))
-    assert (before.sources[1].retracted, before.sources[1].taken) == ((), ())
 
 
 def test_the_command_takes_a_delta_back(lake: DeltaCatalog, orders: Table, command: Command) -> None:

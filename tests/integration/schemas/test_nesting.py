@@ -112,7 +112,7 @@ def test_a_registered_file_that_is_deeper_is_refused(lake: DeltaCatalog, tmp_pat
 def test_a_round_whose_files_cannot_be_read_back_is_not_committed(
     lake: DeltaCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a delta of an earlier release, which did not look at its depth."""
+    """As with a delta of a writer that did not look at its depth."""
     monkeypatch.setattr(nesting, "NESTING_MAX", 1_000)
     path = tmp_path / "x.json"
     path.write_text(json_of(99))

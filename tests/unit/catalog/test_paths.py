@@ -14,7 +14,6 @@ from compactor.storage.object_store import check_key
 from compactor.storage.paths import (
     PART_BYTES_MAX,
     AnsweredWaiter,
-    BackfilledHistory,
     BundleFolder,
     BundleObject,
     CheckpointObject,
@@ -42,7 +41,6 @@ from compactor.storage.paths import (
     NewsHint,
     ObjectPath,
     OpenFilePath,
-    OpenJobRun,
     PausedObject,
     RejectedDocument,
     ReleaseOfState,
@@ -83,7 +81,7 @@ texts = st.one_of(
         ]
     ),
 )
-attempts = st.none() | st.text("0123456789abcdef", min_size=1, max_size=32)
+attempts = st.text("0123456789abcdef", min_size=1, max_size=32)
 partitions = st.dictionaries(texts, texts, max_size=3)
 numbers = st.integers(1, 10**12)
 streams = st.builds(lambda table, partition: TableFolder(table).stream(partition), texts, partitions)
@@ -116,7 +114,7 @@ paths: st.SearchStrategy[ObjectPath] = st.one_of(
     ),
     st.builds(DeltaLogObject, texts, st.sampled_from(["commit", "checkpoint"]), numbers),
     st.builds(DeltaLogObject, texts, st.just("hint")),
-    st.builds(DeltaVectorPath, texts, st.uuids().map(str), st.none() | st.uuids().map(lambda each: each.hex)),
+    st.builds(DeltaVectorPath, texts, st.uuids().map(str), st.uuids().map(lambda each: each.hex)),
     st.builds(IcebergMetadata, texts, st.one_of(st.none(), numbers)),
     st.builds(IcebergManifestList, texts, st.uuids().map(lambda each: each.hex)),
     st.builds(
@@ -127,7 +125,6 @@ paths: st.SearchStrategy[ObjectPath] = st.one_of(
     st.builds(BundleObject, st.builds(BundleFolder, texts, texts), st.sampled_from(["plan.json", "heartbeat.json"])),
     st.builds(lambda job_run, session, n: JobRunFolder(job_run).session(session).plan(n), texts, texts, numbers),
     st.builds(lambda job_run, session: JobRunFolder(job_run).session(session).heartbeat, texts, texts),
-    st.builds(OpenJobRun, texts),
     st.builds(MarkedJobRun, texts, st.integers(-(2**31), 2**31), numbers),
     st.builds(MarkedJobRun, texts, st.integers(-(2**31), 2**31), numbers, texts, st.integers(0, 10**6)),
     st.builds(LiveDispatcher, texts),
@@ -143,7 +140,6 @@ paths: st.SearchStrategy[ObjectPath] = st.one_of(
     st.just(PausedObject("everything")),
     st.dates().map(lambda day: HistoryFile(day.isoformat())),
     st.dates().map(lambda day: CleanedDay(day.isoformat())),
-    st.just(BackfilledHistory()),
 )
 
 
@@ -224,13 +220,16 @@ def test_a_marker_of_an_open_job_run_looks_like_this() -> None:
     assert LiveDispatcher("host/17/0c1d").key == "live_dispatchers/host%2F17%2F0c1d"
 
 
-def test_names_of_older_lakes_without_a_task_attempt_are_names_too() -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["compacted/1/c0ffee/4.arrow", "index/2-c0ffee/11-0.arrow", "index/2-c0ffee/11-0.of-run-1.arrow", "dead/c/4.arrow"],
+)
+def test_the_name_of_a_file_that_a_task_writes_has_the_attempt_at_the_task(name: str) -> None:
     stream = TableFolder("ACME.ORDERS.V1").stream({})
-    compacted, index = f"{stream.data}/compacted/1/c0ffee", f"{stream.data}/index/2-c0ffee"
-    assert parse(f"{compacted}/4.arrow") == CompactedFilePath(stream, 1, "c0ffee", 4, ContentType.FEATHER)
-    assert parse(f"{index}/11-0.arrow") == IndexFilePath(stream, 2, "c0ffee", 11, 0)
-    assert parse(f"{index}/11-0.of-run-1.arrow") == IndexPointersPath(stream, 2, "c0ffee", 11, 1, 0)
-    assert parse(f"{stream.data}/dead/c0ffee/4.arrow") == DeletionVectorPath(stream, "c0ffee", 4)
+    stem, suffix = name.split(".", 1)
+    assert parse(f"{stream.data}/{stem}-a77e.{suffix}").key == f"{stream.data}/{stem}-a77e.{suffix}"
+    with pytest.raises(Invalid):
+        parse(f"{stream.data}/{name}")
 
 
 @pytest.mark.parametrize(

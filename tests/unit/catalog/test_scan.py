@@ -65,7 +65,7 @@ def test_a_scan_shows_live_files_in_file_number_order(orders: Table) -> None:
     scan = orders.scan()
     assert ids_of(scan.to_table()) == [1, 2, 4, 5]
     assert [batch.num_rows for batch in scan.to_batches()] == [2, 1, 1]
-    assert [Path(uri).name for uri in scan.files()] == ["1.parquet", "3.parquet", "4.parquet"]
+    assert [Path(uri).name for uri in scan.files()] == ["1-0.parquet", "3-0.parquet", "4-0.parquet"]
     assert ids_of(pq.read_table(scan.files()[0])) == [1, 2]
 
 

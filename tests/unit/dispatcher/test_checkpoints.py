@@ -14,7 +14,7 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.counts import RowCounts
 from compactor.sessions.session_log import SESSION_LOG, RoundDone, SessionStarted, SessionState
 from dispatcher.records.claims import Claim, claim_job_run
-from dispatcher.records.job_run_log import JOB_RUN_LOG, ClaimRenewed, JobRunState
+from dispatcher.records.job_run_log import JOB_RUN_LOG, JobRunState, JobRunWaitsForMoney
 from dispatcher.records.job_run_store import JobRunStore
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -34,22 +34,22 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def held_for(desk: Desk, entries: int) -> str:
-    """A job run whose holder has written so many entries, as one of an earlier release does in a week."""
+    """A job run with so many entries after its claim."""
     desk.append([{"id": 1}])
     job_run_id = desk.accept(job_run_id="run")
-    claim = claim_job_run(desk.records.log(job_run_id), "old", 300.0, desk.clock)
+    claim = claim_job_run(desk.records.log(job_run_id), "old", lambda _: False)
     assert isinstance(claim, Claim)
     for _ in range(entries):
-        claim.write(lambda _: [ClaimRenewed(epoch=1, expires_at_ms=0, lasts_seconds=300.0)])
+        claim.log.append(lambda _: [JobRunWaitsForMoney(reason="a limit", again=True)])
     return job_run_id
 
 
-def test_a_job_run_that_was_held_for_7_days_is_loaded_with_40_requests(desk: Desk) -> None:
-    renewals = 7 * 86_400 // 100
-    job_run_id = held_for(desk, renewals)
+def test_a_job_run_of_thousands_of_entries_is_loaded_with_40_requests(desk: Desk) -> None:
+    entries = 6_000
+    job_run_id = held_for(desk, entries)
     store = FaultyStore(desk.state)
     loaded = JobRunStore(store, desk.clock).log(job_run_id).load()
-    assert loaded.entry_number == renewals + 2
+    assert loaded.entry_number == entries + 2
     assert len(store.requests) <= 40
 
 

@@ -102,8 +102,3 @@ def test_a_dispatcher_that_was_killed_is_gone_once_others_take_over_from_it(tmp_
         health_file(settings, "me", clock).write_when_due({}, 1)
         assert command("health", "--work-folder", str(tmp_path)).exit_code == 1
         assert command("health", "--work-folder", str(tmp_path), "--age-seconds-max", "3600").exit_code == 0
-
-
-def test_a_report_of_an_older_release_counts_for_a_minute(tmp_path: Path) -> None:
-    (tmp_path / HEALTH_FILE).write_text('{"owner": "me", "at_ms": 1, "job_runs_held": 0}')
-    assert read_health(tmp_path / HEALTH_FILE).gone_after_seconds == 60.0

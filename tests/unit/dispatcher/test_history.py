@@ -13,7 +13,7 @@ from pyarrow import BufferReader
 
 from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import BackfilledHistory, HistoryDay, HistoryFile, JobRunFolder, LogObject, parse
+from compactor.storage.paths import HistoryDay, HistoryFile, JobRunFolder, LogObject, parse
 from dispatcher.operations.status import UNREADABLE, view_all, view_open
 from dispatcher.outbox.event_publisher import publish_to_the_end
 from dispatcher.records.history import EndedJobRun, History, day_of
@@ -343,61 +343,12 @@ def test_one_day_that_cannot_be_read_keeps_no_other_open(desk: Desk, history: Hi
     assert history.closed_days() == [TODAY]
 
 
-def as_an_earlier_release(store: FaultyStore) -> None:
-    """Job runs of an earlier release have no record."""
-    for entry in list(store.list("history/")):
-        store.delete(entry.key)
-
-
-def test_job_runs_of_an_earlier_release_are_recorded_once_and_are_in_the_overview_before_and_after(
-    desk: Desk, store: FaultyStore
-) -> None:
-    run_once(desk, "run-1")
-    rejected = desk.send("{}")
-    desk.take()
-    desk.publish(rejected)
-    desk.run()
-    as_an_earlier_release(store)
-    fresh = JobRunStore(store, desk.clock)
-    before = view_all(fresh, desk.clock)
-    assert {view.job_run_id for view in before} == {"run-1", rejected}
-    assert HistoryUpkeep(fresh, HistorySettings(), desk.clock).backfill() == 2
-    assert HistoryUpkeep(fresh, HistorySettings(), desk.clock).backfill() == 0
-    store.requests.clear()
-    assert view_all(fresh, desk.clock) == before
-    assert store.count("read", "job_runs/") == 0
-
-
-def test_an_open_job_run_without_a_marker_gets_one_from_the_backfill_and_so_does_an_unreadable_log(
-    desk: Desk, store: FaultyStore
-) -> None:
-    desk.append([{"id": 1}])
-    desk.accept(job_run_id="open")
-    store.put_if_absent(LogObject(JobRunFolder("broken").log, "entry", 1).key, b"rubbish")
-    for entry in list(store.list("open_job_runs")):
-        store.delete(entry.key)
-    upkeep(desk).backfill()
-    assert desk.records.open_job_run_ids() == ["broken", "open"]
-    views = {view.job_run_id: view.status for view in view_all(desk.records, desk.clock)}
-    assert views == {"broken": UNREADABLE, "open": "waiting"}
-
-
-def test_a_round_backfills_closes_and_cleans(desk: Desk, store: FaultyStore) -> None:
+def test_a_round_closes_and_cleans(desk: Desk) -> None:
     run_once(desk)
     desk.clock.sleep(3 * 86_400.0)
     upkeep(desk, keep_plans_days=1.0).round()
-    assert store.read(BackfilledHistory().key) is not None
     assert desk.records.history.closed_days() == [TODAY]
     assert desk.records.history.cleaned_days() == [TODAY]
-
-
-def test_a_backfill_that_fails_keeps_no_day_from_being_closed_and_cleaned(desk: Desk, store: FaultyStore) -> None:
-    run_once(desk)
-    desk.clock.sleep(3 * 86_400.0)
-    store.fail("put_if_absent", BackfilledHistory().key, times=None)
-    upkeep(desk, keep_plans_days=1.0).round()
-    assert desk.records.history.closed_days() == [TODAY]
-    assert leftovers(store) == []
 
 
 def test_a_day_that_cannot_be_cleaned_keeps_no_other_from_it_and_is_tried_again(desk: Desk, store: FaultyStore) -> None:
@@ -521,7 +472,6 @@ def test_an_overview_of_a_year_takes_400_requests_however_many_job_runs_end_on_a
 ) -> None:
     """365,000 differ only by the rows of each file."""
     a_year(history, job_runs=job_runs)
-    history.mark_backfilled()
     for number in range(46):  # as many entries after the last checkpoint as there can be
         history.record([ended(1_000_000 + number)])
     store.requests.clear()
@@ -535,7 +485,6 @@ def test_an_overview_of_the_latest_reads_only_the_days_that_they_ended_on(
     history: History, store: FaultyStore, clock: ManualClock
 ) -> None:
     a_year(history, days=100, job_runs=3)
-    history.mark_backfilled()
     store.requests.clear()
     views = view_all(JobRunStore(store, clock), clock, ended_max=30)
     assert len(views) >= 30
@@ -545,7 +494,6 @@ def test_an_overview_of_the_latest_reads_only_the_days_that_they_ended_on(
 
 def test_an_overview_shows_open_job_runs_beside_the_history(desk: Desk, history: History) -> None:
     history.record([ended(1)])
-    history.mark_backfilled()
     desk.append([{"id": 1}])
     desk.accept(job_run_id="open")
     assert {view.job_run_id: view.status for view in view_all(desk.records, desk.clock)} == {
@@ -557,7 +505,6 @@ def test_an_overview_shows_open_job_runs_beside_the_history(desk: Desk, history:
 
 def test_an_overview_shows_a_day_that_cannot_be_read(desk: Desk, history: History, store: FaultyStore) -> None:
     history.record([ended(1)])
-    history.mark_backfilled()
     store.overwrite(LogObject(HistoryDay(TODAY).log, "entry", 1).key, b"rubbish")
     (view,) = view_all(JobRunStore(store, desk.clock), desk.clock)
     assert (view.status, view.job_run_id) == (UNREADABLE, f"history of {TODAY}")
@@ -566,6 +513,6 @@ def test_an_overview_shows_a_day_that_cannot_be_read(desk: Desk, history: Histor
 
 def test_the_overview_of_a_job_run_is_the_same_by_its_log_and_by_its_record(desk: Desk) -> None:
     run_once(desk)
-    by_log = view_all(desk.records, desk.clock)
-    desk.records.history.mark_backfilled()
-    assert view_all(desk.records, desk.clock) == by_log
+    by_record = view_all(desk.records, desk.clock)
+    desk.records.mark_over("run")
+    assert view_all(desk.records, desk.clock) == by_record

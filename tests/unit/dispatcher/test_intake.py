@@ -15,10 +15,10 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.storage.location import StoreLocation
 from dispatcher.intake.admission import Admission
-from dispatcher.intake.instruction import InstructionDocument, content_digest, job_run_spec, parse_instruction
+from dispatcher.intake.instruction import InstructionDocument, content_digest, parse_instruction
 from dispatcher.intake.intake import REPEATS_MAX, Accepted, PutBack, Rejected, Repeated, Taken
 from dispatcher.intake.queue import QueueMessage
-from dispatcher.records.job_run_log import JobRunAccepted, JobRunStatus
+from dispatcher.records.job_run_log import JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_queue import MemoryQueue
@@ -417,20 +417,6 @@ def test_a_second_delivery_of_one_message_is_no_repeat(desk: Desk) -> None:
     desk.intake.take(first_delivery)
     desk.intake.take(second_delivery)
     assert len(list(desk.records.log(message_id).entries())) == 1
-
-
-def test_a_document_of_an_older_release_is_known_again_by_what_it_asked_for(desk: Desk) -> None:
-    desk.append([{"id": 1}])
-    desk.send(instruction(job_run_id="old"))
-    (delivery,) = desk.queue.receive(1, 0, 30)
-    document = parse_instruction(delivery.body)
-    assert isinstance(document, InstructionDocument)
-    spec = job_run_spec(document, "old", desk.lake.location)
-    accepted = JobRunAccepted(spec=spec, content_digest="by another rule", message_id="m-0", sessions=())
-    desk.records.log("old").append(lambda _: [accepted])
-    assert desk.intake.take(delivery) == Repeated("old", JobRunStatus.WAITING)
-    desk.send(instruction(job_run_id="old", priority=3))
-    assert isinstance(desk.take()[0], Rejected)
 
 
 # -------------------------------------------------------------------------------------------------- task tokens

@@ -18,11 +18,11 @@ from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.release import this_release
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
-from compactor.storage.paths import JobRunFolder, LogObject, MarkedJobRun, ReleaseOfState, SessionFolder
+from compactor.storage.paths import JobRunFolder, LiveDispatcher, LogObject, MarkedJobRun, ReleaseOfState, SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
-from dispatcher.records.claims import Claim, ClaimWatch, JobRunLog, claim_job_run
+from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus, SessionLaunching, session_spec
-from dispatcher.records.liveness import Fleet
+from dispatcher.records.liveness import Fleet, SignOfLife
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
 from launcher.spark_job import SparkJob, job_name
@@ -286,9 +286,8 @@ def test_a_fenced_dispatcher_leaves_its_spark_job_to_who_took_over_and_writes_no
     second = desk.second()
     fleet = Fleet(desk.state, "second", 60.0, desk.clock)
     fleet.look(())
-    watch = ClaimWatch(60.0, desk.clock, fleet)
     desk.move_on(desk.settings.claim_seconds)  # without a tick that would show its life
-    taken = claim_job_run(desk.records.log(job_run_id), "second", 60.0, desk.clock, watch)
+    taken = claim_job_run(desk.records.log(job_run_id), "second", fleet.is_gone)
     assert isinstance(taken, Claim)
 
     desk.tick_until(lambda: desk.controller.holds_nothing)
@@ -419,7 +418,7 @@ def test_a_cancelled_job_run_that_somebody_left_running_is_stopped_by_who_takes_
 def test_a_session_that_succeeded_while_nobody_watched_is_not_run_again(desk: Desk) -> None:
     desk.append([{"id": 1, "v": "a"}])
     job_run_id = desk.accept()
-    claim = claim_job_run(desk.records.log(job_run_id), "gone", 0.0, desk.clock)
+    claim = claim_job_run(desk.records.log(job_run_id), "gone", lambda _: False)
     assert isinstance(claim, Claim)
     accepted = desk.job_run(job_run_id).accepted
     assert accepted is not None
@@ -427,7 +426,8 @@ def test_a_session_that_succeeded_while_nobody_watched_is_not_run_again(desk: De
     plan = desk.plan(session_spec(accepted.spec, pin))
     assert isinstance(plan, SessionPlan)
     desk.state.put_if_absent(SessionFolder(job_run_id, pin.session_id).plan(1).key, plan.render())
-    claim.write(lambda _: [SessionLaunching(epoch=1, session_id=pin.session_id, attempt=1)])
+    launching = SessionLaunching(epoch=1, session_id=pin.session_id, attempt=1, at_ms=0, name="lost", place="elsewhere")
+    claim.write(lambda _: [launching])
     run_attempt(plan, desk.lake, desk.state, InProcessEngine(), 1, desk.clock)
 
     desk.run()
@@ -472,7 +472,9 @@ def test_a_dead_holder_is_taken_over_on_time_by_a_dispatcher_whose_clock_is_an_h
     desk = Desk(tmp_path, clock=clock, settings=JobRunControllerSettings(claim_seconds=60.0, sweep_seconds=5.0))
     desk.append([{"id": 1}])
     job_run_id = desk.accept()
-    claim_job_run(desk.records.log(job_run_id), "gone", 60.0, clock)
+    sign = SignOfLife(owner="gone", beat=7, at_ms=clock.now_ms(), silent_seconds=60.0)
+    desk.state.overwrite(LiveDispatcher("gone").key, sign.render())
+    claim_job_run(desk.records.log(job_run_id), "gone", lambda _: False)
     clock.set_ms(clock.now_ms() - 3_600_000)
     second = desk.second()
     second.controller.tick()

@@ -78,7 +78,7 @@ class State:
             destination_entry_number=1,
         )
         self.write(JobRunAccepted(spec=spec, content_digest="d", message_id="m", sessions=(pin,)))
-        self.write(JobRunClaimed(owner="me", epoch=1, expires_at_ms=self.clock.now_ms() + 1_000))
+        self.write(JobRunClaimed(owner="me", epoch=1))
 
     def plan(self, expected_sla: float, cluster: ClusterPlan | None = None) -> None:
         self.write(
@@ -96,7 +96,11 @@ class State:
         )
 
     def launch(self, attempt: int) -> None:
-        self.write(SessionLaunching(epoch=1, session_id=SESSION, attempt=attempt, at_ms=self.clock.now_ms()))
+        self.write(
+            SessionLaunching(
+                epoch=1, session_id=SESSION, attempt=attempt, at_ms=self.clock.now_ms(), name="x", place="here"
+            )
+        )
 
     def rounds(self, *counts: RowCounts, expected_sla: float = 10.0) -> None:
         log = DurableLog(self.records.store, SessionFolder(RUN, SESSION).log, SESSION_LOG, self.clock)

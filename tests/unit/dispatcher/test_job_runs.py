@@ -8,11 +8,10 @@ from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Corrupt, ErrorKind, Fenced
 from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.storage.location import StoreLocation
-from dispatcher.records.claims import Claim, ClaimWatch, NotClaimed, claim_job_run
+from dispatcher.records.claims import Claim, NotClaimed, claim_job_run
 from dispatcher.records.job_run_log import (
     JOB_RUN_LOG,
     CancelRequested,
-    ClaimRenewed,
     JobRunAccepted,
     JobRunAction,
     JobRunClaimed,
@@ -31,7 +30,8 @@ from dispatcher.records.job_run_log import (
     conclude,
 )
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
-from launcher.retrying import RetryPolicy, Setbacks, TryAgain, what_follows
+from launcher.retrying import Setbacks
+from launcher.spark_job import ClusterReference
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 
@@ -42,6 +42,8 @@ SPEC = JobRunSpec(
     lake=StoreLocation("file:///lake"),
     destination_compacted_table_id="A.B.V1",
 )
+
+REFERENCE = ClusterReference(kind="local", ids={"pid": "7"})
 
 
 def pin(number: int) -> SessionPin:
@@ -67,8 +69,20 @@ def fold(*actions: JobRunAction) -> JobRunState:
     return state
 
 
-def claimed(epoch: int = 1, expires_at_ms: int = 10) -> JobRunClaimed:
-    return JobRunClaimed(owner=f"owner {epoch}", epoch=epoch, expires_at_ms=expires_at_ms)
+def claimed(epoch: int = 1) -> JobRunClaimed:
+    return JobRunClaimed(owner=f"owner {epoch}", epoch=epoch)
+
+
+def launching(attempt: int = 1, epoch: int = 1) -> SessionLaunching:
+    return SessionLaunching(
+        epoch=epoch, session_id="run.1", attempt=attempt, at_ms=attempt * 1_000, name=f"a{attempt}", place="here"
+    )
+
+
+def retried(error_kind: ErrorKind, failed_at_ms: int = 5_000) -> SessionRetried:
+    return SessionRetried(
+        epoch=1, session_id="run.1", attempt=2, error_kind=error_kind, reasons=(), failed_at_ms=failed_at_ms
+    )
 
 
 def ended(session: int, end: SessionEnd, epoch: int = 1) -> SessionEnded:
@@ -113,7 +127,7 @@ def test_a_rejected_job_run_can_become_nothing_else() -> None:
     "late",
     [
         JobRunReleased(epoch=1),
-        SessionLaunching(epoch=1, session_id="run.1", attempt=1),
+        launching(),
         ended(1, NothingToDo()),
         claimed(epoch=1),
         claimed(epoch=4),
@@ -132,29 +146,16 @@ def test_nothing_is_written_about_a_session_that_has_ended_or_never_was() -> Non
         fold(*running, ended(3, NothingToDo()))
 
 
-def test_an_outage_of_which_an_earlier_release_did_not_say_when_it_began_exhausts_no_patience() -> None:
-    state = fold(
-        accepted(1),
-        claimed(),
-        SessionLaunching(epoch=1, session_id="run.1", attempt=1),
-        SessionRetried(epoch=1, session_id="run.1", attempt=2, error_kind=ErrorKind.UNAVAILABLE, reasons=()),
-    )
-    now_ms = 1_760_000_000_000
-    after = state.sessions["run.1"].setbacks.after(ErrorKind.UNAVAILABLE, now_ms, progressed=False)
-    assert (after.outages, after.outage_since_ms) == (2, now_ms)
-    assert isinstance(what_follows(ErrorKind.UNAVAILABLE, after, now_ms, RetryPolicy(), chance=0.5), TryAgain)
-
-
 def test_attempts_and_failures_are_counted_apart() -> None:
     state = fold(
         accepted(1),
         claimed(),
-        SessionLaunching(epoch=1, session_id="run.1", attempt=1),
-        SessionLaunched(epoch=1, session_id="run.1", attempt=1, cluster="here"),
-        SessionRetried(epoch=1, session_id="run.1", attempt=2, error_kind=ErrorKind.CRASHED, reasons=()),
-        SessionLaunching(epoch=1, session_id="run.1", attempt=2),
+        launching(),
+        SessionLaunched(epoch=1, session_id="run.1", attempt=1, cluster="here", reference=REFERENCE),
+        retried(ErrorKind.CRASHED),
+        launching(2),
         claimed(2),
-        SessionLaunching(epoch=2, session_id="run.1", attempt=3),
+        launching(3, epoch=2),
     )
     session = state.sessions["run.1"]
     assert (session.attempt, session.setbacks, session.cluster) == (3, Setbacks(failures=1, unwatched=1), None)
@@ -231,86 +232,30 @@ def store(clock: ManualClock) -> MemoryStore:
 
 
 def claim(store: MemoryStore, clock: ManualClock, owner: str) -> Claim:
-    claim = claim_job_run(open_log(store, clock), owner, 60.0, clock)
+    claim = try_claim(store, clock, owner)
     assert isinstance(claim, Claim), claim
     return claim
 
 
-def renew(claim: Claim, lasts_seconds: float = 60.0) -> None:
-    """As earlier releases show that they live: by an entry."""
-    renewed = ClaimRenewed(epoch=claim.epoch, expires_at_ms=0, lasts_seconds=lasts_seconds)
-    claim.write(lambda _: [renewed])
+def try_claim(store: MemoryStore, clock: ManualClock, owner: str, *gone: str) -> Claim | NotClaimed:
+    return claim_job_run(open_log(store, clock), owner, gone.__contains__)
 
 
-def watch(clock: ManualClock) -> ClaimWatch:
-    return ClaimWatch(60.0, clock)
-
-
-def try_claim(store: MemoryStore, clock: ManualClock, watched: ClaimWatch) -> Claim | NotClaimed:
-    return claim_job_run(open_log(store, clock), "second", 60.0, clock, watched)
-
-
-def test_a_claim_keeps_others_away_until_it_runs_out(store: MemoryStore, clock: ManualClock) -> None:
+def test_a_claim_keeps_others_away_until_its_owner_is_gone(store: MemoryStore, clock: ManualClock) -> None:
     claim(store, clock, "first")
-    watched = watch(clock)
-    assert try_claim(store, clock, watched) == NotClaimed("first holds it in epoch 1")
-    clock.sleep(59.9)
-    assert try_claim(store, clock, watched) == NotClaimed("first holds it in epoch 1")
-    clock.sleep(0.2)
-    taken = try_claim(store, clock, watched)
+    assert try_claim(store, clock, "second") == NotClaimed("first holds it in epoch 1")
+    taken = try_claim(store, clock, "second", "first")
     assert isinstance(taken, Claim)
     assert taken.epoch == 2
 
 
-@pytest.mark.parametrize("hours", [-1, 1, 24 * 365])
-def test_wrong_clocks_do_not_change_when_a_claim_expires(store: MemoryStore, clock: ManualClock, hours: int) -> None:
-    claim(store, clock, "first")
-    clock.set_ms(clock.now_ms() + hours * 3_600_000)
-    watched = watch(clock)
-    assert isinstance(try_claim(store, clock, watched), NotClaimed)
-    clock.sleep(59.9)
-    assert isinstance(try_claim(store, clock, watched), NotClaimed)
-    clock.sleep(0.2)
-    assert isinstance(try_claim(store, clock, watched), Claim)
-
-
-def test_a_claim_runs_out_when_its_holder_said_and_not_when_the_watcher_s_would(
-    store: MemoryStore, clock: ManualClock
-) -> None:
-    claim_job_run(open_log(store, clock), "first", 300.0, clock)
-    watched = watch(clock)
-    try_claim(store, clock, watched)
-    clock.sleep(299)
-    assert isinstance(try_claim(store, clock, watched), NotClaimed)
-    clock.sleep(2)
-    assert isinstance(try_claim(store, clock, watched), Claim)
-
-
-def test_whatever_a_holder_writes_is_a_sign_of_life(store: MemoryStore, clock: ManualClock) -> None:
-    first, watched = claim(store, clock, "first"), watch(clock)
-    try_claim(store, clock, watched)
-    clock.sleep(50)
-    first.write(lambda _: [SessionLaunching(epoch=1, session_id="run.1", attempt=1)])
-    assert isinstance(try_claim(store, clock, watched), NotClaimed)
-    clock.sleep(50)
-    renew(first)
-    assert isinstance(try_claim(store, clock, watched), NotClaimed)
-    clock.sleep(59)
-    open_log(store, clock).append(lambda _: [CancelRequested(reason="anybody may")])
-    clock.sleep(2)
-    assert isinstance(try_claim(store, clock, watched), Claim)
-
-
 def test_a_dispatcher_that_was_taken_over_is_fenced_and_writes_nothing(store: MemoryStore, clock: ManualClock) -> None:
     first = claim(store, clock, "first")
-    watched = watch(clock)
-    try_claim(store, clock, watched)
-    clock.sleep(61)
-    assert isinstance(try_claim(store, clock, watched), Claim)
+    assert isinstance(try_claim(store, clock, "second", "first"), Claim)
     before = open_log(store, clock).load().entry_number
     over = "epoch 1 of job_runs/run/log is over: second holds it in epoch 2"
     with pytest.raises(Fenced, match=over):
-        renew(first)
+        first.write(lambda _: [launching()])
     with pytest.raises(Fenced, match=over):
         first.release()
     assert open_log(store, clock).load().entry_number == before
@@ -319,7 +264,7 @@ def test_a_dispatcher_that_was_taken_over_is_fenced_and_writes_nothing(store: Me
 def test_a_late_holder_goes_on_while_nobody_has_taken_over(store: MemoryStore, clock: ManualClock) -> None:
     first = claim(store, clock, "first")
     clock.sleep(1_000)
-    first.write(lambda _: [SessionLaunching(epoch=1, session_id="run.1", attempt=1)])
+    first.write(lambda _: [launching()])
     assert first.log.load().state.sessions["run.1"].attempt == 1
 
 
@@ -338,6 +283,6 @@ def test_an_ended_job_run_cannot_be_claimed(store: MemoryStore, clock: ManualClo
         return [JobRunEnded(epoch=1, outcome=outcome, seconds=1.0)]
 
     first.write(end)
-    assert claim_job_run(open_log(store, clock), "second", 60.0, clock) == NotClaimed("it is succeeded")
+    assert try_claim(store, clock, "second") == NotClaimed("it is succeeded")
     with pytest.raises(Fenced, match="it is succeeded"):
         first.release()

@@ -315,9 +315,11 @@ def test_a_session_whose_dispatchers_vanish_one_after_the_other_is_given_up(tmp_
     desk.append([{"id": 1}])
     job_run_id = desk.accept()
     for number in range(1, 5):
-        claim = claim_job_run(desk.records.log(job_run_id), f"gone {number}", 0.0, desk.clock)
+        claim = claim_job_run(desk.records.log(job_run_id), f"gone {number}", lambda _: True)
         assert isinstance(claim, Claim)
-        launching = SessionLaunching(epoch=claim.epoch, session_id=f"{job_run_id}.1", attempt=number)
+        launching = SessionLaunching(
+            epoch=claim.epoch, session_id=f"{job_run_id}.1", attempt=number, at_ms=0, name="lost", place="elsewhere"
+        )
         claim.write(lambda _, launching=launching: [launching])  # type: ignore[misc]
     assert setbacks(desk, job_run_id) == Setbacks(unwatched=3)
     desk.run()

@@ -309,7 +309,7 @@ def test_a_job_run_that_an_earlier_release_began_to_run_keeps_its_sessions_to_it
         source_position=None,
         destination_entry_number=1,
     )
-    claim = claim_job_run(desk.records.log(job_run_id), "earlier", 60.0, desk.clock)
+    claim = claim_job_run(desk.records.log(job_run_id), "earlier", lambda _: False)
     assert isinstance(claim, Claim)
     claim.write(lambda _: [SessionsFound(epoch=claim.epoch, sessions=(pin,))])
     claim.release()

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from compactor.model.errors import Unavailable
-from compactor.storage.paths import LiveDispatcher, OpenJobRun
+from compactor.storage.paths import LiveDispatcher
 from dispatcher.records.claims import Claim, claim_job_run
-from dispatcher.records.job_run_log import ClaimRenewed, JobRunClaimed
-from dispatcher.records.liveness import SignOfLife
+from dispatcher.records.liveness import Fleet, SignOfLife
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -48,15 +47,14 @@ def accept(desk: Desk, job_run_id: str, **fields: object) -> str:
 
 
 def held_by(desk: Desk, owner: str, job_run_ids: list[str]) -> None:
-    """As a dispatcher of this release that is gone has left them."""
+    """As a dispatcher that is gone has left them."""
     sign = SignOfLife(owner=owner, beat=7, at_ms=desk.clock.now_ms(), silent_seconds=SILENT_SECONDS)
     desk.state.overwrite(LiveDispatcher(owner).key, sign.render())
     records = replace(desk, owner=owner).records
     for job_run_id in job_run_ids:
-        claim = claim_job_run(records.log(job_run_id), owner, 86_400.0, desk.clock)
+        claim = claim_job_run(records.log(job_run_id), owner, lambda _: False)
         assert isinstance(claim, Claim)
         marker = next(each for each in records.open_markers() if each.work.text == job_run_id)
-        assert marker.valid is not None
         records.mark_held(replace(marker.valid, owner=owner, epoch=claim.epoch), marker.keys)
 
 
@@ -88,8 +86,8 @@ def test_a_dispatcher_shows_its_life_every_30_seconds_and_nowhere_in_a_log(desk:
     desk = replace(desk, state=store)
     pass_time(600, desk)
     assert store.count("overwrite", "live_dispatchers/first") in (20, 21)
-    entries = [action for entry in desk.records.log(job_run_id).entries() for action in entry.actions]
-    assert not any(isinstance(action, ClaimRenewed) for action in entries)
+    entries = [action.action for entry in desk.records.log(job_run_id).entries() for action in entry.actions]
+    assert entries == ["job_run_accepted", "job_run_claimed", "job_run_claimed"]
     desk.close()
 
 
@@ -210,7 +208,7 @@ def test_a_job_run_whose_dispatcher_died_before_marking_it_is_taken_over_in_the_
 ) -> None:
     (job_run_id,) = accepted(desk, 1)
     held_by(desk, "dead", [])
-    claim_job_run(desk.records.log(job_run_id), "dead", 86_400.0, desk.clock)
+    claim_job_run(desk.records.log(job_run_id), "dead", lambda _: False)
     second = small(desk, "second")
     pass_time(SILENT_SECONDS - 1, second)
     assert owners(desk, [job_run_id]) == ["dead"]
@@ -226,9 +224,33 @@ def test_a_claim_whose_marker_could_not_be_written_is_marked_by_the_next_sweep(d
     second = small(replace(desk, state=store), "second")
     pass_time(SWEEP_SECONDS + 2, second)
     (marker,) = desk.records.open_markers()
-    assert marker.valid is not None
     assert (marker.valid.owner, marker.valid.epoch, len(marker.keys)) == ("second", 1, 1)
     second.close()
+
+
+def test_a_claim_whose_owner_has_no_sign_of_life_is_taken_over_at_once(desk: Desk) -> None:
+    """It died so long ago that others have deleted its sign."""
+    runs = accepted(desk, 2)
+    held_by(desk, "dead", runs)
+    desk.state.delete(LiveDispatcher("dead").key)
+    second = small(desk, "second")
+    pass_time(1, second)
+    assert owners(desk, runs) == ["second"] * 2
+    second.close()
+
+
+def test_an_owner_whose_sign_of_life_cannot_be_read_is_not_taken_for_gone(desk: Desk) -> None:
+    (job_run_id,) = accepted(desk, 1)
+    store = FaultyStore(desk.state)
+    fleet = Fleet(store, "second", SILENT_SECONDS, desk.clock)
+    held_by(desk, "busy", [job_run_id])  # since the signs of life were listed
+    store.fail("read", LiveDispatcher("busy").key)
+    assert not fleet.is_gone("busy")
+    assert not fleet.is_gone("busy")
+    assert store.count("read", LiveDispatcher("busy").key) == 1
+    assert fleet.is_gone("stopped")
+    assert fleet.is_gone("stopped")
+    assert store.count("read", LiveDispatcher("stopped").key) == 1
 
 
 def test_a_job_run_that_was_let_go_is_free_at_once(desk: Desk) -> None:
@@ -265,53 +287,6 @@ def test_of_what_waits_the_highest_priority_is_taken_on_first_whoever_accepted_i
     second = small(desk, "second")
     pass_time(1, second)
     assert owners(desk, [f"run {number}" for number in range(4)]) == [None, None, None, "second"]
-    second.close()
-
-
-# ------------------------------------------------------------------------------------- an earlier release side by side
-
-
-def test_a_job_run_that_an_earlier_release_accepted_is_found_by_its_marker(desk: Desk) -> None:
-    (job_run_id,) = accepted(desk, 1)
-    for marker in desk.records.open_markers():
-        for key in marker.keys:
-            desk.state.delete(key)
-    desk.state.put_if_absent(OpenJobRun(job_run_id).key, b"")
-    second = small(desk, "second")
-    pass_time(2, second)
-    assert owners(desk, [job_run_id]) == ["second"]
-    assert list(desk.state.list("open_job_runs/")) == []  # so that no earlier release watches it any more
-    second.close()
-
-
-def test_a_claim_that_an_earlier_release_renews_in_the_log_is_left_alone_until_it_stops(desk: Desk) -> None:
-    (job_run_id,) = accepted(desk, 1)
-    claim = claim_job_run(desk.records.log(job_run_id), "old", 300.0, desk.clock)
-    assert isinstance(claim, Claim)
-    desk.state.put_if_absent(OpenJobRun(job_run_id).key, b"")
-    second = small(desk, "second")
-    for _ in range(20):
-        pass_time(100, second)
-        renewed = ClaimRenewed(epoch=1, expires_at_ms=desk.clock.now_ms() + 300_000, lasts_seconds=300.0)
-        claim.write(lambda _, renewed=renewed: [renewed])  # type: ignore[misc]
-    assert owners(desk, [job_run_id]) == ["old"]
-    pass_time(300 + 2 * SWEEP_SECONDS, second)
-    assert owners(desk, [job_run_id]) == ["second"]
-    second.close()
-
-
-def test_an_earlier_release_neither_sees_nor_outlives_a_claim_of_this_one(desk: Desk) -> None:
-    runs = accepted(desk, 1)
-    second = small(desk, "second")
-    pass_time(2, second)
-    assert list(desk.state.list("open_job_runs/")) == []
-    claims = [
-        action
-        for entry in desk.records.log(runs[0]).entries()
-        for action in entry.actions
-        if isinstance(action, JobRunClaimed)
-    ]
-    assert [each.lasts_seconds for each in claims] == [86_400.0]  # as it reads the log: renewed by nobody, for a day
     second.close()
 
 

@@ -16,13 +16,6 @@ def test_a_reference_names_the_vector_and_the_folder_of_its_attempt(path: str, c
     assert found.path_or_inline_dv.startswith(f"{FOLDER}/{commit_id}")
 
 
-@given(st.text(min_size=1))
-def test_references_of_earlier_releases_name_no_attempt(path: str) -> None:
-    written = reference(path, "0" * 32, b"123456789", 3)
-    earlier = written.model_copy(update={"path_or_inline_dv": FOLDER + written.path_or_inline_dv[-20:]})
-    assert (referred_id(earlier), referred_commit(earlier)) == (vector_id(path), None)
-
-
 def test_neighbouring_dead_rows_are_a_run_and_not_bits() -> None:
     cookie_of_runs = (12_347).to_bytes(2, "little")
     file = vector_file(np.arange(90_000, dtype=np.int64))

@@ -12,7 +12,7 @@ import pytest
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.local import WRITING_FOLDER, LocalStore
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import OpenJobRun, TaskToken
+from compactor.storage.paths import MarkedJobRun, TaskToken
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_folder_that_may_not_be_read_is_named_and_not_left_out(
 
 
 def test_a_task_token_is_readable_by_its_own_user_alone(store: LocalStore, root: Path) -> None:
-    token, other = TaskToken("run", "message"), OpenJobRun("run")
+    token, other = TaskToken("run", "message"), MarkedJobRun("run", 0, 0)
     store.put_if_absent(token.key, b"secret")
     store.put_if_absent(other.key, b"")
     assert (root / token.key).stat().st_mode & 0o077 == 0
