@@ -37,7 +37,7 @@ from compactor.model.errors import Invalid
 from launcher.archived_python import HOME, PROGRAM, base_python, copy_python
 
 ENVIRONMENT = "environment"
-"""The folder in which it is unpacked."""
+"""Name of the folder in which a Spark job unpacks the archive."""
 
 PYTHON = f"./{ENVIRONMENT}/bin/python"
 MANIFEST = "lithify-archive.json"
@@ -46,7 +46,7 @@ CODE = "compactor"
 LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 PROJECT = "lithify"
 NOT_PACKED = frozenset({"pyspark", "py4j"})
-"""Packages of the cluster itself."""
+"""Packages that the cluster has itself."""
 
 _COMPRESS_LEVEL = 1
 _LEFT_OUT = re.compile(r"(?:^|/)(?:tests?|testing|include)(?:/|$)|\.(?:pyi|pyx|pxd|c|cc|cpp|h|a)$")

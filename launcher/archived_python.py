@@ -19,7 +19,7 @@ from pathlib import Path
 from compactor.model.errors import Invalid
 
 HOME = "python"
-"""The folder of an archive that is the Python's home."""
+"""Name of the archive's folder that is the home of its Python."""
 
 RELEASE = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PROGRAM = f"{HOME}/bin/{RELEASE}"

@@ -48,7 +48,7 @@ concerns:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
@@ -61,6 +61,7 @@ from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionSpec
+from compactor.sessions.bundle import UnloggedEnd
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SessionFailed, SessionState, SessionSucceeded
 from compactor.storage.object_store import ObjectStore
@@ -70,7 +71,7 @@ from launcher.clusters import Cluster, RunningSparkJob
 from launcher.launch_journal import AttemptFailed, Launch, LaunchJournal, Retried
 from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
 from launcher.poller import Poller
-from launcher.progress import BundleProgress, Progress, SessionLogs, SessionProgress, folder_of
+from launcher.progress import SessionLogs, folder_of, progress_of
 from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
 from launcher.spark_job import (
     ClusterReference,
@@ -225,12 +226,7 @@ class LaunchRun:
         self._launched_at_seconds: float | None = None
         self._progressed_at_seconds = self._clock.monotonic_seconds()
         self._logs = SessionLogs(self._store, self._journal, self._clock)
-        self._progress = self._progress_of(launch)
-
-    def _progress_of(self, launch: Launch) -> Progress:
-        if launch.bundle_id is None:
-            return SessionProgress(launch, self._logs, self._store, self._journal)
-        return BundleProgress(launch, launch.bundle_id, self._logs, self._store, self._journal)
+        self._progress = progress_of(launch, self._logs, self._store, self._journal)
 
     @property
     def reruns(self) -> tuple[RunAgain, ...]:
@@ -379,13 +375,10 @@ class LaunchRun:
         states = self._with_commits({number: end.state for number, end in ended.items()})
         outcomes: dict[int, Succeeded | AttemptFailed | Cancelled] = {}
         for number, state in states.items():
-            kind, symptom = ErrorKind.CRASHED, "left no end in its log"
-            unlogged = ended[number].unlogged
-            if unlogged is not None:
-                kind, symptom = unlogged.error_kind, unlogged.reason
-            attempt = self._open[number].attempt
+            end = ended[number].unlogged or UnloggedEnd(error_kind=ErrorKind.CRASHED, reason="left no end in its log")
+            reason = f"attempt {self._open[number].attempt}: {end.reason}"
             outcomes[number] = self._logged_outcome(number, state) or self._failed(
-                number, state, kind, f"attempt {attempt}: {symptom}"
+                number, state, end.error_kind, reason
             )
         self._settle(outcomes)
 
@@ -404,21 +397,20 @@ class LaunchRun:
         open_states = {number: each for number, each in states.items() if self._logged_outcome(number, each) is None}
         begun = [number for number, state in open_states.items() if state.attempt == self._open[number].attempt]
         none_begun = not begun and len(open_states) == self._launch.size
-        blamed = (list(open_states) if none_begun else begun) if why is not None else []
+        blamed: Collection[int] = () if why is None else open_states.keys() if none_begun else begun
         if stalled is not None:
             if blamed:
                 self._journal.stalled(self._launch, [self._open[number] for number in blamed], quiet_seconds)
             self._end(stalled)
-        states = self._with_commits(states)
-        outcomes = {number: self._logged_outcome(number, state) for number, state in states.items()}
-        settled = {number: outcome for number, outcome in outcomes.items() if outcome is not None}
-        failed: dict[int, AttemptFailed] = {}
-        if why is not None:
-            for number in blamed:
+        outcomes: dict[int, Succeeded | AttemptFailed | Cancelled] = {}
+        for number, state in self._with_commits(states).items():
+            outcome = self._logged_outcome(number, state)
+            if outcome is None and why is not None and number in blamed:
                 reason = f"{self._launch.subject(self._open[number].attempt)} {why[1]}"
-                failed[number] = self._failed(number, states[number], why[0], reason)
-        self._settle(settled)
-        self._settle(failed, blames_sessions=not none_begun)
+                outcome = self._failed(number, state, why[0], reason)
+            if outcome is not None:
+                outcomes[number] = outcome
+        self._settle(outcomes, blames_sessions=not none_begun)
 
     def _logged_outcome(self, number: int, state: SessionState) -> Succeeded | AttemptFailed | None:
         """By the session log; None: it has not ended there."""

@@ -10,9 +10,10 @@ A bundle's heartbeat names the members that have ended, so that only their logs 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeVar
 
 import structlog
 
@@ -28,6 +29,8 @@ from compactor.storage.side_by_side import side_by_side
 from launcher.launch_journal import Launch, LaunchJournal, Member
 
 _log = structlog.get_logger(__name__)
+
+HeartbeatT = TypeVar("HeartbeatT", Heartbeat, BundleHeartbeat)
 
 
 def folder_of(spec: SessionSpec) -> SessionFolder:
@@ -98,76 +101,65 @@ class EndedMember:
     unlogged: UnloggedEnd | None = None
 
 
-class Progress(Protocol):
+class Progress(ABC):
     """
     has_begun  the job has given a sign of life
     ended      sessions whose end is known, by their positions
     """
 
-    has_begun: bool
-    ended: dict[int, EndedMember]
-
-    def read(self, members: Mapping[int, Member]) -> bool:
-        """Whether these members have progressed since the last call. Raises `Fenced` and the store's errors."""
-
-
-class SessionProgress:
-    """Of a session alone."""
-
-    def __init__(self, launch: Launch, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal) -> None:
+    def __init__(self, heartbeat_key: str, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal) -> None:
         self.has_begun = False
         self.ended: dict[int, EndedMember] = {}
-        self._key = folder_of(launch.any_plan.spec).heartbeat.key
+        self._heartbeat_key = heartbeat_key
         self._logs = logs
         self._store = store
         self._journal = journal
-        self._heartbeat: Heartbeat | None = None
-        self._entry_number = 0
+
+    @abstractmethod
+    def read(self, members: Mapping[int, Member]) -> bool:
+        """Whether these members have progressed since the last call. Raises `Fenced` and the store's errors."""
+
+    def _read_heartbeat(self, kind: type[HeartbeatT]) -> HeartbeatT | None:
+        """None while there is no readable one."""
+        body = self._store.read(self._heartbeat_key)
+        try:
+            return None if body is None else kind.parse_durable(body, self._heartbeat_key)
+        except (Corrupt, Outdated) as error:
+            _log.warning("heartbeat_unreadable", key=self._heartbeat_key, reason=str(error))
+            return None
+
+
+class SessionProgress(Progress):
+    """Of a session alone."""
+
+    _heartbeat: Heartbeat | None = None
+    _entry_number = 0
 
     def read(self, members: Mapping[int, Member]) -> bool:
         ((number, member),) = members.items()
         state = self._logs.read_until_end(number, member)
         self.has_begun = state.attempt == member.attempt
-        heartbeat = self._heartbeat
+        found: Heartbeat | None = None
         if has_ended(state, member.attempt):
             self.ended[number] = EndedMember(state)
         else:
-            heartbeat = self._read_heartbeat(member.attempt) or heartbeat
-        is_new = heartbeat != self._heartbeat
+            found = self._read_heartbeat(Heartbeat)
+        is_new = found is not None and found.attempt == member.attempt and found != self._heartbeat
         entry_number = self._logs.entry_number(number)
         is_progress = is_new or self._logs.written_by(number, member.attempt, self._entry_number)
         if is_new or entry_number > self._entry_number:
-            self._journal.progressed([member], heartbeat if is_new else None)
-        self._heartbeat, self._entry_number = heartbeat, entry_number
+            self._journal.progressed([member], found if is_new else None)
+        self._heartbeat, self._entry_number = found if is_new else self._heartbeat, entry_number
         return is_progress
 
-    def _read_heartbeat(self, attempt: int) -> Heartbeat | None:
-        """The attempt's own; None while there is no readable one."""
-        body = self._store.read(self._key)
-        try:
-            heartbeat = None if body is None else Heartbeat.parse_durable(body, self._key)
-        except (Corrupt, Outdated) as error:
-            _log.warning("heartbeat_unreadable", key=self._key, reason=str(error))
-            return None
-        return heartbeat if heartbeat is not None and heartbeat.attempt == attempt else None
 
-
-class BundleProgress:
+class BundleProgress(Progress):
     """Of a bundle."""
 
-    def __init__(
-        self, launch: Launch, bundle_id: str, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal
-    ) -> None:
-        self.has_begun = False
-        self.ended: dict[int, EndedMember] = {}
-        self._key = BundleFolder(launch.any_plan.spec.job_run.job_run_id, bundle_id).heartbeat.key
-        self._logs = logs
-        self._store = store
-        self._journal = journal
-        self._heartbeat: BundleHeartbeat | None = None
+    _heartbeat: BundleHeartbeat | None = None
 
     def read(self, members: Mapping[int, Member]) -> bool:
-        heartbeat = self._read_heartbeat()
+        heartbeat = self._read_heartbeat(BundleHeartbeat)
         if heartbeat is None or heartbeat == self._heartbeat:
             return False
         self.has_begun = True
@@ -181,10 +173,10 @@ class BundleProgress:
         self._journal.progressed([member for number, member in members.items() if number not in self.ended])
         return True
 
-    def _read_heartbeat(self) -> BundleHeartbeat | None:
-        body = self._store.read(self._key)
-        try:
-            return None if body is None else BundleHeartbeat.parse_durable(body, self._key)
-        except (Corrupt, Outdated) as error:
-            _log.warning("heartbeat_unreadable", key=self._key, reason=str(error))
-            return None
+
+def progress_of(launch: Launch, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal) -> Progress:
+    spec = launch.any_plan.spec
+    if launch.bundle_id is None:
+        return SessionProgress(folder_of(spec).heartbeat.key, logs, store, journal)
+    folder = BundleFolder(spec.job_run.job_run_id, launch.bundle_id)
+    return BundleProgress(folder.heartbeat.key, logs, store, journal)

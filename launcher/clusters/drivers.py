@@ -37,7 +37,7 @@ from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatu
 
 OUTPUT_TAIL_BYTES = 4_096
 FIND_SECONDS = 5.0
-"""The time in which a supervisor must write its record."""
+"""A supervisor must write its record within this time."""
 
 POLL_SECONDS = 0.05
 

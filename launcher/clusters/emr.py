@@ -23,15 +23,15 @@ from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanis
 
 KIND = "emr"
 CLUSTER_ID = "cluster_id"
-LOOK_PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0)
-"""Between two looks for a cluster that may have been launched: a new one may be missing from listings for some seconds.
-AWS states no bound; what is not listed after all of these counts as never launched."""
+SEARCH_PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0)
+"""Pauses between two searches for a cluster that may have been launched: a new one may be missing from listings for
+some seconds. AWS states no bound; what is not listed after all of these counts as never launched."""
 
 FOUND_AGAIN_SECONDS = 14 * 86_400.0
 """Time after the launch in which a cluster is found by its name, even if it has ended."""
 
 LAUNCHED_AGAIN_SECONDS = 3_600.0
-"""The same before a launch: the attempt's number was taken just now, so it cannot have been launched long ago.
+"""Such a time before a launch: the attempt's number was taken just now, so it cannot have been launched long ago.
 An account may have thousands of clusters that have ended, and they are listed 50 at a time."""
 
 _STEP_HAS_ENDED = frozenset({"ALL_STEPS_COMPLETED", "STEP_FAILURE"})
@@ -77,7 +77,7 @@ class EmrCluster:
 
     def find(self, name: str) -> ClusterReference | None:
         found = self._find(name, FOUND_AGAIN_SECONDS)
-        for pause_seconds in LOOK_PAUSES_SECONDS:
+        for pause_seconds in SEARCH_PAUSES_SECONDS:
             if found is not None:
                 break
             self._clock.sleep(pause_seconds)

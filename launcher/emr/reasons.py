@@ -131,7 +131,7 @@ _EXIT_CODE = re.compile(r"(?:exited with status|exit ?code:?)\s*(\d+)", re.IGNOR
 
 
 CANCELLED = JobFailed(ErrorKind.CRASHED, "was cancelled by somebody: to end the session, cancel its job run instead")
-"""A job run that was cancelled by others."""
+"""Reason of a job run that somebody else cancelled."""
 
 
 def of_cluster(code: str, message: str, error_codes: Sequence[str] = ()) -> JobStatus:

@@ -12,7 +12,7 @@ from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
 from compactor.storage.paths import SessionFolder
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
-from launcher.clusters.emr import LOOK_PAUSES_SECONDS, EmrCluster, EmrJob
+from launcher.clusters.emr import SEARCH_PAUSES_SECONDS, EmrCluster, EmrJob
 from launcher.clusters.emr_serverless import EmrServerlessCluster
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings
 from launcher.launch import launch_once
@@ -196,7 +196,7 @@ def test_a_launch_that_never_arrived_is_a_failed_attempt_once_no_listing_can_lag
     failed = launch_once(service.cluster(), job_of(), ON_DEMAND)
     assert isinstance(failed, AttemptFailed)
     assert failed.error_kind is ErrorKind.UNAVAILABLE
-    assert service.clock.now_ms() - began_ms == sum(LOOK_PAUSES_SECONDS) * 1000
+    assert service.clock.now_ms() - began_ms == sum(SEARCH_PAUSES_SECONDS) * 1000
     assert len(service.server.requests_of("RunJobFlow")) == 1
 
 
