@@ -179,7 +179,9 @@ def decisions() -> Iterator[str]:
 
 
 def _paragraph(text: str) -> str:
-    return " ".join(text.split())
+    """On one line. What stands in angle brackets is text and no HTML, but in code nothing needs an escape."""
+    pieces = " ".join(text.split()).split("`")
+    return "`".join(each if number % 2 else each.replace("<", "&lt;") for number, each in enumerate(pieces))
 
 
 def _cell(text: str) -> str:
