@@ -15,8 +15,10 @@ from compactor.lake import DeltaCatalog
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
+from compactor.storage.paths import LiveDispatcher
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunStatus
+from dispatcher.records.liveness import SignOfLife
 from dispatcher.scheduling.lease_log import FlowLimits
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -37,9 +39,9 @@ def hold() -> Iterator[threading.Event]:
 
 
 def lose(desk: Desk, job_run_id: str) -> None:
-    desk.records.log(job_run_id).append(
-        lambda before: [JobRunClaimed(owner="another", epoch=before.state.epoch + 1, expires_at_ms=0)]
-    )
+    sign = SignOfLife(owner="another", beat=1, at_ms=0, silent_seconds=SILENT_SECONDS)
+    desk.state.overwrite(LiveDispatcher("another").key, sign.render())
+    desk.records.log(job_run_id).append(lambda before: [JobRunClaimed(owner="another", epoch=before.state.epoch + 1)])
     tick_all(desk)
 
 
