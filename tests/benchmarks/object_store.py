@@ -32,7 +32,7 @@ from tests.servers import BUCKET, REGION, aws_environment, seaweedfs_server
 
 DELAYS_MS = (0, 30, 100)
 ROWS = 1_000_000
-LARGE = 8
+LARGE = 16
 """Times as many rows, for what is worth a Spark."""
 DELTA_FILES = 8
 COMPACTED_FILES = 16

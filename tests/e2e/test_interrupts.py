@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 REPOSITORY = Path(__file__).parents[2]
 TABLE = "ACME.ORDERS.V1"
-DELTAS = 120
+DELTAS = 320
 PROGRESS = re.compile(r" *[0-9.]+ s  \(unpartitioned\): ")
 INTERRUPTED = "interrupted: what was written until then stays, and all its processes have ended"
 
