@@ -46,11 +46,11 @@ from compactor.planning.where_to_run import SessionPlacement, choose_placements
 from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.progress import Listener, SessionProgress
 from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import Heartbeat
-from compactor.storage.paths import JobRunFolder
 from compactor.storage.side_by_side import AT_ONCE, side_by_side
 
 

@@ -33,8 +33,8 @@ from compactor.model.errors import Corrupt, Fenced, Invalid, LithifyError  # noq
 from compactor.model.exit_codes import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID  # noqa: E402
 
 if TYPE_CHECKING:
+    from compactor.sessions.keys import BundleObject
     from compactor.storage.object_store import ObjectStore
-    from compactor.storage.paths import BundleObject
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,9 +72,9 @@ def exit_code_of(run: Callable[[], None]) -> int:
 
 def _run(options: argparse.Namespace, spark: SparkContext) -> None:
     from compactor.log_context import configure_logging
+    from compactor.sessions.keys import BundleObject
     from compactor.storage.location import parse_location
     from compactor.storage.opening import open_store
-    from compactor.storage.paths import BundleObject, parse
 
     configure_logging(as_json=True, runs_session=True)
     state = open_store(
@@ -83,8 +83,8 @@ def _run(options: argparse.Namespace, spark: SparkContext) -> None:
     body = state.read(options.plan)
     if body is None:
         raise Corrupt(f"there is no plan at {options.plan} in {options.state}")
-    path = parse(options.plan)
-    if isinstance(path, BundleObject):
+    path = BundleObject.parse_or_none(options.plan)
+    if path is not None:
         _run_bundle(body, path, state, spark)
     else:
         _run_session(body, options, state, spark)

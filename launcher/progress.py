@@ -22,9 +22,9 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Fenced, Outdated
 from compactor.planning.spec import SessionSpec
 from compactor.sessions.bundle import BundleHeartbeat, UnloggedEnd, has_ended
+from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionLog, SessionState
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import BundleFolder, SessionFolder
 from compactor.storage.side_by_side import side_by_side
 from launcher.launch_journal import Launch, LaunchJournal, Member
 

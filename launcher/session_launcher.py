@@ -28,10 +28,10 @@ from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, Unavai
 from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.sessions.keys import BundleFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionState
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import with_region
-from compactor.storage.paths import BundleFolder
 from compactor.storage.side_by_side import side_by_side
 from launcher.clusters import RunningSparkJob
 from launcher.launch import (

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from compactor import DeltaCatalog
 from compactor.catalog.snapshot import CompactedStream
+from compactor.index.keys import IndexFilePath
 from compactor.lake import Table
 from compactor.maintenance.verify import verify
 from compactor.model.files import DataFile, DeletionVector, IndexFile, IndexPointers
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.schemas.text import parse_schema
-from compactor.storage.paths import IndexFilePath, parse
 from compactor.tabular import TabularFile, read_table
 from tests.arrow_types import KEY_TYPES, Raw, plain_digest
 
@@ -96,8 +96,7 @@ class CompactedSide:
         return [row for file in self.stream.index_files for row in self.index_rows_of(file)]
 
     def index_rows_of(self, file: IndexFile) -> list[IndexRow]:
-        path = parse(file.path)
-        assert isinstance(path, IndexFilePath)
+        path = IndexFilePath.parse(file.path)
         with pa.memory_map(str(self.path_of(file))) as source:
             table = pa.ipc.open_file(source).read_all()
         assert table.num_rows == file.rows

@@ -19,11 +19,11 @@ import pytest
 from compactor.engine.protocol import Engine
 from compactor.local_job_run import run_here
 from compactor.log.durable_log import CHECKPOINT_ENTRIES
+from compactor.log.keys import CheckpointObject, EntryObject, HintObject
 from compactor.model.errors import Conflict, Unavailable
 from compactor.model.names import Operation
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.in_flight import LASTS_SECONDS_MIN
-from compactor.storage.paths import CheckpointObject, LogObject
 from tests.builders import TABLE_ID
 from tests.crashes import (
     Delta,
@@ -135,15 +135,15 @@ def key_of(plan: SessionPlan, lake: Lake, point: str) -> str:
     before = _stream_at(lake) + (1 if lake.session_plans else 0)
     match log:
         case "session":
-            return LogObject(session_folder(plan).log, "entry", number).key
+            return EntryObject(session_folder(plan).log, number).key
         case "plan":
-            return LogObject(stream, "entry", before).key
+            return EntryObject(stream, before).key
         case "stream":
-            return LogObject(stream, "entry", before + number).key
+            return EntryObject(stream, before + number).key
         case "checkpoint":
             return CheckpointObject.head(stream, before + number).key
         case "hint":
-            return LogObject(stream, "hint").key
+            return HintObject(stream).key
 
 
 def writes_of_a_sound_run(lake: Lake, engine: Engine) -> list[str]:
@@ -155,7 +155,7 @@ def writes_of_a_sound_run(lake: Lake, engine: Engine) -> list[str]:
     check_rows(lake)
     check_session_log(lake, plan, [1])
     assert uncommitted(lake) == set()
-    pieces = CheckpointObject.folder_of(lake.catalog().table(TABLE_ID).stream({}).folder.log)
+    pieces = CheckpointObject.prefix(lake.catalog().table(TABLE_ID).stream({}).folder.log)
     return [
         key
         for key in store.writes

@@ -15,8 +15,11 @@ import pyarrow as pa
 
 from compactor import DeltaCatalog
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
+from compactor.catalog.keys import CompactedFilePath
 from compactor.engine.protocol import Engine
+from compactor.index.keys import IndexFilePath, IndexPointersPath
 from compactor.log.durable_log import DurableLog
+from compactor.maintenance.garbage import DATA_KEYS
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.counts import SortKey
 from compactor.model.names import Operation, SortOrder
@@ -24,6 +27,7 @@ from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionResult
 from compactor.sessions.attempt import run_attempt
+from compactor.sessions.keys import JobRunFolder, SessionFolder
 from compactor.sessions.session_log import (
     SESSION_LOG,
     IndexMoved,
@@ -34,17 +38,10 @@ from compactor.sessions.session_log import (
     SessionState,
     SessionSucceeded,
 )
+from compactor.storage.keys import parse_any
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import (
-    CompactedFilePath,
-    IndexFilePath,
-    IndexPointersPath,
-    JobRunFolder,
-    SessionFolder,
-    parse,
-)
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.oracle import Row, surviving_rows
 
@@ -198,7 +195,8 @@ def uncommitted(lake: Lake) -> set[str]:
     written = set()
     for path in lake.folder.glob("tables/**/*"):
         if path.is_file() and "/data/" in str(path) and not path.name.startswith("."):
-            named = parse(str(path.relative_to(lake.folder)))
+            named = parse_any(str(path.relative_to(lake.folder)), DATA_KEYS)
+            assert named is not None
             if isinstance(named, CompactedFilePath | IndexFilePath | IndexPointersPath):
                 written.add(named.commit_id)
     return written - {action.commit_id for _, action in commits(lake)}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.catalog.actions import DeltaAdded, StreamAction, StreamVersionCreated
+from compactor.catalog.keys import CompactedFilePath, DeltaFilePath, StreamFolder, TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, LifecycleState, Operation
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import CompactedFilePath, DeltaFilePath, StreamFolder, TableFolder
 from tests.fakes.manual_clock import ManualClock
 
 DAY_SECONDS = 24 * 3600

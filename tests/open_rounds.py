@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from compactor.catalog.keys import OpenFilePath, StreamFolder, partition_hash
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows, write_dead_rows
+from compactor.index.keys import DeletionVectorPath
 from compactor.model.clock import Clock
 from compactor.model.files import ColumnStats, DataFile, DeletionVector
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DeletionVectorPath, OpenFilePath, StreamFolder, partition_hash
 from tests.builders import TABLE_ID
 from tests.crashes import HurriedClock
 from tests.fakes.memory_store import MemoryStore

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
+from compactor.catalog.keys import CompactedFilePath
 from compactor.catalog.snapshot import ReadPoint
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.transaction import CommitOutcome, commit
@@ -15,7 +16,6 @@ from compactor.model.files import DataFile
 from compactor.model.names import ContentType
 from compactor.schemas.text import render_schema
 from compactor.schemas.unify import unify_schemas
-from compactor.storage.paths import CompactedFilePath
 from compactor.tabular import TabularWriter
 
 

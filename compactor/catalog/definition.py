@@ -6,6 +6,7 @@ two partitions never conflict.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, assert_never
@@ -13,6 +14,7 @@ from typing import Annotated, Literal, assert_never
 import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import NO_PROPERTIES, SchemaGrowth, TableProperties, contradictions
 from compactor.log.durable_log import LogFormat
 from compactor.model.document import Document
@@ -21,6 +23,12 @@ from compactor.model.names import TableId, is_unicode
 from compactor.schemas.nesting import deep_columns
 from compactor.schemas.text import parse_schema, render_schema
 from compactor.schemas.unify import plain_schema
+from compactor.storage.location import StoreLocation
+
+_GLUE_NAME_MAX = 200
+"""Glue takes 255, with what is added to an id."""
+
+_NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._~/:-]")
 
 
 class TableCreated(Document):
@@ -162,6 +170,30 @@ def _create(definition: TableDefinition | None, action: TableCreated) -> TableDe
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Corrupt(f"the schema of table {action.table_id} cannot be read: {error}") from error
     return TableDefinition(action.table_id, action.partition_keys, schema)
+
+
+def reasons_against_place(location: StoreLocation, table_id: str) -> tuple[str, ...]:
+    """Why other engines would not find a table's files here: some decode the names of folders, others do not."""
+    return tuple(
+        f"{noun} {name!r} has characters other than A-Z a-z 0-9 . _ ~ / -, which some engines decode: {instead}"
+        for noun, name, instead in (
+            ("the lake's root", location.root_uri, "publish a lake at another place"),
+            ("the table's folder", TableFolder(table_id).key, "publish a table with another id"),
+        )
+        if _NEEDS_ENCODING.search(name)
+    )
+
+
+def reasons_against_glue(location: StoreLocation, table_id: str) -> tuple[str, ...]:
+    """Why AWS Glue cannot lead to a table here."""
+    found = []
+    if not location.is_remote:
+        found.append(f"glue_database: AWS Glue leads to tables on S3, and this lake is at {location.root_uri}")
+    if len(table_id) > _GLUE_NAME_MAX:
+        found.append(
+            f"glue_database: a table id of {len(table_id)} characters has no name in Glue: {_GLUE_NAME_MAX} at most"
+        )
+    return tuple(found)
 
 
 TABLE_LOG: LogFormat[TableDefinition | None, TableAction] = LogFormat(

@@ -15,15 +15,13 @@ partition that is listed, and empty.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TypeAlias
 
+from compactor.catalog.keys import DropMark, StreamFolder, TableFolder
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.log.durable_log import LogState
 from compactor.model.errors import Invalid
+from compactor.storage.keys import PartitionItems
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DropMark, StreamFolder, TableFolder, parse
-
-PartitionItems: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class DropMarks:
@@ -48,8 +46,7 @@ def dropped_partitions(store: ObjectStore, table_id: str) -> frozenset[Partition
     newest: dict[PartitionItems, tuple[int, bool]] = {}
     for entry in store.list(f"{TableFolder(table_id).dropped}/"):
         with suppress(Invalid):  # not a name that Lithify writes
-            path = parse(entry.key)
-            if isinstance(path, DropMark):
-                partition = path.stream.partition
-                newest[partition] = max(newest.get(partition, (0, False)), (path.entry_number, not path.has_begun))
+            mark = DropMark.parse(entry.key)
+            partition = mark.stream.partition
+            newest[partition] = max(newest.get(partition, (0, False)), (mark.entry_number, not mark.has_begun))
     return frozenset(partition for partition, (_, is_dropped) in newest.items() if is_dropped)

@@ -27,14 +27,16 @@ from datetime import UTC, datetime
 from compactor.catalog import appending
 from compactor.catalog.definition import TABLE_LOG, TableAction, TableDefinition, TableDropped
 from compactor.catalog.drop_marks import DropMarks, dropped_partitions
+from compactor.catalog.keys import DroppedTable, TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import DurableLog, LogState
+from compactor.log.keys import EntryObject
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid
 from compactor.model.names import no_such_partition
+from compactor.storage.keys import decode_partition
 from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.paths import DroppedTable, LogObject, TableFolder, decode_partition
 from compactor.storage.side_by_side import side_by_side
 
 DefinitionLog = DurableLog[TableDefinition | None, TableAction]
@@ -293,7 +295,7 @@ def _objects(store: ObjectStore, folder: TableFolder) -> Iterator[ObjectEntry]:
 def _check_may_delete(store: ObjectStore, folder: TableFolder) -> None:
     """Deletes objects that cannot exist, of every kind that the table has: a store that denies this denies the rest."""
     stream = folder.stream({}).log
-    keys = [LogObject(log, "entry", 0).key for log in (folder.definition_log, stream)]
+    keys = [EntryObject(log, 0).key for log in (folder.definition_log, stream)]
     keys += [f"{folder.key}/{part}/0" for part in ("data", "compacted", "iceberg", "news", "dropped")]
     for key in keys:
         try:

@@ -20,11 +20,11 @@ from contextlib import suppress
 
 import structlog
 
+from compactor.catalog.keys import NewsHint, StreamFolder, TableFolder
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.log.durable_log import LogState
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import NewsHint, StreamFolder, TableFolder, parse
 
 _log = structlog.get_logger(__name__)
 
@@ -81,7 +81,7 @@ def partitions_with_news(store: ObjectStore, table_id: str) -> Iterator[dict[str
     last: StreamFolder | None = None
     for entry in store.list(f"{TableFolder(table_id).news}/"):
         with suppress(Invalid):  # not a name that Lithify writes
-            path = parse(entry.key)
-            if isinstance(path, NewsHint) and path.stream != last:  # hints of one stream are listed together
-                last = path.stream
+            hint = NewsHint.parse(entry.key)
+            if hint.stream != last:  # hints of one stream are listed together
+                last = hint.stream
                 yield dict(last.partition)

@@ -29,6 +29,7 @@ from compactor.catalog.actions import (
 )
 from compactor.catalog.appending import POSITION_MIN, take_deltas
 from compactor.catalog.dropping import definition_log, time_text
+from compactor.catalog.keys import TableFolder, partition_hash
 from compactor.catalog.properties import TableProperties
 from compactor.catalog.snapshot import CompactedStream, ReadPoint, SourceStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
@@ -38,7 +39,6 @@ from compactor.model.counts import Watermark
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import LifecycleState, counted
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import TableFolder, partition_hash
 
 MARGIN_SECONDS = 3_600
 """Clocks of a restore and of garbage collection may differ by so much."""

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from compactor.catalog.actions import StreamAction
 from compactor.catalog.checkpoint import CHECKPOINT
 from compactor.catalog.drop_marks import DropMarks
+from compactor.catalog.keys import StreamFolder
 from compactor.catalog.news import NewsHints
 from compactor.catalog.snapshot import StreamSnapshot, apply
 from compactor.log.durable_log import DurableLog, LogFormat, LogState
@@ -16,7 +17,6 @@ from compactor.model.clock import Clock
 from compactor.model.names import render_partition
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import StreamFolder
 
 STREAM_LOG: LogFormat[StreamSnapshot, StreamAction] = LogFormat(
     name="stream",
@@ -34,7 +34,7 @@ StreamLog = DurableLog[StreamSnapshot, StreamAction]
 class PartitionStream:
     """A partition stream of a table. It exists once its log has an entry.
 
-    folder  builds the names of the stream's data files and index files (`storage/paths.py`)
+    folder  builds the names of the stream's data files and index files (`compactor/catalog/keys.py`)
     news    the stream's hints; None: the table has no hints
     """
 

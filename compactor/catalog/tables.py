@@ -22,7 +22,14 @@ from compactor.catalog import appending
 from compactor.catalog.actions import DeltaAdded, StreamAction
 from compactor.catalog.appending import DeltaRequest
 from compactor.catalog.backlog import Backlog, backlog_of
-from compactor.catalog.definition import TableAction, TableDefinition, define_table, set_properties
+from compactor.catalog.definition import (
+    TableAction,
+    TableDefinition,
+    define_table,
+    reasons_against_glue,
+    reasons_against_place,
+    set_properties,
+)
 from compactor.catalog.delta_files import (
     ROWS_PER_DELTA_FILE,
     THE_DELTA,
@@ -46,6 +53,7 @@ from compactor.catalog.dropping import (
     refuse_use_of_dropped,
     time_text,
 )
+from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DeltaFilePath, DroppedTable, StreamFolder, TableFolder
 from compactor.catalog.news import partitions_with_news
 from compactor.catalog.properties import (
     MissingColumns,
@@ -81,22 +89,10 @@ from compactor.model.names import (
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.storage.keys import decode, decode_partition
 from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import (
-    DROPPED_TABLES,
-    NAME_IN_STREAM_BYTES_MAX,
-    DeltaFilePath,
-    DroppedTable,
-    StreamFolder,
-    TableFolder,
-    decode,
-    decode_partition,
-    parse_or_none,
-    reasons_against_glue,
-    reasons_against_place,
-)
 from compactor.storage.side_by_side import side_by_side
 
 __all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
@@ -294,10 +290,8 @@ class DeltaCatalog:
 
     def dropped_tables(self) -> list[str]:
         """The ids of tables that were dropped, in order. Their data may still be there."""
-        paths = [
-            path for entry in self.store.list(f"{DROPPED_TABLES}/") if (path := parse_or_none(entry.key)) is not None
-        ]
-        marked = [path.table_id for path in paths if isinstance(path, DroppedTable)]
+        marks = [DroppedTable.parse_or_none(entry.key) for entry in self.store.list(DroppedTable.prefix())]
+        marked = [mark.table_id for mark in marks if mark is not None]
         definitions = side_by_side(self.location, self.definition_even_dropped, marked)
         return sorted(
             table_id

@@ -26,9 +26,9 @@ from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind
 from compactor.planning.spec import SessionResult, SessionSpec
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionFailed, SessionState, SessionSucceeded
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import SessionFolder
 
 
 def publish_session(spec: SessionSpec, state: ObjectStore, sink: EventSink, clock: Clock) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from compactor.index.keys import DeletionVectorPath
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DeletionVector
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import DeletionVectorPath
 from compactor.tabular import TabularFile, TabularWriter, read_table
 
 _SCHEMA = pa.schema([pa.field("row_index", pa.uint64(), nullable=False)])

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal import isal_zlib
 
+from compactor.catalog.keys import StreamFolder
+from compactor.index.keys import IndexFilePath, IndexPointersPath
 from compactor.index.layout import (
     DIGEST_BYTES,
     POINTER_SCHEMA,
@@ -37,7 +39,6 @@ from compactor.model.files import IndexFile, IndexPointers
 from compactor.model.names import counted
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import range_reader
-from compactor.storage.paths import IndexFilePath, IndexPointersPath, StreamFolder
 from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
 from compactor.tabular.filesystems import local_path, reading, writing

@@ -29,11 +29,11 @@ import pyarrow.parquet as pq
 import structlog
 from pydantic import Field, JsonValue
 
+from compactor.log.keys import CheckpointObject, HintObject, WholeCheckpointObject
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Outdated, Unavailable
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.paths import CheckpointObject, LogObject
 from compactor.storage.side_by_side import side_by_side
 
 _log = structlog.get_logger(__name__)
@@ -283,7 +283,7 @@ class CheckpointFolder(Generic[StateT]):
         return head
 
     def _listed_heads(self) -> Iterator[int]:
-        for entry in self._store.list(CheckpointObject.folder_of(self._folder)):
+        for entry in self._store.list(CheckpointObject.prefix(self._folder)):
             name = entry.key.rpartition("/")[2]
             if name.endswith(".json"):
                 yield int(name.removesuffix(".json"))
@@ -299,7 +299,7 @@ class CheckpointFolder(Generic[StateT]):
             return None
 
     def _read_whole(self, form: WholeCheckpoint[StateT], entry_number: int) -> LogState[StateT] | None:
-        key = LogObject(self._folder, "checkpoint", entry_number).key
+        key = WholeCheckpointObject(self._folder, entry_number).key
         body = self._store.read(key)
         if body is None:
             _log.warning("checkpoint_missing", log=self._folder, checkpoint=key)
@@ -339,11 +339,11 @@ class CheckpointFolder(Generic[StateT]):
             "lithify.at_ms": str(log_state.at_ms),
         }
         body = _rendered(table.replace_schema_metadata(metadata))
-        self._store.overwrite(LogObject(self._folder, "checkpoint", log_state.entry_number).key, body)
+        self._store.overwrite(WholeCheckpointObject(self._folder, log_state.entry_number).key, body)
         self._write_hint(log_state.entry_number)
         leaves = log_state.entry_number - (WHOLE_KEPT + 1) * self._every
         if leaves > 0:
-            self._delete([LogObject(self._folder, "checkpoint", leaves).key])
+            self._delete([WholeCheckpointObject(self._folder, leaves).key])
 
     def _delete(self, keys: Sequence[str]) -> None:
         """Deletes objects of earlier checkpoints. Garbage collection deletes what is left (`unneeded`): all of it where
@@ -399,7 +399,7 @@ class CheckpointFolder(Generic[StateT]):
 
     @property
     def _hint_key(self) -> str:
-        return LogObject(self._folder, "hint").key
+        return HintObject(self._folder).key
 
     # -- garbage
 
@@ -414,7 +414,7 @@ class CheckpointFolder(Generic[StateT]):
         needed = {CheckpointObject.head(self._folder, number).key for number in heads}
         names = [piece.name for piece in head.pieces] + [piece.name for piece in head.earlier_pieces]
         needed |= {CheckpointObject(self._folder, name).key for name in names}
-        for entry in self._store.list(CheckpointObject.folder_of(self._folder)):
+        for entry in self._store.list(CheckpointObject.prefix(self._folder)):
             if entry.key not in needed:
                 yield entry
 

@@ -27,13 +27,13 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, Checkpoint, CheckpointFolder, LogState
+from compactor.log.keys import EntryObject, HintObject
 from compactor.model.clock import Clock
 from compactor.model.document import Document, not_understood, written_by_newer
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.retries import Backoff
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.paths import LogObject
 from compactor.storage.side_by_side import AT_ONCE, side_by_side
 
 __all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat", "LogState"]
@@ -192,7 +192,7 @@ class DurableLog(Generic[StateT, ActionT]):
         """
         listed = list(islice(self._store.list(f"{self.folder}/"), LISTED_MAX))
         is_all = len(listed) < LISTED_MAX
-        has_checkpoint = any(entry.key == LogObject(self.folder, "hint").key for entry in listed)
+        has_checkpoint = any(entry.key == HintObject(self.folder).key for entry in listed)
         if is_all and not has_checkpoint:
             return self._replay_listed(LogState(0, self._format.initial), listed)
         if not is_all:
@@ -439,4 +439,4 @@ class DurableLog(Generic[StateT, ActionT]):
     # -- names
 
     def _entry_key(self, number: int) -> str:
-        return LogObject(self.folder, "entry", number).key
+        return EntryObject(self.folder, number).key

@@ -7,10 +7,12 @@ was written before the grace period too: an append that had opened the table may
 from __future__ import annotations
 
 from compactor.catalog.definition import TableDefinition
-from compactor.maintenance.garbage import GarbageFile, StreamGarbage
+from compactor.catalog.keys import TableFolder
+from compactor.maintenance.garbage import KEYS, GarbageFile, StreamGarbage
 from compactor.model.clock import Clock
+from compactor.publishing.keys import IcebergFolder
+from compactor.storage.keys import parse_any
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.paths import TableFolder, parse_or_none
 from compactor.tabular.output_file import is_unfinished
 
 
@@ -23,9 +25,9 @@ def find_dropped_garbage(
     kept_seconds = max(grace_seconds, definition.properties.retention_seconds or 0)
     is_over = dropped_at_ms is not None and dropped_at_ms < clock.now_ms() - int(kept_seconds * 1_000)
     kept, garbage, unknown = list[ObjectEntry](), list[GarbageFile](), list[str]()
-    for part in (f"{folder.key}/data", folder.open_files, folder.iceberg, folder.news):
+    for part in (f"{folder.key}/data", folder.open_files, IcebergFolder(definition.table_id).key, folder.news):
         for entry in store.list(f"{part}/"):
-            if parse_or_none(entry.key) is None and not is_unfinished(entry.key):
+            if parse_any(entry.key, KEYS) is None and not is_unfinished(entry.key):
                 unknown.append(entry.key)
             elif is_over and entry.modified_at_ms < since_ms:
                 garbage.append(

@@ -54,37 +54,39 @@ from compactor.catalog.actions import (
     StreamVersionDeprecated,
     StreamVersionReleased,
 )
+from compactor.catalog.keys import (
+    CompactedFilePath,
+    DeltaFilePath,
+    NewsHint,
+    OpenFilePath,
+    TableFolder,
+    is_open_file,
+    partition_hash,
+)
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
+from compactor.index import keys as index_keys
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import counted
 from compactor.planning.spec import Partition
-from compactor.publishing.publication import PublishedFiles, published_files
-from compactor.storage.listing import decoded_names
-from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
-from compactor.storage.paths import (
-    CompactedFilePath,
-    DeletionVectorPath,
-    DeltaFilePath,
-    DeltaLogObject,
+from compactor.publishing import keys as publishing_keys
+from compactor.publishing.keys import (
+    DeltaLogCheckpoint,
+    DeltaLogCommit,
     DeltaVectorPath,
     IcebergDeletes,
+    IcebergFolder,
     IcebergManifest,
     IcebergManifestList,
     IcebergMetadata,
-    IndexFilePath,
-    IndexPointersPath,
-    OpenFilePath,
-    TableFolder,
-    decode_partition,
-    encode_partition,
-    is_open_file,
-    parse_or_none,
-    partition_hash,
 )
+from compactor.publishing.publication import PublishedFiles, published_files
+from compactor.storage.keys import decode_partition, encode_partition, parse_any
+from compactor.storage.listing import decoded_names
+from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
 from compactor.storage.side_by_side import side_by_side
 from compactor.tabular.output_file import is_unfinished
 
@@ -223,7 +225,7 @@ class _Search:
 
     def _read_published(self) -> bool:
         """Whether the table has objects for other engines."""
-        self._others = list(self._store.list(f"{self._folder.iceberg}/"))
+        self._others = list(self._store.list(f"{IcebergFolder(self._folder.table_id).key}/"))
         if not self._others and next(iter(self._store.list(f"{self._folder.open_files}/")), None) is None:
             return False
         self._published = published_files(self._store, self._folder.table_id, self._clock, self._since_ms)
@@ -355,18 +357,17 @@ def _published_garbage(
     """Vectors and metadata of Apache Iceberg that no version of the grace period names, and objects of Delta Lake's log
     below a checkpoint that is older than the grace period: no reader starts below it."""
     kept, garbage, unknown = [], [], []
-    old = [(file, parse_or_none(file.key)) for file in files if file.modified_at_ms < since_ms]
-    logged = [path for _, path in old if isinstance(path, DeltaLogObject) and path.kind == "checkpoint"]
-    checkpoint = max((path.version or 0 for path in logged), default=0)
+    old = [DeltaLogCheckpoint.parse_or_none(file.key) for file in files if file.modified_at_ms < since_ms]
+    checkpoint = max((each.version for each in old if each is not None), default=0)
     for file in files:
-        path = parse_or_none(file.key)
+        path = parse_any(file.key, KEYS)
         if isinstance(path, OpenFilePath):
             continue
         if path is None:
             unknown.append(file.key)
         elif file.modified_at_ms < since_ms and (
             (isinstance(path, _KEPT_IF_NAMED) and file.key not in published.paths)
-            or (isinstance(path, DeltaLogObject) and path.version is not None and path.version < checkpoint)
+            or (isinstance(path, DeltaLogCommit | DeltaLogCheckpoint) and path.version < checkpoint)
         ):
             garbage.append(_garbage(file))
         else:
@@ -388,16 +389,18 @@ def _garbage(entry: ObjectEntry) -> GarbageFile:
     return GarbageFile(key=entry.key, size_bytes=entry.size_bytes, modified_at_ms=entry.modified_at_ms)
 
 
-_DATA_PATHS = (DeltaFilePath, CompactedFilePath, OpenFilePath, DeletionVectorPath, IndexFilePath, IndexPointersPath)
+DATA_KEYS = (DeltaFilePath, CompactedFilePath, OpenFilePath, *index_keys.KEYS)
+KEYS = (*DATA_KEYS, NewsHint, *publishing_keys.KEYS)
+"""Of all objects of a table but logs."""
 
 
 def _is_ours(key: str) -> bool:
     """Whether this is one of Lithify's names, of a data file or of a temporary file of a dead writer."""
-    return is_unfinished(key) or isinstance(parse_or_none(key), _DATA_PATHS)
+    return is_unfinished(key) or parse_any(key, DATA_KEYS) is not None
 
 
 def _is_of_an_append(key: str) -> bool:
-    return is_unfinished(key) or isinstance(parse_or_none(key), DeltaFilePath)
+    return is_unfinished(key) or DeltaFilePath.parse_or_none(key) is not None
 
 
 def paths_of_snapshot(snapshot: StreamSnapshot) -> list[str]:

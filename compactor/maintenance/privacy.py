@@ -38,15 +38,24 @@ from compactor.catalog.actions import (
     StreamRestored,
     StreamVersionCreated,
 )
+from compactor.catalog.keys import (
+    CompactedFilePath,
+    DeltaFilePath,
+    OpenFilePath,
+    TableFolder,
+    is_open_file,
+    partition_hash,
+)
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.index.deletion_vectors import read_dead_rows
+from compactor.index.keys import IndexFilePath
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.log.durable_log import Entry
-from compactor.maintenance.garbage import paths_of_snapshot
+from compactor.maintenance.garbage import DATA_KEYS, paths_of_snapshot
 from compactor.maintenance.retirement import retention_of
 from compactor.model.arrow_types import decoded_type
 from compactor.model.clock import Clock
@@ -55,22 +64,11 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import ColumnStats, DataFile, Scalar
 from compactor.model.names import ContentType, PartitionValues
 from compactor.planning.spec import Partition
+from compactor.publishing.keys import IcebergFolder
 from compactor.publishing.publication import published_bounds
 from compactor.schemas.text import parse_schema
+from compactor.storage.keys import encode_partition, parse_any
 from compactor.storage.object_store import ObjectEntry
-from compactor.storage.paths import (
-    CompactedFilePath,
-    DeletionVectorPath,
-    DeltaFilePath,
-    IndexFilePath,
-    IndexPointersPath,
-    OpenFilePath,
-    TableFolder,
-    encode_partition,
-    is_open_file,
-    parse_or_none,
-    partition_hash,
-)
 from compactor.tabular import TabularFile, read_batches, read_table
 from compactor.tabular.bounds import RunningStats
 
@@ -209,7 +207,7 @@ class _StreamSearch:
         self._published = published_bounds(lake.store, table, clock)
         fresh = PartitionStream.open(lake.store, self._stream.folder, clock)
         self._history = _history(self._stream, fresh)
-        prefixes = (f"{self._stream.folder.data}/", f"{folder.open_files}/", f"{folder.iceberg}/")
+        prefixes = (f"{self._stream.folder.data}/", f"{folder.open_files}/", f"{IcebergFolder(table.table_id).key}/")
         self._unfinished_writes = [
             write for write in self._store.unfinished() if write.name.startswith(prefixes) or "/" not in write.name
         ]
@@ -239,7 +237,7 @@ class _StreamSearch:
 
     def _search(self, entry: ObjectEntry) -> _Found:
         """Reads one object. What has no rows and no digests has nothing of any key."""
-        path, uri = parse_or_none(entry.key), self._stream.uri_of(entry.key)
+        path, uri = parse_any(entry.key, DATA_KEYS), self._stream.uri_of(entry.key)
         match path:
             case DeltaFilePath() | CompactedFilePath() | OpenFilePath():
                 content_type = ContentType.PARQUET if isinstance(path, OpenFilePath) else path.content_type
@@ -250,7 +248,7 @@ class _StreamSearch:
                 return {}
 
     def _data_object(self, entry: ObjectEntry, number: int) -> Iterator[Holder]:
-        path, found = parse_or_none(entry.key), self._found[entry.key]
+        path, found = parse_any(entry.key, DATA_KEYS), self._found[entry.key]
         match path:
             case None:
                 why = "it has none of Lithify's names"
@@ -258,10 +256,8 @@ class _StreamSearch:
             case DeltaFilePath() | CompactedFilePath() | OpenFilePath() | IndexFilePath():
                 if found is None or number in found:
                     yield self._data_holder(entry, _kind(path), None if found is None else found[number])
-            case DeletionVectorPath() | IndexPointersPath():
-                return
             case _:
-                yield self._holder(entry.key, "unknown object", "it is no data file", None, "delete it by hand")
+                return
 
     def _data_holder(self, entry: ObjectEntry, kind: str, rows: npt.NDArray[np.int64] | None) -> Holder:
         history = self._history

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compactor.catalog.actions import DeltasRetired, StreamAction
+from compactor.catalog.keys import DroppedTable, TableFolder
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.retired import IDS_REFUSED_SECONDS, refused_until_ms
 from compactor.catalog.snapshot import CompactedStream, Reset, SourceStream, StreamSnapshot
@@ -31,9 +32,9 @@ from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
+from compactor.storage.keys import decode_partition
 from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DroppedTable, TableFolder, decode_partition
 
 RETENTION_SECONDS = GRACE_SECONDS
 """Where a table sets no other."""

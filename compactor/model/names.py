@@ -74,7 +74,7 @@ class OpenFormat(StrEnum):
 
 @dataclass(frozen=True)
 class TableId:
-    """`OWNER.NAME.Vn`, for example ACME.CUSTOMER_ORDERS.V1. Data, not a path: `storage/paths.py` encodes it."""
+    """`OWNER.NAME.Vn`, for example ACME.ORDERS.V1. Data, not a path: `compactor/storage/keys.py` encodes it."""
 
     owner: str
     name: str

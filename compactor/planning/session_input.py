@@ -15,8 +15,9 @@ from itertools import islice
 
 import pyarrow as pa
 
-from compactor.catalog.definition import TableDefinition
+from compactor.catalog.definition import TableDefinition, reasons_against_place
 from compactor.catalog.key_columns import check_key_columns, sort_column
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream_schema import inferred_floats
 from compactor.catalog.tables import DeltaCatalog
@@ -32,7 +33,6 @@ from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.text import parse_schema, render_schema
 from compactor.schemas.unify import unify_schemas
 from compactor.storage.location import StoreLocation, is_remote
-from compactor.storage.paths import is_open_file, reasons_against_place
 from compactor.tabular import TabularFile, read_schema, stored_schema
 
 _FILES_AT_ONCE = 16

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.catalog.definition import TableDefinition
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
@@ -23,7 +24,6 @@ from compactor.planning.destinations import check_destination_stream, check_keys
 from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.schemas.text import parse_schema
-from compactor.storage.paths import is_open_file
 
 Commit = tuple[int, RoundCommitted | IndexRehashed]
 """A durable change of a session, with its entry number in the compacted stream's log."""

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
 from compactor.model.clock import Clock
@@ -37,6 +38,7 @@ from compactor.publishing.delta_log import DeltaLog
 from compactor.publishing.delta_schema import delta_schema, has_zoneless_timestamp, stats_json
 from compactor.publishing.delta_vectors import reference, referred_commit, referred_id, vector_file, vector_id
 from compactor.publishing.due_streams import DueStream, DueStreams, fitting_schema, outcome_of
+from compactor.publishing.keys import DeltaVectorPath
 from compactor.publishing.protocol import (
     NothingToDo,
     Outcome,
@@ -45,8 +47,8 @@ from compactor.publishing.protocol import (
     Refused,
 )
 from compactor.schemas.text import render_schema
+from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DeltaVectorPath, TableFolder, encode_partition
 from compactor.storage.side_by_side import side_by_side
 
 OWN_WRITER_FEATURE = "lithify"

@@ -14,10 +14,10 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.delta_actions import CommitInfo, DeltaAction, DeltaState, parse_commit, render_commit
 from compactor.publishing.delta_checkpoint import read_checkpoint, write_checkpoint
+from compactor.publishing.keys import DeltaLogCheckpoint, DeltaLogCommit, DeltaLogFolder, DeltaLogHint
 from compactor.publishing.version_cache import VersionCache
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DeltaLogObject, TableFolder, parse
 
 _log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ class DeltaLog:
         return state
 
     def _create(self, version: int, body: bytes, commit_id: str) -> bool:
-        key = DeltaLogObject(self._table_id, "commit", version).key
+        key = DeltaLogCommit(self._table_id, version).key
 
         def is_ours(existing: bytes) -> bool:
             found = parse_commit(existing, key)
@@ -82,7 +82,7 @@ class DeltaLog:
         return create_once(self._store, key, body, is_ours, self._clock)
 
     def _read(self, version: int) -> list[DeltaAction] | None:
-        key = DeltaLogObject(self._table_id, "commit", version).key
+        key = DeltaLogCommit(self._table_id, version).key
         body = self._store.read(key)
         return None if body is None else parse_commit(body, key)
 
@@ -94,14 +94,14 @@ class DeltaLog:
         kept = tuple(each for each in state.removed if each.deletion_timestamp >= oldest)
         body, rows = write_checkpoint(DeltaState(**{**vars(state), "removed": kept}))
         try:
-            self._store.overwrite(DeltaLogObject(self._table_id, "checkpoint", state.version).key, body)
+            self._store.overwrite(DeltaLogCheckpoint(self._table_id, state.version).key, body)
             hint = json.dumps({"version": state.version, "size": rows})
-            self._store.overwrite(DeltaLogObject(self._table_id, "hint").key, hint.encode())
+            self._store.overwrite(DeltaLogHint(self._table_id).key, hint.encode())
         except Unavailable as error:
             _log.warning("delta_checkpoint_not_written", table=self._table_id, reason=str(error))
 
     def _from_checkpoint(self) -> DeltaState:
-        hint = self._store.read(DeltaLogObject(self._table_id, "hint").key)
+        hint = self._store.read(DeltaLogHint(self._table_id).key)
         if hint is None:
             return DeltaState()
         try:
@@ -113,7 +113,7 @@ class DeltaLog:
         return found or DeltaState()
 
     def _read_checkpoint(self, version: int) -> DeltaState | None:
-        key = DeltaLogObject(self._table_id, "checkpoint", version).key
+        key = DeltaLogCheckpoint(self._table_id, version).key
         body = self._store.read(key)
         return None if body is None else read_checkpoint(body, version, key)
 
@@ -121,10 +121,11 @@ class DeltaLog:
         """The newest listed checkpoint, also one that the hint does not name. Called only if there is no version 0.
         Without a checkpoint the log must be empty then: readers would take a new version 0 beside later ones for
         another table."""
-        folder = TableFolder(self._table_id).delta_log
-        found = [parse(each.key) for each in self._store.list(f"{folder}/") if not each.key.endswith("_checkpoint")]
-        logged = [each for each in found if isinstance(each, DeltaLogObject) and each.version is not None]
-        for version in sorted({each.version or 0 for each in logged if each.kind == "checkpoint"}, reverse=True):
+        folder = DeltaLogFolder(self._table_id).key
+        keys = [each.key for each in self._store.list(f"{folder}/") if not each.key.endswith("_checkpoint")]
+        checkpoints = [DeltaLogCheckpoint.parse(key) for key in keys if key.endswith(".checkpoint.parquet")]
+        logged = [DeltaLogCommit.parse(key) for key in keys if not key.endswith(".checkpoint.parquet")]
+        for version in sorted((each.version for each in checkpoints), reverse=True):
             state = self._read_checkpoint(version)
             if state is not None:
                 return state

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.snapshot import CompactedStream, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
@@ -16,7 +17,7 @@ from compactor.publishing.changes import Changes, LiveFile, changes, live_files
 from compactor.publishing.protocol import Published, Refused
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import unify_schemas
-from compactor.storage.paths import encode_partition, is_open_file
+from compactor.storage.keys import encode_partition
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from compactor.catalog.keys import TableFolder
 from compactor.model.errors import Conflict, Invalid, Unavailable
 from compactor.model.names import OpenFormat
+from compactor.publishing.keys import IcebergFolder, IcebergMetadata
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import IcebergMetadata, TableFolder, parse
 
 ATTEMPTS_MAX = 10
 """Updates of one table that others may be faster with, or whose answers may be lost, in one call."""
@@ -125,14 +126,11 @@ class GluePointer:
             return True
         root = f"{self._store.location.root_uri}/"
         key = existing.parameters.get(_METADATA_LOCATION, "").removeprefix(root)
-        try:
-            path = parse(key)
-        except Invalid:  # of another writer
-            return False
-        if not isinstance(path, IcebergMetadata) or path.table_id != self._table_id or path.version is None:
-            return False
+        metadata = IcebergMetadata.parse_or_none(key)
+        if metadata is None or metadata.table_id != self._table_id or metadata.version is None:
+            return False  # of another writer
         # A later version that is not there was of metadata that were deleted, and made again from version 1.
-        return path.version == version or (path.version > version and self._store.read(key) is not None)
+        return metadata.version == version or (metadata.version > version and self._store.read(key) is not None)
 
     def _parameters(self, version: int) -> dict[str, str]:
         match self._format:
@@ -147,7 +145,7 @@ class GluePointer:
     @property
     def _location(self) -> str:
         folder = TableFolder(self._table_id)
-        key = folder.open_files if self._format is OpenFormat.DELTA else folder.iceberg
+        key = folder.open_files if self._format is OpenFormat.DELTA else IcebergFolder(self._table_id).key
         return f"{self._store.location.root_uri}/{key}"
 
     @property

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.typedef import Record
 
+from compactor.catalog.keys import partition_hash
 from compactor.catalog.stream import PartitionStream
 from compactor.index.deletion_vectors import read_dead_rows
 from compactor.model.clock import Clock
@@ -40,18 +41,16 @@ from compactor.publishing.iceberg_files import (
 from compactor.publishing.iceberg_log import IcebergLog, IcebergState
 from compactor.publishing.iceberg_metadata import NextMetadata, arrow_schema_text, next_schema
 from compactor.publishing.iceberg_schema import bounds_of, not_read_as, partition_spec
-from compactor.publishing.protocol import NothingToDo, Outcome, PublishedFile, PublishedState, Refused
-from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import (
+from compactor.publishing.keys import (
     IcebergDeletes,
+    IcebergFolder,
     IcebergManifest,
     IcebergManifestList,
     IcebergMetadata,
-    TableFolder,
-    encode_partition,
-    parse,
-    partition_hash,
 )
+from compactor.publishing.protocol import NothingToDo, Outcome, PublishedFile, PublishedState, Refused
+from compactor.storage.keys import encode_partition
+from compactor.storage.object_store import ObjectStore
 from compactor.storage.side_by_side import side_by_side
 
 COMMIT_ATTEMPTS_MAX = 100
@@ -148,17 +147,13 @@ class IcebergPublisher:
         Versions since then are not read: what an attempt to commit has written is kept for as long again, in which it
         must have ended.
         """
-        listed = list(self._store.list(f"{TableFolder(self._table_id).iceberg}/"))
+        listed = list(self._store.list(f"{IcebergFolder(self._table_id).key}/"))
         state = self._log.load()
         if not state.version:
             return Readable()
-        paths = {each.key: parse(each.key) for each in listed if each.key.endswith((".json", ".text"))}
+        paths = {each.key: IcebergMetadata.parse(each.key) for each in listed if each.key.endswith((".json", ".text"))}
         modified_at_ms = {each.key: each.modified_at_ms for each in listed}
-        old = [
-            path.version or 0
-            for key, path in paths.items()
-            if isinstance(path, IcebergMetadata) and modified_at_ms[key] < since_ms
-        ]
+        old = [path.version or 0 for key, path in paths.items() if modified_at_ms[key] < since_ms]
         newest_then = self._log.at(max(old)) if any(old) else IcebergState()
         keys = self._named(newest_then) | self._named(state)
         hinted = self._log.hinted()
@@ -166,11 +161,7 @@ class IcebergPublisher:
             newest_then = self._log.at(hinted)
             keys |= self._named(newest_then)
         first = newest_then.version or 1
-        keys |= {
-            key
-            for key, path in paths.items()
-            if isinstance(path, IcebergMetadata) and (path.version is None or path.version >= first)
-        }
+        keys |= {key for key, path in paths.items() if path.version is None or path.version >= first}
         attempted_since_ms = since_ms - (self._clock.now_ms() - since_ms)
         keys |= {each.key for each in listed if each.key not in paths and each.modified_at_ms >= attempted_since_ms}
         then = newest_then.positions
@@ -291,7 +282,7 @@ class IcebergPublisher:
         expected = None if file.vector is None else str(vector_id(file.vector.path))
         if uri not in rewrite.files or found != expected:
             raise Corrupt(
-                f"{TableFolder(self._table_id).iceberg} does not have {file.file.path} as entry "
+                f"{IcebergFolder(self._table_id).key} does not have {file.file.path} as entry "
                 f"{state.positions.get(due.name, 0)} of {due.stream} left it: delete that folder and publish the table "
                 "again"
             )
@@ -343,8 +334,8 @@ class IcebergPublisher:
         )
 
     def _vector_id(self, deletes: ManifestEntry) -> str | None:
-        path = parse(self._key(deletes.data_file.file_path))
-        return path.vector_id if isinstance(path, IcebergDeletes) else None
+        path = IcebergDeletes.parse_or_none(self._key(deletes.data_file.file_path))
+        return None if path is None else path.vector_id
 
     def _key(self, uri: str) -> str:
         return uri.removeprefix(f"{self._store.location.root_uri}/")

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Invalid
+from compactor.model.errors import Corrupt
 from compactor.publishing.iceberg_files import bounded_columns
 from compactor.publishing.iceberg_log import IcebergLog
 from compactor.publishing.iceberg_schema import iceberg_schema, partition_spec
+from compactor.publishing.keys import ICEBERG_KEYS, IcebergFolder, IcebergManifest, IcebergMetadata
 from compactor.publishing.published_bounds import PublishedObject
+from compactor.storage.keys import parse_any
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.paths import IcebergManifest, IcebergMetadata, ObjectPath, TableFolder, parse
 from compactor.storage.side_by_side import side_by_side
 
 _HOW = "a round rewrites the file, and its publication the manifest; then gc deletes it"
@@ -28,7 +29,7 @@ class IcebergBounds:
     ) -> None:
         self._store = store
         self._attempt_ms = attempt_seconds * 1_000
-        listed = [(each, _parsed(each.key)) for each in store.list(f"{TableFolder(table_id).iceberg}/")]
+        listed = [(each, parse_any(each.key, ICEBERG_KEYS)) for each in store.list(f"{IcebergFolder(table_id).key}/")]
         self._unknown = [each for each, path in listed if path is None]
         self._manifests = [
             each for each, path in listed if isinstance(path, IcebergManifest) and path.content == "data"
@@ -97,10 +98,3 @@ class IcebergBounds:
 
     def _key(self, uri: str) -> str:
         return uri.removeprefix(f"{self._store.location.root_uri}/")
-
-
-def _parsed(key: str) -> ObjectPath | None:
-    try:
-        return parse(key)
-    except Invalid:
-        return None

@@ -21,10 +21,10 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
+from compactor.publishing.keys import IcebergFolder, IcebergMetadata
 from compactor.publishing.version_cache import VersionCache
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import IcebergMetadata, TableFolder, parse
 from compactor.storage.side_by_side import side_by_side
 
 _log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class IcebergLog:
         self._store = store
         self._table_id = table_id
         self._clock = clock
-        self._folder = TableFolder(table_id).iceberg
+        self._folder = IcebergFolder(table_id).key
         self._cache = VersionCache(IcebergState(), clock)
 
     @property
@@ -117,8 +117,8 @@ class IcebergLog:
     def _listed(self) -> int:
         """The newest listed version; 0: there is none."""
         keys = [each.key for each in self._store.list(f"{self._folder}/metadata/v")]
-        paths = [parse(key) for key in keys if key.endswith(".metadata.json")]
-        return max((path.version or 0 for path in paths if isinstance(path, IcebergMetadata)), default=0)
+        versions = [IcebergMetadata.parse(key).version or 0 for key in keys if key.endswith(".metadata.json")]
+        return max(versions, default=0)
 
     def _state(self, version: int, body: bytes, known: IcebergState) -> IcebergState:
         metadata = self._metadata(version, body)

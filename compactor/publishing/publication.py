@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from compactor.catalog.definition import reasons_against_place
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.model.clock import Clock
@@ -19,12 +21,13 @@ from compactor.publishing.delta import DeltaPublisher
 from compactor.publishing.delta_bounds import DeltaBounds
 from compactor.publishing.delta_schema import left_out
 from compactor.publishing.glue import GluePointer, GlueService
+from compactor.publishing.keys import IcebergFolder
 from compactor.publishing.protocol import Outcome, PublishedState, Publisher
 from compactor.publishing.published_bounds import PublishedBounds
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.schemas.text import parse_schema
+from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import TableFolder, encode_partition, is_open_file, reasons_against_place
 
 _log = structlog.get_logger(__name__)
 
@@ -229,7 +232,7 @@ def published_files(store: ObjectStore, table_id: str, clock: Clock, since_ms: i
     delta = DeltaPublisher(store, table_id, (), clock)
     paths = delta.paths_since(since_ms)
     entries = {name: (entry, entry) for name, entry in delta.state().entries.items()}
-    if any(True for _ in store.list(f"{TableFolder(table_id).iceberg}/")):
+    if any(True for _ in store.list(f"{IcebergFolder(table_id).key}/")):
         with _needs_iceberg(table_id):
             from compactor.publishing.iceberg import IcebergPublisher
         readable = IcebergPublisher(store, table_id, (), clock, 0).readable_since(since_ms)
@@ -244,7 +247,7 @@ def published_bounds(store: ObjectStore, table: Table, clock: Clock) -> tuple[Pu
     """The published metadata of each format, also of a table that is no longer published."""
     table_id = table.table_id
     found: list[PublishedBounds] = [DeltaBounds(store, table_id, clock)]
-    if any(True for _ in store.list(f"{TableFolder(table_id).iceberg}/")):
+    if any(True for _ in store.list(f"{IcebergFolder(table_id).key}/")):
         with _needs_iceberg(table_id):
             from compactor.publishing.iceberg_bounds import IcebergBounds
         found.append(IcebergBounds(store, table_id, table.partition_keys, clock, table.properties.grace_seconds))

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.snapshot import CompactedStream
 from compactor.catalog.stream import PartitionStream
 from compactor.index.checked_reads import CheckedReads
@@ -25,7 +26,6 @@ from compactor.schemas.cast import conform, python_rows
 from compactor.schemas.text import parse_schema
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import range_reader
-from compactor.storage.paths import is_open_file
 from compactor.storage.ranges import Span
 from compactor.tabular import TabularFile, begin_ends, read_row, written_here
 

@@ -13,10 +13,10 @@ from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.named_deltas import naming_deltas
 from compactor.planning.spec import SessionPlan, SessionResult
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.sessions.session_journal import HeartbeatListener, SessionJournal
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import JobRunFolder
 from compactor.task_progress import ProgressListener, listening
 
 

@@ -34,12 +34,12 @@ from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Fenced, LithifyError, kind_of
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.sessions.attempt import run_attempt_with_journal
+from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.sessions.session_journal import POLL_SECONDS, HeartbeatListener, SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, SessionState, SessionSucceeded
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.paths import BundleFolder, SessionFolder
 from compactor.task_progress import ProgressAddress, ProgressListener, RowCounter, listening
 
 _log = structlog.get_logger(__name__)

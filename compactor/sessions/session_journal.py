@@ -21,6 +21,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.session_streams import Commit
 from compactor.planning.spec import SessionResult
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import (
     SESSION_LOG,
     ExpectedSlaChanged,
@@ -34,7 +35,6 @@ from compactor.sessions.session_log import (
     SessionSucceeded,
 )
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import SessionFolder
 
 _log = structlog.get_logger(__name__)
 

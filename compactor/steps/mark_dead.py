@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.index.deletion_vectors import read_dead_rows, write_dead_rows
+from compactor.index.keys import DeletionVectorPath
 from compactor.model.files import DeletionVector
 from compactor.planning.round_plan import CompactedSource
 from compactor.steps.index_update import BucketForWriter
 from compactor.steps.output_files import WriteStep
-from compactor.storage.paths import DeletionVectorPath
 
 _VECTORS_AT_ONCE = 8
 """Vectors are small: writing one is mostly waiting for the disk or the store."""

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.delta_files import data_file
+from compactor.catalog.keys import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import render_partition
 from compactor.planning.round_plan import CompactedSource, Output, RoundPlan, SourceFile
 from compactor.planning.sizing import AHEAD, PIECE_MEMORY_SHARE
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
 from compactor.tabular import FileMeasure, TabularFile, TabularWriter, read_schema, written_here
 from compactor.tabular.parquet_pages.read_back import check_row_group
 from compactor.tabular.parquet_pages.row_groups import RowGroup

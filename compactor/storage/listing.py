@@ -1,4 +1,4 @@
-"""Lists the folders whose names `paths.py` encodes."""
+"""Lists the folders whose names `compactor/storage/keys.py` encodes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from compactor.model.errors import Invalid
+from compactor.storage.keys import continues
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import continues
 
 NameT = TypeVar("NameT")
 

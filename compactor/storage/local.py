@@ -22,7 +22,6 @@ from pathlib import Path
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
-from compactor.storage.paths import TASK_TOKENS
 
 WRITING_FOLDER = ".writing"
 
@@ -33,11 +32,13 @@ _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 class LocalStore:
     """An `ObjectStore` over a folder, which is created with the first object."""
 
-    def __init__(self, location: StoreLocation) -> None:
+    def __init__(self, location: StoreLocation, secret_prefixes: tuple[str, ...] = ()) -> None:
+        """`secret_prefixes`: of keys whose objects only their writer's user may read."""
         if not location.root_uri.startswith("file:///"):
             raise Invalid(f"{location.root_uri!r} is no local folder: write file:///path/to/lake")
         self._location = location
         self._root = Path(location.root_uri.removeprefix("file://"))
+        self._secret_prefixes = secret_prefixes
         self._write_numbers = itertools.count()
 
     @property
@@ -164,7 +165,7 @@ class LocalStore:
 
     def _write_temp_file(self, key: str, body: bytes) -> Path:
         """Writes and fsyncs the body to a temporary file. A secret may be read by its writer's user only."""
-        mode = 0o600 if key.startswith(TASK_TOKENS) else 0o666
+        mode = 0o600 if key.startswith(self._secret_prefixes) else 0o666
         folder = self._root / WRITING_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         # Process and thread make the name unique among the live ones of this machine; the exclusive open skips names

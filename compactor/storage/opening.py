@@ -18,13 +18,13 @@ from compactor.storage.ranges import RangeReader
 from compactor.storage.repeated_ranges import RepeatedRanges
 
 
-def open_store(location: StoreLocation) -> ObjectStore:
-    """The store at a location."""
+def open_store(location: StoreLocation, *, secret_prefixes: tuple[str, ...] = ()) -> ObjectStore:
+    """The store at a location. `secret_prefixes`: see `LocalStore`; on S3, policies say who may read an object."""
     if location.is_remote:
         from compactor.storage.aws.s3 import S3Store
 
         return S3Store.open(location)
-    return LocalStore(location)
+    return LocalStore(location, secret_prefixes)
 
 
 def with_region(location: StoreLocation) -> StoreLocation:

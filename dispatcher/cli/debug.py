@@ -3,7 +3,6 @@ other verb shows a view of them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,10 +12,13 @@ from pydantic import JsonValue
 from pydantic_core import to_json, to_jsonable_python
 
 from compactor.catalog.definition import TABLE_LOG
+from compactor.catalog.keys import StreamLogFolder, TableLogFolder
 from compactor.catalog.stream import STREAM_LOG
 from compactor.log.durable_log import DurableLog, LogFormat
 from compactor.model.errors import Invalid
+from compactor.sessions.keys import SessionLogFolder
 from compactor.sessions.session_log import SESSION_LOG
+from compactor.storage.keys import Key
 from dispatcher.cli.options import (
     KnownLakeOption,
     KnownStateOption,
@@ -31,6 +33,7 @@ from dispatcher.clients import dependencies_of
 from dispatcher.layout import time_text
 from dispatcher.records.history import HISTORY_LOG
 from dispatcher.records.job_run_log import JOB_RUN_LOG
+from dispatcher.records.keys import HistoryDayLog, JobRunLogFolder, TurnsLog
 from dispatcher.scheduling.lease_log import TURN_LOG
 
 ENTRIES_SHOWN = 20
@@ -38,25 +41,20 @@ ENTRIES_SHOWN = 20
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of log: the keys of its folders, and its format."""
+    """A kind of log: its folders, and its format."""
 
-    folder: str
+    folder: type[Key]
     format: LogFormat[Any, Any]
-
-    def is_of(self, key: str) -> bool:
-        pattern = re.sub(r"<[a-z ]+>", "[^/].*", self.folder)
-        return re.fullmatch(pattern, key) is not None
 
 
 _KINDS = (
-    _Kind("tables/<table id>/streams/<partition>/log", STREAM_LOG),
-    _Kind("tables/<table id>/log", TABLE_LOG),
-    _Kind("job_runs/<job run id>/sessions/<session id>/log", SESSION_LOG),
-    _Kind("job_runs/<job run id>/log", JOB_RUN_LOG),
-    _Kind("history/days/<day>/log", HISTORY_LOG),
-    _Kind("turns/log", TURN_LOG),
+    _Kind(StreamLogFolder, STREAM_LOG),
+    _Kind(TableLogFolder, TABLE_LOG),
+    _Kind(SessionLogFolder, SESSION_LOG),
+    _Kind(JobRunLogFolder, JOB_RUN_LOG),
+    _Kind(HistoryDayLog, HISTORY_LOG),
+    _Kind(TurnsLog, TURN_LOG),
 )
-"""The first whose folder a key fits."""
 
 
 def show_log(
@@ -97,9 +95,11 @@ def show_log(
 
 def _kind_of(key: str) -> _Kind:
     for kind in _KINDS:
-        if kind.is_of(key):
+        if kind.folder.parse_or_none(key) is not None:
             return kind
-    raise Invalid(f"{key} is no folder of a log: write one of {', '.join(kind.folder for kind in _KINDS)}")
+    raise Invalid(
+        f"{key} is no folder of a log: write one of {', '.join(kind.folder.template.text for kind in _KINDS)}"
+    )
 
 
 def _json(value: object) -> JsonValue:

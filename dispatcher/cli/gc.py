@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import GRACE_SECONDS, NO_PROPERTIES, TableProperties
 from compactor.lake import DeltaCatalog
 from compactor.maintenance.dropped import find_dropped_garbage
@@ -34,7 +35,6 @@ from compactor.model.names import counted
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore, UnfinishedWrite
 from compactor.storage.opening import open_store
-from compactor.storage.paths import TableFolder
 from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
 from dispatcher.cli.output import answer_records, print_error
 from dispatcher.cli.table_places import check_exists, open_lake

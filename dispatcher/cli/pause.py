@@ -8,13 +8,13 @@ import typer
 
 from compactor.model.errors import Invalid
 from compactor.model.names import TableId
-from compactor.storage.paths import PausedObject
 from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import open_job_runs
 from dispatcher.clients import dependencies_of
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import PausedObject
 
 JobRun = Annotated[str | None, typer.Argument(metavar="JOB_RUN_ID", help="The job run.")]
 TableOption = Annotated[

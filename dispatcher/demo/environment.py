@@ -19,6 +19,7 @@ from dispatcher.demo.stand_ins import BUCKET, REGION, S3Server, queue_server, s3
 from dispatcher.intake.queue import Queue
 from dispatcher.options.service_options import ServiceOptions
 from dispatcher.options.settings import connections, dispatcher_settings, session_clusters
+from dispatcher.records.keys import SECRET_PREFIXES
 
 SESSIONS_MAX = 4
 """At a time, on as many cores. A small session mostly starts its Spark, which takes one core."""
@@ -102,5 +103,5 @@ def make_dispatcher(
 
 def _open(folder: DemoFolder, s3: S3Server | None, name: str) -> ObjectStore:
     if s3 is None:
-        return open_store(parse_location(str(folder.path / name)))
+        return open_store(parse_location(str(folder.path / name)), secret_prefixes=SECRET_PREFIXES)
     return open_store(parse_location(f"s3://{BUCKET}/{name}", endpoint_url=s3.endpoint_url, region=REGION))

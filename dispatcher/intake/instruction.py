@@ -37,8 +37,8 @@ from compactor.planning.spec import (
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
     JobRunSpec,
 )
+from compactor.storage.keys import encode
 from compactor.storage.location import StoreLocation, parse_location
-from compactor.storage.paths import encode
 
 JOB_RUN_ID_CHARACTERS_MAX = 200
 JOB_RUN_ID_BYTES_MAX = 300

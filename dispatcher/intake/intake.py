@@ -52,8 +52,8 @@ from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
 from compactor.planning.table_terms import complete_by_table
+from compactor.sessions.keys import JobRunFolder
 from compactor.storage.location import StoreLocation, key_bytes_max, parse_location
-from compactor.storage.paths import JobRunFolder
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.instruction import (
     InstructionDocument,

@@ -17,8 +17,8 @@ from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
+from compactor.storage.keys import encode
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import encode
 from dispatcher.intake.instruction import JOB_RUN_ID_BYTES_MAX
 from dispatcher.intake.pinning import pin_sources
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunAction, JobRunState, JobRunStatus

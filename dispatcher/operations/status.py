@@ -12,8 +12,8 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.spec import Partition
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat
-from compactor.storage.paths import SessionFolder
 from dispatcher.operations.waits import Waits, for_money
 from dispatcher.records.costs import expected_cost, expected_usd, session_cost, used_usd
 from dispatcher.records.history import EndedJobRun

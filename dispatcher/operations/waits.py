@@ -13,9 +13,9 @@ from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Outdated, Unavailable
 from compactor.model.names import counted
-from compactor.storage.paths import TURNS_LOG, MarkedJobRun
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
+from dispatcher.records.keys import MarkedJobRun, TurnsLog
 from dispatcher.records.ranking import ahead_of, mark_of, stream_digest, work_of
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import TURN_LOG, TurnAction, TurnState
@@ -75,7 +75,7 @@ class Waits:
         with self._lock:
             if self._seen is None:
                 turns: DurableLog[TurnState, TurnAction] = DurableLog(
-                    self._records.store, TURNS_LOG, TURN_LOG, self._clock
+                    self._records.store, TurnsLog().key, TURN_LOG, self._clock
                 )
                 markers = {each.work: each for each in self._records.open_markers()}
                 self._seen = _Seen(turns.load().state, markers)

@@ -29,8 +29,8 @@ from compactor.planning.spec import JobRunSpec
 from compactor.publishing.glue import GlueService
 from compactor.publishing.protocol import Outcome, Publisher
 from compactor.publishing.publication import PublishFailed, lead_glue, publish, publishers_of, with_gone_streams
+from compactor.storage.keys import encode_partition
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import encode_partition
 from dispatcher.records.job_run_log import JobRunState, SessionPin
 
 _log = structlog.get_logger(__name__)

@@ -25,10 +25,10 @@ from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable, kind_of
 from compactor.model.retries import Backoff
-from compactor.storage.paths import JobRunFolder
 from dispatcher.records.callbacks import AnswerStatus
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import JobRunObject
 from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, fits_a_success, result_document
 from dispatcher.workflow.callbacks import Callbacks, Reception
 
@@ -237,7 +237,7 @@ class WorkflowAnswers:
     def _answer(self, awaited: _Awaited, message_id: str, token: str) -> None:
         result = awaited.result or result_document(awaited.job_run_id, awaited.state)
         awaited.result = result
-        store, key = self._records.store, JobRunFolder(awaited.job_run_id).result.key
+        store, key = self._records.store, JobRunObject.result(awaited.job_run_id).key
         if result.status == "succeeded" and not fits_a_success(result):
             store.overwrite(key, result.render())
         match answer_of(result, f"{store.location.root_uri}/{key}"):

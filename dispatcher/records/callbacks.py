@@ -16,7 +16,7 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import AnsweredWaiter, TaskToken, answered_waiters_of, parse, task_tokens_of
+from dispatcher.records.keys import AnsweredWaiter, TaskToken
 
 AnswerStatus = Literal["succeeded", "failed", "gone", "refused"]
 
@@ -44,8 +44,7 @@ class WaiterStore:
 
     def waiting(self, job_run_id: str) -> dict[str, str]:
         """The unanswered task tokens, by message. Deletes tokens that are answered already."""
-        paths = [parse(entry.key) for entry in self._store.list(task_tokens_of(job_run_id))]
-        kept = [path for path in paths if isinstance(path, TaskToken)]
+        kept = [TaskToken.parse(entry.key) for entry in self._store.list(TaskToken.prefix(job_run_id))]
         answered = self.answers(job_run_id) if kept else {}
         found = {}
         for path in kept:
@@ -59,7 +58,7 @@ class WaiterStore:
 
     def has_tokens(self, job_run_id: str) -> bool:
         """Whether workflows wait, by the names of the tokens alone: reads none."""
-        return any(True for _ in self._store.list(task_tokens_of(job_run_id)))
+        return any(True for _ in self._store.list(TaskToken.prefix(job_run_id)))
 
     def answered(self, job_run_id: str, message_id: str, answer: AnswerStatus) -> None:
         """Records the answer and deletes the token."""
@@ -70,11 +69,10 @@ class WaiterStore:
     def answers(self, job_run_id: str) -> dict[str, WaiterAnswer]:
         """The answers, by message."""
         found = {}
-        for entry in self._store.list(answered_waiters_of(job_run_id)):
-            path = parse(entry.key)
-            body = self._store.read(entry.key) if isinstance(path, AnsweredWaiter) else None
-            if isinstance(path, AnsweredWaiter) and body is not None:
-                found[path.message_id] = WaiterAnswer.parse_durable(body, path.key)
+        for entry in self._store.list(AnsweredWaiter.prefix(job_run_id)):
+            body = self._store.read(entry.key)
+            if body is not None:
+                found[AnsweredWaiter.parse(entry.key).message_id] = WaiterAnswer.parse_durable(body, entry.key)
         return found
 
 

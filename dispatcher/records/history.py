@@ -34,17 +34,9 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import (
-    CLEANED_DAYS,
-    HISTORY_DAYS,
-    HISTORY_FILES,
-    CleanedDay,
-    HistoryDay,
-    HistoryFile,
-    parse,
-)
 from dispatcher.records.costs import expected_usd, used_usd
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
+from dispatcher.records.keys import CleanedDay, HistoryDayLog, HistoryFile
 
 _log = structlog.get_logger(__name__)
 
@@ -325,16 +317,14 @@ class History:
 
     def closed_days(self) -> list[str]:
         """The days that have a file."""
-        paths = (parse(entry.key) for entry in self._store.list(HISTORY_FILES))
-        return sorted(path.day for path in paths if isinstance(path, HistoryFile))
+        return sorted(HistoryFile.parse(entry.key).day for entry in self._store.list(HistoryFile.prefix()))
 
     def days(self) -> list[str]:
         """Every day on which a job run was recorded."""
-        return sorted(self._store.list_folders(HISTORY_DAYS))
+        return sorted(self._store.list_folders(HistoryDayLog.prefix()))
 
     def cleaned_days(self) -> list[str]:
-        paths = (parse(entry.key) for entry in self._store.list(CLEANED_DAYS))
-        return sorted(path.day for path in paths if isinstance(path, CleanedDay))
+        return sorted(CleanedDay.parse(entry.key).day for entry in self._store.list(CleanedDay.prefix()))
 
     def is_cleaned(self, ended: EndedJobRun) -> bool:
         """Whether the job run's plans, heartbeats and cursors were deleted with those of its day."""
@@ -387,7 +377,7 @@ class History:
 
     def _log(self, day: str) -> HistoryLog:
         with self._lock:
-            log = self._logs.pop(day, None) or DurableLog(self._store, HistoryDay(day).log, HISTORY_LOG, self._clock)
+            log = self._logs.pop(day, None) or DurableLog(self._store, HistoryDayLog(day).key, HISTORY_LOG, self._clock)
             self._logs[day] = log
             if len(self._logs) > LOGS_KEPT:
                 self._logs.popitem(last=False)

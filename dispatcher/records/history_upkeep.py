@@ -18,17 +18,13 @@ import structlog
 
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
-from compactor.model.errors import Corrupt, Invalid, LithifyError, Unavailable
+from compactor.model.errors import Corrupt, LithifyError, Unavailable
 from compactor.model.names import counted
-from compactor.storage.paths import (
-    BundleObject,
-    JobRunFolder,
-    JobRunObject,
-    SessionObject,
-    parse,
-)
+from compactor.sessions.keys import BundleObject, JobRunFolder, SessionObject
+from compactor.storage.keys import parse_any
 from dispatcher.records.history import day_of
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import JobRunObject
 from dispatcher.records.work_id import shard_folders
 
 _log = structlog.get_logger(__name__)
@@ -155,14 +151,10 @@ def _reported(event: str, day: str | None = None) -> Iterator[None]:
 
 def _is_leftover(key: str) -> bool:
     """Whether a key below the folder of a job run or of a shard is a plan, a heartbeat or a cursor."""
-    try:
-        path = parse(key)
-    except Invalid:
-        return False  # not a key that Lithify writes
-    match path:
-        case SessionObject() | BundleObject():
-            return True
-        case JobRunObject():
-            return path == path.job_run.published
+    match parse_any(key, (SessionObject, BundleObject, JobRunObject)):
+        case None:
+            return False  # not a key that Lithify writes
+        case JobRunObject(name=name):
+            return name == "published.json"
         case _:
-            return False
+            return True

@@ -12,29 +12,17 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter
 
 from compactor.events.relay import EventSink, Relay, SessionRelay, SessionSubject, session_log_events
 from compactor.log.durable_log import DurableLog, LogState
+from compactor.log.keys import EntryObject
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.release import this_release
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionLog
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import (
-    OPEN_JOB_RUNS,
-    RELEASES,
-    JobRunFolder,
-    LogObject,
-    MarkedJobRun,
-    RejectedDocument,
-    ReleaseOfState,
-    SessionFolder,
-    StartedDispatcher,
-    UnpublishedJobRun,
-    parse,
-    rejected_documents_of,
-)
 from dispatcher.records.callbacks import WaiterStore
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.costs import shard_ended
@@ -49,6 +37,16 @@ from dispatcher.records.job_run_log import (
     JobRunState,
     JobRunStatus,
     ShardEnded,
+)
+from dispatcher.records.keys import (
+    OPEN_JOB_RUNS,
+    JobRunLogFolder,
+    JobRunObject,
+    MarkedJobRun,
+    RejectedDocument,
+    ReleaseOfState,
+    StartedDispatcher,
+    UnpublishedJobRun,
 )
 from dispatcher.records.pauses import PauseStore
 from dispatcher.records.ranking import mark_of
@@ -119,12 +117,12 @@ class JobRunStore:
 
     def releases(self) -> list[str]:
         """Every release whose dispatchers have worked on the state, the latest of them last."""
-        found = [(entry.modified_at_ms, parse(entry.key)) for entry in self.store.list(RELEASES)]
-        return [path.version for _, path in sorted(found, key=itemgetter(0)) if isinstance(path, ReleaseOfState)]
+        listed = sorted(self.store.list(ReleaseOfState.prefix()), key=attrgetter("modified_at_ms"))
+        return [ReleaseOfState.parse(entry.key).version for entry in listed]
 
     def log(self, job_run_id: str) -> JobRunLog:
         """The log of a job run, which may be empty."""
-        return DurableLog(self.store, JobRunFolder(job_run_id).log, JOB_RUN_LOG, self._clock)
+        return DurableLog(self.store, JobRunLogFolder(job_run_id).key, JOB_RUN_LOG, self._clock)
 
     def accepted_in(self, log: JobRunLog) -> JobRunAccepted | None:
         """The acceptance in a log whose later entries may be damaged; None if the acceptance cannot be read either."""
@@ -140,8 +138,8 @@ class JobRunStore:
     def outline(self, job_run_id: str) -> Outline | None:
         """The state for an overview: one listing, and two reads if the job run has ended. None: it has no log."""
         log = self.log(job_run_id)
-        paths = (parse(entry.key) for entry in self.store.list(f"{log.folder}/"))
-        numbers = [path.entry_number or 0 for path in paths if isinstance(path, LogObject)]
+        entries = (EntryObject.parse_or_none(entry.key) for entry in self.store.list(f"{log.folder}/"))
+        numbers = [each.entry_number for each in entries if each is not None]
         if not numbers:
             return None
         first, last = log.entry(1), log.entry(max(numbers))
@@ -236,11 +234,9 @@ class JobRunStore:
         """The markers of all open job runs, by one listing."""
         keys, valid = defaultdict[str, set[str]](set), dict[str, MarkedJobRun]()
         for entry in self.store.list(OPEN_JOB_RUNS):
-            path = parse(entry.key)
-            if isinstance(path, MarkedJobRun):
-                keys[path.job_run_id].add(entry.key)
-                other = valid.get(path.job_run_id, path)
-                valid[path.job_run_id] = max(other, path, key=_weight)
+            mark = MarkedJobRun.parse(entry.key)
+            keys[mark.job_run_id].add(entry.key)
+            valid[mark.job_run_id] = max(valid.get(mark.job_run_id, mark), mark, key=_weight)
         with self._lock:
             self._marks = {job_run_id: set(each) for job_run_id, each in keys.items()}
         return [OpenMarker(WorkId.parse(each), valid[each], frozenset(found)) for each, found in keys.items()]
@@ -269,8 +265,8 @@ class JobRunStore:
         self.store.delete(UnpublishedJobRun(job_run_id).key)
 
     def unpublished_job_run_ids(self) -> list[str]:
-        paths = (parse(entry.key) for entry in self.store.list("untold_job_runs/"))
-        return [path.job_run_id for path in paths if isinstance(path, UnpublishedJobRun)]
+        listed = self.store.list(UnpublishedJobRun.prefix())
+        return [UnpublishedJobRun.parse(entry.key).job_run_id for entry in listed]
 
     # -- rejected messages
 
@@ -280,11 +276,8 @@ class JobRunStore:
 
     def rejected_message_ids(self, job_run_id: str) -> list[str]:
         """Messages that named this job run and were rejected, the latest first."""
-        found = []
-        for entry in self.store.list(rejected_documents_of(job_run_id)):
-            path = parse(entry.key)
-            if isinstance(path, RejectedDocument):
-                found.append((entry.modified_at_ms, path.message_id))
+        listed = self.store.list(RejectedDocument.prefix(job_run_id))
+        found = [(entry.modified_at_ms, RejectedDocument.parse(entry.key).message_id) for entry in listed]
         return [message_id for _, message_id in sorted(found, reverse=True)]
 
     # -- events
@@ -314,7 +307,7 @@ class JobRunStore:
         at_ms = log.entry(1).at_ms
         accepted_at_ms = at_ms if state.accepted is None else state.accepted.accepted_at_ms(at_ms)
         build = job_run_events(subject_of(job_run_id, state), log.folder, state, accepted_at_ms)
-        key = JobRunFolder(job_run_id).published.key
+        key = JobRunObject.published(job_run_id).key
 
         def published_until() -> int:
             return _end_of(log) if is_cleaned() else 0

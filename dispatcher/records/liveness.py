@@ -21,7 +21,7 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, LithifyError, Outdated
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import LIVE_DISPATCHERS, LiveDispatcher, parse
+from dispatcher.records.keys import LiveDispatcher
 
 _log = structlog.get_logger(__name__)
 
@@ -118,10 +118,10 @@ class Fleet:
         errors."""
         listed = {}
         self._absent.clear()
-        for entry in self._store.list(LIVE_DISPATCHERS):
-            path = parse(entry.key)
-            if isinstance(path, LiveDispatcher) and path.owner != self.owner:
-                listed[path.owner] = (entry.size_bytes, entry.modified_at_ms)
+        for entry in self._store.list(LiveDispatcher.prefix()):
+            owner = LiveDispatcher.parse(entry.key).owner
+            if owner != self.owner:
+                listed[owner] = (entry.size_bytes, entry.modified_at_ms)
         for gone in self._watched.keys() - listed.keys():
             del self._watched[gone]
         for owner, stamp in listed.items():

@@ -15,8 +15,8 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Outdated
 from compactor.planning.spec import JobRunSpec
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import PAUSED, PausedObject, parse
 from dispatcher.records.job_run_log import JobRunAction, JobRunPaused, JobRunResumed, JobRunState
+from dispatcher.records.keys import PausedObject
 
 
 class PauseNote(Document):
@@ -68,11 +68,10 @@ class PauseStore:
     def all(self) -> tuple[Pause, ...]:
         """All pauses: that of everything first, then job runs and tables by name."""
         found = []
-        for entry in self._store.list(PAUSED):
-            path = parse(entry.key)
-            body = self._store.read(entry.key) if isinstance(path, PausedObject) else None
-            if isinstance(path, PausedObject) and body is not None:
-                found.append(_pause(path, body))
+        for entry in self._store.list(PausedObject.prefix()):
+            body = self._store.read(entry.key)
+            if body is not None:
+                found.append(_pause(PausedObject.parse(entry.key), body))
         return tuple(found)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from compactor.model.names import PartitionValues
 from compactor.planning.spec import JobRunSpec
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import MARKED_STREAMS_MAX, MarkedJobRun
+from dispatcher.records.keys import MARKED_STREAMS_MAX, MarkedJobRun
 from dispatcher.records.work_id import WorkId
 
 STEP_SECONDS = 600

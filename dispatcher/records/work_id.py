@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from compactor.storage.paths import JobRunFolder
+from compactor.sessions.keys import JobRunFolder
 
 SHARED_STREAMS = 50
 """Streams that are not divided: their sessions may share a Spark job."""

@@ -18,10 +18,10 @@ import structlog
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable
-from compactor.storage.paths import MarkedJobRun
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import JobRunLog, NotClaimed, claim_job_run
 from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.keys import MarkedJobRun
 from dispatcher.records.pauses import Pause, Pauses, note_pause
 from dispatcher.records.ranking import work_of
 from dispatcher.records.work_id import WorkId

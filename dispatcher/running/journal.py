@@ -13,8 +13,8 @@ import structlog
 from compactor.events.relay import SessionSubject, Subject, bounded, heartbeat_event
 from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLog
-from compactor.storage.paths import SessionFolder
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim
 from dispatcher.records.costs import with_cost

@@ -20,12 +20,12 @@ import structlog
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.model.release import this_release
-from compactor.storage.paths import MarkedJobRun
 from dispatcher.outbox.event_publisher import Publisher
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_events import set_aside_event
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
+from dispatcher.records.keys import MarkedJobRun
 from dispatcher.records.liveness import Fleet
 from dispatcher.records.ranking import PlaceRank, StreamRank, mark_of, place_rank, stream_rank
 from dispatcher.records.work_id import WorkId

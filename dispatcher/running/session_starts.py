@@ -16,8 +16,8 @@ import structlog
 
 from compactor.log_context import bound
 from compactor.model.clock import Clock
-from compactor.storage.paths import MarkedJobRun
 from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.keys import MarkedJobRun
 from dispatcher.records.ranking import work_of
 from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun

@@ -24,11 +24,11 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.storage.paths import TURNS_LOG, MarkedJobRun
 from compactor.storage.side_by_side import side_by_side
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import MarkedJobRun, TurnsLog
 from dispatcher.records.ranking import ahead_of, place_rank, rank_of, stream_digest, work_of
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import (
@@ -112,7 +112,7 @@ class Turns:
         self._owner = owner
         self._look_seconds = look_seconds
         self._clock = clock
-        self._log: DurableLog[TurnState, TurnAction] = DurableLog(records.store, TURNS_LOG, TURN_LOG, clock)
+        self._log: DurableLog[TurnState, TurnAction] = DurableLog(records.store, TurnsLog().key, TURN_LOG, clock)
         self._seen: dict[WorkId, _SeenJobRun] = {}
         self._checked_at_seconds: float | None = None
         self._lock = threading.Lock()

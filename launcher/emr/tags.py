@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 
 from compactor.model.errors import Corrupt
+from compactor.sessions.keys import BundleObject, SessionObject
+from compactor.storage.keys import parse_any
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import BundleObject, SessionObject, parse
 from launcher.spark_job import SparkJob
 
 DIGEST_CHARACTERS = 32
@@ -50,7 +51,7 @@ def tag_value(text: str) -> str:
 
 
 def _plan_tags(plan_key: str) -> dict[str, str]:
-    match parse(plan_key):
+    match parse_any(plan_key, (SessionObject, BundleObject)):
         case SessionObject(session=session):
             return {JOB_RUN_TAG: session.job_run_id, SESSION_TAG: session.session_id}
         case BundleObject(bundle=bundle):

@@ -29,11 +29,11 @@ from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec
 from compactor.sessions.attempt import run_attempt
+from compactor.storage.keys import decode
 from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.paths import decode
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from tests.benchmarks.one_dispatcher import LOG, Mail, Watched, dispatcher, on_s3, open_mail, watch

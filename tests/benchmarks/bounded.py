@@ -22,9 +22,9 @@ from compactor.model.counts import SortKey
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.sessions.keys import JobRunFolder
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import JobRunFolder
 from launcher.clusters.drivers import find_program, find_spark_home
 from launcher.clusters.local import LocalCluster, LocalClusterSettings
 from launcher.spark_job import JobRunning, JobSucceeded, SparkJob

@@ -17,13 +17,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from compactor.api import compact
+from compactor.catalog.keys import TableFolder
 from compactor.lake import DeltaCatalog
+from compactor.log.keys import EntryObject
 from compactor.model.clock import SystemClock
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec
 from compactor.storage.opening import open_store
-from compactor.storage.paths import LogObject, TableFolder
 from dispatcher.intake.admission import Admission
 from tests.benchmarks.long_logs import Appends, Load, Writers, measure_appends, measure_load, measure_writers
 from tests.benchmarks.one_dispatcher import dispatcher, on_s3, open_mail, watch
@@ -201,4 +202,4 @@ def _wide_acceptance(folder: Path, url: str, streams: int) -> WideAcceptance:
 
 def _first_entry(number: int) -> str:
     """Its key, in the log of a stream."""
-    return LogObject(TableFolder(_TABLE).stream({"stream": str(number)}).log, "entry", 1).key
+    return EntryObject(TableFolder(_TABLE).stream({"stream": str(number)}).log, 1).key

@@ -17,10 +17,11 @@ from compactor.maintenance.garbage import delete_garbage, delete_unfinished, fin
 from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.errors import LithifyError
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionStarted
+from compactor.storage.keys import decode
 from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import JobRunFolder, SessionFolder, decode
 from dispatcher.records.job_run_log import (
     JobRunAction,
     JobRunClaimed,
@@ -30,6 +31,7 @@ from dispatcher.records.job_run_log import (
     SessionLaunching,
 )
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import JobRunLogFolder
 from dispatcher.records.work_id import WorkId
 from tests.builders import multiset
 from tests.chaos.tables import COLUMNS, Fed, Table
@@ -336,7 +338,7 @@ def _events_due(run: JobRun) -> dict[str, str]:
         for ordinal, action in enumerate(entry.actions):
             name = _event_of(action)
             if name is not None:
-                due[f"{JobRunFolder(run.job_run_id).log}#{entry.number}.{ordinal}"] = name
+                due[f"{JobRunLogFolder(run.job_run_id).key}#{entry.number}.{ordinal}"] = name
     for session_id, entries in run.sessions.items():
         log_id = SessionFolder(run.job_run_id, session_id).log
         for logged in entries:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from compactor.engine.java_home import find_java_home
 from compactor.model.clock import SystemClock
-from compactor.storage.paths import OPEN_JOB_RUNS
+from dispatcher.records.keys import OPEN_JOB_RUNS
 from launcher.clusters.drivers import find_spark_home
 from launcher.scratch import sweep
 from tests.chaos import checks, proof, schedule

@@ -21,10 +21,10 @@ from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
+from compactor.sessions.keys import BundleObject
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.paths import BundleObject, parse
 from tests.chaos.tables import REAL_TABLE
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.in_process_runner import InProcessTaskRunner
@@ -44,8 +44,8 @@ def main(arguments: list[str]) -> int:
         state = open_store(location)
         body = state.read(given["--plan"])
         assert body is not None, f"there is no plan {given['--plan']}"
-        path = parse(given["--plan"])
-        if isinstance(path, BundleObject):
+        path = BundleObject.parse_or_none(given["--plan"])
+        if path is not None:
             bundle = BundlePlan.parse_durable(body, path.key)
             if any(_is_real(member.plan) for member in bundle.members):
                 _become_real(arguments)

@@ -21,9 +21,9 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
+from compactor.sessions.keys import BundleObject
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.paths import BundleObject, parse
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
 from launcher.clusters import Cluster
 from launcher.clusters.drivers import read_record
@@ -307,7 +307,7 @@ class _AwsPlace:
     def _run_plan(self, given: Mapping[str, str], stopped: threading.Event) -> int:
         """A session's, or a bundle's."""
         key = given["--plan"]
-        body, path, clock = self._state.read(key), parse(key), SystemClock()
+        body, path, clock = self._state.read(key), BundleObject.parse_or_none(key), SystemClock()
         assert body is not None
 
         def wait() -> None:
@@ -322,7 +322,7 @@ class _AwsPlace:
             return run(task, is_again)
 
         try:
-            if isinstance(path, BundleObject):
+            if path is not None:
                 runner = InProcessTaskRunner[MemberTask, "UnloggedEnd | None"](run_when_let_go)
                 bundle = BundlePlan.parse_durable(body, key)
                 run_bundle(bundle, path.bundle.job_run_id, self._state, runner, None, clock)

@@ -17,10 +17,10 @@ from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLog
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import SessionFolder
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.launch import Control, LaunchDependencies, LeftOpen, SessionCommand
 from launcher.launch_journal import Launch, Member, Retried

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.catalog.stream import PartitionStream
 from compactor.maintenance.garbage import delete_garbage, find_garbage
@@ -19,8 +20,8 @@ from compactor.model.names import OpenFormat
 from compactor.publishing.delta import DeltaPublisher
 from compactor.publishing.iceberg import IcebergPublisher
 from compactor.publishing.protocol import NothingToDo, Published, PublishedState, Publisher
+from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import encode_partition, is_open_file
 from tests.builders import TABLE_ID
 from tests.crashes import HurriedClock
 from tests.fakes.faulty_store import FaultyStore, Stopped

@@ -23,9 +23,9 @@ from compactor.model.clock import SystemClock
 from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
+from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
-from compactor.storage.paths import BundleFolder, SessionFolder
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from launcher.poller import PollerSettings

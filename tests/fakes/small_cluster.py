@@ -20,11 +20,11 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
+from compactor.sessions.keys import BundleObject, SessionFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.paths import BundleObject, SessionFolder, parse
 from launcher.clusters.drivers import status_of_exit
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import ClusterReference, JobFailed, JobRunning, JobStatus, JobVanished, NoCapacity, SparkJob
@@ -223,8 +223,8 @@ class SmallJob:
         cluster, job = self._cluster, self._job
         body = cluster.state.read(job.plan_key)
         assert body is not None
-        path = parse(job.plan_key)
-        if isinstance(path, BundleObject):
+        path = BundleObject.parse_or_none(job.plan_key)
+        if path is not None:
             return self._play_bundle(BundlePlan.parse_durable(body, job.plan_key), path)
         return self._play_session(SessionPlan.parse_durable(body, job.plan_key))
 

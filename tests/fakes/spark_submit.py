@@ -17,9 +17,9 @@ from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
+from compactor.sessions.keys import BundleObject
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from compactor.storage.paths import BundleObject, parse
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.in_process_runner import InProcessTaskRunner
 
@@ -46,8 +46,8 @@ def main(arguments: list[str]) -> None:
     )
     body = state.read(given["--plan"])
     assert body is not None
-    path = parse(given["--plan"])
-    if isinstance(path, BundleObject):
+    path = BundleObject.parse_or_none(given["--plan"])
+    if path is not None:
         bundle = BundlePlan.parse_durable(body, path.key)
         runner = InProcessTaskRunner[MemberTask, "UnloggedEnd | None"](_run_when_not_held)
         run_bundle(bundle, path.bundle.job_run_id, state, runner, None, clock)

@@ -18,9 +18,9 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from compactor.planning.sizing import SESSION_SECONDS
 from compactor.planning.spec import JobRunResult
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.progress import SessionProgress
 from compactor.sessions.session_log import SESSION_LOG, SessionStarted
-from compactor.storage.paths import SessionFolder
 from tests.conftest import Command
 
 REPOSITORY = Path(__file__).parents[2]

@@ -22,11 +22,11 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.storage import opening
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from compactor.storage.paths import JobRunFolder
 from launcher.plan import plan_in_one_task
 from tests.fakes.in_process_runner import InProcessTaskRunner
 from tests.proxy import Proxy, Seen, Weather, proxy_before_bucket

@@ -42,12 +42,12 @@ from compactor.planning.session_planner import spec_as_compacted
 from compactor.planning.spec import SessionPlan
 from compactor.publishing.delta_schema import left_out
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import SessionJournal
 from compactor.steps import materialize
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import JobRunFolder
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.effort import examples
 from tests.fakes.faulty_store import FaultyStore, Stopped

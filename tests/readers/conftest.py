@@ -12,8 +12,9 @@ from types import MappingProxyType
 import pyarrow as pa
 import pytest
 
+from compactor.catalog.keys import TableFolder
 from compactor.model.names import OpenFormat
-from compactor.storage.paths import TableFolder
+from compactor.publishing.keys import IcebergFolder
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -69,8 +70,8 @@ ENGINES: Mapping[str, OpenFormat] = MappingProxyType(
 
 def published_folder(engine: str, table_id: str) -> str:
     """Where an engine finds a published table, below the lake's root."""
-    folder = TableFolder(table_id)
-    return folder.iceberg if ENGINES[engine] is OpenFormat.ICEBERG else folder.open_files
+    is_iceberg = ENGINES[engine] is OpenFormat.ICEBERG
+    return IcebergFolder(table_id).key if is_iceberg else TableFolder(table_id).open_files
 
 
 @pytest.fixture(params=list(ENGINES))

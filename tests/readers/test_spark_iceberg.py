@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.storage.paths import TableFolder
+from compactor.publishing.keys import IcebergFolder
 from tests.builders import TABLE_ID
 from tests.published_rows import PARTITIONS, compact_all, differences, published_lake, rows_of_every_kind
 from tests.readers.conftest import Engine
@@ -25,5 +25,5 @@ def test_spark_reads_rows_of_every_kind_as_a_scan_reads_them(tmp_path: Path) -> 
             deleted = pa.table({"id": pa.array(chance.sample(range(300), 15), pa.int32())})
             table.append(partition, deleted, operation="delete")
         compact_all(lake)
-        read = Engine("spark_iceberg").read(str(tmp_path / TableFolder(TABLE_ID).iceberg))
+        read = Engine("spark_iceberg").read(str(tmp_path / IcebergFolder(TABLE_ID).key))
         assert differences(table.scan().to_table(), read) == []

@@ -11,8 +11,8 @@ import pytest
 
 from compactor.model.clock import SystemClock
 from compactor.planning.sizing import Resources
+from compactor.sessions.keys import SessionFolder
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import SessionFolder
 from launcher.aws.emr import BotoEmr
 from launcher.clusters.emr import EmrCluster
 from launcher.emr.settings import EmrSettings, parse_settings

@@ -22,6 +22,7 @@ from functools import partial
 from compactor.events.relay import Event
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
+from compactor.log.keys import EntryObject
 from compactor.model.errors import Conflict, Denied, Fenced, LithifyError, Unavailable
 from compactor.model.exit_codes import EXIT_FENCED
 from compactor.model.retries import Backoff
@@ -29,10 +30,11 @@ from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionResult, SessionSpec
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG
+from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectEntry
-from compactor.storage.paths import LogObject, SessionFolder, encode_partition
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.queue import QueueMessage
@@ -704,7 +706,7 @@ class World:
             self.wrong(f"event {event.id} came with other content")
         log, _, entry = event.id.rpartition("#")
         number = entry.partition(".")[0]
-        if number.isdecimal() and self.state.read(LogObject(log, "entry", int(number)).key) is None:
+        if number.isdecimal() and self.state.read(EntryObject(log, int(number)).key) is None:
             self.wrong(f"event {event.id} was told before its entry stood")
 
     def commit(self, spec: SessionSpec) -> None:

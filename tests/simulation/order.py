@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from compactor.storage.paths import TURNS_LOG
 from dispatcher.records.job_run_log import (
     JOB_RUN_LOG,
     JobRunAccepted,
@@ -23,6 +22,7 @@ from dispatcher.records.job_run_log import (
     SessionRetried,
     SessionsFound,
 )
+from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import StreamRank, destination_of, stream_digest, stream_rank
 from dispatcher.scheduling.lease_log import TURN_LOG, Turn, TurnTaken
 from tests.simulation.virtual_threads import Process
@@ -67,7 +67,7 @@ class OrderOfAcceptance:
         log, _, name = key.rpartition("/")
         if not name.endswith(".json"):
             return
-        if log == TURNS_LOG:
+        if log == TurnsLog().key:
             for each in json.loads(body)["actions"]:
                 action = TURN_LOG.action_type.validate_json(json.dumps(each))
                 if isinstance(action, TurnTaken):

@@ -18,15 +18,17 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.table import StaticTable
 
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.stream import PartitionStream
 from compactor.engine.protocol import Engine
 from compactor.model.errors import Unavailable
 from compactor.model.names import OpenFormat
 from compactor.publishing.iceberg_log import IcebergLog, IcebergState
+from compactor.publishing.keys import DeltaLogCheckpoint, DeltaLogCommit, DeltaLogHint, IcebergMetadata
 from compactor.publishing.protocol import Published, Publisher
 from compactor.publishing.publication import differences, publishers_of
+from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import DeltaLogObject, IcebergMetadata, TableFolder, encode_partition
 from tests.builders import multiset
 from tests.crashes import COLUMNS
 from tests.fakes.doomed_store import Doom, DoomedStore
@@ -266,13 +268,13 @@ class PublishedYears(Years):
         version = publisher.state().version
         if publisher.format is OpenFormat.ICEBERG:
             return IcebergMetadata(ORDERS, (version or 0) + 1).key
-        return DeltaLogObject(ORDERS, "commit", 0 if version is None else version + 1).key
+        return DeltaLogCommit(ORDERS, 0 if version is None else version + 1).key
 
     def _hint_keys(self, publisher: Publisher) -> list[str]:
         if publisher.format is OpenFormat.ICEBERG:
             return [IcebergMetadata(ORDERS, None).key]
         next_version = (publisher.state().version or 0) + 1
-        written = [DeltaLogObject(ORDERS, "checkpoint", next_version).key, DeltaLogObject(ORDERS, "hint").key]
+        written = [DeltaLogCheckpoint(ORDERS, next_version).key, DeltaLogHint(ORDERS).key]
         return written if next_version % 10 == 0 else []
 
     def _hinted(self) -> IcebergState:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.engine.protocol import Engine
+from compactor.log.keys import EntryObject
 from compactor.model.errors import Conflict, Fenced, Unavailable
 from compactor.model.names import Operation
 from compactor.planning.spec import SessionPlan
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import LogObject
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.crashes import (
     COLUMNS,
@@ -158,8 +158,8 @@ class _Schedule:
         stands = stream.load().entry_number
         key = self._chance.choice(
             [
-                LogObject(stream.folder.log, "entry", stands + self._chance.randint(1, 4)).key,
-                LogObject(session_folder(plan).log, "entry", self._chance.randint(1, 8)).key,
+                EntryObject(stream.folder.log, stands + self._chance.randint(1, 4)).key,
+                EntryObject(session_folder(plan).log, self._chance.randint(1, 8)).key,
                 session_folder(plan).heartbeat.key,
             ]
         )

@@ -19,6 +19,7 @@ import pyarrow as pa
 from compactor import DeltaCatalog
 from compactor.engine.protocol import Engine
 from compactor.lake import Table
+from compactor.log.keys import EntryObject
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.maintenance.retirement import Retention, StreamRetirement
 from compactor.maintenance.verify import verify
@@ -31,7 +32,6 @@ from compactor.sessions.attempt import run_attempt
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import LogObject
 from tests.builders import multiset
 from tests.crashes import COLUMNS, RESOURCES, SORT_KEYS
 from tests.fakes.doomed_store import Doom, DoomedStore, Fate, When
@@ -203,7 +203,7 @@ class Years:
 
     def _clean_cut_off(self) -> None:
         stream = self._catalog().table(ORDERS).stream({})
-        key = LogObject(stream.folder.log, "entry", stream.load().entry_number + 1).key
+        key = EntryObject(stream.folder.log, stream.load().entry_number + 1).key
         doom = Doom(key, self._chance.choice(WHENS), self._chance.choice(FATES))
         with suppress(Unavailable, Stopped):
             self._clean(DoomedStore(self._store(), doom))
@@ -255,7 +255,7 @@ class Years:
         table = self._catalog().table(ORDERS).stream({})
         into = plan.spec.job_run.destination_compacted_table_id
         stream = self._catalog().table_like(into, self._catalog().table(ORDERS)).stream({}) if into != ORDERS else table
-        return LogObject(stream.folder.log, "entry", stream.load().entry_number + ahead).key
+        return EntryObject(stream.folder.log, stream.load().entry_number + ahead).key
 
     def _rows(self, table: Table) -> object:
         if table.stream({}).load().state.compacted is None:

@@ -37,10 +37,10 @@ from compactor.engine.java_home import find_java_home
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import SystemClock
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
-from compactor.storage.paths import SessionFolder
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from launcher.archive import pack_archive

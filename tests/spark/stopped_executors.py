@@ -35,13 +35,16 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import CompactedFilePath, DeltaFilePath
 from compactor.engine.java_home import find_java_home
 from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS
+from compactor.index.keys import IndexFilePath
 from compactor.lake import Table
+from compactor.maintenance.garbage import DATA_KEYS
 from compactor.maintenance.verify import verify
 from compactor.model.names import Operation
+from compactor.storage.keys import parse_any
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import CompactedFilePath, DeltaFilePath, IndexFilePath, parse
 from tests.builders import multiset
 from tests.oracle import Row, surviving_rows
 from tests.proxy import Proxy, Weather, proxy_before
@@ -255,7 +258,7 @@ def _written_twice(store: ObjectStore, table: Table) -> int:
     """Files that several attempts at a task have finished: each but one of them in vain."""
     attempts = defaultdict[object, int](int)
     for entry in store.list(f"{table.stream({}).folder.data}/"):
-        path = parse(entry.key)
+        path = parse_any(entry.key, DATA_KEYS)
         if isinstance(path, CompactedFilePath | IndexFilePath):
             attempts[replace(path, task_attempt="any")] += 1
         else:

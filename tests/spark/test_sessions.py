@@ -25,9 +25,9 @@ from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionPlan
 from compactor.sessions.attempt import run_attempt
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.storage.local import LocalStore
-from compactor.storage.paths import JobRunFolder
 from tests.builders import TABLE_ID, CompactedSide, audit
 from tests.fakes.faulty_store import FaultyStore, Stopped
 

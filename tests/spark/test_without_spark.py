@@ -12,8 +12,8 @@ from compactor import DeltaCatalog, compact
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import SystemClock
 from compactor.planning.spec import JobRunResult
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_log import SESSION_LOG
-from compactor.storage.paths import JobRunFolder
 from tests.builders import TABLE_ID
 
 pytestmark = pytest.mark.spark

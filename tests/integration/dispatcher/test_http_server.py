@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from compactor.model.errors import Denied, Invalid, Unavailable
-from compactor.storage.paths import OPEN_JOB_RUNS
 from dispatcher.operations.http_server import HttpAddress, Observed, answer_to, http_server
+from dispatcher.records.keys import OPEN_JOB_RUNS
 from dispatcher.records.metrics_samples import Metric, Reading
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore

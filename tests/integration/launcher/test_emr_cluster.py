@@ -9,8 +9,8 @@ import pytest
 
 from compactor.model.errors import Denied, ErrorKind, Invalid, Unavailable
 from compactor.planning.sizing import Resources
+from compactor.sessions.keys import SessionFolder
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import SessionFolder
 from launcher.aws.emr import BotoEmr, BotoEmrServerless
 from launcher.clusters.emr import SEARCH_PAUSES_SECONDS, EmrCluster, EmrJob
 from launcher.clusters.emr_serverless import EmrServerlessCluster

@@ -9,6 +9,7 @@ import pyarrow.csv
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import TableFolder
 from compactor.engine.in_process import InProcessEngine
 from compactor.model.clock import SystemClock
 from compactor.planning import session_input
@@ -17,7 +18,6 @@ from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import TableFolder
 from compactor.tabular import TabularFile, read_schema
 from launcher.plan import plan_for_cluster
 from tests.builders import TABLE_ID, pinned_session

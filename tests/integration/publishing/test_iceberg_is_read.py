@@ -19,6 +19,7 @@ from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.table import StaticTable
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
@@ -27,10 +28,10 @@ from compactor.model.errors import Corrupt, Invalid, Unavailable
 from compactor.model.names import OpenFormat
 from compactor.publishing.iceberg import GROUPS_MAX, IcebergPublisher
 from compactor.publishing.iceberg_metadata import METADATA_BYTES_MAX, SNAPSHOTS_MAX
+from compactor.publishing.keys import IcebergMetadata
 from compactor.publishing.protocol import NothingToDo, Published
 from compactor.publishing.publication import PublishFailed, publish, publishers_of
 from compactor.schemas.open_types import OpenTable, reasons_against
-from compactor.storage.paths import IcebergMetadata, is_open_file
 from tests.arrow_types import KEY_TYPES, KeyType
 from tests.builders import TABLE_ID
 from tests.crashes import HurriedClock

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import is_open_file, partition_hash
 from compactor.lake import Table
 from compactor.model.errors import Invalid
 from compactor.schemas.open_types import field_id
-from compactor.storage.paths import is_open_file, partition_hash
 from tests.builders import TABLE_ID, CompactedSide, audit, multiset
 from tests.published_rows import PARTITIONS, append_round, compact_all, published_lake
 

@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import is_open_file
 from compactor.catalog.properties import GRACE_SECONDS
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.model.clock import SystemClock
 from compactor.publishing.delta import DeltaPublisher
 from compactor.publishing.publication import differences
-from compactor.storage.paths import is_open_file
 from tests.builders import TABLE_ID
 from tests.conftest import Command
 from tests.fakes.faulty_store import FaultyStore

@@ -11,9 +11,9 @@ from compactor import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.planning.session_planner import plan_session
 from compactor.planning.sizing import Resources
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_session
 from compactor.sessions.session_journal import SessionJournal
-from compactor.storage.paths import JobRunFolder
 from compactor.task_progress import REPORT_SECONDS, ProgressAddress, ProgressListener, RowCounter, listening
 from tests.builders import TABLE_ID, pinned_session
 from tests.fakes.manual_clock import ManualClock

@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
+from compactor.catalog.keys import CompactedFilePath, DeltaFilePath
 from compactor.engine.protocol import Engine
+from compactor.index.keys import DeletionVectorPath, IndexFilePath
 from compactor.lake import Table
+from compactor.maintenance.garbage import DATA_KEYS
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Corrupt, Invalid, Unavailable
 from compactor.steps import materialize, output_files, parts
-from compactor.storage.paths import CompactedFilePath, DeletionVectorPath, DeltaFilePath, IndexFilePath, parse
+from compactor.storage.keys import parse_any
 from compactor.tabular import FileMeasure, TabularWriter
 from compactor.tabular.parquet_pages import numbers
 from compactor.tabular.parquet_pages import row_groups as row_groups_module
@@ -249,7 +252,7 @@ def test_a_task_that_runs_twice_writes_files_of_its_own_each_time_and_the_log_na
         run(lake, rows_per_compacted_file=300, max_dead_row_share=dead_row_share, engine=engine)
     assert compacted_rows(orders) == latest(rows_of(0, 1_000, 1), rows_of(0, 10, 2))
     assert verify(orders.stream({})).problems == ()
-    written = [parse(entry.key) for entry in lake.store.list(f"{orders.stream({}).folder.data}/")]
+    written = [parse_any(entry.key, DATA_KEYS) for entry in lake.store.list(f"{orders.stream({}).folder.data}/")]
     attempts = defaultdict[object, set[str]](set)
     for path in written:
         if not isinstance(path, DeltaFilePath):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget
 from compactor.model.names import ContentType, Operation
 from compactor.planning.round_plan import DeltaSource, Output
@@ -24,7 +25,6 @@ from compactor.steps.output_files import WriteStep
 from compactor.steps.parts import Parts
 from compactor.steps.placement import MaterializeTask
 from compactor.storage.location import parse_location
-from compactor.storage.paths import TableFolder
 from compactor.tabular import TabularFile
 
 MIB = 2**20

@@ -7,13 +7,13 @@ import json
 import pyarrow as pa
 import pytest
 
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.properties import NAMES, TableProperties, TableState, value_of_text
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid, Outdated
 from compactor.model.names import ContentType, SortOrder
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import TableFolder
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 

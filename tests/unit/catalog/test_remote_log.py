@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 
 from compactor.log.checkpoints import CHECKPOINT_ENTRIES, WholeCheckpoint
 from compactor.log.durable_log import DurableLog, LogFormat
+from compactor.log.keys import EntryObject, HintObject, WholeCheckpointObject
 from compactor.model.document import Document
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import LogObject
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -84,12 +84,12 @@ def test_a_known_end_is_continued_from(store: FaultyStore) -> None:
     reader.load()
     store.requests.clear()
     reader.load()
-    assert store.requests == [("read", LogObject("numbers", "entry", 6).key)]
+    assert store.requests == [("read", EntryObject("numbers", 6).key)]
 
     append(writer, 5)
     store.requests.clear()
     assert reader.load().state == tuple(range(6))
-    assert store.requests == [("read", LogObject("numbers", "entry", number).key) for number in (6, 7)]
+    assert store.requests == [("read", EntryObject("numbers", number).key) for number in (6, 7)]
 
     append(writer, 6, 7, 8, 9)
     store.requests.clear()
@@ -140,9 +140,9 @@ def test_whatever_is_known_lost_or_appended_meanwhile_the_fold_is_that_of_all_en
         append(writer, *numbers)
         written += numbers
         if "hint" in lost:
-            store.delete(LogObject("numbers", "hint").key)
+            store.delete(HintObject("numbers").key)
         if "checkpoint" in lost:
-            store.delete(LogObject("numbers", "checkpoint", CHECKPOINT_ENTRIES).key)
+            store.delete(WholeCheckpointObject("numbers", CHECKPOINT_ENTRIES).key)
         if reads:
             assert reader.load().state == tuple(written)
         assert log_over(store).load().state == tuple(written)

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.catalog.definition import TABLE_LOG, TableCreated, TablePropertiesSet, define_table
+from compactor.catalog.keys import TableFolder
 from compactor.lake import DeltaCatalog, Table
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Invalid
 from compactor.schemas.text import render_schema
-from compactor.storage.paths import TableFolder
 from tests.fakes.manual_clock import ManualClock
 from tests.rounds import compact_by_hand
 

@@ -12,12 +12,12 @@ import pytest
 from compactor.events.types import SessionPlanned, SessionStalled, SessionSucceeded
 from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
+from compactor.sessions.keys import SessionObject
 from compactor.storage.aws import s3
 from compactor.storage.create_once import ATTEMPTS_MAX
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import SessionObject, parse
 from dispatcher.records.costs import used_usd
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
@@ -66,8 +66,8 @@ def only(day: str, behaviour: MemberRuns) -> Callable[[BundleMember], MemberRuns
 
 
 def launches(desk: Desk) -> list[str]:
-    paths = [parse(job.plan_key) for job in desk.cluster.launched]
-    return [path.session.session_id.split(".")[-1] if isinstance(path, SessionObject) else "bundle" for path in paths]
+    paths = [SessionObject.parse_or_none(job.plan_key) for job in desk.cluster.launched]
+    return ["bundle" if path is None else path.session.session_id.split(".")[-1] for path in paths]
 
 
 def logged_actions(desk: Desk, job_run_id: str, number: int) -> list[str]:

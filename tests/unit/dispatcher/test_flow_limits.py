@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from compactor.log.keys import EntryObject
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.spec import SessionPlan, SessionSpec
-from compactor.storage.paths import TURNS_LOG, LogObject
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
 from dispatcher.operations.status import view_job_run, view_open
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import STEP_SECONDS, place_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
@@ -365,7 +366,7 @@ def test_a_log_of_turns_of_a_newer_release_hides_no_job_run(tmp_path: Path, hold
     desk, other = fleet(tmp_path, FlowLimits(), hold)
     desk.append([{"id": 1}])
     accept(desk, "run")
-    desk.state.put_if_absent(LogObject(TURNS_LOG, "entry", 1).key, b'{"format": 9, "entry_number": 1}')
+    desk.state.put_if_absent(EntryObject(TurnsLog().key, 1).key, b'{"format": 9, "entry_number": 1}')
     assert waits_for(desk, "run") is None
     close(desk, other)
 

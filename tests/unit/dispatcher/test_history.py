@@ -11,14 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import BufferReader
 
+from compactor.log.keys import EntryObject, WholeCheckpointObject
 from compactor.model.errors import Invalid, Unavailable
+from compactor.sessions.keys import JobRunFolder
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.paths import HistoryDay, HistoryFile, JobRunFolder, LogObject, parse
 from dispatcher.operations.status import UNREADABLE, view_all, view_open
 from dispatcher.outbox.event_publisher import publish_to_the_end
 from dispatcher.records.history import EndedJobRun, History, day_of
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.keys import HistoryDayLog, HistoryFile
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.manual_clock import ManualClock
@@ -165,7 +167,7 @@ def test_a_day_that_was_closed_and_has_no_file_gets_it_from_whoever_closes_it_ag
 def test_a_checkpoint_of_a_day_is_a_table_with_a_row_for_each_job_run(history: History, store: FaultyStore) -> None:
     for number in range(16):
         history.record([ended(number)])
-    body = store.read(LogObject(HistoryDay(TODAY).log, "checkpoint", 16).key)
+    body = store.read(WholeCheckpointObject(HistoryDayLog(TODAY).key, 16).key)
     assert body is not None
     table = pq.read_table(BufferReader(body))
     assert table.column("rows_in").to_pylist() == list(range(16))
@@ -194,7 +196,7 @@ def test_a_day_that_cannot_be_read_at_all_says_why_and_the_others_are_read(
     history: History, store: FaultyStore, clock: ManualClock
 ) -> None:
     history.record([ended(1), ended(2, START_MS - DAY_MS)])
-    store.overwrite(LogObject(HistoryDay(TODAY).log, "entry", 1).key, b"rubbish")
+    store.overwrite(EntryObject(HistoryDayLog(TODAY).key, 1).key, b"rubbish")
     bad, good = History(store, clock).read()
     assert bad.failure is not None
     assert TODAY in bad.failure
@@ -337,7 +339,7 @@ def test_days_that_are_over_get_their_file_those_of_a_dead_dispatcher_too(desk: 
 
 def test_one_day_that_cannot_be_read_keeps_no_other_open(desk: Desk, history: History, store: FaultyStore) -> None:
     history.record([ended(1), ended(2, START_MS - DAY_MS)])
-    store.overwrite(LogObject(HistoryDay(day_of(START_MS - DAY_MS)).log, "entry", 1).key, b"rubbish")
+    store.overwrite(EntryObject(HistoryDayLog(day_of(START_MS - DAY_MS)).key, 1).key, b"rubbish")
     desk.clock.sleep(2 * 86_400.0)
     upkeep(desk).close_days()
     assert history.closed_days() == [TODAY]
@@ -379,7 +381,7 @@ def test_a_round_without_anything_to_do_takes_four_requests(desk: Desk, store: F
 
 def leftovers(store: ObjectStore, job_run_id: str = "run") -> list[str]:
     keys = [entry.key for entry in store.list(f"{JobRunFolder(job_run_id).key}/")]
-    return [key for key in keys if not isinstance(parse(key), LogObject)]
+    return [key for key in keys if EntryObject.parse_or_none(key) is None]
 
 
 def test_plans_heartbeats_and_cursors_go_after_a_time_and_logs_stay(desk: Desk, store: FaultyStore) -> None:
@@ -505,7 +507,7 @@ def test_an_overview_shows_open_job_runs_beside_the_history(desk: Desk, history:
 
 def test_an_overview_shows_a_day_that_cannot_be_read(desk: Desk, history: History, store: FaultyStore) -> None:
     history.record([ended(1)])
-    store.overwrite(LogObject(HistoryDay(TODAY).log, "entry", 1).key, b"rubbish")
+    store.overwrite(EntryObject(HistoryDayLog(TODAY).key, 1).key, b"rubbish")
     (view,) = view_all(JobRunStore(store, desk.clock), desk.clock)
     assert (view.status, view.job_run_id) == (UNREADABLE, f"history of {TODAY}")
     assert TODAY in view.reasons[0]

@@ -14,14 +14,16 @@ import pyarrow as pa
 import pytest
 
 from compactor.engine.in_process import InProcessEngine
+from compactor.log.keys import EntryObject
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.release import this_release
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
-from compactor.storage.paths import JobRunFolder, LiveDispatcher, LogObject, MarkedJobRun, ReleaseOfState, SessionFolder
+from compactor.sessions.keys import SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
 from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus, SessionLaunching, session_spec
+from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, MarkedJobRun, ReleaseOfState
 from dispatcher.records.liveness import Fleet, SignOfLife
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
@@ -500,7 +502,7 @@ def spoil(desk: Desk, job_run_id: str, action: str) -> None:
     number = log.load().entry_number + 1
     actions = f'[{{"action": "{action}", "epoch": 1}}]' if action else "no JSON"
     body = f'{{"format": 1, "entry_number": {number}, "entry_id": "x", "at_ms": 5, "actions": {actions}}}'
-    assert desk.state.put_if_absent(LogObject(log.folder, "entry", number).key, body.encode())
+    assert desk.state.put_if_absent(EntryObject(log.folder, number).key, body.encode())
 
 
 @pytest.mark.parametrize("action", ["of_a_newer_release", ""])
@@ -595,7 +597,7 @@ def test_a_bug_while_a_job_run_is_looked_after_ends_it_as_failed_and_no_other(tm
     desk.cluster.behaves = lambda job: Succeeds(hold)
     bad, good = desk.accept(source_table_id=DAYS, job_run_id="bad"), desk.accept(job_run_id="good")
     desk.tick_until(lambda: desk.cluster.running == 2)
-    ends = LogObject(JobRunFolder("bad").log, "entry", desk.records.log("bad").load().entry_number + 2)
+    ends = EntryObject(JobRunLogFolder("bad").key, desk.records.log("bad").load().entry_number + 2)
     store.fail("put_if_absent", ends.key, error=ZeroDivisionError)  # after the entry of its session's end
     hold.set()
     desk.tick_until(lambda: desk.job_run(bad).status is JobRunStatus.FAILED)

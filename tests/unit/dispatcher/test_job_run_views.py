@@ -15,9 +15,9 @@ from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import SessionSize
 from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.planning.store_use import StoreUse
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, RoundDone, SessionStarted
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import SessionFolder
 from dispatcher.cli.job_run_lines import Changes, job_run_lines
 from dispatcher.cli.watch import Look
 from dispatcher.operations.status import JobRunView, SessionView, view_job_run

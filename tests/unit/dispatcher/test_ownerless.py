@@ -12,8 +12,8 @@ from compactor.model.errors import Unavailable
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
-from compactor.storage.paths import JobRunFolder
 from dispatcher.operations.ownerless import owners_in, sweep_once
+from dispatcher.records.keys import JobRunLogFolder
 from dispatcher.records.work_id import WorkId
 from launcher.emr.tags import tag_value
 from launcher.spark_job import job_name
@@ -83,7 +83,7 @@ def test_ended_sessions_own_no_cluster(desk: Desk) -> None:
 
 def test_a_job_run_whose_log_cannot_be_read_is_named(desk: Desk) -> None:
     job_run_id = desk.accept(job_run_id="run #1")
-    (first, *_) = desk.state.list(f"{JobRunFolder(job_run_id).log}/")
+    (first, *_) = desk.state.list(f"{JobRunLogFolder(job_run_id).key}/")
     desk.state.overwrite(first.key, b"no entry")
     assert owners(desk, job_run_id).unreadable_job_runs == (job_run_id,)
     assert owners(desk, "another").unreadable_job_runs == ()

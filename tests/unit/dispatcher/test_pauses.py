@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from compactor.events.types import Severity
-from compactor.storage.paths import PausedObject
 from dispatcher.operations.status import view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.records.keys import PausedObject
 from dispatcher.records.metrics_samples import JOB_RUNS_LATE
 from dispatcher.records.pauses import Pauses
 from dispatcher.running.job_run_controller import JobRunControllerSettings

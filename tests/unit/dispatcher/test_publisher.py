@@ -13,8 +13,8 @@ from compactor.events.relay import Event, EventSink
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG
-from compactor.storage.paths import SessionFolder
 from dispatcher.intake.admission import Admission
 from dispatcher.outbox.event_publisher import Publisher, PublisherSettings, publish_to_the_end
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionLaunched

@@ -11,8 +11,8 @@ import pytest
 from compactor.lake import DeltaCatalog
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
-from compactor.storage.paths import LiveDispatcher, MarkedJobRun
 from dispatcher.intake.intake import Accepted
+from dispatcher.records.keys import LiveDispatcher, MarkedJobRun
 from dispatcher.records.liveness import SignOfLife
 from dispatcher.records.ranking import stream_digest, table_digest
 from dispatcher.running.job_run_controller import JobRunControllerSettings

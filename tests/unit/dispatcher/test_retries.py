@@ -18,7 +18,7 @@ from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.sessions.attempt import run_attempt
-from compactor.storage.paths import SessionFolder
+from compactor.sessions.keys import SessionFolder
 from dispatcher.operations.status import view_job_run
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionLaunching

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from compactor.events.types import Severity
+from compactor.log.keys import EntryObject
 from compactor.model.errors import Unavailable
-from compactor.storage.paths import LogObject, SessionFolder
+from compactor.sessions.keys import SessionFolder
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
 from dispatcher.operations.status import UNREADABLE, find_job_run, view_all, view_job_run
@@ -107,7 +108,7 @@ def test_a_log_that_cannot_be_read_hides_no_other_job_run(desk: Desk, number: in
     log = desk.records.log("broken")
     if number == 2:
         desk.accept(job_run_id="broken")
-    assert desk.state.put_if_absent(LogObject(log.folder, "entry", number).key, body)
+    assert desk.state.put_if_absent(EntryObject(log.folder, number).key, body)
     desk.records.mark_over("broken")
     overview = {view.job_run_id: view for view in view_all(desk.records, desk.clock)}
     assert overview[good].status == JobRunStatus.SUCCEEDED

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compactor.model.errors import Unavailable
-from compactor.storage.paths import PausedObject
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.records.keys import PausedObject
 from dispatcher.records.ranking import mark_of
 from launcher.spark_job import SparkJob
 from tests.fakes.dispatch_desk import Desk, instruction

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compactor.model.errors import Unavailable
-from compactor.storage.paths import LiveDispatcher
 from dispatcher.records.claims import Claim, claim_job_run
+from dispatcher.records.keys import LiveDispatcher
 from dispatcher.records.liveness import Fleet, SignOfLife
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from tests.fakes.dispatch_desk import Busy, Desk

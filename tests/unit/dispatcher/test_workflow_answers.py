@@ -17,10 +17,10 @@ from compactor.lake import DeltaCatalog
 from compactor.log_context import configure_logging
 from compactor.model.errors import Denied, Unavailable
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import OPEN_JOB_RUNS
 from dispatcher.intake.intake import Rejected
 from dispatcher.outbox.workflow_callbacks import GONE_REASON, AnswerSettings, WorkflowAnswers
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, Waiter
+from dispatcher.records.keys import OPEN_JOB_RUNS
 from dispatcher.records.result import Failure, Success
 from tests.fakes.dispatch_desk import ANSWERS_AT_ONCE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore, Verb, When

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compactor.catalog.keys import StreamFolder
 from compactor.index.files import IndexTarget, Prefetch, open_bucket, read_bucket, write_bucket, write_pointers
 from compactor.index.layout import IndexRows
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import StreamFolder
 from compactor.storage.ranges import RangeReader
 from compactor.storage.sending import Sending
 from tests.fakes.memory_ranges import MemoryRanges

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import TOMBSTONE_FILE_NUMBER, VOID_FILE_NUMBER, IndexRows
 from compactor.index.range_lookup import RowPointer, find_pointer
@@ -18,7 +19,6 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.paths import TableFolder
 from compactor.storage.sending import Sending
 from tests.effort import examples
 from tests.fakes.faulty_store import FaultyStore

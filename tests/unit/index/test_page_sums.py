@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from compactor.catalog.keys import StreamFolder
 from compactor.index import files as index_files
 from compactor.index.checked_reads import CheckedReads
 from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
@@ -21,7 +22,6 @@ from compactor.index.shared_pages import PAGE_BYTES, SharedPages
 from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import StreamFolder
 from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
 from tests.fakes.memory_ranges import MemoryRanges

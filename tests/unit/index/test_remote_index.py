@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget, Prefetch, open_bucket, write_bucket, write_pointers
 from compactor.index.layout import DIGEST_BYTES, IndexRows
 from compactor.index.paged_file import KeptFiles, PagedFile
@@ -26,7 +27,6 @@ from compactor.model.errors import Corrupt
 from compactor.model.files import IndexFile
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import TableFolder
 from compactor.storage.ranges import RangeReader, Span
 from compactor.storage.sending import Sending
 from tests.fakes.memory_ranges import MemoryRanges

@@ -17,8 +17,8 @@ from compactor.model.errors import Invalid
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
+from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import BundleFolder, SessionFolder
 from launcher.emr.request import JsonObject, Launch, run_job_flow_request
 from launcher.emr.serverless_request import start_job_run_request
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings, SecurityGroups

@@ -14,6 +14,7 @@ from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_streams import READ_FOOTERS
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionPlan, SessionResult, SessionSpec
+from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import (
     SESSION_LOG,
@@ -25,7 +26,6 @@ from compactor.sessions.session_log import (
     SessionSucceeded,
 )
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import SessionFolder
 from launcher.clusters import RunningSparkJob
 from launcher.clusters.drivers import status_of_exit
 from launcher.launch import (

@@ -9,8 +9,8 @@ import pytest
 from compactor.model.errors import Conflict, Denied, Invalid, Unavailable
 from compactor.model.names import OpenFormat
 from compactor.publishing.glue import ATTEMPTS_MAX, GluePointer, GlueTable, glue_name
+from compactor.publishing.keys import IcebergMetadata
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import IcebergMetadata
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_store import MemoryStore

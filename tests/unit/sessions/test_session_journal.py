@@ -13,10 +13,10 @@ from compactor.log.durable_log import DurableLog
 from compactor.model.errors import ErrorKind, Fenced, Unavailable
 from compactor.planning.session_streams import READ_FOOTERS
 from compactor.planning.spec import SessionResult
+from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionFailed, describe_progress
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import JobRunFolder
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.catalog.keys import TableFolder
 from compactor.catalog.snapshot import ReadPoint
 from compactor.index.files import IndexTarget
 from compactor.kernels.pointers import compacted_pointers
@@ -36,7 +37,6 @@ from compactor.steps.placement import (
     writer_tasks,
 )
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import TableFolder
 from compactor.tabular import TabularFile
 
 BUCKETS = 3

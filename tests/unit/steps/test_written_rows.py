@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget
 from compactor.model.errors import Corrupt
 from compactor.model.names import ContentType, Operation
@@ -23,7 +24,6 @@ from compactor.steps.parts import Parts
 from compactor.steps.placement import MaterializeTask
 from compactor.steps.sources import Sources
 from compactor.storage.location import parse_location
-from compactor.storage.paths import TableFolder
 from compactor.tabular import TabularFile
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -12,7 +12,7 @@ import pytest
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.storage.local import WRITING_FOLDER, LocalStore
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import MarkedJobRun, TaskToken
+from dispatcher.records.keys import SECRET_PREFIXES, MarkedJobRun, TaskToken
 
 
 @pytest.fixture
@@ -52,7 +52,8 @@ def test_a_folder_that_may_not_be_read_is_named_and_not_left_out(
         list(store.list_folders("tables/"))
 
 
-def test_a_task_token_is_readable_by_its_own_user_alone(store: LocalStore, root: Path) -> None:
+def test_a_task_token_is_readable_by_its_own_user_alone(root: Path) -> None:
+    store = LocalStore(StoreLocation(f"file://{root}"), SECRET_PREFIXES)
     token, other = TaskToken("run", "message"), MarkedJobRun("run", 0, 0)
     store.put_if_absent(token.key, b"secret")
     store.put_if_absent(other.key, b"")

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compactor.catalog.keys import StreamFolder
 from compactor.index.deletion_vectors import read_dead_rows, write_dead_rows
+from compactor.index.keys import DeletionVectorPath
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import ContentType
 from compactor.storage.location import StoreLocation
-from compactor.storage.paths import DeletionVectorPath, StreamFolder
 from compactor.storage.ranges import RangeReader
 from compactor.tabular import TabularFile, TabularWriter, check_bytes, formats, read_batches, read_table
 from compactor.tabular.remote_file import open_tail
