@@ -234,6 +234,10 @@ class Template(Generic[KeyT]):
     text: str
     of: type[KeyT]
 
+    def __str__(self) -> str:
+        """For people: `tables/<table id>/log`."""
+        return re.sub(r"\{(?:\w+\.)?(\w+)(?::\d+)?\}", lambda field: f"<{field[1].replace('_', ' ')}>", self.text)
+
     def render(self, value: Key) -> str:
         return "".join([piece if isinstance(piece, str) else piece.render(get(value)) for piece, get in self._pieces])
 
@@ -252,7 +256,7 @@ class Template(Generic[KeyT]):
     def parse(self, key: str) -> KeyT:
         match = self._pattern.fullmatch(key)
         if match is None:
-            raise Invalid(f"{key!r} is not a key like {self.text}")
+            raise Invalid(f"{key!r} is not a key like {self}")
         values: dict[str, Any] = {}
         for field, text in zip(self._fields, match.groups(), strict=True):
             outer, _, inner = field.name.partition(".")
@@ -266,7 +270,7 @@ class Template(Generic[KeyT]):
         )
         # A number has one spelling: `007` fits the pattern, but no key has it.
         if self.render(parsed) != key:
-            raise Invalid(f"{key!r} is not a key like {self.text}")
+            raise Invalid(f"{key!r} is not a key like {self}")
         return parsed
 
     @cached_property

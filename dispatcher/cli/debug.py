@@ -98,7 +98,7 @@ def _kind_of(key: str) -> _Kind:
         if kind.folder.parse_or_none(key) is not None:
             return kind
     raise Invalid(
-        f"{key} is no folder of a log: write one of {', '.join(kind.folder.template.text for kind in _KINDS)}"
+        f"{key} is no folder of a log: write one of {', '.join(str(kind.folder.template) for kind in _KINDS)}"
     )
 
 
