@@ -108,8 +108,10 @@ class CommandDependencies:
     def store(self, uri: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
         from compactor.storage.location import parse_location
         from compactor.storage.opening import open_store
+        from dispatcher.records.keys import SECRET_PREFIXES
 
-        return open_store(parse_location(uri, endpoint_url=endpoint_url, region=region))
+        location = parse_location(uri, endpoint_url=endpoint_url, region=region)
+        return open_store(location, secret_prefixes=SECRET_PREFIXES)
 
     def lake(self, location: StoreLocation) -> DeltaCatalog:
         from compactor.lake import DeltaCatalog

@@ -18,10 +18,12 @@ from compactor.log_context import configure_logging
 from compactor.model.errors import Denied, Unavailable
 from compactor.storage.location import StoreLocation
 from dispatcher.intake.intake import Rejected
+from dispatcher.main import _dependencies
 from dispatcher.outbox.workflow_callbacks import GONE_REASON, AnswerSettings, WorkflowAnswers
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, Waiter
-from dispatcher.records.keys import OPEN_JOB_RUNS
+from dispatcher.records.keys import OPEN_JOB_RUNS, TaskToken
 from dispatcher.records.result import Failure, Success
+from dispatcher.stops import Stops
 from tests.fakes.dispatch_desk import ANSWERS_AT_ONCE, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore, Verb, When
 from tests.fakes.manual_clock import ManualClock
@@ -467,3 +469,10 @@ def test_a_token_is_in_no_object_but_its_own_and_in_no_log_line(tmp_path: Path, 
 def test_waiters_are_recorded_in_the_log_without_their_token(desk: Desk) -> None:
     job_run_id = desk.accept(task_token=TOKEN, task_heartbeat_seconds=90)
     assert list(desk.job_run(job_run_id).waiters.values()) == [Waiter(heartbeat_seconds=90)]
+
+
+def test_the_state_that_a_verb_opens_keeps_task_tokens_to_its_own_user(tmp_path: Path) -> None:
+    state = _dependencies({}, Stops()).store(str(tmp_path / "state"), None, None)
+    token = TaskToken("run", "message")
+    state.put_if_absent(token.key, b"secret")
+    assert (tmp_path / "state" / token.key).stat().st_mode & 0o077 == 0
