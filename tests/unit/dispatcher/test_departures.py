@@ -15,9 +15,9 @@ from compactor.lake import DeltaCatalog
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.paths import LiveDispatcher
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunStatus
+from dispatcher.records.keys import LiveDispatcher
 from dispatcher.records.liveness import SignOfLife
 from dispatcher.scheduling.lease_log import FlowLimits
 from tests.fakes.dispatch_desk import Busy, Desk
