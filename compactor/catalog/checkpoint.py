@@ -88,7 +88,8 @@ def describe(snapshot: StreamSnapshot) -> Described:
         dropped_version=snapshot.dropped_version,
         skipped=snapshot.skipped,
     )
-    return Described(head.model_dump(mode="json", exclude_defaults=True), tuple(_series(snapshot)))
+    left_out = {name for name, field in _Head.model_fields.items() if getattr(head, name) == field.default}
+    return Described(head.model_dump(mode="json", exclude=left_out), tuple(_series(snapshot)))
 
 
 def _sources(snapshot: StreamSnapshot) -> Iterator[_Source]:
