@@ -157,3 +157,10 @@ def _write_executable(path: Path, text: str) -> None:
     written = Path(file.name)
     written.chmod(0o755)
     written.replace(path)
+
+
+def utf8_locale(environment: Mapping[str, str]) -> dict[str, str]:
+    """Additional variables for a process that starts Java, which decodes file names, arguments and variables by the
+    locale's encoding: in `C`, an umlaut becomes `?`. Empty if the encoding is UTF-8 already."""
+    named = environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or "C"
+    return {} if "utf" in named.lower() else {"LC_ALL": "C.UTF-8"}

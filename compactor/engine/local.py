@@ -18,8 +18,7 @@ import structlog
 from pyspark import SparkConf, SparkContext
 
 from compactor.engine.errors import SPARK_UNREACHABLE
-from compactor.engine.java_home import find_java_home
-from compactor.engine.java_locale import utf8_locale
+from compactor.engine.java_home import find_java_home, utf8_locale
 from compactor.engine.prestart import prestart_workers
 from compactor.engine.settings import JOB_SETTINGS, LOCAL_SETTINGS, driver_settings
 from compactor.log_context import is_verbose

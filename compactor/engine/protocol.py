@@ -22,6 +22,7 @@ tests/contract/test_engine.py tests every engine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -139,3 +140,13 @@ class TaskRunner(Protocol[TaskT, ResultT]):
 
     def ended(self) -> Mapping[int, ResultT]:
         """The function's results so far, by the position of the element. Thread-safe."""
+
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)(?::|$)(?<!SparkException:)")
+
+
+def sentence_of(error: Exception) -> str:
+    """One line of an unexpected error: the error that the task raised, without Spark's stack; else its first line."""
+    lines = str(error).splitlines()
+    raised = [line for line in lines if _RAISED.match(line)]
+    return raised[-1] if raised else next(iter(lines), "")

@@ -143,17 +143,11 @@ _Found: TypeAlias = Mapping[int, npt.NDArray[np.int64]] | None
 read."""
 
 
-def prove(lake: DeltaCatalog, table_id: str, partition: PartitionValues, key: KeyValues, clock: Clock) -> PrivacyProof:
-    """Searches all objects of the partition. Raises `Invalid` for a key with other columns than the table's."""
-    (proof,) = prove_many(lake, table_id, partition, [key], clock)
-    return proof
-
-
 def prove_many(
     lake: DeltaCatalog, table_id: str, partition: PartitionValues, keys: Sequence[KeyValues], clock: Clock
 ) -> list[PrivacyProof]:
-    """A proof for each key, in order. Every object is read once. Raises `Invalid` for keys with other columns than the
-    table's, or with different ones."""
+    """A proof for each key, in order. Every object of the partition is read once. Raises `Invalid` for keys with other
+    columns than the table's, or with different ones."""
     tables = _related(lake, lake.table_even_dropped(table_id), partition)
     is_known = _key_columns(tables, partition) is not None
     schema = _key_schema(tables, partition)
@@ -166,16 +160,12 @@ def prove_many(
         PrivacyProof(
             partition=dict(partition),
             tables=tuple(table.table_id for table in tables),
-            columns=_considered(key, private),
+            columns=tuple(dict.fromkeys((*key.columns, *private))) if private else None,
             searched_objects=sum(search.searched for search in searches),
             holders=tuple(holder for search in searches for holder in search.holders(number)),
         )
         for number, key in enumerate(wanted)
     ]
-
-
-def _considered(key: _Key, private: Sequence[str]) -> tuple[str, ...] | None:
-    return tuple(dict.fromkeys((*key.columns, *private))) if private else None
 
 
 class _StreamSearch:
@@ -366,8 +356,7 @@ class _StreamSearch:
                 yield self._holder(found.key, "checkpoint", "it may repeat an entry's bounds", None, how)
 
     def _published_objects(self) -> Iterator[Holder]:
-        """Published metadata with bounds of this partition's files, which are those that the log had when it named
-        them."""
+        """Published metadata with bounds of this partition's files, which the log had when it named them."""
         telling = {path: frozenset(self._telling_columns(file)) for path, file in self._history.files.items()}
         for each in self._published_listing:
             if each.bounded is None:

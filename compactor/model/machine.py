@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from pathlib import Path
+
+_BYTES_PER_KIBIBYTE = 1024
 
 _CONTAINER_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 """The memory limits of the kernel's control groups, version 2 and version 1; a container sees its own as the root."""
@@ -31,3 +34,8 @@ def usable_memory_bytes(control_groups: Path = Path("/sys/fs/cgroup")) -> int:
         if text.isdigit():
             limits.append(int(text))
     return min(limits)
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident size of this process so far. A reused worker includes the peak of its earlier tasks."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_PER_KIBIBYTE

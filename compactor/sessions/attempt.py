@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from logging import ERROR, WARNING
 
 from compactor.catalog.tables import DeltaCatalog
-from compactor.engine.protocol import Engine
-from compactor.engine.unexpected import sentence_of
+from compactor.engine.protocol import Engine, sentence_of
 from compactor.log_context import bound, operator_log
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError

@@ -25,8 +25,7 @@ import structlog
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.engine.in_process import InProcessEngine
-from compactor.engine.protocol import TaskRunner
-from compactor.engine.unexpected import sentence_of
+from compactor.engine.protocol import TaskRunner, sentence_of
 from compactor.log.durable_log import DurableLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock, SystemClock

@@ -1,4 +1,4 @@
-"""Runs one round on an engine: hash bucket, dedupe, materialize. It decides nothing, and commits nothing.
+"""Runs one round, or a rehash, on an engine: hash bucket, dedupe, materialize. It decides and commits nothing.
 
     delta files --hash_files--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept
                                        counts, as each task's note--> lay_out
@@ -22,7 +22,7 @@ from compactor.model.clock import Clock
 from compactor.model.counts import RowCounts, StepFigures
 from compactor.model.errors import Corrupt
 from compactor.model.files import DataFile, DeletionVector, IndexFile
-from compactor.planning.round_plan import RoundPlan
+from compactor.planning.round_plan import RehashPlan, RoundPlan
 from compactor.planning.rounds import group_for_tasks
 from compactor.planning.sizing import BYTES_PER_TASK, KEPT_BYTES_PER_KEY, rows_per_hash_task
 from compactor.steps.dedupe import DedupeStep, indexed_buckets
@@ -31,6 +31,7 @@ from compactor.steps.index_update import FinishStep, finish_tasks
 from compactor.steps.output_files import WriteStep
 from compactor.steps.partitions import WrittenFiles, dedupe_partition, finish_partition, write_partition
 from compactor.steps.placement import BucketCounts, MaterializeLayout, Writers, lay_out, writer_tasks
+from compactor.steps.rehash import RehashStep, join_bucket, old_buckets, split_bucket
 
 HASH_TASKS_PER_CORE = 4
 """More tasks than cores, so that a core that ends early has more work."""
@@ -164,3 +165,25 @@ def _reconcile(rows: RowCounts, counts: Sequence[BucketCounts]) -> None:
         raise Corrupt(f"{surviving} rows survive by the index, but the compacted files hold {rows.rows_out}")
     if rows.tombstones < 0:
         raise Corrupt(f"the index would remember {rows.tombstones} tombstones")
+
+
+def rehash(engine: Engine, plan: RehashPlan) -> tuple[IndexFile, ...]:
+    """Moves a primary key index to another hash bucket count: its runs are merged into one, without entries that newer
+    runs have voided. Returns the new index version's files, in bucket order.
+
+    The files are not visible before the commit, which replaces the index version in one entry. The old version's files
+    stay until garbage collection finds that no readable entry names them.
+    """
+    step, new_buckets = RehashStep.of(plan), range(plan.hash_bucket_count)
+    with engine.exchange() as exchange:
+        by_bucket = exchange.map(old_buckets(plan), partial(split_bucket, step)).shuffle(len(new_buckets))
+        written = by_bucket.collect("rehash", new_buckets, partial(join_bucket, step))
+    for bucket in written:
+        bucket.sending.wait()
+    files = sorted(
+        (file for bucket in written for file in bucket.files), key=lambda file: (file.hash_bucket, file.part)
+    )
+    rows = sum(file.rows for file in files)
+    if rows != plan.keys:
+        raise Corrupt(f"the stream has {plan.keys} live rows and tombstones, but the rehashed index has {rows} rows")
+    return tuple(files)

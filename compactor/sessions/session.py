@@ -48,9 +48,8 @@ from compactor.planning.spec import SessionPlan, SessionResult
 from compactor.planning.store_use import StoreUse, store_use
 from compactor.sessions.in_flight import in_flight, planned
 from compactor.sessions.pace import FIRST_PASS_SHARE, ExpectedWork, Pace
-from compactor.sessions.rehash import rehash
 from compactor.sessions.round_commit import commit_rehash, commit_round, complete
-from compactor.sessions.round_runner import run_round
+from compactor.sessions.round_runner import rehash, run_round
 from compactor.sessions.session_journal import rows_arrived
 from compactor.task_progress import ProgressAddress
 

@@ -39,10 +39,10 @@ from compactor.kernels.survivors import (
     find_survivors,
 )
 from compactor.model.files import IndexFile
+from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
 from compactor.planning.sizing import KEPT_INDEX
 from compactor.steps.hash_bucket import HashedRows
-from compactor.steps.memory import peak_memory_bytes
 from compactor.steps.new_run import (
     KEYS_PER_PIECE,
     BucketPiece,

@@ -16,10 +16,10 @@ from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encode_sort_values, encoded_width
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt
+from compactor.model.machine import peak_memory_bytes
 from compactor.model.names import PARTITION_STREAM_POSITION, counted
 from compactor.planning.round_plan import DeltaSource, RoundPlan
 from compactor.planning.sizing import AHEAD, rows_per_hash_task
-from compactor.steps.memory import peak_memory_bytes
 from compactor.storage.location import StoreLocation
 from compactor.tabular import each_begun, read_batches
 from compactor.task_progress import ProgressAddress, RowCounter

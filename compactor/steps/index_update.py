@@ -24,10 +24,10 @@ from compactor.kernels.pointers import compacted_pointers, ranks_within_files
 from compactor.kernels.sort_values import SortColumn
 from compactor.kernels.survivors import ERASED, LIVE
 from compactor.model.files import IndexFile
+from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
 from compactor.planning.sizing import KEPT_INDEX, SENT_INDEX
 from compactor.steps.dedupe import indexed_buckets
-from compactor.steps.memory import peak_memory_bytes
 from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
 from compactor.steps.parts import Parts
 from compactor.steps.placement import BucketCells, MaterializeLayout, PlacesInBucket, Writers

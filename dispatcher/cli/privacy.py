@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.maintenance.privacy import KeyValues, PrivacyProof, key_schema, prove, prove_many
+from compactor.maintenance.privacy import KeyValues, PrivacyProof, key_schema, prove_many
 from compactor.model.errors import Invalid
 from compactor.model.names import counted, render_partition
 from dispatcher.cli.documents import read_document
@@ -70,7 +70,7 @@ def prove_key(
         many = parse_keys(read_document(keys), schema.names, schema)
         _answer_many(output, table, many, prove_many(catalog, table, wanted, many, clock))
         return
-    proof = prove(catalog, table, wanted, parse_key(key or (), schema.names, schema), clock)
+    (proof,) = prove_many(catalog, table, wanted, [parse_key(key or (), schema.names, schema)], clock)
     searched, left = counted(proof.searched_objects, "object"), len(proof.holders)
     answer_records(
         output,

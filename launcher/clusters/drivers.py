@@ -24,7 +24,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from compactor.engine.java_locale import utf8_locale
+from compactor.engine.java_home import utf8_locale
 from compactor.engine.settings import QUICK_JVM
 from compactor.model.clock import Clock
 from compactor.model.document import Document

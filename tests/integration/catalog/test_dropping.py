@@ -14,7 +14,7 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.lake import Table
 from compactor.maintenance.dropped import find_dropped_garbage
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.privacy import prove
+from compactor.maintenance.privacy import prove_many
 from compactor.maintenance.retirement import StreamRetirement, retention_of
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Denied, Fenced, Invalid, Unavailable
@@ -459,12 +459,14 @@ def test_a_key_of_a_dropped_partition_is_proved_gone_once_gc_has_taken_the_files
 ) -> None:
     clock.sleep(60)
     goes_at_ms = orders.drop_partitions(MONDAY, dry_run=False).goes_at_ms
-    held = [each for each in prove(lake, ORDERS, MONDAY, {"id": 1}, clock).holders if "/data/" in each.key]
+    held = [each for each in prove_many(lake, ORDERS, MONDAY, [{"id": 1}], clock)[0].holders if "/data/" in each.key]
     assert held
     assert {each.goes_at_ms for each in held} == {goes_at_ms}
     clock.sleep(GRACE_SECONDS + 1)
     collect(lake, clock)
-    assert not [each for each in prove(lake, ORDERS, MONDAY, {"id": 1}, clock).holders if "/data/" in each.key]
+    assert not [
+        each for each in prove_many(lake, ORDERS, MONDAY, [{"id": 1}], clock)[0].holders if "/data/" in each.key
+    ]
 
 
 def test_a_copy_of_a_folder_under_another_name_is_no_table(lake: DeltaCatalog, orders: Table) -> None:

@@ -18,7 +18,7 @@ from compactor.kernels.canonical import canonical_column
 from compactor.kernels.digest import digest_keys
 from compactor.lake import Table
 from compactor.maintenance.garbage import delete_garbage, find_garbage
-from compactor.maintenance.privacy import PrivacyProof, prove, prove_many
+from compactor.maintenance.privacy import PrivacyProof, prove_many
 from compactor.maintenance.retirement import retention_of, retire_table
 from compactor.model.errors import Corrupt, Invalid
 from compactor.planning.session_planner import pin_sessions, plan_session
@@ -56,7 +56,7 @@ def run(lake: DeltaCatalog, **arguments: object) -> None:
 
 
 def proof_of(lake: DeltaCatalog, clock: ManualClock, email: str = ANN, table_id: str = PEOPLE) -> PrivacyProof:
-    return prove(lake, table_id, {}, {"email": email}, clock)
+    return prove_many(lake, table_id, {}, [{"email": email}], clock)[0]
 
 
 def kinds(proof: PrivacyProof) -> dict[str, int]:
@@ -254,7 +254,7 @@ def test_a_key_that_was_never_there_is_held_by_nothing(lake: DeltaCatalog, table
     assert proof.holders == ()
     assert proof.searched_objects > 5
     with pytest.raises(Invalid, match="the key has columns"):
-        prove(lake, PEOPLE, {}, {"name": "Ann"}, clock)
+        prove_many(lake, PEOPLE, {}, [{"name": "Ann"}], clock)
 
 
 def test_the_verb_says_what_is_left_and_ends_with_1(
@@ -422,7 +422,7 @@ def test_each_of_many_keys_has_the_proof_that_it_has_alone(lake: DeltaCatalog, c
     run(lake)
     table.append({}, people(emails[3]).select(["email"]), operation="delete")
     wanted = [{"email": each} for each in [*emails[:20], "nobody@example"]]
-    alone = [prove(lake, PEOPLE, {}, key, clock) for key in wanted]
+    alone = [prove_many(lake, PEOPLE, {}, [key], clock)[0] for key in wanted]
     assert prove_many(lake, PEOPLE, {}, wanted, clock) == alone
     assert not alone[-1].holders
     assert all(each.holders for each in alone[:-1])

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from compactor.engine.java_locale import utf8_locale
+from compactor.engine.java_home import utf8_locale
 from compactor.engine.local import deferred_interrupts
 
 

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 
 from compactor.engine.errors import spark_job
 from compactor.engine.local import stop_spark
-from compactor.engine.unexpected import sentence_of
+from compactor.engine.protocol import sentence_of
 from compactor.main import exit_code_of
 from compactor.model.errors import Corrupt, Denied, Fenced, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.model.exit_codes import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID
