@@ -232,6 +232,7 @@ class Watched:
         settings: PollerSettings = PollerSettings(1.0, 1.0),  # noqa: B008
         timers: WatchTimers = TIMERS,
         cluster_plan: ClusterPlan | None = None,
+        bundle_id: str | None = None,
     ) -> LaunchRun:
         dependencies = LaunchDependencies(
             self.store,
@@ -243,7 +244,7 @@ class Watched:
             self.clock,
         )
         plan = PLAN.model_copy(update={"cluster": cluster_plan})
-        launch = Launch("name", FOLDER.plan(2).key, {0: Member(2, plan)})
+        launch = Launch("name", FOLDER.plan(2).key, {0: Member(2, plan)}, bundle_id=bundle_id)
         return LaunchRun(launch, dependencies, Control(self.journal, command, lambda _: None))
 
 
@@ -390,6 +391,19 @@ def test_a_stalled_session_is_stopped() -> None:
     watched = Watched()
     assert isinstance(watched.run(lambda: None), AttemptFailed)
     assert watched.job.stops == 1
+
+
+@pytest.mark.parametrize("bundle_id", [None, "bundle"])
+def test_who_has_lost_its_claim_does_not_stop_what_it_takes_for_stalled(bundle_id: str | None) -> None:
+    class Lost(Journal):
+        def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
+            raise Fenced("another dispatcher has the job run")
+
+    watched = Watched(journal=Lost())
+    job = Job(lambda: None)
+    with pytest.raises(Fenced):
+        watched.watch(watched.launch_run(bundle_id=bundle_id), job)
+    assert job.stops == 0
 
 
 def test_a_session_whose_log_cannot_be_read_is_left_running() -> None:
