@@ -95,7 +95,7 @@ def test_a_session_that_cannot_is_left_running_and_the_next_dispatcher_attaches_
     spark_home = house.small_spark_home()
     process = house.start("--drain-seconds", "0.5", spark_home=spark_home, hold=hold)
     await_launch(house, job_run_id)
-    wait_until(lambda: len(spark_jobs(house)) == 1)
+    wait_until(lambda: len(spark_jobs(house)) == 1, every_seconds=0.1)
 
     ask_to_stop(process)
 
@@ -133,7 +133,7 @@ def test_a_session_is_stopped_by_ctrl_c_or_where_that_was_asked_for_and_the_next
     options = how.split() if how.startswith("--") else []
     process = house.start("--drain-seconds", "0.5", *options, spark_home=spark_home, hold=hold)
     await_launch(house, job_run_id)
-    wait_until(lambda: len(spark_jobs(house)) == 1)
+    wait_until(lambda: len(spark_jobs(house)) == 1, every_seconds=0.1)
 
     process.send_signal(signal.SIGTERM if options else signal.SIGINT)
 
@@ -163,7 +163,7 @@ def test_after_a_dispatcher_was_killed_another_attaches_once_the_claim_has_run_o
     await_launch(house, job_run_id)
     process.kill()
     process.wait()
-    wait_until(lambda: len(spark_jobs(house)) == 1)  # nobody was there to stop it
+    wait_until(lambda: len(spark_jobs(house)) == 1, every_seconds=0.1)  # nobody was there to stop it
 
     second = house.start(spark_home=spark_home)
     wait_until(lambda: "session_attached" in house.log())
@@ -184,7 +184,7 @@ def test_a_cancelled_job_run_has_its_spark_job_stopped(house: House, mailroom: M
     mailroom.send(instruction(job_run_id="unwanted"))
     process = house.start(spark_home=house.small_spark_home(), hold=hold)
     await_launch(house, "unwanted")
-    wait_until(lambda: len(spark_jobs(house)) == 1)
+    wait_until(lambda: len(spark_jobs(house)) == 1, every_seconds=0.1)
 
     cancelled = house.lithify("cancel", "unwanted", "--state", str(house.folder / "state"), "--reason", "not now")
     wait_until(lambda: house.job_run("unwanted").status is JobRunStatus.CANCELLED)
@@ -213,7 +213,7 @@ def test_with_a_real_spark_the_rows_are_the_same_wherever_in_any_locale_and_thou
     job_run_id = mailroom.send(instruction(max_rows_per_round=2))
 
     process = house.start("--until-idle", "--memory-gib", "2", "--retry-seconds", "0.1", LC_ALL="C")
-    wait_until(lambda: house.rounds() > 0)
+    wait_until(lambda: house.rounds() > 0, every_seconds=0.2)  # a look reads the whole log
     (java,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "java"]
     java.kill()
 
