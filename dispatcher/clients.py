@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # each verb loads what it needs
     from compactor.publishing.glue import GlueService
     from compactor.storage.location import StoreLocation
     from compactor.storage.object_store import ObjectStore
+    from dispatcher.assembly import DispatcherSettings
     from dispatcher.intake.queue import Queue
     from dispatcher.workflow.callbacks import Workflows
     from launcher.clusters import AwsCluster, Cluster
@@ -93,6 +94,7 @@ class CommandDependencies:
     variables     the environment's LITHIFY_* variables, by the option's name
     stops_on_signal  from its call on, the event that SIGTERM and SIGINT set, instead of ending the process
     stand_in_for_aws  from its call on, this process and its children have these AWS variables and no others
+    settings      of a dispatcher, where its options do not say otherwise; None: those of every dispatcher
     """
 
     clients: Clients
@@ -104,6 +106,7 @@ class CommandDependencies:
     variables: Mapping[str, str]
     stops_on_signal: Callable[[], Stops]
     stand_in_for_aws: Callable[[Mapping[str, str]], None]
+    settings: DispatcherSettings | None = None
 
     def store(self, uri: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
         from compactor.storage.location import parse_location

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # each client is loaded by the verb that needs it
     from compactor.events.relay import EventSink
     from compactor.planning.sizing import Resources
     from compactor.publishing.glue import GlueService
+    from dispatcher.assembly import DispatcherSettings
     from dispatcher.intake.queue import Queue
     from dispatcher.workflow.callbacks import Workflows
     from launcher.clusters import AwsCluster
@@ -173,14 +174,14 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 """typer's error for unknown options and verbs; its module differs between releases."""
 
 
-def main(stops: Stops) -> None:
-    """`stops` may be set already: by a SIGTERM while this module was imported."""
+def main(stops: Stops, settings: DispatcherSettings | None = None) -> None:
+    """`stops` may be set already: by a SIGTERM while this module was imported. `settings`: see `run`."""
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (as long as the process lives)
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere  # closed by who started us: `lithify ... >&-`
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # old terminals get an escaped text
-    exit_code = run(sys.argv[1:], os.environ, stops)
+    exit_code = run(sys.argv[1:], os.environ, stops, settings)
     try:
         sys.stdout.flush()
     except OSError:
@@ -189,11 +190,16 @@ def main(stops: Stops) -> None:
     sys.exit(exit_code)
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str], stops: Stops | None = None) -> int:
-    """The exit code of `lithify <arguments>`."""
+def run(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    stops: Stops | None = None,
+    settings: DispatcherSettings | None = None,
+) -> int:
+    """The exit code of `lithify <arguments>`. `settings`: of a dispatcher, where its options do not say otherwise."""
     try:
         _configure_logging(environment)
-        dependencies = _dependencies(environment, stops or Stops())
+        dependencies = _dependencies(environment, stops or Stops(), settings)
         answered = _commands()(
             args=list(arguments),
             prog_name=app.info.name,
@@ -235,6 +241,11 @@ def _configure_logging(environment: Mapping[str, str]) -> None:
 def _usage(error: typer.BadParameter) -> str:
     """The mistake, on one line, and where to read more."""
     message = " ".join(error.format_message().split()).replace(": Value error,", ":")
+    unknown = getattr(error, "option_name", None)
+    if unknown is not None and error.ctx is not None and error.ctx.info_name == "plan":
+        from dispatcher.options.service_options import what_instead
+
+        message = what_instead(unknown) or message
     missing = getattr(getattr(error, "param", None), "name", None)
     if missing in OPTIONS_FROM_ENVIRONMENT:
         message += f" Give it, or set {variable_of(missing)}."
@@ -242,7 +253,9 @@ def _usage(error: typer.BadParameter) -> str:
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} For help: {command} --help"
 
 
-def _dependencies(environment: Mapping[str, str], stops: Stops) -> CommandDependencies:
+def _dependencies(
+    environment: Mapping[str, str], stops: Stops, settings: DispatcherSettings | None
+) -> CommandDependencies:
     clock = SystemClock()
 
     def stops_on_signal() -> Stops:
@@ -259,6 +272,7 @@ def _dependencies(environment: Mapping[str, str], stops: Stops) -> CommandDepend
         variables=_variables(environment),
         stops_on_signal=stops_on_signal,
         stand_in_for_aws=_stand_in_for_aws,
+        settings=settings,
     )
 
 

@@ -29,7 +29,6 @@ from dispatcher.operations.http_server import Observed
 from dispatcher.operations.metrics import (
     EVENTS_WAITING,
     JOB_RUNS,
-    NAMESPACE,
     OWNERLESS_CLUSTERS,
     QUEUE_AGE,
     TROUBLES,
@@ -67,8 +66,8 @@ class ServiceSettings:
     """
     drain_seconds  that running sessions get after a stop was requested
     until_idle     stop as soon as the queue is empty and every job run has ended
-    embedded_metrics_seconds  between two writes of metrics to stdout, in CloudWatch's embedded format; None: none
-    metrics_namespace  of these
+    metrics_namespace  of metrics that are written to stdout in CloudWatch's embedded format; None: none are
+    metrics_seconds  between two writes of them: CloudWatch's metrics have one value a minute
     health_file    the report of services that are not reached, rewritten every `health_seconds`; None: no file
     gone_after_seconds  age of a report that says that the dispatcher hangs or has ended
     cluster_sweep_seconds  between two looks for clusters without an owner; after two that find one, it is ended
@@ -80,8 +79,8 @@ class ServiceSettings:
     health_seconds: float = 5.0
     gone_after_seconds: float = GONE_AFTER_SECONDS
     cluster_sweep_seconds: float = INTERVAL_SECONDS
-    embedded_metrics_seconds: float | None = None
-    metrics_namespace: str = NAMESPACE
+    metrics_namespace: str | None = None
+    metrics_seconds: float = 60.0
 
 
 def health_file(settings: ServiceSettings, owner: str, clock: Clock) -> HealthFile:
@@ -128,11 +127,11 @@ class Dispatcher:
         self._sweep = background.sweep
         self._task = background.task
         self._embedded_metrics = EmbeddedMetrics(
-            settings.embedded_metrics_seconds,
+            settings.metrics_namespace,
+            settings.metrics_seconds,
             self.readings,
             health.owner,
             clock,
-            namespace=settings.metrics_namespace,
         )
 
     def run(self, stops: threading.Event, stops_jobs: Callable[[], bool] = lambda: True) -> tuple[str, ...]:

@@ -7,12 +7,17 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from compactor.model.exit_codes import EXIT_INTERRUPTED
 from dispatcher.stops import Stops
 
+if TYPE_CHECKING:
+    from dispatcher.assembly import DispatcherSettings
 
-def main() -> None:
+
+def main(settings: DispatcherSettings | None = None) -> None:
+    """`settings`: of a dispatcher, where its options do not say otherwise."""
     stops = Stops()
     if sys.argv[1:2] == ["dispatch"]:  # every other verb ends at once, as by default
         stops.set_by(signal.SIGTERM)
@@ -21,7 +26,7 @@ def main() -> None:
     try:
         from dispatcher.main import main as command
 
-        command(stops)
+        command(stops, settings)
     except KeyboardInterrupt:
         sys.stderr.write("lithify: interrupted\n")
         sys.exit(EXIT_INTERRUPTED)

@@ -14,7 +14,8 @@ from constructs import Construct
 
 from dispatcher.operations import metrics
 from dispatcher.records import metrics_samples as samples
-from infra.dispatcher_environment import METRICS_SECONDS, metrics_namespace
+from dispatcher.service import ServiceSettings
+from infra.dispatcher_environment import metrics_namespace
 from infra.stages import Stage
 from launcher.verdict import WatchTimers
 
@@ -101,7 +102,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         f"Fewer dispatchers report than should run: {log}, and then the workflow's execution, say why",
         ours,
         metric_name(metrics.EVENTS_WAITING),
-        (stage.dispatchers - 0.5) * PERIOD_SECONDS / METRICS_SECONDS,
+        (stage.dispatchers - 0.5) * PERIOD_SECONDS / ServiceSettings.metrics_seconds,
         statistic="SampleCount",
         periods=2,
         is_raised_below=True,

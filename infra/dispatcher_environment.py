@@ -12,15 +12,13 @@ from dataclasses import dataclass
 
 from compactor.model.errors import Invalid
 from dispatcher.clients import VARIABLE_PREFIX, variable_of
-from dispatcher.options.option_limits import check_limits
-from dispatcher.options.service_options import option_fields, read_options
+from dispatcher.options.service_options import check_together, option_fields, read_options
 from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
 from infra.permissions import JsonObject
 from infra.stage_checks import STATE_PREFIX
 from infra.stages import Stage
 from launcher.emr.settings import parse_settings
 
-METRICS_SECONDS = 60
 WORK_FOLDER = "/var/lithify"
 TMP_FOLDER = "/tmp"
 OF_THE_WORKFLOW = ("task_token", "execution_arn")
@@ -117,16 +115,15 @@ def dispatcher_environment(
         "visibility_seconds": stage.visibility_seconds,
         "drain_seconds": stage.drain_seconds,
         "http_port": stage.http_port,
-        "embedded_metrics_seconds": METRICS_SECONDS,
         "metrics_namespace": metrics_namespace(stage),
         "task_heartbeat_seconds": stage.heartbeat_seconds,
     }
     if spark is not None:
         options |= {
             "cluster_settings": to_json(cluster_settings(stage, addresses, spark)),
-            "max_nodes": stage.max_nodes,
-            "max_vcpus": stage.max_vcpus,
-            "max_usd": stage.max_usd,
+            "limits": json.dumps(
+                {"session": {"nodes": stage.max_nodes, "vcpus": stage.max_vcpus, "usd": stage.max_usd}}
+            ),
             "spot_share": stage.spot_share,
         }
     known = {each.name for each in option_fields()}
@@ -174,7 +171,7 @@ def check_environment(stage: Stage) -> None:
     options, errors = read_options({}, by_option(environment))
     reasons = list(errors.reasons)
     try:
-        check_limits(options)
+        check_together(options)
     except Invalid as error:
         reasons += error.reasons
     if spark is not None:

@@ -115,7 +115,8 @@ class _Verbs(MutableMapping[str, Any]):
     def _command(self, verb: str) -> Any:  # noqa: ANN401
         module, function = self._functions[verb].split(":")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(verb)(getattr(import_module(f"dispatcher.cli.{module}"), function))
+        does = getattr(import_module(f"dispatcher.cli.{module}"), function)
+        alone.command(verb, context_settings=getattr(does, "context_settings", None))(does)
         return get_command(alone)
 
 

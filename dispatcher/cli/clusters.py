@@ -16,9 +16,10 @@ from dispatcher.cli.output import answer_records
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, time_text
 from dispatcher.operations.ownerless import owners_in
+from dispatcher.options.documents import document_body
 from dispatcher.records.job_run_store import JobRunStore
 from launcher.clusters import LaunchedJob
-from launcher.emr.settings import read_settings
+from launcher.emr.settings import parse_settings
 from launcher.emr.tags import ATTEMPT_TAG, JOB_RUN_TAG, OWNER_TAG, SESSION_TAG
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sweep import Sweep
@@ -61,7 +62,7 @@ def clusters(
     """Show the clusters that dispatchers of a state launched and that still run; with --end, end those without
     an owner."""
     dependencies = dependencies_of(context)
-    settings = read_settings(cluster_settings)
+    settings = parse_settings(*document_body(cluster_settings, "the cluster settings"))
     records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
     sweep = Sweep(
         dependencies.clients.aws_cluster(settings, ClusterRoom(), dependencies.owner),

@@ -1,4 +1,4 @@
-"""`lithify dispatch`: the service. Its options are the fields of `ServiceOptions`, in dispatcher/options/."""
+"""`lithify dispatch`: the service. Its options are the rows of `OPTIONS`, in dispatcher/options/service_options.py."""
 
 from __future__ import annotations
 
@@ -25,15 +25,20 @@ from dispatcher.clients import CommandDependencies, dependencies_of
 from dispatcher.intake.queue import Queue
 from dispatcher.operations.first_contact import FirstContact
 from dispatcher.operations.http_server import probes_over_http
-from dispatcher.options.option_limits import check_limits
-from dispatcher.options.service_options import OptionErrors, OptionField, ServiceOptions, option_fields, read_options
+from dispatcher.options.service_options import (
+    OptionErrors,
+    OptionField,
+    ServiceOptions,
+    check_together,
+    option_fields,
+    read_options,
+)
 from dispatcher.options.settings import (
     Clusters,
     admission,
     connections,
     dispatcher_settings,
     dispatcher_task,
-    http_address,
     queue_address,
     session_clusters,
 )
@@ -53,7 +58,7 @@ def dispatch(context: typer.Context, output: Output, **given: str | Sequence[str
     Each option may also come from a variable: LITHIFY_QUEUE_URL for --queue-url, and so on.
     """
     dependencies = dependencies_of(context)
-    options, errors = read_options(given, dependencies.variables)
+    options, errors = read_options(given, dependencies.variables, unknown=context.args, settings=dependencies.settings)
     sns_regions = dependencies.clients.sns_regions()
     task = _task(dependencies, options, errors)
     if given.get("task_token"):
@@ -70,7 +75,7 @@ def dispatch(context: typer.Context, output: Output, **given: str | Sequence[str
         stops_jobs = options.drain_jobs.stops_them(run_elsewhere=run_elsewhere, process_id=os.getpid())
         left, spark_jobs_left = _serve(dependencies, options, settings, connect, stops, stops_jobs=stops_jobs)
         noted.left = left
-        noted.reason = EndOfTask.IDLE if options.until_idle and not stops.is_set() else EndOfTask.STOPPED
+        noted.reason = EndOfTask.IDLE if settings.service.until_idle and not stops.is_set() else EndOfTask.STOPPED
     answer(
         output,
         {"stopped": True, "owner": dependencies.owner, "left": list(left), "spark_jobs_left": spark_jobs_left},
@@ -93,8 +98,8 @@ def _serve(
 ) -> tuple[tuple[str, ...], int]:
     """Runs until it is stopped or no work is left; returns the remaining work, and the number of Spark jobs."""
     first_contact = _first_contact(dependencies, settings.service, stops)
-    nothing_done = (NOT_EVERYTHING_DONE,) if options.until_idle else ()
-    with probes_over_http(http_address(options), first_contact) as probes:
+    nothing_done = (NOT_EVERYTHING_DONE,) if settings.service.until_idle else ()
+    with probes_over_http(options.http, first_contact) as probes:
         queue = first_contact.wait_for("queue", lambda: dependencies.clients.queue(queue_address(options)))
         dispatcher = _build(first_contact, connect(queue), settings) if queue is not None else None
         if dispatcher is None:
@@ -114,7 +119,7 @@ def _task(dependencies: CommandDependencies, options: ServiceOptions, errors: Op
 
 
 def _signature() -> Signature:
-    """The command's signature for typer: one option per field of `ServiceOptions`. Values stay text: `read_options`
+    """The command's signature for typer: one parameter per option. Values stay text: `read_options`
     parses them, so that all violations are reported together.
     """
     keyword = Parameter.KEYWORD_ONLY
@@ -129,12 +134,14 @@ def _signature() -> Signature:
 
 def _annotation(of: OptionField) -> object:
     if of.value_type is bool:
-        return Annotated[bool | None, typer.Option(of.flag, help=of.help_text(), show_default=False)]
+        option = typer.Option(of.flag, help=of.help_text(), rich_help_panel=of.group, show_default=False)
+        return Annotated[bool | None, option]
     metavar = _METAVARS.get(of.value_type) or "|".join(of.choices)
-    option = typer.Option(of.flag, help=of.help_text(), metavar=metavar, show_default=False)
+    option = typer.Option(of.flag, help=of.help_text(), metavar=metavar, rich_help_panel=of.group, show_default=False)
     return Annotated[list[str] | None, option] if of.is_repeatable else Annotated[str | None, option]
 
 
+dispatch.context_settings = {"ignore_unknown_options": True, "allow_extra_args": True}  # type: ignore[attr-defined]
 dispatch.__signature__ = _signature()  # type: ignore[attr-defined]
 dispatch.__annotations__ = {name: each.annotation for name, each in _signature().parameters.items()}
 
@@ -170,8 +177,8 @@ def _checked_places(
     """
     checks: tuple[tuple[set[str], Callable[[], None]], ...] = (
         (_ADMISSION, lambda: admission(options, sns_regions).check()),
-        (set(), lambda: check_limits(options)),  # a limit that was refused counts as not given
-        ({"work_folder"}, lambda: _check_work_folder(options.work_folder)),
+        (set(), lambda: check_together(options)),  # a limit that was refused counts as not given
+        ({"work_folder"}, lambda: _check_work_folder(options.places.work_folder)),
         ({"topic_arn", "endpoint_url"}, lambda: _check_topic(dependencies, options)),
     )
     reasons = list(errors.reasons)
@@ -182,7 +189,8 @@ def _checked_places(
             except Invalid as error:
                 reasons += error.reasons
     if errors.names.isdisjoint({"state", "lake", "s3_endpoint_url"}):
-        state = dependencies.store(options.state, options.s3_endpoint_url, options.region)
+        places = options.places
+        state = dependencies.store(places.state, places.s3_endpoint_url, places.region)
         try:
             clusters = session_clusters(dependencies, options, state.location)
         except Invalid as error:
@@ -204,9 +212,10 @@ def _check_work_folder(work_folder: Path) -> None:
 
 def _check_topic(dependencies: CommandDependencies, options: ServiceOptions) -> None:
     """Raises `Invalid` for a topic that does not exist. If its service does not answer now, events wait for it."""
-    if options.topic_arn is None:
+    places = options.places
+    if places.topic_arn is None:
         return
     try:
-        dependencies.clients.check_topic(options.topic_arn, options.endpoint_url)
+        dependencies.clients.check_topic(places.topic_arn, places.endpoint_url)
     except Unavailable as error:
         _log.warning("topic_not_checked", reason=str(error))

@@ -19,16 +19,6 @@ from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.planning.table_terms import complete_by_table
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from dispatcher.cli.cluster_options import (
-    ClusterStartOption,
-    InstanceTypeOption,
-    MaxNodesOption,
-    MaxUsdOption,
-    MaxVcpusOption,
-    MinNodesOption,
-    PriceFileOption,
-    SpotShareOption,
-)
 from dispatcher.cli.documents import read_document, valid_instruction
 from dispatcher.cli.options import (
     BundleSecondsOption,
@@ -61,7 +51,8 @@ from dispatcher.layout import (
     sentence_lines,
     usd_text,
 )
-from dispatcher.options.cluster_settings import cluster_room
+from dispatcher.options.documents import read_limits
+from dispatcher.options.settings import cluster_room
 from launcher.clusters.local import session_resources
 from launcher.outcomes import NothingToDo
 from launcher.plan import Room, makespan_seconds, plan_as_dispatched
@@ -152,25 +143,29 @@ def plan(
         PlannedCluster,
         typer.Option(help="Where sessions run: this machine, or an EMR cluster that is chosen for each session."),
     ] = PlannedCluster.LOCAL,
-    price_file: PriceFileOption = None,
-    instance_type: InstanceTypeOption = None,
-    min_nodes: MinNodesOption = ClusterLimits.nodes_min,
-    max_nodes: MaxNodesOption = ClusterLimits.nodes_max,
-    max_vcpus: MaxVcpusOption = ClusterLimits.vcpus_max,
-    max_usd: MaxUsdOption = ClusterLimits.usd_max,
-    spot_share: SpotShareOption = ClusterLimits.spot_share,
-    cluster_start_seconds: ClusterStartOption = ClusterLimits.start_seconds,
+    price_file: Annotated[
+        Path | None, typer.Option(help="JSON of instance types and their prices, instead of the built-in list.")
+    ] = None,
+    instance_type: Annotated[
+        list[str] | None, typer.Option(help="An instance type for clusters; default: all of the list.")
+    ] = None,
+    limits: Annotated[
+        str, typer.Option(help="JSON, or a file of it, as `dispatch` has it; those of a session are used.")
+    ] = "{}",
+    spot_share: Annotated[
+        float, typer.Option(help="Share of a cluster's worker nodes on Spot; at least one node is not.")
+    ] = ClusterLimits.spot_share,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show what a document would do, with the arithmetic, where `dispatch` has these options. Writes nothing."""
     dependencies = dependencies_of(context)
     spec, catalog, source = _checked_spec(dependencies, file, lake, s3_endpoint_url, region)
     room: Room = session_resources(*machine_share(dependencies, cores, memory_gib, max_sessions), work_folder)
-    limits = ClusterLimits(min_nodes, max_nodes, max_vcpus, max_usd, spot_share, cluster_start_seconds)
-    if cluster is not PlannedCluster.EMR and (limits != ClusterLimits() or price_file or instance_type):
+    given = read_limits(limits)
+    if cluster is not PlannedCluster.EMR and (given.of_clusters() or spot_share or price_file or instance_type):
         raise Invalid("limits, prices and instance types are those of clusters: add --cluster emr")
     if cluster is PlannedCluster.EMR:
-        room = cluster_room(limits, price_file, instance_type or (), dependencies.clock)
+        room = cluster_room(given, spot_share, price_file, instance_type or (), dependencies.clock)
     pins = pin_sessions(spec, catalog, source)
     bounds = BundleBounds(bundle_sessions, bundle_seconds)
     planned = plan_as_dispatched([pinned.spec for pinned in pins], catalog, room, bounds)

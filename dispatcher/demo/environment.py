@@ -5,24 +5,45 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compactor.events.relay import Event
 from compactor.lake import DeltaCatalog
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from dispatcher.assembly import build_dispatcher
+from dispatcher.assembly import DispatcherSettings, build_dispatcher
 from dispatcher.clients import CommandDependencies, QueueAddress
 from dispatcher.demo.folder import DemoFolder
 from dispatcher.demo.stand_ins import BUCKET, REGION, S3Server, queue_server, s3_server
+from dispatcher.intake.admission import Admission
+from dispatcher.intake.intake import IntakeSettings
 from dispatcher.intake.queue import Queue
-from dispatcher.options.service_options import ServiceOptions
+from dispatcher.intake.receiver import ReceiverSettings
+from dispatcher.options.service_options import Places, ServiceOptions
 from dispatcher.options.settings import connections, dispatcher_settings, session_clusters
 from dispatcher.records.keys import SECRET_PREFIXES
+from dispatcher.running.job_run_controller import JobRunControllerSettings
+from dispatcher.service import ServiceSettings
+from launcher.poller import PollerSettings
+from launcher.retrying import RetryPolicy
+from launcher.session_launcher import SessionLauncherSettings
+from launcher.verdict import WatchTimers
 
 SESSIONS_MAX = 4
 """At a time, on as many cores. A small session mostly starts its Spark, which takes one core."""
+
+SETTINGS = DispatcherSettings(
+    controller=JobRunControllerSettings(tick_seconds=0.1, look_seconds=1.5, heartbeat_event_seconds=0.5),
+    receiver=ReceiverSettings(wait_seconds=1, idle_seconds=0.1),
+    launcher=SessionLauncherSettings(
+        poller=PollerSettings(poll_seconds=0.1, look_seconds=0.5),
+        timers=WatchTimers(start_seconds=120.0, stall_seconds=120.0),
+        retry=RetryPolicy(max_attempts=2),
+    ),
+    service=ServiceSettings(drain_seconds=0.0),
+)
+"""It polls more often than a service, for the screen, and gives up sooner."""
 
 _NAME = "lithify-demo"
 
@@ -76,8 +97,8 @@ def demo_environment(
 def make_dispatcher(
     dependencies: CommandDependencies, environment: DemoEnvironment, max_sessions: int | None
 ) -> Callable[[threading.Event], object]:
-    """The `run` of the dispatcher that `lithify dispatch` builds. It polls more often, for the screen."""
-    options = ServiceOptions(
+    """The `run` of the dispatcher that `lithify dispatch` builds."""
+    places = Places(
         queue_url=environment.queue.name,
         state=environment.state.location.root_uri,
         topic_arn=environment.topic_arn,
@@ -85,17 +106,13 @@ def make_dispatcher(
         s3_endpoint_url=environment.s3.endpoint_url if environment.s3 is not None else None,
         region=REGION,
         work_folder=environment.folder.spark,
-        max_sessions=max_sessions or min(dependencies.cores, SESSIONS_MAX),
-        drain_seconds=0.0,
-        start_seconds=120.0,
-        stall_seconds=120.0,
-        max_attempts=2,
-        wait_seconds=1,
-        poll_seconds=0.1,
-        look_seconds=0.5,
-        heartbeat_event_seconds=0.5,
-        allow_lake=(environment.lake.location.root_uri,),
     )
+    settings = replace(
+        SETTINGS,
+        intake=IntakeSettings(admission=Admission(lakes=(environment.lake.location.root_uri,))),
+        controller=replace(SETTINGS.controller, max_sessions=max_sessions or min(dependencies.cores, SESSIONS_MAX)),
+    )
+    options = ServiceOptions(places=places, dispatcher=settings)
     clusters = session_clusters(dependencies, options, environment.state.location)
     parts = connections(dependencies, options, environment.queue, environment.state, clusters)
     return build_dispatcher(parts, dispatcher_settings(options, sns_regions={})).run

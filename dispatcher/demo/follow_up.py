@@ -65,7 +65,7 @@ def make_follow_up(program: str, environment: DemoEnvironment, deltas: Sequence[
             f"{program} table append {tpch.TABLE_ID} {shlex.quote(folder.shown_path(update))} {partition}{copies}",
             f"{program} plan {shlex.quote(folder.shown_path(file))}",
             f"{program} submit {shlex.quote(folder.shown_path(file))}",
-            f"{program} dispatch --until-idle --wait-seconds 1 --work-folder {work_folder}",
+            f"{program} dispatch --until-idle --work-folder {work_folder}",
             f"{program} watch {NEXT_JOB_RUN}",
             f"{program} table lookup {tpch.TABLE_ID} {partition} --key {tpch.PRIMARY_KEY}={key}",
         ),

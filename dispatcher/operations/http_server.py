@@ -30,10 +30,10 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """`port` 0: any that is free."""
+    """`port` 0: any that is free; None: nothing is served."""
 
     host: str = "127.0.0.1"
-    port: int = 0
+    port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Probes:
 
 
 @contextmanager
-def probes_over_http(address: HttpAddress | None, first_contact: FirstContact) -> Iterator[Probes]:
+def probes_over_http(address: HttpAddress, first_contact: FirstContact) -> Iterator[Probes]:
     """Serves from the start: a dispatcher that waits for a service is live, but not ready."""
     probes = Probes(lambda: first_contact.troubles)
     with http_server(address, probes):
@@ -82,11 +82,11 @@ class _Answer:
 
 
 @contextmanager
-def http_server(address: HttpAddress | None, observed: Callable[[], Observed]) -> Iterator[int | None]:
-    """Serves inside the block; yields the port. Without an address nothing is served. Raises `Invalid` for a used
+def http_server(address: HttpAddress, observed: Callable[[], Observed]) -> Iterator[int | None]:
+    """Serves inside the block; yields the port. Raises `Invalid` for a used
     one.
     """
-    if address is None:
+    if address.port is None:
         yield None
         return
     try:

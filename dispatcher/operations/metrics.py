@@ -16,7 +16,6 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from dispatcher.records.metrics_samples import Metric, Reading
 
-NAMESPACE = "Lithify"
 _NAMESPACE = re.compile(r"(?!AWS/)[A-Za-z0-9_.:/#-]{1,255}")
 _PREFIX = "lithify"
 _CLOUDWATCH_UNITS = {"seconds": "Seconds", "bytes": "Bytes", "count": "Count", "usd": "None"}
@@ -68,7 +67,7 @@ def parse_namespace(text: str) -> str:
 
 
 def embedded_lines(
-    readings: Iterable[Reading], at_ms: int, properties: Mapping[str, str], namespace: str = NAMESPACE
+    readings: Iterable[Reading], at_ms: int, properties: Mapping[str, str], namespace: str
 ) -> Iterator[str]:
     """A JSON line for each set of labels, which are its dimensions. `properties`: found by searching, not by graphs."""
     by_labels: dict[tuple[tuple[str, str], ...], list[Reading]] = {}
@@ -90,15 +89,14 @@ class EmbeddedMetrics:
 
     def __init__(
         self,
-        every_seconds: float | None,
+        namespace: str | None,
+        every_seconds: float,
         readings: Readings,
         owner: str,
         clock: Clock,
         out: TextIO | None = None,
-        *,
-        namespace: str = NAMESPACE,
     ) -> None:
-        """`every_seconds`: None: nothing is written."""
+        """`namespace`: None: nothing is written."""
         self._namespace = namespace
         self._every_seconds = every_seconds
         self._readings = readings
@@ -110,16 +108,14 @@ class EmbeddedMetrics:
 
     def write_when_due(self) -> None:
         """Never raises: a closed pipe must not end a dispatcher."""
-        now_seconds, every_seconds = self._clock.monotonic_seconds(), self._every_seconds
-        if every_seconds is None:
-            return
-        if self._written_at_seconds is None or now_seconds - self._written_at_seconds >= every_seconds:
+        now_seconds = self._clock.monotonic_seconds()
+        if self._written_at_seconds is None or now_seconds - self._written_at_seconds >= self._every_seconds:
             self._written_at_seconds = now_seconds
             self.write()
 
     def write(self) -> None:
         """Writes the growth of counts and the current values; also at the end, so that no count is lost."""
-        if self._every_seconds is None:
+        if self._namespace is None:
             return
         grown = [self._since(reading) for reading in self._readings()]
         out = self._out if self._out is not None else sys.stdout

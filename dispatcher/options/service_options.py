@@ -1,339 +1,326 @@
-"""Every option of `lithify dispatch`: its name, type, default, bounds and help. One field is one option.
+"""Every option of `lithify dispatch`: the setting that it gives, its bounds and its help. One row is one option.
 
-`--max-sessions` and the variable LITHIFY_MAX_SESSIONS both give the field `max_sessions`; the command line wins. Values
-arrive as text and are parsed here, so that all violations are reported together. `dispatcher/options/settings.py`
-turns options into settings.
+`ServiceOptions` is made of the settings of the components themselves. An option names one value in it, whose type and
+default are the option's. `--max-attempts` and the variable LITHIFY_MAX_ATTEMPTS both give
+`dispatcher.launcher.retry.max_attempts`; the command line wins. Values arrive as text and are parsed here, so that all
+violations are reported together. `dispatcher/options/settings.py` adds what follows from several options.
+
+A setting without a row is a constant: its reason stands beside it in its class. Tests give other values as
+`CommandDependencies.settings`.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import TypeVar, get_args, get_origin, get_type_hints
 
 from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
-from compactor.planning.bundle_plan import BundleBounds
 from compactor.storage.location import parse_location
+from dispatcher.assembly import DispatcherSettings
 from dispatcher.clients import variable_of
 from dispatcher.intake.instruction import parse_topic
-from dispatcher.intake.intake import IntakeSettings
 from dispatcher.operations.http_server import HttpAddress
 from dispatcher.operations.metrics import parse_namespace
-from dispatcher.records.history_upkeep import HistorySettings
-from dispatcher.running.job_run_controller import JobRunControllerSettings
-from dispatcher.service import DrainJobs, ServiceSettings
+from dispatcher.options.documents import read_limits
+from dispatcher.scheduling.limits import Limits
+from dispatcher.service import DrainJobs
 from dispatcher.workflow.dispatcher_task import TaskSettings
-from launcher.poller import PollerSettings
-from launcher.retrying import RetryPolicy
 from launcher.sizing.cluster_choice import ClusterLimits
-from launcher.verdict import WatchTimers
+
+HolderT = TypeVar("HolderT")
 
 VISIBILITY_SECONDS_MAX = 43_200
 """SQS hides a message for 12 hours at most."""
 
 
 @dataclass(frozen=True)
+class Places:
+    queue_url: str = ""
+    state: str = ""
+    lake: str | None = None
+    topic_arn: str | None = None
+    dead_letter_queue_url: str | None = None
+    endpoint_url: str | None = None
+    s3_endpoint_url: str | None = None
+    region: str | None = None
+    work_folder: Path = Path(".lithify")
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """Where sessions run: on this machine, on a standalone Spark (`master_url`), or on AWS (`cluster_settings`)."""
+
+    cores: int | None = None
+    memory_gib: float | None = None
+    master_url: str | None = None
+    archive: Path | None = None
+    executor_cores: int | None = None
+    driver_host: str | None = None
+    cluster_settings: str | None = None
+    price_file: Path | None = None
+    instance_type: tuple[str, ...] = ()
+    spot_share: float = ClusterLimits.spot_share
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """The task of a workflow that this dispatcher is, if it is one."""
+
+    task_token: str | None = None
+    task_token_file: Path | None = None
+    execution_arn: str | None = None
+    settings: TaskSettings = field(default_factory=TaskSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """`http.port` None: nothing is served."""
+
+    places: Places = field(default_factory=Places)
+    spark: SparkOptions = field(default_factory=SparkOptions)
+    http: HttpAddress = field(default_factory=HttpAddress)
+    task: TaskOptions = field(default_factory=TaskOptions)
+    drain_jobs: DrainJobs = DrainJobs.AUTO
+    dispatcher: DispatcherSettings = field(default_factory=DispatcherSettings)
+
+
+@dataclass(frozen=True)
 class Option:
     """
-    help         one phrase for `--help`
+    path         of the value in `ServiceOptions`
+    help         a sentence for `--help`
+    name         of the option, if it is not the value's
     minimum      of a number
     maximum      of a number that has a minimum
     check        raises `Invalid` for a text that can never work
     is_required  there is no default
     """
 
+    path: str
     help: str
+    name: str = ""
     minimum: float | None = None
     maximum: float | None = None
     check: Callable[[str], object] | None = None
     is_required: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServiceOptions:
-    """The options, read. Where they become settings of the same meaning, they have the settings' names and defaults."""
-
-    # -- where things are
-    queue_url: Annotated[str, Option("The SQS queue of instruction documents.", is_required=True)] = ""
-    state: Annotated[
-        str,
+OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "Places": (
+        Option("places.queue_url", "The SQS queue of instruction documents.", is_required=True),
         Option(
+            "places.state",
             "Where job runs are recorded: s3://bucket/prefix, file:///path or a path.",
             check=parse_location,
             is_required=True,
         ),
-    ] = ""
-    dead_letter_queue_url: Annotated[
-        str | None, Option("The dead-letter queue, if it is not the one of the queue's redrive policy.")
-    ] = None
-    topic_arn: Annotated[
-        str | None, Option("The SNS topic for events, unless an instruction names one.", check=parse_topic)
-    ] = None
-    lake: Annotated[str | None, Option("The lake of documents that name no delta_catalog.", check=parse_location)] = (
-        None
-    )
-    endpoint_url: Annotated[
-        str | None, Option("The endpoint of SQS and SNS, if it is not AWS's own.", check=checked_endpoint)
-    ] = None
-    s3_endpoint_url: Annotated[
-        str | None, Option("The endpoint of S3, if it is not AWS's own.", check=checked_endpoint)
-    ] = None
-    region: Annotated[str | None, Option("The AWS region.")] = None
-    work_folder: Annotated[Path, Option("The folder for Spark's output and scratch files.")] = Path(".lithify")
-
-    # -- where sessions run
-    cluster_settings: Annotated[
-        str | None,
-        Option("JSON, or a file of it: sessions run on EMR or EMR Serverless, with these settings; default: here."),
-    ] = None
-    master_url: Annotated[
-        str | None, Option("A standalone Spark for sessions, spark://host:port; default: this machine.")
-    ] = None
-    archive: Annotated[
-        Path | None, Option("The Python environment of that Spark's workers, made by `lithify archive`.")
-    ] = None
-    executor_cores: Annotated[
-        int | None, Option("Tasks of one executor of that Spark; default: all cores that a worker offers.", minimum=1)
-    ] = None
-    driver_host: Annotated[
-        str | None, Option("The name by which that Spark's workers reach this machine; default: its host name.")
-    ] = None
-    price_file: Annotated[
-        Path | None, Option("JSON: instance types and their prices, instead of the built-in list.")
-    ] = None
-    instance_type: Annotated[tuple[str, ...], Option("An instance type for clusters; default: all of the list.")] = ()
-    min_nodes: Annotated[int, Option("Least number of worker nodes of a session's cluster.")] = ClusterLimits.nodes_min
-    max_nodes: Annotated[int, Option("Largest number of worker nodes of a session's cluster.")] = (
-        ClusterLimits.nodes_max
-    )
-    max_vcpus: Annotated[int | None, Option("Largest number of vCPUs of a session's worker nodes.")] = (
-        ClusterLimits.vcpus_max
-    )
-    max_usd: Annotated[float | None, Option("Most US dollars that a session may be expected to cost.")] = (
-        ClusterLimits.usd_max
-    )
-    spot_share: Annotated[float, Option("Share of the worker nodes on Spot, 0 to 1; at least one node is not.")] = (
-        ClusterLimits.spot_share
-    )
-    cluster_start_seconds: Annotated[
-        float, Option("Expected time from the request for a cluster to its first task.")
-    ] = ClusterLimits.start_seconds
-    cluster_sweep_seconds: Annotated[
-        float, Option("Time between the two looks after which a cluster without an owner is ended.", minimum=1)
-    ] = ServiceSettings.cluster_sweep_seconds
-
-    # -- how much at a time
-    max_sessions: Annotated[int, Option("Sessions at a time, over all job runs.", minimum=1)] = 1
-    max_job_runs: Annotated[int, Option("Job runs that this dispatcher works on at a time.", minimum=1)] = (
-        JobRunControllerSettings.max_job_runs
-    )
-    max_sessions_per_table: Annotated[
-        int | None, Option("Sessions of one table at a time, over all dispatchers.", minimum=1)
-    ] = None
-    max_sessions_in_all: Annotated[
-        int | None, Option("Sessions at a time, over all dispatchers of the state.", minimum=1)
-    ] = None
-    max_clusters_per_dispatcher: Annotated[
-        int | None, Option("Clusters of this dispatcher's sessions at a time.", minimum=1)
-    ] = None
-    max_clusters_per_table: Annotated[
-        int | None, Option("Clusters of one table's sessions at a time, over all dispatchers.", minimum=1)
-    ] = None
-    max_clusters_in_all: Annotated[
-        int | None, Option("Clusters at a time, over all dispatchers of the state.", minimum=1)
-    ] = None
-    max_vcpus_per_dispatcher: Annotated[
-        int | None, Option("vCPUs of the worker nodes of this dispatcher's clusters at a time.", minimum=1)
-    ] = None
-    max_vcpus_per_table: Annotated[
-        int | None, Option("vCPUs of one table's clusters at a time, over all dispatchers.", minimum=1)
-    ] = None
-    max_vcpus_in_all: Annotated[
-        int | None, Option("vCPUs of clusters at a time, over all dispatchers of the state.", minimum=1)
-    ] = None
-    max_usd_per_run: Annotated[
-        float | None, Option("US dollars that the clusters of a job run may cost; then it waits.", minimum=0.01)
-    ] = None
-    max_usd_per_day_per_dispatcher: Annotated[
-        float | None, Option("US dollars that this dispatcher's clusters may cost on a day (UTC).", minimum=0.01)
-    ] = None
-    max_usd_per_day_per_table: Annotated[
-        float | None, Option("US dollars that one table's clusters may cost on a day (UTC).", minimum=0.01)
-    ] = None
-    max_usd_per_day_in_all: Annotated[
-        float | None, Option("US dollars that all clusters of the state may cost on a day (UTC).", minimum=0.01)
-    ] = None
-    turn_look_seconds: Annotated[
-        float,
-        Option("Pause between two looks at what others run, while something waits for it to end.", minimum=0.01),
-    ] = JobRunControllerSettings.turn_look_seconds
-    bundle_sessions: Annotated[
-        int, Option("Largest number of small sessions of a job run that share a Spark job; 1: none do.", minimum=1)
-    ] = BundleBounds.sessions
-    bundle_seconds: Annotated[float, Option("Longest predicted time of such a Spark job.", minimum=1)] = (
-        BundleBounds.seconds
-    )
-    cores: Annotated[int | None, Option("Cores for all sessions together; default: the machine's.", minimum=1)] = None
-    memory_gib: Annotated[
-        float | None, Option("Memory for all sessions together, in GiB; default: 3/4 of the machine's.", minimum=1)
-    ] = None
-
-    # -- taking over, and stopping
-    drain_seconds: Annotated[float, Option("Time that running sessions get to end after SIGTERM.", minimum=0)] = (
-        ServiceSettings.drain_seconds
-    )
-    claim_seconds: Annotated[
-        float, Option("Silence of a dispatcher after which others take over its job runs.", minimum=0.5)
-    ] = JobRunControllerSettings.claim_seconds
-    sweep_seconds: Annotated[
-        float, Option("Pause between two searches for job runs without a dispatcher.", minimum=0)
-    ] = JobRunControllerSettings.sweep_seconds
-    drain_jobs: Annotated[
-        DrainJobs,
+        Option("places.lake", "The lake of documents that name no delta_catalog.", check=parse_location),
+        Option("places.topic_arn", "The SNS topic for events, unless an instruction names one.", check=parse_topic),
         Option(
-            "What becomes of Spark jobs that outlast a drain: left for the next dispatcher, or stopped; "
-            "auto: left, unless they end with this container."
+            "places.dead_letter_queue_url", "The dead-letter queue, if it is not the one of the queue's redrive policy."
         ),
-    ] = DrainJobs.AUTO
-    pause_look_seconds: Annotated[
-        float, Option("Pause between two looks for job runs, tables or everything being paused.", minimum=0)
-    ] = JobRunControllerSettings.pause_look_seconds
-    until_idle: Annotated[bool, Option("Stop when the queue is empty and every job run has ended.")] = False
-
-    # -- the history of job runs that have ended
-    history_seconds: Annotated[
-        float, Option("Pause between two rounds that close days of the history and clean old ones.", minimum=1)
-    ] = HistorySettings.history_seconds
-    keep_plans_days: Annotated[
-        float,
+        Option("places.endpoint_url", "The endpoint of SQS and SNS, if it is not AWS's own.", check=checked_endpoint),
+        Option("places.s3_endpoint_url", "The endpoint of S3, if it is not AWS's own.", check=checked_endpoint),
+        Option("places.region", "The AWS region."),
+        Option("places.work_folder", "The folder for Spark's output and scratch files."),
+    ),
+    "Where sessions run": (
+        Option("spark.cores", "Cores for all sessions together; default: the machine's.", minimum=1),
         Option(
-            "Days for which plans, heartbeats and cursors of ended job runs are kept; logs are for good.", minimum=0
+            "spark.memory_gib", "Memory for all sessions together, in GiB; default: 3/4 of the machine's.", minimum=1
         ),
-    ] = HistorySettings.keep_plans_days
-
-    # -- who looks after it
-    http_port: Annotated[
-        int | None,
-        Option("Port for /live, /ready and /metrics; 0 is any that is free.", minimum=0, maximum=65_535),
-    ] = None
-    http_host: Annotated[str, Option("Address where they are served; 0.0.0.0 is every interface.")] = HttpAddress.host
-    embedded_metrics_seconds: Annotated[
-        float | None,
-        Option("Pause between two writes of metrics to stdout, in CloudWatch's embedded format.", minimum=1),
-    ] = None
-    metrics_namespace: Annotated[str, Option("Namespace of these metrics.", check=parse_namespace)] = (
-        ServiceSettings.metrics_namespace
-    )
-    stuck_seconds: Annotated[
-        float, Option("Time without a tick after which a dispatcher says that it is stuck.", minimum=1)
-    ] = JobRunControllerSettings.stuck_seconds
-    cancel_abandoned: Annotated[bool, Option("Cancel a job run once all workflows that asked for it gave up.")] = False
-    task_token: Annotated[
-        str | None,
+        Option("spark.master_url", "A standalone Spark for sessions, spark://host:port; default: this machine."),
+        Option("spark.archive", "The Python environment of the standalone Spark's workers, made by `lithify archive`."),
         Option(
-            "Task token of the workflow whose task this dispatcher is. Set LITHIFY_TASK_TOKEN, or give "
-            "--task-token-file: everybody on the machine can read a command line."
+            "spark.executor_cores",
+            "Tasks of one executor of the standalone Spark; default: all cores that a worker offers.",
+            minimum=1,
         ),
-    ] = None
-    task_token_file: Annotated[Path | None, Option("A file that holds the task token.")] = None
-    execution_arn: Annotated[str | None, Option("That workflow's execution, whose events and days are counted.")] = None
-    task_heartbeat_seconds: Annotated[float, Option("HeartbeatSeconds of the state that waits.", minimum=1)] = (
-        TaskSettings.heartbeat_seconds
-    )
-    task_days_max: Annotated[
-        float, Option("Days of the execution after which the dispatcher hands over.", minimum=0.001, maximum=365)
-    ] = TaskSettings.days_max
-    task_events_max: Annotated[
-        int, Option("Events of the execution after which it does.", minimum=1, maximum=25_000)
-    ] = TaskSettings.events_max
-
-    # -- a session's attempts
-    start_seconds: Annotated[
-        float, Option("Time for a Spark job to start, before its attempt has stalled.", minimum=1)
-    ] = WatchTimers.start_seconds
-    stall_seconds: Annotated[float, Option("Time without progress, before an attempt has stalled.", minimum=1)] = (
-        WatchTimers.stall_seconds
-    )
-    exit_seconds: Annotated[
-        float, Option("Time for a Spark process to exit after its session has ended.", minimum=0.1)
-    ] = WatchTimers.exit_seconds
-    max_attempts: Annotated[
-        int, Option("Attempts of a session that crashes, stalls or runs out of memory.", minimum=1)
-    ] = RetryPolicy.max_attempts
-    patience_seconds: Annotated[
-        float, Option("Time that a session waits for unavailable services, or for room on the cluster.", minimum=0)
-    ] = RetryPolicy.patience_seconds
-    retry_seconds: Annotated[
-        float, Option("Pause before a session's second attempt; doubled before each further one.", minimum=0)
-    ] = RetryPolicy.retry_seconds
-    retry_seconds_max: Annotated[float, Option("The longest pause between two attempts.", minimum=0)] = (
-        RetryPolicy.retry_seconds_max
-    )
-    requeue_seconds: Annotated[
-        float, Option("Pause before a session is run again that the state's service did not answer.", minimum=0)
-    ] = JobRunControllerSettings.requeue_seconds
-
-    # -- polling, and events
-    wait_seconds: Annotated[int, Option("Length of one long poll of the queue.", minimum=0, maximum=20)] = 10
-    poll_seconds: Annotated[float, Option("Pause between two looks at what runs.", minimum=0.01)] = 1.0
-    look_seconds: Annotated[
-        float,
-        Option("Pause between two looks at a session's log and heartbeat, and at a far cluster.", minimum=0.01),
-    ] = PollerSettings.look_seconds
-    heartbeat_event_seconds: Annotated[
-        float, Option("Least time between two heartbeat events of a session.", minimum=0)
-    ] = JobRunControllerSettings.heartbeat_event_seconds
-
-    # -- what documents may name
-    allow_lake: Annotated[
-        tuple[str, ...],
-        Option("A lake, or a folder above lakes, that documents may name beside --lake; s3:// for any on S3."),
-    ] = ()
-    allow_table: Annotated[tuple[str, ...], Option("A table that documents may name, or 'ACME.*'; default: any.")] = ()
-    allow_topic: Annotated[
-        tuple[str, ...], Option("A topic that documents may name beside --topic-arn, or 'arn:aws:sns:...*'.")
-    ] = ()
-    allow_files: Annotated[
-        tuple[str, ...], Option("A folder of files that a lake on S3 may name although they lie outside of it.")
-    ] = ()
-
-    # -- messages
-    visibility_seconds: Annotated[
-        int,
         Option(
-            "Time after which a killed dispatcher's messages are delivered again.",
+            "spark.driver_host",
+            "The name by which the standalone Spark's workers reach this machine; default: its host name.",
+        ),
+        Option(
+            "spark.cluster_settings",
+            "JSON, or a file of it: sessions run on EMR or EMR Serverless, with these settings.",
+        ),
+        Option("spark.price_file", "JSON of instance types and their prices, instead of the built-in list."),
+        Option("spark.instance_type", "An instance type for clusters; default: all of the list."),
+        Option(
+            "spark.spot_share",
+            "Share of a cluster's worker nodes on Spot; at least one node is not.",
+            minimum=0,
+            maximum=1,
+        ),
+    ),
+    "How much at a time": (
+        Option("dispatcher.controller.max_sessions", "Sessions of this dispatcher at a time.", minimum=1),
+        Option("dispatcher.controller.max_job_runs", "Job runs of this dispatcher at a time.", minimum=1),
+        Option(
+            "dispatcher.controller.limits",
+            "JSON, or a file of it: limits of each session, job run, table and dispatcher, and of all together.",
+        ),
+        Option(
+            "dispatcher.bundles.sessions",
+            "Largest number of small sessions of a job run that share a launch; 1: none do.",
+            name="bundle_sessions",
+            minimum=1,
+        ),
+        Option(
+            "dispatcher.bundles.seconds", "Longest predicted time of a shared launch.", name="bundle_seconds", minimum=1
+        ),
+    ),
+    "Taking over and stopping": (
+        Option(
+            "dispatcher.controller.claim_seconds",
+            "Silence of a dispatcher after which others take over its job runs.",
+            minimum=0.5,
+        ),
+        Option(
+            "dispatcher.intake.visibility_seconds",
+            "Time after which the messages of a dispatcher that was killed are delivered again.",
             minimum=1,
             maximum=VISIBILITY_SECONDS_MAX,
         ),
-    ] = IntakeSettings.visibility_seconds
-    judging_seconds: Annotated[
-        int,
-        Option("Time to judge a message, before another dispatcher may.", minimum=1, maximum=VISIBILITY_SECONDS_MAX),
-    ] = IntakeSettings.judging_seconds
-    put_back_seconds: Annotated[
-        int,
-        Option("Shortest pause of a message that cannot be judged now.", minimum=0, maximum=VISIBILITY_SECONDS_MAX),
-    ] = IntakeSettings.put_back_seconds
-    put_back_seconds_max: Annotated[
-        int, Option("Longest pause of such a message.", minimum=0, maximum=VISIBILITY_SECONDS_MAX)
-    ] = IntakeSettings.put_back_seconds_max
-    message_patience_seconds: Annotated[
-        int, Option("Time before a message is given up because a service is unavailable.", minimum=0)
-    ] = IntakeSettings.message_patience_seconds
-    deliveries_max: Annotated[
-        int, Option("Deliveries before a message is given up for any other reason.", minimum=1)
-    ] = IntakeSettings.deliveries_max
+        Option("dispatcher.service.drain_seconds", "Time that running sessions get to end after SIGTERM.", minimum=0),
+        Option(
+            "drain_jobs",
+            "What becomes of Spark jobs that outlast a drain: left for the next dispatcher, or stopped; "
+            "auto: left, unless they end with this container.",
+        ),
+        Option("dispatcher.service.until_idle", "Stop when the queue is empty and every job run has ended."),
+    ),
+    "Attempts of a session": (
+        Option(
+            "dispatcher.launcher.retry.max_attempts",
+            "Largest number of attempts of a session that crashes, stalls or runs out of memory.",
+            minimum=1,
+        ),
+        Option(
+            "dispatcher.launcher.retry.patience_seconds",
+            "Longest time that a session waits for unavailable services, or for capacity of its cluster.",
+            minimum=0,
+        ),
+        Option(
+            "dispatcher.launcher.timers.stall_seconds",
+            "Time without progress after which an attempt is stopped.",
+            minimum=1,
+        ),
+    ),
+    "What documents may name": (
+        Option(
+            "dispatcher.intake.admission.lakes",
+            "A lake, or a folder above lakes, that documents may name beside --lake; s3:// for any on S3.",
+            name="allow_lake",
+        ),
+        Option(
+            "dispatcher.intake.admission.tables",
+            "A table that documents may name, or 'ACME.*'; default: any.",
+            name="allow_table",
+        ),
+        Option(
+            "dispatcher.intake.admission.topics",
+            "A topic that documents may name beside --topic-arn, or 'arn:aws:sns:...*'.",
+            name="allow_topic",
+        ),
+        Option(
+            "dispatcher.intake.admission.files",
+            "A folder of files that a lake on S3 may name although they lie outside of it.",
+            name="allow_files",
+        ),
+    ),
+    "Operations": (
+        Option(
+            "http.port",
+            "Port for /live, /ready and /metrics; 0 is any that is free.",
+            name="http_port",
+            minimum=0,
+            maximum=65_535,
+        ),
+        Option("http.host", "Address on which these are served; 0.0.0.0 is every interface.", name="http_host"),
+        Option(
+            "dispatcher.service.metrics_namespace",
+            "Namespace of metrics that are written to stdout in CloudWatch's embedded format; default: none are.",
+            check=parse_namespace,
+        ),
+        Option(
+            "dispatcher.history.keep_plans_days",
+            "Days for which plans, heartbeats and cursors of ended job runs are kept; logs are for good.",
+            minimum=0,
+        ),
+    ),
+    "Workflows": (
+        Option(
+            "dispatcher.answers.cancel_abandoned",
+            "Cancel a job run once all workflows that asked for it gave up.",
+        ),
+        Option(
+            "task.task_token",
+            "Task token of the workflow whose task this dispatcher is. Set LITHIFY_TASK_TOKEN, or give "
+            "--task-token-file: everybody on the machine can read a command line.",
+        ),
+        Option("task.task_token_file", "A file that holds the task token."),
+        Option("task.execution_arn", "The execution of that workflow, whose events and days are counted."),
+        Option(
+            "task.settings.heartbeat_seconds",
+            "HeartbeatSeconds of that workflow's state.",
+            name="task_heartbeat_seconds",
+            minimum=1,
+        ),
+    ),
+}
+"""By group, in the order of `--help`."""
+
+_TO_LIMITS = {
+    "max_sessions_per_table": '{"table": {"sessions": N}}',
+    "max_sessions_in_all": '{"all": {"sessions": N}}',
+    "max_clusters_per_dispatcher": '{"dispatcher": {"clusters": N}}',
+    "max_clusters_per_table": '{"table": {"clusters": N}}',
+    "max_clusters_in_all": '{"all": {"clusters": N}}',
+    "max_vcpus_per_dispatcher": '{"dispatcher": {"vcpus": N}}',
+    "max_vcpus_per_table": '{"table": {"vcpus": N}}',
+    "max_vcpus_in_all": '{"all": {"vcpus": N}}',
+    "max_usd_per_run": '{"job_run": {"usd": N}}',
+    "max_usd_per_day_per_dispatcher": '{"dispatcher": {"usd_per_day": N}}',
+    "max_usd_per_day_per_table": '{"table": {"usd_per_day": N}}',
+    "max_usd_per_day_in_all": '{"all": {"usd_per_day": N}}',
+    "min_nodes": '{"session": {"nodes_min": N}}',
+    "max_nodes": '{"session": {"nodes": N}}',
+    "max_vcpus": '{"session": {"vcpus": N}}',
+    "max_usd": '{"session": {"usd": N}}',
+}
+_CONSTANT = (
+    *("cluster_start_seconds", "cluster_sweep_seconds", "exit_seconds", "heartbeat_event_seconds", "history_seconds"),
+    *("judging_seconds", "look_seconds", "message_patience_seconds", "pause_look_seconds", "poll_seconds"),
+    *("put_back_seconds", "put_back_seconds_max", "requeue_seconds", "retry_seconds", "retry_seconds_max"),
+    *("start_seconds", "stuck_seconds", "sweep_seconds", "task_days_max", "task_events_max", "turn_look_seconds"),
+    "wait_seconds",
+)
+GONE: Mapping[str, str] = MappingProxyType(
+    {name: f"write {path} in --limits" for name, path in _TO_LIMITS.items()}
+    | dict.fromkeys(_CONSTANT, "leave it out, it cannot be set any more")
+    | {
+        "deliveries_max": "leave it out, and set the queue's maxReceiveCount",
+        "embedded_metrics_seconds": "write --metrics-namespace Lithify, and metrics are written every minute",
+    }
+)
+"""Options that are gone, and what to write instead."""
 
 
 @dataclass(frozen=True)
 class OptionField:
     """One option as the command line knows it. `value_type`: without `None`, and of a tuple the tuple's elements'."""
 
+    group: str
     name: str
     option: Option
     value_type: type
@@ -342,7 +329,7 @@ class OptionField:
 
     @property
     def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        return flag_of(self.name)
 
     @property
     def variable(self) -> str:
@@ -360,7 +347,7 @@ class OptionField:
             notes.append("required")
         if self.option.minimum is not None:
             notes.append(_bounds(self.option))
-        if self.default not in (None, (), False) and not self.option.is_required:
+        if self.default not in (None, False) and not self.option.is_required:
             notes.append(f"default {self.default}")
         return f"{self.option.help} ({'; '.join(notes)})" if notes else self.option.help
 
@@ -380,20 +367,33 @@ class OptionErrors:
 Given = Mapping[str, str | Sequence[str] | bool | None]
 
 
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 @cache
 def option_fields() -> tuple[OptionField, ...]:
-    hints = get_type_hints(ServiceOptions, include_extras=True)
-    return tuple(_option_field(each.name, hints[each.name], each.default) for each in fields(ServiceOptions))
+    return tuple(_option_field(group, each) for group, options in OPTIONS.items() for each in options)
 
 
-def read_options(command_line: Given, variables: Mapping[str, str]) -> tuple[ServiceOptions, OptionErrors]:
+def read_options(
+    command_line: Given,
+    variables: Mapping[str, str],
+    *,
+    unknown: Sequence[str] = (),
+    settings: DispatcherSettings | None = None,
+) -> tuple[ServiceOptions, OptionErrors]:
     """The options, and all violations in them; an option with a wrong value has its default.
 
     command_line  by option name; None, false and () are not given
     variables     by option name; a list's elements stand between spaces
+    unknown       arguments that belong to no option
+    settings      what is not given has these values
     """
     errors = OptionErrors()
-    values: dict[str, object] = {}
+    options = ServiceOptions(dispatcher=settings or DispatcherSettings())
+    errors.reasons += unknown_options(unknown, [each.flag for each in option_fields()])
+    errors.reasons += [f"{variable_of(name)} is gone: {instead}" for name, instead in GONE.items() if name in variables]
     for each in option_fields():
         given, source = command_line.get(each.name), each.flag
         if not given:
@@ -403,18 +403,69 @@ def read_options(command_line: Given, variables: Mapping[str, str]) -> tuple[Ser
                 errors.add(each.name, f"{each.flag} is missing: give it, or set {each.variable}")
             continue
         try:
-            values[each.name] = _value(each, given)
+            options = _with(options, each.option.path.split("."), _value(each, given))
         except Invalid as error:
             errors.add(each.name, *(f"{source}: {reason}" for reason in error.reasons))
-    return ServiceOptions(**values), errors  # type: ignore[arg-type]  # `_value` returns the field's type
+    return options, errors
 
 
-def _option_field(name: str, hint: object, default: object) -> OptionField:
-    annotated, option = get_args(hint)
-    if get_origin(annotated) is tuple:
-        return OptionField(name, option, get_args(annotated)[0], is_repeatable=True, default=default)
-    (value_type,) = (each for each in get_args(annotated) or (annotated,) if each is not type(None))
-    return OptionField(name, option, value_type, is_repeatable=False, default=default)
+def unknown_options(arguments: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+    """Sentences about the arguments of a command that belong to none of its `flags`."""
+    may_be_value = False
+    for each in arguments:
+        flag, has_value, _ = each.partition("=")
+        if not each.startswith("-"):
+            if not may_be_value:
+                yield f"{each!r} belongs to no option: leave it out"
+            may_be_value = False
+            continue
+        may_be_value = not has_value
+        near = difflib.get_close_matches(flag, flags, n=1)
+        suggestion = f"; did you mean {near[0]}?" if near else ": see --help"
+        yield what_instead(flag) or f"{flag}: there is no such option{suggestion}"
+
+
+def what_instead(flag: str) -> str | None:
+    """What to write in place of an option that is gone; None: there never was one."""
+    instead = GONE.get(flag.removeprefix("--").replace("-", "_"))
+    return None if instead is None else f"{flag} is gone: {instead}"
+
+
+def check_together(options: ServiceOptions) -> None:
+    """Raises `Invalid`, with every reason, if one option makes another useless."""
+    limits, max_sessions = options.dispatcher.controller.limits, options.dispatcher.controller.max_sessions
+    reasons = [f"--limits: {reason}" for reason in limits.contradictions()]
+    if limits.all.sessions is not None and max_sessions > limits.all.sessions:
+        reasons.append(
+            f"--max-sessions {max_sessions} is above all.sessions {limits.all.sessions} of --limits: "
+            "lower the one, or raise the other"
+        )
+    if options.spark.cluster_settings is None:
+        names = ("price_file", "instance_type", "spot_share")
+        given = [flag_of(name) for name in names if getattr(options.spark, name) != getattr(SparkOptions(), name)]
+        given += [f"--limits ({', '.join(limits.of_clusters())})"] if limits.of_clusters() else []
+        if given:
+            reasons.append(f"{', '.join(given)}: no cluster is launched for a session without --cluster-settings")
+    if reasons:
+        raise Invalid(*reasons)
+
+
+def _option_field(group: str, option: Option) -> OptionField:
+    """Raises `AttributeError` for a path that leads to no value."""
+    *holder, last = option.path.split(".")
+    component = attrgetter(".".join(holder))(ServiceOptions()) if holder else ServiceOptions()
+    hint, default = get_type_hints(type(component))[last], getattr(component, last)
+    is_repeatable = get_origin(hint) is tuple
+    value_type = next(each for each in get_args(hint) or (hint,) if each is not type(None))
+    if is_repeatable or isinstance(default, Limits):
+        default = None
+    return OptionField(group, option.name or last, option, value_type, is_repeatable, default)
+
+
+def _with(holder: HolderT, path: Sequence[str], value: object) -> HolderT:
+    name, *rest = path
+    within = _with(getattr(holder, name), rest, value) if rest else value
+    return replace(holder, **{name: within})  # type: ignore[type-var]  # every holder on a path is a dataclass
 
 
 def _value(of: OptionField, given: str | Sequence[str] | bool) -> object:
@@ -430,6 +481,8 @@ def _value(of: OptionField, given: str | Sequence[str] | bool) -> object:
         return _truth(text)
     if of.value_type in (int, float):
         return _number(of, text)
+    if of.value_type is Limits:
+        return read_limits(text)
     if issubclass(of.value_type, StrEnum):
         return _choice(of.value_type, text)
     return Path(text) if of.value_type is Path else text
@@ -456,7 +509,9 @@ def _number(of: OptionField, text: str) -> int | float:
         number: int | float = of.value_type(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number) or not (minimum or -math.inf) <= number <= (math.inf if maximum is None else maximum):
+    if not math.isfinite(number) or not (-math.inf if minimum is None else minimum) <= number <= (
+        math.inf if maximum is None else maximum
+    ):
         wanted = "a whole number" if of.value_type is int else "a number"
         raise Invalid(", ".join(filter(None, (f"{text!r} is not {wanted}", _bounds(of.option)))))
     return number

@@ -1,199 +1,104 @@
-"""Turns the service's options into settings and connections, once for `lithify dispatch` and the demo."""
+"""What follows from several options: settings and clients, once for `lithify dispatch` and the demo."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from compactor.model.errors import Invalid
-from compactor.planning.bundle_plan import BundleBounds
+import structlog
+
+from compactor.model.clock import Clock
+from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices
 from dispatcher.clients import CommandDependencies, QueueAddress, StandaloneAddress, machine_share
 from dispatcher.intake.admission import Admission
-from dispatcher.intake.intake import IntakeSettings
 from dispatcher.intake.queue import Queue
-from dispatcher.intake.receiver import ReceiverSettings
-from dispatcher.operations.health import GONE_AFTER_SECONDS, HEALTH_FILE
-from dispatcher.operations.http_server import HttpAddress
-from dispatcher.options.cluster_settings import checked, cluster_room, read_aws_sessions
+from dispatcher.operations.health import HEALTH_FILE
+from dispatcher.options.documents import document_body
 from dispatcher.options.service_options import ServiceOptions
-from dispatcher.options.standalone_options import StandaloneOptions
 from dispatcher.outbox.topic_sinks import TopicSinks
-from dispatcher.outbox.workflow_callbacks import AnswerSettings
-from dispatcher.records.history_upkeep import HistorySettings
-from dispatcher.running.job_run_controller import JobRunControllerSettings
-from dispatcher.scheduling.lease_log import FlowLimits
-from dispatcher.service import ServiceSettings
-from dispatcher.workflow.dispatcher_task import DispatcherTask, TaskSettings
+from dispatcher.scheduling.limits import Limits
+from dispatcher.workflow.dispatcher_task import DispatcherTask
+from launcher.archive import ArchiveManifest
 from launcher.clusters import AwsCluster, Cluster
-from launcher.poller import PollerSettings
-from launcher.retrying import RetryPolicy
-from launcher.session_launcher import SessionLauncherSettings
-from launcher.sizing.cluster_choice import ClusterLimits
-from launcher.verdict import WatchTimers
+from launcher.clusters.standalone import violations
+from launcher.emr.archive import check_archive, room_on
+from launcher.emr.settings import check_places, parse_settings
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
+from launcher.sizing.instance_types import BUILT_IN, PriceList, read_price_list
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    SettingsT = TypeVar("SettingsT", bound=DataclassInstance)
-
+_log = structlog.get_logger(__name__)
 
 RECEIVER_SECONDS = 60.0
 """In addition to the longest judgement of a message and a long poll, before the receiver counts as stuck."""
 
-POLL_SECONDS_MAX = 0.2
-"""Between two checks of commands and of local Spark jobs, which need no request."""
-
-LOOKS_AT_JOB_RUNS = 3.0
-"""By this factor a job run's log is read less often than its sessions' logs, for entries of others such as `cancel`."""
+ValueT = TypeVar("ValueT")
 
 
 def dispatcher_settings(options: ServiceOptions, sns_regions: Mapping[str, frozenset[str]]) -> DispatcherSettings:
     """`sns_regions`: see `Admission`."""
-    return DispatcherSettings(
-        intake=_settings(IntakeSettings, options, admission=admission(options, sns_regions), s3_region=options.region),
-        controller=_settings(
-            JobRunControllerSettings,
-            options,
-            limits=_settings(FlowLimits, options),
-            receiver_seconds=options.judging_seconds + options.wait_seconds + RECEIVER_SECONDS,
-            look_seconds=options.look_seconds * LOOKS_AT_JOB_RUNS,
-            tick_seconds=options.poll_seconds,
+    given, places = options.dispatcher, options.places
+    claim_seconds = given.controller.claim_seconds
+    return replace(
+        given,
+        intake=replace(
+            given.intake,
+            admission=admission(options, sns_regions),
+            s3_endpoint_url=places.s3_endpoint_url,
+            s3_region=places.region,
         ),
-        receiver=_settings(ReceiverSettings, options, idle_seconds=options.poll_seconds),
-        launcher=SessionLauncherSettings(
-            poller=_settings(PollerSettings, options, poll_seconds=min(options.poll_seconds, POLL_SECONDS_MAX)),
-            timers=_settings(WatchTimers, options),
-            retry=_settings(RetryPolicy, options),
+        controller=replace(
+            given.controller,
+            receiver_seconds=given.intake.judging_seconds + given.receiver.wait_seconds + RECEIVER_SECONDS,
         ),
-        bundles=BundleBounds(options.bundle_sessions, options.bundle_seconds),
-        answers=_settings(AnswerSettings, options),
-        history=_settings(HistorySettings, options),
-        service=_settings(
-            ServiceSettings,
-            options,
-            health_file=options.work_folder.absolute() / HEALTH_FILE,
-            health_seconds=min(ServiceSettings.health_seconds, options.claim_seconds / 3),
-            gone_after_seconds=min(GONE_AFTER_SECONDS, options.claim_seconds),
+        service=replace(
+            given.service,
+            health_file=places.work_folder.absolute() / HEALTH_FILE,
+            health_seconds=min(given.service.health_seconds, claim_seconds / 3),
+            gone_after_seconds=min(given.service.gone_after_seconds, claim_seconds),
         ),
     )
 
 
 def admission(options: ServiceOptions, sns_regions: Mapping[str, frozenset[str]]) -> Admission:
-    return Admission(
+    return replace(
+        options.dispatcher.intake.admission,
         own_lake=own_lake(options),
-        own_topic=options.topic_arn,
-        lakes=options.allow_lake,
-        tables=options.allow_table or ("*",),
-        topics=options.allow_topic,
-        files=options.allow_files,
+        own_topic=options.places.topic_arn,
         sns_regions=sns_regions,
     )
 
 
 def own_lake(options: ServiceOptions) -> StoreLocation | None:
-    if options.lake is None:
+    places = options.places
+    if places.lake is None:
         return None
-    return parse_location(options.lake, endpoint_url=options.s3_endpoint_url, region=options.region)
+    return parse_location(places.lake, endpoint_url=places.s3_endpoint_url, region=places.region)
 
 
 def queue_address(options: ServiceOptions) -> QueueAddress:
-    return QueueAddress(options.queue_url, options.dead_letter_queue_url, options.endpoint_url, options.region)
-
-
-def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> AwsCluster | None:
-    """The cluster of `--cluster-settings`; None without them. Raises `Invalid` with all violations in them."""
-    if options.cluster_settings is None:
-        return None
-    limits = ClusterLimits(
-        options.min_nodes,
-        options.max_nodes,
-        _least(
-            options.max_vcpus,
-            options.max_vcpus_per_dispatcher,
-            options.max_vcpus_per_table,
-            options.max_vcpus_in_all,
-        ),
-        options.max_usd,
-        options.spot_share,
-        options.cluster_start_seconds,
-    )
-    sessions = read_aws_sessions(
-        options.cluster_settings,
-        lambda: cluster_room(limits, options.price_file, options.instance_type, dependencies.clock),
-        state,
-        own_lake(options),
-        lambda folder: dependencies.store(folder, options.s3_endpoint_url, options.region),
-    )
-    return dependencies.clients.aws_cluster(sessions.settings, sessions.room, dependencies.owner)
-
-
-def local_or_standalone_cluster(
-    dependencies: CommandDependencies, options: ServiceOptions, address: StandaloneAddress | None
-) -> Cluster:
-    """Spark jobs on this machine, or on a standalone Spark. Raises `Invalid` if they cannot run there."""
-    resources, driver_memory_bytes = machine_share(
-        dependencies, options.cores, options.memory_gib, options.max_sessions
-    )
-    work_folder = options.work_folder.absolute()
-    if address is None:
-        return dependencies.clients.local_cluster(resources, driver_memory_bytes, work_folder)
-    return dependencies.clients.standalone_cluster(address, resources, driver_memory_bytes, work_folder)
-
-
-def standalone_address(options: ServiceOptions, state: StoreLocation) -> StandaloneAddress | None:
-    """None without `--master-url`. Raises `Invalid` with all violations in the options of a standalone Spark."""
-    stores = {"--state": state}
-    lake = own_lake(options)
-    if lake is not None:
-        stores["--lake"] = lake
-    folders = [each for each in options.allow_lake if not each.startswith("s3://")]
-    stores |= {f"--allow-lake {each}:": parse_location(each) for each in folders}
-    standalone = StandaloneOptions(
-        options.master_url,
-        options.archive,
-        options.executor_cores,
-        options.driver_host,
-        options.cores,
-        options.memory_gib,
-    )
-    return standalone.address(stores, is_aws=options.cluster_settings is not None)
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """`listing`: see `ExternalServices`."""
-
-    cluster: Cluster
-    listing: AwsCluster | None
-
-
-def session_clusters(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> Clusters:
-    """Where sessions run. Raises `Invalid`, with every reason, where they cannot."""
-    reasons: list[str] = []
-    listing = checked(lambda: aws_cluster(dependencies, options, state), reasons)
-    address = checked(lambda: standalone_address(options, state), reasons)
-    if reasons:
-        raise Invalid(*reasons)
-    return Clusters(listing or local_or_standalone_cluster(dependencies, options, address), listing)
+    places = options.places
+    return QueueAddress(places.queue_url, places.dead_letter_queue_url, places.endpoint_url, places.region)
 
 
 def connections(
     dependencies: CommandDependencies, options: ServiceOptions, queue: Queue, state: ObjectStore, clusters: Clusters
 ) -> ExternalServices:
     """The external services of the dispatcher."""
-    clients = dependencies.clients
-    sinks = TopicSinks(options.topic_arn, lambda arn: clients.topic(arn, options.endpoint_url, patient=False))
+    clients, places = dependencies.clients, options.places
+    sinks = TopicSinks(places.topic_arn, lambda arn: clients.topic(arn, places.endpoint_url, patient=False))
     return ExternalServices(
         queue=queue,
         state=state,
         cluster=clusters.cluster,
         open_lake=dependencies.lake,
-        open_glue=lambda lake: clients.glue(lake.region or options.region, options.endpoint_url),
+        open_glue=lambda lake: clients.glue(lake.region or places.region, places.endpoint_url),
         sink_for=sinks.of,
         callbacks=clients.callbacks(queue_address(options)),
         owner=dependencies.owner,
@@ -202,31 +107,18 @@ def connections(
     )
 
 
-def http_address(options: ServiceOptions) -> HttpAddress | None:
-    return None if options.http_port is None else HttpAddress(options.http_host, options.http_port)
-
-
 def dispatcher_task(dependencies: CommandDependencies, options: ServiceOptions) -> DispatcherTask | None:
     """None: no workflow waits for this dispatcher. Raises `Invalid` if its token cannot be read."""
-    if options.task_token is not None and options.task_token_file is not None:
+    task = options.task
+    if task.task_token is not None and task.task_token_file is not None:
         raise Invalid("--task-token and --task-token-file are both given: leave one out")
-    token = options.task_token if options.task_token_file is None else _task_token_in(options.task_token_file)
+    token = task.task_token if task.task_token_file is None else _task_token_in(task.task_token_file)
     if token is None:
-        if options.execution_arn is not None:
+        if task.execution_arn is not None:
             raise Invalid("--execution-arn is of no use without --task-token or --task-token-file")
         return None
     workflows = dependencies.clients.callbacks(queue_address(options))
-    settings = TaskSettings(
-        heartbeat_seconds=options.task_heartbeat_seconds,
-        days_max=options.task_days_max,
-        events_max=options.task_events_max,
-    )
-    return DispatcherTask(token, options.execution_arn, workflows, workflows, settings, dependencies.clock)
-
-
-def _least(*bounds: int | None) -> int | None:
-    """The least of the given limits: a session is planned within all of them, or it could never be launched."""
-    return min((each for each in bounds if each is not None), default=None)
+    return DispatcherTask(token, task.execution_arn, workflows, workflows, task.settings, dependencies.clock)
 
 
 def _task_token_in(file: Path) -> str:
@@ -241,7 +133,141 @@ def _task_token_in(file: Path) -> str:
     return token
 
 
-def _settings(kind: type[SettingsT], options: ServiceOptions, **named_otherwise: object) -> SettingsT:
-    """Every option that has the name of a setting of this kind is that setting."""
-    names = {each.name for each in fields(kind)} & {each.name for each in fields(options)}
-    return kind(**{name: getattr(options, name) for name in names} | named_otherwise)
+# --------------------------------------------------------------------------------------------- where sessions run
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """`listing`: see `ExternalServices`."""
+
+    cluster: Cluster
+    listing: AwsCluster | None
+
+
+def session_clusters(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> Clusters:
+    """Where sessions run. Raises `Invalid`, with every reason, where they cannot."""
+    reasons: list[str] = []
+    listing = _checked(lambda: aws_cluster(dependencies, options, state), reasons)
+    address = _checked(lambda: standalone_address(options, state), reasons)
+    if reasons:
+        raise Invalid(*reasons)
+    if listing is not None:
+        return Clusters(listing, listing)
+    resources, driver_memory_bytes = machine_share(
+        dependencies, options.spark.cores, options.spark.memory_gib, options.dispatcher.controller.max_sessions
+    )
+    work_folder = options.places.work_folder.absolute()
+    if address is None:
+        return Clusters(dependencies.clients.local_cluster(resources, driver_memory_bytes, work_folder), None)
+    cluster = dependencies.clients.standalone_cluster(address, resources, driver_memory_bytes, work_folder)
+    return Clusters(cluster, None)
+
+
+def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> AwsCluster | None:
+    """The cluster of `--cluster-settings`; None without them. Raises `Invalid` with all violations in settings, limits,
+    prices, locations and the archive, before anything is launched."""
+    given, places = options.spark, options.places
+    if given.cluster_settings is None:
+        return None
+    body, where = given.cluster_settings, "the cluster settings"
+    reasons: list[str] = []
+    settings = _checked(lambda: parse_settings(*document_body(body, where)), reasons)
+    limits = options.dispatcher.controller.limits
+    room = _checked(
+        lambda: cluster_room(limits, given.spot_share, given.price_file, given.instance_type, dependencies.clock),
+        reasons,
+    )
+    _checked(lambda: check_places(state, own_lake(options)), reasons)
+    if settings is not None:
+        uri = settings.archive_uri
+        manifest = _checked(
+            lambda: _read_archive(
+                uri, lambda folder: dependencies.store(folder, places.s3_endpoint_url, places.region)
+            ),
+            reasons,
+        )
+        if manifest is not None and room is not None:
+            room = _checked(partial(room_on, manifest, room), reasons)
+    if settings is None or room is None or reasons:
+        raise Invalid(*reasons)
+    if room.prices.region != settings.region:
+        _log.warning("prices_of_another_region", region=settings.region, prices_of=room.prices.region)
+    return dependencies.clients.aws_cluster(settings, room, dependencies.owner)
+
+
+def cluster_room(
+    limits: Limits, spot_share: float, price_file: Path | None, instance_types: Sequence[str], clock: Clock
+) -> ClusterRoom:
+    """The instance types, prices and limits of clusters. Raises `Invalid` with all violations in them."""
+    of_session = ClusterLimits(
+        limits.session.nodes_min, limits.session.nodes, limits.session_vcpus, limits.session.usd, spot_share
+    )
+    reasons: list[str] = []
+    prices = _checked(lambda: _prices(price_file, instance_types, clock), reasons)
+    _checked(of_session.check if prices is None else ClusterRoom(of_session, prices).check, reasons)
+    if prices is None or reasons:
+        raise Invalid(*reasons)
+    return ClusterRoom(of_session, prices)
+
+
+def standalone_address(options: ServiceOptions, state: StoreLocation) -> StandaloneAddress | None:
+    """None: sessions run elsewhere. Raises `Invalid` with all violations in the options of a standalone Spark."""
+    given = options.spark
+    if given.master_url is None:
+        unused = {
+            "--archive": given.archive,
+            "--executor-cores": given.executor_cores,
+            "--driver-host": given.driver_host,
+        }
+        names = [name for name, value in unused.items() if value is not None]
+        if names:
+            raise Invalid(f"{', '.join(names)} is about a standalone Spark: add --master-url spark://host:port")
+        return None
+    reasons = list(violations(given.master_url, _stores(options, state)))
+    if given.cluster_settings is not None:
+        reasons.append("--master-url and --cluster-settings name two places for sessions: leave one out")
+    if given.archive is None:
+        reasons.append("--master-url needs --archive: make one with `lithify archive lithify.tar.gz`")
+    elif not given.archive.is_file():
+        reasons.append(f"there is no archive {given.archive}: make one with `lithify archive {given.archive}`")
+    if given.cores is None or given.memory_gib is None:
+        reasons.append("--master-url needs --cores and --memory-gib: what sessions may take of that Spark, in all")
+    if reasons or given.archive is None:
+        raise Invalid(*reasons)
+    return StandaloneAddress(given.master_url, given.archive, given.executor_cores, given.driver_host)
+
+
+def _stores(options: ServiceOptions, state: StoreLocation) -> dict[str, StoreLocation]:
+    """What the workers of a standalone Spark must reach, by the option that names it."""
+    lake = own_lake(options)
+    folders = [each for each in options.dispatcher.intake.admission.lakes if not each.startswith("s3://")]
+    return {
+        "--state": state,
+        **({"--lake": lake} if lake is not None else {}),
+        **{f"--allow-lake {each}:": parse_location(each) for each in folders},
+    }
+
+
+def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> ArchiveManifest | None:
+    """None: S3 does not answer now, or this process may not read there; then the nodes report it."""
+    try:
+        return check_archive(uri, open_folder)
+    except Unavailable as error:
+        _log.warning("archive_not_checked", archive=uri, reason=str(error))
+        return None
+
+
+def _prices(price_file: Path | None, instance_types: Sequence[str], clock: Clock) -> PriceList:
+    prices = BUILT_IN
+    if price_file is not None:
+        prices = read_price_list(price_file, datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date())
+    return prices.only(tuple(instance_types)) if instance_types else prices
+
+
+def _checked(check: Callable[[], ValueT], reasons: list[str]) -> ValueT | None:
+    """None: the check has added its reasons."""
+    try:
+        return check()
+    except Invalid as error:
+        reasons += error.reasons
+        return None

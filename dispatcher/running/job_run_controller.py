@@ -45,8 +45,8 @@ from dispatcher.running.session_runs import SessionRuns
 from dispatcher.running.session_starts import SessionStarts
 from dispatcher.running.sharding import Sharding
 from dispatcher.scheduling.budgets import MONEY_SECONDS
-from dispatcher.scheduling.lease_log import FlowLimits
 from dispatcher.scheduling.leases import Turns
+from dispatcher.scheduling.limits import Limits
 from dispatcher.scheduling.session_pool import SessionPool, WaitingSession
 from launcher.launch import SessionCommand
 from launcher.outcomes import Cancelled
@@ -79,7 +79,7 @@ class JobRunControllerSettings:
     heartbeat_event_seconds  between two heartbeat events of a session, at least
     """
 
-    max_sessions: int = 2
+    max_sessions: int = 1
     max_job_runs: int = 8
     claim_seconds: float = 300.0
     receiver_seconds: float = 975.0
@@ -87,7 +87,7 @@ class JobRunControllerSettings:
     sweep_seconds: float = 60.0
     pause_look_seconds: float = 15.0
     turn_look_seconds: float = 30.0
-    limits: FlowLimits = field(default_factory=FlowLimits)
+    limits: Limits = field(default_factory=Limits)
     look_seconds: float = 30.0
     requeue_seconds: float = 30.0
     set_aside_seconds: float = 3_600.0

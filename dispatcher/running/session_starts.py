@@ -23,8 +23,9 @@ from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.open_runs import OpenJobRun
 from dispatcher.scheduling.budgets import seconds_of
-from dispatcher.scheduling.lease_log import Lack, LimitScope, Turn
+from dispatcher.scheduling.lease_log import Lack, Turn
 from dispatcher.scheduling.leases import TurnAnswer, TurnRequest, Turns
+from dispatcher.scheduling.limits import LimitScope
 from dispatcher.scheduling.session_pool import Moment, SessionPool, Unit, WaitingSession
 
 _log = structlog.get_logger(__name__)

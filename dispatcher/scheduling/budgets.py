@@ -40,7 +40,7 @@ class LaunchGate:
         """None: it may be launched, and its cluster counts from now on. Raises the state's store's errors."""
         if cluster is None or self._turn is None:
             return None
-        is_limited = self._turns.limits.max_usd_per_run is not None
+        is_limited = self._turns.limits.job_run.usd is not None
         lack = self._turns.charge(self._turn, cluster, self._cost_so_far() if is_limited else None)
         if lack is None:
             return None

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Literal, assert_never
 
@@ -26,6 +25,7 @@ from compactor.log.durable_log import LogFormat
 from compactor.log.small_states import small_checkpoint
 from compactor.model.document import Document
 from dispatcher.records.work_id import WorkId
+from dispatcher.scheduling.limits import Limits, LimitScope
 
 DAYS_KEPT = 2
 """Days whose spending is in the log's state: the limit of a day applies until the day ends."""
@@ -221,28 +221,6 @@ TURN_LOG: LogFormat[TurnState, TurnAction] = LogFormat(
 
 
 @dataclass(frozen=True)
-class FlowLimits:
-    """Limits on sessions, clusters, vCPUs and money; None: no limit.
-
-    Sessions that share a Spark job count as one. Clusters, vCPUs (of the worker nodes at their maximal number) and
-    money count only for clusters that are launched for sessions. A machine that runs anyway costs nothing here.
-    """
-
-    max_sessions_per_table: int | None = None
-    max_sessions_in_all: int | None = None
-    max_clusters_per_dispatcher: int | None = None
-    max_clusters_per_table: int | None = None
-    max_clusters_in_all: int | None = None
-    max_vcpus_per_dispatcher: int | None = None
-    max_vcpus_per_table: int | None = None
-    max_vcpus_in_all: int | None = None
-    max_usd_per_run: float | None = None
-    max_usd_per_day_per_dispatcher: float | None = None
-    max_usd_per_day_per_table: float | None = None
-    max_usd_per_day_in_all: float | None = None
-
-
-@dataclass(frozen=True)
 class Demand:
     """The demand of a turn, and the owner and table whose limits apply. `vcpus` 0: no cluster is launched for it."""
 
@@ -250,15 +228,6 @@ class Demand:
     table: str
     vcpus: int = 0
     usd: float = 0.0
-
-
-class LimitScope(StrEnum):
-    """The share whose limit is reached."""
-
-    RUN = "job run"
-    DISPATCHER = "dispatcher"
-    TABLE = "table"
-    ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -270,13 +239,13 @@ class Lack:
     is_money: bool = False
 
 
-def lack_of_sessions(state: TurnState, demand: Demand, limits: FlowLimits, wanted: Iterable[Want]) -> Lack | None:
+def lack_of_sessions(state: TurnState, demand: Demand, limits: Limits, wanted: Iterable[Want]) -> Lack | None:
     """A limit on sessions that is reached; None: there is a place. `wanted`: the wants of job runs of higher rank."""
     first = list(wanted)
     of_table_first = sum(want.table == demand.table for want in first)
     bounds = (
-        (limits.max_sessions_in_all, len(state.turns) + len(first), LimitScope.ALL),
-        (limits.max_sessions_per_table, state.running_of(demand.table) + of_table_first, LimitScope.TABLE),
+        (limits.all.sessions, len(state.turns) + len(first), LimitScope.ALL),
+        (limits.table.sessions, state.running_of(demand.table) + of_table_first, LimitScope.TABLE),
     )
     for most, running, scope in bounds:
         if most is not None and running >= most:
@@ -284,40 +253,31 @@ def lack_of_sessions(state: TurnState, demand: Demand, limits: FlowLimits, wante
     return None
 
 
-def lack_of_clusters(state: TurnState, demand: Demand, limits: FlowLimits, turn_id: str | None = None) -> Lack | None:
+def lack_of_clusters(state: TurnState, demand: Demand, limits: Limits, turn_id: str | None = None) -> Lack | None:
     """A limit on clusters or vCPUs that is reached, without the share of turn `turn_id`; None: there is room."""
     if not demand.vcpus:
         return None
-    shares = _shares(state, demand, turn_id)
-    clusters = (limits.max_clusters_per_dispatcher, limits.max_clusters_per_table, limits.max_clusters_in_all)
-    vcpus = (limits.max_vcpus_per_dispatcher, limits.max_vcpus_per_table, limits.max_vcpus_in_all)
-    for (scope, turns), clusters_max, vcpus_max in zip(shares.items(), clusters, vcpus, strict=True):
-        running = sum(each.vcpus > 0 for each in turns)
-        if clusters_max is not None and running >= clusters_max:
-            return Lack(f"{running} clusters of {scope} run, and {clusters_max} may", scope)
+    for scope, turns in _shares(state, demand, turn_id).items():
+        running, limit = sum(each.vcpus > 0 for each in turns), limits.of(scope)
+        if limit.clusters is not None and running >= limit.clusters:
+            return Lack(f"{running} clusters of {scope} run, and {limit.clusters} may", scope)
         used = sum(each.vcpus for each in turns)
-        if vcpus_max is not None and used + demand.vcpus > vcpus_max:
+        if limit.vcpus is not None and used + demand.vcpus > limit.vcpus:
             return Lack(
-                f"{used} vCPUs of {scope} are in use, it takes {demand.vcpus} more, and {vcpus_max} may be in use",
+                f"{used} vCPUs of {scope} are in use, it takes {demand.vcpus} more, and {limit.vcpus} may be in use",
                 scope,
             )
     return None
 
 
 def lack_of_money(
-    state: TurnState, demand: Demand, limits: FlowLimits, day: str, turn_id: str | None = None
+    state: TurnState, demand: Demand, limits: Limits, day: str, turn_id: str | None = None
 ) -> Lack | None:
     """A limit on money per day that is reached: by spent money and the expected cost of the other running turns."""
     spent = state.spent.get(day, {})
-    shares = _shares(state, demand, turn_id)
     names = (of_owner(demand.owner), of_table(demand.table), IN_ALL)
-    bounds = (
-        limits.max_usd_per_day_per_dispatcher,
-        limits.max_usd_per_day_per_table,
-        limits.max_usd_per_day_in_all,
-    )
-    for (scope, turns), name, most in zip(shares.items(), names, bounds, strict=True):
-        used = spent.get(name, 0.0) + sum(each.usd for each in turns)
+    for (scope, turns), name in zip(_shares(state, demand, turn_id).items(), names, strict=True):
+        used, most = spent.get(name, 0.0) + sum(each.usd for each in turns), limits.of(scope).usd_per_day
         if most is not None and demand.usd and used + demand.usd > most:
             return Lack(
                 f"it is expected to cost ${demand.usd:,.2f}; of the ${most:,.2f} that {scope} may spend on {day}, "
@@ -351,9 +311,9 @@ class RunCost:
         return sum(self.usd_of.get(each, 0.0) for each in session_ids)
 
 
-def lack_of_run_money(used: float, usd: float, limits: FlowLimits) -> Lack | None:
+def lack_of_run_money(used: float, usd: float, limits: Limits) -> Lack | None:
     """The limit on money of one job run, if it is reached. `used`: cost of its sessions, expected for running ones."""
-    most = limits.max_usd_per_run
+    most = limits.job_run.usd
     if most is None or not usd or used + usd <= most:
         return None
     return Lack(

@@ -34,9 +34,7 @@ from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import (
     TURN_LOG,
     Demand,
-    FlowLimits,
     Lack,
-    LimitScope,
     PlaceNotWanted,
     PlaceWanted,
     RunCost,
@@ -53,6 +51,7 @@ from dispatcher.scheduling.lease_log import (
     lack_of_run_money,
     lack_of_sessions,
 )
+from dispatcher.scheduling.limits import Limits, LimitScope
 
 _log = structlog.get_logger(__name__)
 
@@ -102,7 +101,7 @@ class Turns:
         self,
         records: JobRunStore,
         owner: str,
-        limits: FlowLimits,
+        limits: Limits,
         look_seconds: float,
         clock: Clock,
     ) -> None:

@@ -12,7 +12,6 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -177,20 +176,6 @@ class EmrServerlessSettings(_OnAws):
 AwsClusterSettings = EmrSettings | EmrServerlessSettings
 _SETTINGS: TypeAdapter[AwsClusterSettings] = TypeAdapter(Annotated[AwsClusterSettings, Field(discriminator="kind")])
 _KINDS: Mapping[str, type[Document]] = {"emr": EmrSettings, "emr_serverless": EmrServerlessSettings}
-
-
-def read_settings(given: str) -> AwsClusterSettings:
-    """`given`: JSON, as in a container's variable, or a file's name. Raises `Invalid` with every violation and its
-    correction.
-    """
-    if given.lstrip().startswith("{"):
-        return parse_settings(given.encode(), "the cluster settings")
-    path = Path(given)
-    try:
-        body = path.read_bytes()
-    except OSError as error:
-        raise Invalid(f"the cluster settings {path} cannot be read: {error.strerror}") from error
-    return parse_settings(body, str(path))
 
 
 def parse_settings(body: bytes, where: str) -> AwsClusterSettings:

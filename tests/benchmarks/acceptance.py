@@ -57,7 +57,7 @@ BEATS_PER_SECOND = 4.0
 
 _TABLE = "BENCH.NOTHING.V1"
 _FEED_SECONDS = 0.5
-_OFTEN = ("--poll-seconds", "0.1")
+_PROGRAM = ("tests.paced_dispatcher", "benchmark")
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,11 @@ def measure_in(
 def _work_off(folder: Path, state: StoreLocation, lake: StoreLocation, count: int) -> Watched:
     """So many instructions on a queue of their own, a dispatcher until it is idle."""
     _make_compacted_table(DeltaCatalog(open_store(lake), SystemClock()), open_store(state))
-    idle = ("--until-idle", *_OFTEN)
-    with open_mail() as mail, _fed(mail, count), dispatcher(folder, state, lake, mail, *idle) as process:
+    with (
+        open_mail() as mail,
+        _fed(mail, count),
+        dispatcher(folder, state, lake, mail, "--until-idle", program=_PROGRAM) as process,
+    ):
         return watch(process)
 
 
@@ -139,7 +142,10 @@ def measure_latencies(folder: Path, state: StoreLocation, lake: StoreLocation, c
     """In seconds, by instruction, which come one after the other in time."""
     _make_compacted_table(DeltaCatalog(open_store(lake), SystemClock()), open_store(state))
     log = folder / LOG
-    with open_mail() as mail, dispatcher(folder, state, lake, mail, *_OFTEN, log_level="info") as process:
+    with (
+        open_mail() as mail,
+        dispatcher(folder, state, lake, mail, program=_PROGRAM, log_level="info") as process,
+    ):
         wait_until(lambda: "dispatcher_started" in log.read_text(), START_SECONDS_MAX, every_seconds=0.2)
         sqs, sent = mail.sqs(), dict[str, float]()
         began = time.monotonic()

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ def dispatcher(
     lake: StoreLocation,
     mail: Mail,
     *options: str,
+    program: Sequence[str] = ("dispatcher.start",),
     log_level: str = "warning",
     real_spark: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
@@ -89,11 +90,11 @@ def dispatcher(
     without one."""
     s3 = ("--s3-endpoint-url", state.endpoint_url) if state.endpoint_url is not None else ()
     command = [
-        *(sys.executable, "-m", "dispatcher.start", "dispatch"),
+        *(sys.executable, "-m", *program, "dispatch"),
         *("--queue-url", mail.queue_url, "--topic-arn", mail.topic_arn),
         *("--endpoint-url", mail.url, "--region", REGION),
         *("--state", state.root_uri, "--lake", lake.root_uri, *s3),
-        *("--wait-seconds", "1", "--work-folder", str(folder / "work"), *options),
+        *("--work-folder", str(folder / "work"), *options),
     ]
     spark_home = folder / "spark_home"
     environment = {

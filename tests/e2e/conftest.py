@@ -249,7 +249,7 @@ class House:
     ) -> subprocess.Popen[bytes]:
         """`lithify dispatch` as a process of its own. Its log is dispatcher.log in the test's folder."""
         room = self.mailroom
-        command = [sys.executable, "-m", "dispatcher.start", "dispatch", *self.options(), *options]
+        command = [sys.executable, "-m", "tests.paced_dispatcher", "quick", "dispatch", *self.options(), *options]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_QUEUE_URL": room.queue_url, **variables}
         if spark_home is not None:
             environment["SPARK_HOME"] = str(spark_home)
@@ -271,9 +271,7 @@ class House:
         return (
             *("--state", str(self.folder / "state"), "--lake", str(self.folder / "lake")),
             *("--topic-arn", room.topic_arn, "--endpoint-url", room.endpoint_url, "--region", REGION),
-            *("--wait-seconds", "0", "--poll-seconds", "0.05", "--look-seconds", "0.1"),
-            *("--sweep-seconds", "0.2", "--claim-seconds", "2"),
-            *("--work-folder", str(self.folder / "work")),
+            *("--claim-seconds", "2", "--work-folder", str(self.folder / "work")),
         )
 
     def small_spark_home(self) -> Path:

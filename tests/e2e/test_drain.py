@@ -212,7 +212,7 @@ def test_with_a_real_spark_the_rows_are_the_same_wherever_in_any_locale_and_thou
         house.append([{"id": 4, "v": str(number)}, {"id": 5, "v": str(number)}])
     job_run_id = mailroom.send(instruction(max_rows_per_round=2))
 
-    process = house.start("--until-idle", "--memory-gib", "2", "--retry-seconds", "0.1", LC_ALL="C")
+    process = house.start("--until-idle", "--memory-gib", "2", LC_ALL="C")
     wait_until(lambda: house.rounds() > 0, every_seconds=0.2)  # a look reads the whole log
     (java,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "java"]
     java.kill()

@@ -423,7 +423,7 @@ def test_everything_that_is_wrong_with_a_cluster_is_refused_together_before_anyt
     prices.write_text('{"region": "us-east-1", "priced_on": "2999-01-01", "instance_types": [], "prize": 1}')
     file = settings_file(house, place, release_label="7.13", subnet_ids=["vpc-1"], service_role="a role")
     lines = refused(
-        *(command, house, "--cluster-settings", file, "--min-nodes", "3", "--max-nodes", "2"),
+        *(command, house, "--cluster-settings", file, "--limits", '{"session": {"nodes_min": 3, "nodes": 2}}'),
         *("--price-file", str(prices)),
     )
     for reason in (
@@ -443,9 +443,12 @@ def test_everything_that_is_wrong_with_a_cluster_is_refused_together_before_anyt
     ("options", "reason"),
     [
         (("--instance-type", "m5.large"), "instance type 'm5.large' is unknown"),
-        (("--max-nodes", "0"), "it must be 1 or more"),
-        (("--max-usd", "0"), "it must be above 0"),
-        (("--max-vcpus", "3"), "the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 3"),
+        (("--limits", '{"session": {"nodes": 0}}'), "session.nodes is 0: it must be greater than or equal to 1"),
+        (("--limits", '{"session": {"usd": 0}}'), "session.usd is 0: it must be greater than 0"),
+        (
+            ("--limits", '{"session": {"vcpus": 3}}'),
+            "r5.xlarge has 4 vCPUs, and a session may take 3",
+        ),
         (("--master-url", "spark://here:7077"), "--master-url and --cluster-settings name two places for sessions"),
         (("--cluster-settings", "nowhere.json"), "nowhere.json cannot be read: No such file or directory"),
     ],

@@ -58,7 +58,7 @@ def test_the_places_of_a_queue_are_what_a_dispatcher_reads() -> None:
     variables = dict(re.findall(r"^LITHIFY_(\w+)=(.*)$", exported, re.M))
     options, errors = read_options({}, {name.lower(): value for name, value in variables.items()})
     assert not errors.reasons
-    assert (str(options.lake), str(options.state)) == ("s3://bucket/lake", "s3://bucket/state")
+    assert (str(options.places.lake), str(options.places.state)) == ("s3://bucket/lake", "s3://bucket/state")
 
 
 def test_the_instruction_is_a_valid_one() -> None:

@@ -212,7 +212,7 @@ def test_lithify_dispatch_is_a_task_and_is_probed_and_stops_when_it_is_told_to(
     hold.touch()
     house.mailroom.send(instruction(job_run_id="run", primary_keys=["order_id"]))
     process = house.start(
-        *("--http-port", str(port), "--embedded-metrics-seconds", "1", "--drain-seconds", "30"),
+        *("--http-port", str(port), "--metrics-namespace", "Lithify", "--drain-seconds", "30"),
         spark_home=house.small_spark_home(),
         hold=hold,
         LITHIFY_TASK_TOKEN=given["task_token"],

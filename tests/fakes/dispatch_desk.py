@@ -81,6 +81,7 @@ class Desk:
     sink: MemorySink = field(default_factory=MemorySink)
     settings: JobRunControllerSettings = field(
         default_factory=lambda: JobRunControllerSettings(
+            max_sessions=2,
             tick_seconds=0.002,
             sweep_seconds=0.0,
             look_seconds=0.0,

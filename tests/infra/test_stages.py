@@ -9,8 +9,8 @@ import boto3
 import pytest
 
 from compactor.model.errors import Invalid
-from dispatcher.options.option_limits import check_limits
-from dispatcher.options.service_options import ServiceOptions, option_fields, read_options
+from dispatcher.options.service_options import check_together, option_fields, read_options
+from dispatcher.scheduling.limits import Limits, SessionLimits
 from infra import dispatcher_environment
 from infra.app import checked_stage, main
 from infra.aws.regions import SERVERLESS
@@ -140,13 +140,15 @@ def test_the_dispatcher_reads_every_variable_as_the_stage_means_it() -> None:
     folders = ("s3://landing/orders", "s3://other/in")
     options, errors = read_options({}, by_option(environment(lakes=("lake", "eu/lake"), allow_files=folders)))
     assert errors.reasons == []
-    assert options.lake == "s3://lake-bucket/lake"
-    assert options.allow_lake == ("s3://lake-bucket/eu/lake",)
-    assert options.allow_files == folders
-    assert options.state == "s3://state-bucket/state"
-    assert options.task_heartbeat_seconds == DEV.heartbeat_seconds == 300
-    assert (options.max_sessions, options.max_usd) == (DEV.max_sessions, DEV.max_usd)
-    assert options.metrics_namespace == "Lithify/dev"
+    assert options.places.lake == "s3://lake-bucket/lake"
+    assert options.dispatcher.intake.admission.lakes == ("s3://lake-bucket/eu/lake",)
+    assert options.dispatcher.intake.admission.files == folders
+    assert options.places.state == "s3://state-bucket/state"
+    assert options.task.settings.heartbeat_seconds == DEV.heartbeat_seconds == 300
+    controller = options.dispatcher.controller
+    assert controller.max_sessions == DEV.max_sessions
+    assert controller.limits.session == SessionLimits(nodes=DEV.max_nodes, vcpus=DEV.max_vcpus, usd=DEV.max_usd)
+    assert options.dispatcher.service.metrics_namespace == "Lithify/dev"
 
 
 def test_the_dispatcher_of_a_stage_without_clusters_is_given_no_limits_of_clusters() -> None:
@@ -156,15 +158,15 @@ def test_the_dispatcher_of_a_stage_without_clusters_is_given_no_limits_of_cluste
     variables = dispatcher_environment.dispatcher_environment(stage, EXAMPLE, None, json.dumps)
     options, errors = read_options({}, by_option(variables))
     assert errors.reasons == []
-    check_limits(options)
-    assert options.max_nodes == ServiceOptions.max_nodes
+    check_together(options)
+    assert options.dispatcher.controller.limits == Limits()
 
 
 def test_a_variable_that_the_dispatcher_does_not_know_ends_the_synthesis(monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer = tuple(each for each in option_fields() if each.name != "max_usd")
+    fewer = tuple(each for each in option_fields() if each.name != "limits")
     monkeypatch.setattr(dispatcher_environment, "option_fields", lambda: fewer)
     (reason,) = reasons("dev")
-    assert reason == "the dispatcher has no option max_usd, which the stack gives it"
+    assert reason == "the dispatcher has no option limits, which the stack gives it"
 
 
 def test_options_of_the_workflow_are_the_dispatcher_s() -> None:

@@ -180,8 +180,8 @@ def test_the_dispatcher_of_the_compose_file_is_one_that_starts() -> None:
     named = {each.variable for each in option_fields()}
     assert {name for name in environment if name.startswith("LITHIFY_")} <= named
     worker = COMPOSE["services"]["worker"]["command"]
-    assert str(options.cores) == worker[worker.index("--cores") + 1]
-    assert f"{options.memory_gib:g}g" == worker[worker.index("--memory") + 1]
+    assert str(options.spark.cores) == worker[worker.index("--cores") + 1]
+    assert f"{options.spark.memory_gib:g}g" == worker[worker.index("--memory") + 1]
 
 
 def test_the_images_of_the_compose_file_are_built_from_stages_that_there_are() -> None:

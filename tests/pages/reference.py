@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import typer
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from compactor.model import exit_codes
 from dispatcher.cli.app import app
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.options.service_options import OptionField, option_fields
+from dispatcher.scheduling.limits import Limits
 from tests.pages.sources import DOCS
 
 FROM_DISPATCH = "dispatch"
@@ -35,10 +36,16 @@ def model_table(what: str, model: type[BaseModel]) -> Iterator[str]:
 
 
 def options() -> Iterator[str]:
-    yield "| option | takes | default | meaning |"
-    yield "|---|---|---|---|"
-    for each in option_fields():
-        yield f"| `{each.flag}` | {_takes(each)} | {_default(each)} | {_cell(each.option.help)} |"
+    for group, found in groupby(option_fields(), lambda each: each.group):
+        yield from (f"## {group}", "", "| option | takes | default | meaning |", "|---|---|---|---|")
+        for each in found:
+            yield f"| `{each.flag}` | {_takes(each)} | {_default(each)} | {_cell(each.option.help)} |"
+        yield ""
+    yield from ("## Limits", "", *(inspect.getdoc(Limits) or "").splitlines(), "", "| field | meaning |", "|---|---|")
+    for share, limits in Limits.model_fields.items():
+        yield f"| `{share}` | {_cell(limits.description or '')} |"
+        for name, info in type(limits.default).model_fields.items():
+            yield f"| `{share}.{name}` | {_cell(info.description or '')} |"
 
 
 def _takes(of: OptionField) -> str:

@@ -37,12 +37,10 @@ REPOSITORY = Path(__file__).parents[2]
 COMMAND_SECONDS_MAX = 240.0
 _PATH_STYLE = Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 2})
 
-_OF_A_TASK_ON_AWS = ("LITHIFY_HTTP_PORT", "LITHIFY_TASK_HEARTBEAT_SECONDS", "LITHIFY_EMBEDDED_METRICS_SECONDS")
-_OF_CLUSTERS = tuple(
-    f"LITHIFY_{name}" for name in ("CLUSTER_SETTINGS", "MAX_NODES", "MAX_VCPUS", "MAX_USD", "SPOT_SHARE")
-)
+_OF_A_TASK_ON_AWS = ("LITHIFY_HTTP_PORT", "LITHIFY_TASK_HEARTBEAT_SECONDS", "LITHIFY_METRICS_NAMESPACE")
+_OF_CLUSTERS = ("LITHIFY_CLUSTER_SETTINGS", "LITHIFY_LIMITS", "LITHIFY_SPOT_SHARE")
 _QUICK_CLUSTERS = Timings(starting=0.2, bootstrapping=0.1, terminating=0.1)
-_QUICK = ("--wait-seconds", "0", "--poll-seconds", "0.05", "--look-seconds", "0.1", "--sweep-seconds", "0.2")
+_QUICK = ("tests.roles.later", "tests.paced_dispatcher", "quick")
 
 
 @dataclass
@@ -193,7 +191,7 @@ class DeployedStage:
             "LITHIFY_WORK_FOLDER": str(self.folder / "work"),
             **variables,
         }
-        command = [sys.executable, "-m", "tests.roles.later", "dispatcher.start", "dispatch", "--until-idle", *_QUICK]
+        command = [sys.executable, "-m", *_QUICK, "dispatch", "--until-idle"]
         return self._run(command, environment, None)
 
     def keep(self, days: float = 0.0) -> Answer:

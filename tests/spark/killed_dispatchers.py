@@ -174,14 +174,12 @@ class KilledRound:
         settings = self.folder / "emr.json"
         settings.write_text(json.dumps(self._settings()))
         command = [
-            *(sys.executable, "-m", "dispatcher.start", "dispatch"),
+            *(sys.executable, "-m", "tests.paced_dispatcher", "quick", "dispatch"),
             *("--queue-url", self.queue_url, "--endpoint-url", self.town.aws_endpoint, "--region", REGION),
             *("--state", self.state.root_uri, "--lake", self.lake.root_uri),
             *("--s3-endpoint-url", self.town.s3_endpoint),
             *("--cluster-settings", str(settings)),
-            *("--wait-seconds", "0", "--poll-seconds", "0.05", "--look-seconds", "0.2"),
-            *("--sweep-seconds", "0.2", "--claim-seconds", "2", "--retry-seconds", "0.1"),
-            *("--work-folder", str(self.folder / "work")),
+            *("--claim-seconds", "2", "--work-folder", str(self.folder / "work")),
             *options,
         ]
         with (self.folder / "dispatcher.log").open("ab") as log:

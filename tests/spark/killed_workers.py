@@ -132,14 +132,12 @@ class Run:
     def dispatcher(self, *options: str) -> subprocess.Popen[bytes]:
         around = self.around
         command = [
-            *(sys.executable, "-m", "dispatcher.start", "dispatch", "--queue-url", self.queue_url),
+            *(sys.executable, "-m", "tests.paced_dispatcher", "quick", "dispatch", "--queue-url", self.queue_url),
             *("--state", self.state_uri, "--lake", self.lake_uri, "--endpoint-url", around.aws_endpoint),
             *("--s3-endpoint-url", around.s3_endpoint, "--region", REGION, "--work-folder", str(self.folder / "work")),
             *("--master-url", around.spark.master_url, "--archive", str(around.archive)),
             *("--cores", "2", "--memory-gib", "2", "--driver-host", "127.0.0.1"),
-            *("--wait-seconds", "0", "--poll-seconds", "0.1", "--look-seconds", "0.5"),
-            *("--sweep-seconds", "0.5", "--claim-seconds", "3", "--retry-seconds", "0.5"),
-            *("--stall-seconds", str(STALL_SECONDS)),
+            *("--claim-seconds", "3", "--stall-seconds", str(STALL_SECONDS)),
             *options,
         ]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -35,7 +35,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def test_a_dispatcher_that_is_well_is_live_and_ready_and_gives_its_metrics() -> None:
-    with http_server(HttpAddress(), observed) as port:
+    with http_server(HttpAddress(port=0), observed) as port:
         assert port is not None
         assert get(port, "/live") == (200, b'{"live": true, "stuck": []}\n')
         assert get(port, "/ready?verbose=1")[0] == 200
@@ -62,7 +62,7 @@ def test_an_unreachable_service_is_not_ready_but_live(error: Exception, kind: st
 
 
 def test_a_port_that_is_taken_is_refused_by_name() -> None:
-    with http_server(HttpAddress(), observed) as port:
+    with http_server(HttpAddress(port=0), observed) as port:
         assert port is not None
         second = http_server(HttpAddress(port=port), observed)
         with pytest.raises(Invalid, match="--http-port"):
@@ -70,7 +70,7 @@ def test_a_port_that_is_taken_is_refused_by_name() -> None:
 
 
 def test_no_address_serves_nothing() -> None:
-    with http_server(None, observed) as port:
+    with http_server(HttpAddress(), observed) as port:
         assert port is None
 
 
@@ -82,7 +82,7 @@ def test_an_error_in_an_answer_ends_no_dispatcher_and_the_next_answer_is_given()
             raise breaks.pop()
         return observed()
 
-    with http_server(HttpAddress(), seen) as port:
+    with http_server(HttpAddress(port=0), seen) as port:
         assert port is not None
         assert get(port, "/live")[0] == 500
         assert get(port, "/live")[0] == 200

@@ -76,13 +76,13 @@ def test_a_wrong_variable_is_one_sentence(capsys: pytest.CaptureFixture[str], na
     assert capsys.readouterr().err.startswith(f"lithify: {name} is {value!r}: write one of ")
 
 
-def test_the_command_refuses_limits_that_are_no_numbers_and_those_that_contradict_each_other_together(
+def test_the_command_refuses_options_that_are_gone_and_limits_that_contradict_each_other_together(
     tmp_path: Path, command: Command
 ) -> None:
     result = command(
         "dispatch", "--queue-url", "https://sqs.us-east-1.amazonaws.com/123456789012/q", "--state", str(tmp_path),
-        "--work-folder", str(tmp_path / "work"), "--max-sessions", "many", "--max-usd-per-run", "0",
-        "--max-sessions-per-table", "6", "--max-sessions-in-all", "4", "--max-clusters-in-all", "2",
+        "--work-folder", str(tmp_path / "work"), "--max-sessions", "many", "--max-usd-per-run", "0", "--region=r",
+        "--limits", '{"table": {"sessions": 6}, "all": {"sessions": 4, "clusters": 2}}', "--poll-seconds=1",
     )  # fmt: skip
     assert (result.exit_code, result.out) == (2, "")
     assert [reason for reason in REFUSED if reason not in result.err] == []
@@ -91,10 +91,17 @@ def test_the_command_refuses_limits_that_are_no_numbers_and_those_that_contradic
 
 REFUSED = (
     "--max-sessions: 'many' is not a whole number, at least 1",
-    "--max-usd-per-run: '0' is not a number, at least 0.01",
-    "--max-sessions-per-table 6 is above --max-sessions-in-all 4: lower the one, or raise the other",
-    "--max-clusters-in-all: no cluster is launched for a session without --cluster-settings",
+    '--max-usd-per-run is gone: write {"job_run": {"usd": N}} in --limits',
+    "--poll-seconds is gone: leave it out, it cannot be set any more",
+    "--limits: table.sessions 6 is above all.sessions 4: lower the one, or raise the other",
+    "--limits (all.clusters): no cluster is launched for a session without --cluster-settings",
 )
+
+
+def test_a_limit_that_was_an_option_of_plan_is_refused_with_what_to_write(command: Command) -> None:
+    result = command("plan", "instruction.json", "--max-nodes", "20")
+    assert result.exit_code == 2
+    assert '--max-nodes is gone: write {"session": {"nodes": N}} in --limits' in result.err
 
 
 def test_an_error_orders_nothing_from_the_terminal(command: Command) -> None:

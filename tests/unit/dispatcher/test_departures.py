@@ -19,7 +19,7 @@ from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunStatus
 from dispatcher.records.keys import LiveDispatcher
 from dispatcher.records.liveness import SignOfLife
-from dispatcher.scheduling.lease_log import FlowLimits
+from dispatcher.scheduling.limits import Limits, SharedLimits
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -82,7 +82,7 @@ def test_nothing_is_kept_of_a_job_run_that_left_while_its_streams_were_counted(
 def test_a_job_run_that_ends_while_it_waits_for_a_slot_keeps_it_free_no_longer(
     tmp_path: Path, hold: threading.Event
 ) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(max_sessions_in_all=1), hold)
+    desk, other = fleet(tmp_path, Limits(all=SharedLimits(sessions=1)), hold)
     desk.append_days(DAYS, 3)
     first = desk.accept(job_run_id="first", source_table_id=DAYS, partitions=[{"day": "1"}])
     desk.tick_until(lambda: running(desk) == 1)

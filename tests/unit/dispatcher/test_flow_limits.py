@@ -21,7 +21,8 @@ from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import STEP_SECONDS, place_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
-from dispatcher.scheduling.lease_log import FlowLimits, Turn
+from dispatcher.scheduling.lease_log import Turn
+from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits, SharedLimits
 from dispatcher.scheduling.session_pool import Moment, WaitingSession, choose
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory
@@ -87,7 +88,7 @@ def hold() -> Iterator[threading.Event]:
     hold.set()
 
 
-def fleet(tmp_path: Path, limits: FlowLimits, hold: threading.Event, max_sessions: int = 9) -> tuple[Desk, Desk]:
+def fleet(tmp_path: Path, limits: Limits, hold: threading.Event, max_sessions: int = 9) -> tuple[Desk, Desk]:
     """Two dispatchers whose sessions run until they may end."""
     desk: Desk = OnClusters(tmp_path)
     desk.settings = replace(desk.settings, max_sessions=max_sessions, max_job_runs=50, limits=limits)
@@ -116,18 +117,18 @@ def close(*desks: Desk) -> None:
 @pytest.mark.parametrize(
     ("limits", "most"),
     [
-        (FlowLimits(max_sessions_in_all=3), 3),
-        (FlowLimits(max_sessions_per_table=2), 2),
-        (FlowLimits(max_clusters_in_all=3), 3),
-        (FlowLimits(max_clusters_per_table=2), 2),
-        (FlowLimits(max_vcpus_in_all=24), 3),
-        (FlowLimits(max_vcpus_per_table=17), 2),
-        (FlowLimits(max_usd_per_day_in_all=3.5), 3),
-        (FlowLimits(max_usd_per_day_per_table=2), 2),
+        (Limits(all=SharedLimits(sessions=3)), 3),
+        (Limits(table=SharedLimits(sessions=2)), 2),
+        (Limits(all=SharedLimits(clusters=3)), 3),
+        (Limits(table=SharedLimits(clusters=2)), 2),
+        (Limits(all=SharedLimits(vcpus=24)), 3),
+        (Limits(table=SharedLimits(vcpus=17)), 2),
+        (Limits(all=SharedLimits(usd_per_day=3.5)), 3),
+        (Limits(table=SharedLimits(usd_per_day=2)), 2),
     ],
     ids=lambda value: ", ".join(f"{k}={v}" for k, v in vars(value).items() if v) if not isinstance(value, int) else "",
 )
-def test_no_more_runs_than_a_limit_lets(tmp_path: Path, limits: FlowLimits, most: int, hold: threading.Event) -> None:
+def test_no_more_runs_than_a_limit_lets(tmp_path: Path, limits: Limits, most: int, hold: threading.Event) -> None:
     desk, other = fleet(tmp_path, limits, hold)
     desk.append_days(DAYS, 8)
     for day in range(1, 9):
@@ -147,14 +148,14 @@ def test_no_more_runs_than_a_limit_lets(tmp_path: Path, limits: FlowLimits, most
 @pytest.mark.parametrize(
     ("limits", "most"),
     [
-        (FlowLimits(max_clusters_per_dispatcher=2), 2),
-        (FlowLimits(max_vcpus_per_dispatcher=31), 3),
-        (FlowLimits(max_usd_per_day_per_dispatcher=1.5), 1),
+        (Limits(dispatcher=DispatcherLimits(clusters=2)), 2),
+        (Limits(dispatcher=DispatcherLimits(vcpus=31)), 3),
+        (Limits(dispatcher=DispatcherLimits(usd_per_day=1.5)), 1),
     ],
     ids=("clusters", "vcpus", "usd"),
 )
 def test_a_dispatcher_runs_no_more_than_its_own_limits_let_and_counts_no_others(
-    tmp_path: Path, limits: FlowLimits, most: int, hold: threading.Event
+    tmp_path: Path, limits: Limits, most: int, hold: threading.Event
 ) -> None:
     desk, other = fleet(tmp_path, limits, hold)
     desk.append_days(DAYS, 8)
@@ -171,14 +172,14 @@ def test_a_dispatcher_runs_no_more_than_its_own_limits_let_and_counts_no_others(
 @pytest.mark.parametrize(
     "limits",
     [
-        FlowLimits(max_clusters_per_dispatcher=1),
-        FlowLimits(max_vcpus_per_dispatcher=15),
-        FlowLimits(max_usd_per_day_per_dispatcher=1.5),
+        Limits(dispatcher=DispatcherLimits(clusters=1)),
+        Limits(dispatcher=DispatcherLimits(vcpus=15)),
+        Limits(dispatcher=DispatcherLimits(usd_per_day=1.5)),
     ],
     ids=("clusters", "vcpus", "usd"),
 )
 def test_a_dispatcher_at_its_own_limit_leaves_to_others_what_they_can_start(
-    tmp_path: Path, limits: FlowLimits, hold: threading.Event
+    tmp_path: Path, limits: Limits, hold: threading.Event
 ) -> None:
     desk, other = fleet(tmp_path, limits, hold)
     desk.append_days(DAYS, 2)
@@ -195,7 +196,7 @@ def test_a_dispatcher_at_its_own_limit_leaves_to_others_what_they_can_start(
 
 
 def test_what_a_dispatcher_took_over_beyond_its_room_another_may_start(tmp_path: Path, hold: threading.Event) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(), hold, max_sessions=1)
+    desk, other = fleet(tmp_path, Limits(), hold, max_sessions=1)
     desk.append_days(DAYS, 3)
     runs = [f"run {day}" for day in (1, 2, 3)]
     for day, job_run_id in enumerate(runs, 1):
@@ -213,7 +214,7 @@ def test_what_a_dispatcher_took_over_beyond_its_room_another_may_start(tmp_path:
 
 
 def test_what_a_limit_kept_waiting_runs_when_there_is_a_place(tmp_path: Path, hold: threading.Event) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(max_sessions_in_all=1), hold)
+    desk, other = fleet(tmp_path, Limits(all=SharedLimits(sessions=1)), hold)
     desk.append_days(DAYS, 4)
     runs = [f"run {day}" for day in range(1, 5)]
     for day, run in enumerate(runs, 1):
@@ -227,7 +228,7 @@ def test_what_a_limit_kept_waiting_runs_when_there_is_a_place(tmp_path: Path, ho
 
 
 def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path, hold: threading.Event) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(max_usd_per_run=0.5), hold)
+    desk, other = fleet(tmp_path, Limits(job_run=JobRunLimits(usd=0.5)), hold)
     desk.append([{"id": 1}])
     desk.accept(job_run_id="run")
     for _ in range(5):
@@ -248,7 +249,7 @@ def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path,
 def test_the_shards_of_a_job_run_share_its_money_whoever_holds_them(
     tmp_path: Path, hold: threading.Event, usd: float, most: int
 ) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(max_usd_per_run=usd), hold)
+    desk, other = fleet(tmp_path, Limits(job_run=JobRunLimits(usd=usd)), hold)
     append_wide(desk.lake)
     desk.accept(source_table_id=WIDE, job_run_id="run")
     highest = 0
@@ -263,7 +264,7 @@ def test_the_shards_of_a_job_run_share_its_money_whoever_holds_them(
 
 
 def test_what_waits_for_the_money_of_a_day_runs_on_the_next(tmp_path: Path, hold: threading.Event) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(max_usd_per_day_in_all=1.1), hold)
+    desk, other = fleet(tmp_path, Limits(all=SharedLimits(usd_per_day=1.1)), hold)
     desk.move_on(86_400 - desk.clock.now_ms() / 1000 % 86_400)  # all of the following minutes are in one day
     desk.append_days(DAYS, 2)
     for day in (1, 2):
@@ -288,7 +289,7 @@ def test_what_waits_for_the_money_of_a_day_runs_on_the_next(tmp_path: Path, hold
 def test_a_place_that_is_free_goes_to_the_highest_priority_whoever_holds_it(
     tmp_path: Path, hold: threading.Event
 ) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(max_sessions_in_all=1), hold)
+    desk, other = fleet(tmp_path, Limits(all=SharedLimits(sessions=1)), hold)
     desk.append_days(DAYS, 9)
     first = threading.Event()
     events = [first]
@@ -323,7 +324,7 @@ def waits_for(desk: Desk, job_run_id: str) -> str | None:
 
 
 def test_status_says_of_a_job_run_who_runs_on_its_stream_or_is_ahead(tmp_path: Path, hold: threading.Event) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(), hold)
+    desk, other = fleet(tmp_path, Limits(), hold)
     desk.append([{"id": 1}])
     for number in (1, 2):
         accept(desk, f"run {number}")
@@ -338,14 +339,17 @@ def test_status_says_of_a_job_run_who_runs_on_its_stream_or_is_ahead(tmp_path: P
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (FlowLimits(max_clusters_in_all=1), "a limit on what runs at a time (1 Spark job at work)"),
-        (FlowLimits(max_sessions_in_all=1), "a limit on what runs at a time (1 Spark job at work)"),
-        (FlowLimits(max_usd_per_day_in_all=1), "money: it is expected to cost $1.00; of the $1.00 that all may spend"),
+        (Limits(all=SharedLimits(clusters=1)), "a limit on what runs at a time (1 Spark job at work)"),
+        (Limits(all=SharedLimits(sessions=1)), "a limit on what runs at a time (1 Spark job at work)"),
+        (
+            Limits(all=SharedLimits(usd_per_day=1)),
+            "money: it is expected to cost $1.00; of the $1.00 that all may spend",
+        ),
     ],
     ids=("clusters", "sessions", "money"),
 )
 def test_status_says_of_a_job_run_that_a_limit_or_the_lack_of_money_keeps_it(
-    tmp_path: Path, hold: threading.Event, limits: FlowLimits, reason: str
+    tmp_path: Path, hold: threading.Event, limits: Limits, reason: str
 ) -> None:
     desk, other = fleet(tmp_path, limits, hold)
     desk.append_days(DAYS, 2)
@@ -363,7 +367,7 @@ def test_status_says_of_a_job_run_that_a_limit_or_the_lack_of_money_keeps_it(
 
 
 def test_a_log_of_turns_of_a_newer_release_hides_no_job_run(tmp_path: Path, hold: threading.Event) -> None:
-    desk, other = fleet(tmp_path, FlowLimits(), hold)
+    desk, other = fleet(tmp_path, Limits(), hold)
     desk.append([{"id": 1}])
     accept(desk, "run")
     desk.state.put_if_absent(EntryObject(TurnsLog().key, 1).key, b'{"format": 9, "entry_number": 1}')

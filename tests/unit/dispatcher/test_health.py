@@ -9,9 +9,11 @@ import pytest
 
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Denied, Unavailable
+from dispatcher.assembly import DispatcherSettings
 from dispatcher.operations.health import HEALTH_FILE, HealthFile, read_health
-from dispatcher.options.service_options import ServiceOptions
+from dispatcher.options.service_options import Places, ServiceOptions
 from dispatcher.options.settings import dispatcher_settings
+from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import health_file
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import Desk
@@ -95,7 +97,11 @@ def test_the_verb_s_exit_code_says_whether_a_dispatcher_is_well(tmp_path: Path, 
 def test_a_dispatcher_that_was_killed_is_gone_once_others_take_over_from_it(tmp_path: Path, command: Command) -> None:
     """By what its options were, which the last report has; a minute at most."""
     for claim_seconds, gone_after_seconds in ((10.0, 10.0), (300.0, 60.0)):
-        settings = dispatcher_settings(ServiceOptions(claim_seconds=claim_seconds, work_folder=tmp_path), {}).service
+        controller = JobRunControllerSettings(claim_seconds=claim_seconds)
+        options = ServiceOptions(
+            places=Places(work_folder=tmp_path), dispatcher=DispatcherSettings(controller=controller)
+        )
+        settings = dispatcher_settings(options, {}).service
         assert settings.health_seconds <= claim_seconds / 3, "or it would be taken for dead while it is well"
         clock = ManualClock()
         clock.set_ms(SystemClock().now_ms() - round(gone_after_seconds * 1000) - 1_000)

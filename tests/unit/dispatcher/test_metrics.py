@@ -135,7 +135,7 @@ def test_prometheus_reads_counters_and_gauges_with_labels_and_units() -> None:
 
 
 def test_cloudwatch_reads_a_line_for_each_set_of_dimensions() -> None:
-    found = [json.loads(line) for line in embedded_lines(READINGS, 1_760_000_000_000, {"Owner": "first"})]
+    found = [json.loads(line) for line in embedded_lines(READINGS, 1_760_000_000_000, {"Owner": "first"}, "Lithify")]
     assert [each.get("Outcome") for each in found] == ["Accepted", "Rejected", None]
     for each in found:
         (directive,) = each["_aws"]["CloudWatchMetrics"]
@@ -150,7 +150,7 @@ def test_cloudwatch_reads_a_line_for_each_set_of_dimensions() -> None:
 
 def test_a_line_tells_how_much_a_count_has_grown_since_the_line_before() -> None:
     clock, out, value = ManualClock(), io.StringIO(), [0.0]
-    metrics = EmbeddedMetrics(60, lambda: [Reading(TAKEN, value[0]), Reading(AGE, 7)], "first", clock, out)
+    metrics = EmbeddedMetrics("Lithify", 60, lambda: [Reading(TAKEN, value[0]), Reading(AGE, 7)], "first", clock, out)
     for now in (3, 3, 10):
         value[0] = now
         metrics.write_when_due()
@@ -161,7 +161,7 @@ def test_a_line_tells_how_much_a_count_has_grown_since_the_line_before() -> None
 
 def test_lines_name_the_namespace_that_was_asked_for() -> None:
     out = io.StringIO()
-    EmbeddedMetrics(60, lambda: READINGS, "first", ManualClock(), out, namespace="Lithify/dev").write()
+    EmbeddedMetrics("Lithify/dev", 60, lambda: READINGS, "first", ManualClock(), out).write()
     for line in out.getvalue().splitlines():
         (directive,) = json.loads(line)["_aws"]["CloudWatchMetrics"]
         assert directive["Namespace"] == "Lithify/dev"
@@ -175,13 +175,13 @@ def test_a_namespace_that_cloudwatch_does_not_take_is_refused(text: str) -> None
 
 def test_lines_are_written_no_more_often_than_said_and_not_at_all_unless_asked() -> None:
     clock, out = ManualClock(), io.StringIO()
-    metrics = EmbeddedMetrics(60, lambda: READINGS, "first", clock, out)
+    metrics = EmbeddedMetrics("Lithify", 60, lambda: READINGS, "first", clock, out)
     for _ in range(59):
         metrics.write_when_due()
         clock.sleep(1)
     assert len(out.getvalue().splitlines()) == 3
     silent = io.StringIO()
-    EmbeddedMetrics(None, lambda: READINGS, "first", clock, silent).write_when_due()
+    EmbeddedMetrics(None, 60, lambda: READINGS, "first", clock, silent).write_when_due()
     assert silent.getvalue() == ""
 
 

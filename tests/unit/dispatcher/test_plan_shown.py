@@ -135,7 +135,8 @@ def test_a_session_begins_where_one_has_ended() -> None:
 
 
 def test_an_emr_cluster_is_chosen_for_each_session_and_its_money_is_told(command: Command, lake: Path) -> None:
-    options = ("--cluster", "emr", "--instance-type", "r5.xlarge", "--instance-type", "r6g.xlarge", "--max-nodes", "3")
+    types = ("--instance-type", "r5.xlarge", "--instance-type", "r6g.xlarge")
+    options = ("--cluster", "emr", *types, "--limits", '{"session": {"nodes": 3}}')
     answer = planned(command, lake, *options, *ALONE)
     one, two, nothing = answer["sessions"]
     assert one["cluster"]["instance_type"] == "r6g.xlarge"
@@ -159,7 +160,7 @@ def test_limits_prices_and_instance_types_are_refused_together_with_exit_code_2(
     prices.write_text('{"region": "r", "priced_on": "2999-01-01", "instance_types": [], "colour": 1}')
     result = command(
         *("plan", document(lake), "--lake", str(lake), "--cluster", "emr"),
-        *("--min-nodes", "3", "--max-nodes", "2", "--spot-share", "2", "--price-file", str(prices)),
+        *("--limits", '{"session": {"nodes_min": 3, "nodes": 2}}', "--spot-share", "2", "--price-file", str(prices)),
     )
     assert result.exit_code == 2
     for reason in ("at least 3 nodes and at most 2", "the share of nodes on Spot is 2", "colour"):
@@ -173,20 +174,23 @@ def test_limits_prices_and_instance_types_are_refused_together_with_exit_code_2(
 def test_a_session_that_may_not_cost_as_much_is_refused_before_anything_is_launched(
     command: Command, lake: Path
 ) -> None:
-    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-usd", "0.001")
+    limits = '{"session": {"usd": 0.001}}'
+    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--limits", limits)
     assert result.exit_code == 2
     assert "and may cost $0.0010" in result.err
 
 
 def test_limits_of_clusters_are_refused_where_no_cluster_is_planned(command: Command, lake: Path) -> None:
-    for given in (("--max-usd", "1"), ("--max-nodes", "3"), ("--instance-type", "r5.xlarge")):
+    limits = '{"session": {"usd": 1, "nodes": 3}}'
+    for given in (("--limits", limits), ("--spot-share", "0.5"), ("--instance-type", "r5.xlarge")):
         result = command("plan", document(lake), "--lake", str(lake), *given)
         assert result.exit_code == 2
         assert "add --cluster emr" in result.err
 
 
 def test_limits_that_no_instance_type_fits_into_are_refused_with_the_other_limits(command: Command, lake: Path) -> None:
-    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--max-vcpus", "2")
+    limits = '{"session": {"vcpus": 2}}'
+    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--limits", limits)
     assert result.exit_code == 2
     assert "1 node of the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 2" in result.err
 

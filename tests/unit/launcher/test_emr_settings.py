@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from compactor.model.errors import Invalid
 from compactor.storage.location import StoreLocation
-from launcher.emr.settings import EmrServerlessSettings, EmrSettings, check_places, parse_settings, read_settings
+from launcher.emr.settings import EmrServerlessSettings, EmrSettings, check_places, parse_settings
 
 EMR = {
     "kind": "emr",
@@ -115,18 +114,6 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 def test_a_document_that_is_not_settings_is_refused(body: bytes, reason: str) -> None:
     (found,) = reasons_of(body)
     assert reason in found
-
-
-def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"the cluster settings .*emr\.json cannot be read: No such file"):
-        read_settings(str(tmp_path / "emr.json"))
-
-
-def test_settings_may_be_given_as_they_are_in_place_of_a_file() -> None:
-    text = json.dumps(EMR)
-    assert read_settings(f" {text}") == parse_settings(text.encode(), "emr.json")
-    with pytest.raises(Invalid, match="the cluster settings: region is ''"):
-        read_settings(json.dumps(EMR | {"region": ""}))
 
 
 def test_places_of_this_machine_are_refused_for_a_cluster_elsewhere() -> None:

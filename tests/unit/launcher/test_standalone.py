@@ -14,7 +14,8 @@ from compactor.model.errors import Invalid
 from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
-from dispatcher.options.standalone_options import StandaloneOptions
+from dispatcher.options.service_options import Places, ServiceOptions, SparkOptions
+from dispatcher.options.settings import standalone_address
 from launcher.archive import MANIFEST, ArchiveManifest, check_archive, python_release, read_manifest
 from launcher.clusters.standalone import is_this_machine, violations
 from launcher.submit import standalone_spark_conf
@@ -44,7 +45,7 @@ def archive(path: Path, changes: Mapping[str, object] = NOTHING, name: str = MAN
     return path
 
 
-def options(tmp_path: Path, **changes: object) -> StandaloneOptions:
+def options(tmp_path: Path, lake: str | None = None, **changes: object) -> ServiceOptions:
     given: dict[str, object] = {
         "master_url": HERE,
         "archive": archive(tmp_path / "lithify.tar.gz"),
@@ -54,7 +55,7 @@ def options(tmp_path: Path, **changes: object) -> StandaloneOptions:
         "memory_gib": 64.0,
         **changes,
     }
-    return StandaloneOptions(**given)  # type: ignore[arg-type]
+    return ServiceOptions(places=Places(lake=lake), spark=SparkOptions(**given))  # type: ignore[arg-type]
 
 
 def test_a_session_takes_its_cores_of_the_cluster_and_its_environment_from_the_archive() -> None:
@@ -86,9 +87,11 @@ def test_a_folder_of_this_machine_is_refused_where_the_workers_are_elsewhere() -
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    wrong = options(tmp_path, master_url=FAR, archive=tmp_path / "none", cores=None)
+    wrong = options(
+        tmp_path, "/data/lake", master_url=FAR, archive=tmp_path / "none", cores=None, cluster_settings="{}"
+    )
     with pytest.raises(Invalid) as refused:
-        wrong.address({"--lake": FOLDER}, is_aws=True)
+        standalone_address(wrong, BUCKET)
     assert [reason.split()[0] for reason in refused.value.reasons] == [
         "--lake",
         "--master-url",
@@ -98,9 +101,9 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_standalone_spark_without_one_are_refused(tmp_path: Path) -> None:
-    assert StandaloneOptions(None, None, None, None, None, None).address({}, is_aws=False) is None
+    assert standalone_address(ServiceOptions(), FOLDER) is None
     with pytest.raises(Invalid, match="--archive is about a standalone Spark: add --master-url"):
-        options(tmp_path, master_url=None).address({}, is_aws=False)
+        standalone_address(options(tmp_path, master_url=None), FOLDER)
 
 
 @pytest.mark.parametrize(
