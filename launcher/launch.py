@@ -57,6 +57,7 @@ import structlog
 
 from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Denied, ErrorKind, Fenced, Invalid, LithifyError, Unavailable
+from compactor.model.retries import Backoff
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
@@ -89,8 +90,7 @@ from launcher.verdict import Ended, Gone, Observation, Stalled, Wait, WatchTimer
 
 _log = structlog.get_logger(__name__)
 
-STOP_POLL_SECONDS = 0.05
-STOP_POLL_SECONDS_MAX = 5.0
+STOP_POLLS = Backoff(first_seconds=0.05, longest_seconds=5.0)
 """Pauses between two reads of a job's status that was asked to end: a process ends within a moment, a cluster takes a
 minute, and each status is a request."""
 
@@ -481,14 +481,14 @@ class LaunchRun:
 def end_job(job: RunningSparkJob, timers: WatchTimers, clock: Clock) -> None:
     """Requests the end of a job and waits for it; repeats the request if it takes too long."""
     until_seconds = clock.monotonic_seconds() + timers.exit_seconds
-    pause_seconds = STOP_POLL_SECONDS
+    polls = 0
     job.stop()
     while isinstance(job.status(), JobRunning):
         if clock.monotonic_seconds() > until_seconds:
             _log.warning("spark_job_does_not_end", cluster=job.description)
             return job.stop()
-        clock.sleep(pause_seconds)
-        pause_seconds = min(2 * pause_seconds, STOP_POLL_SECONDS_MAX)
+        polls += 1
+        clock.sleep(STOP_POLLS.seconds(polls))
     return None
 
 

@@ -35,13 +35,13 @@ LOCAL_SETTINGS: Mapping[str, str] = MappingProxyType(
         "spark.driver.bindAddress": "127.0.0.1",
     }
 )
-"""On one machine: no web page, listen on the loopback interface only."""
+"""Settings of a Spark on one machine: it has no web page and listens on the loopback interface only."""
 
 MIB = 1024 * 1024
 
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""On one machine, for a JVM that lives for seconds and holds no rows: no threads that collect or optimise in the
-background, and no file in /tmp. Starting and ending a small session takes 4 s less of a core's time."""
+"""Options of a JVM on one machine that lives for seconds and holds no rows: no threads that collect or optimise in the
+background, and no file in /tmp."""
 
 
 def driver_settings(heap_bytes: int, *options: str) -> dict[str, str]:

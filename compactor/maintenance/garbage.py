@@ -120,10 +120,10 @@ class StreamGarbage(Document):
 
 
 STREAMS_AT_ONCE = 8
-"""Streams of a remote lake that are looked at together: each takes some requests, one after the other."""
+"""Streams of a remote lake that are searched at the same time: each takes some requests, one after the other."""
 
 REQUESTS_AT_ONCE = 32
-"""As many as a client of S3 keeps connections."""
+"""Requests that wait for answers together: a client of S3 keeps so many connections."""
 
 
 def find_garbage(
@@ -391,7 +391,7 @@ def _garbage(entry: ObjectEntry) -> GarbageFile:
 
 DATA_KEYS = (DeltaFilePath, CompactedFilePath, OpenFilePath, *index_keys.KEYS)
 KEYS = (*DATA_KEYS, NewsHint, *publishing_keys.KEYS)
-"""Of all objects of a table but logs."""
+"""Keys of all objects of a table but logs."""
 
 
 def _is_ours(key: str) -> bool:

@@ -36,7 +36,7 @@ from compactor.tabular import TabularFile, check_bytes, read_batches, written_he
 PROBLEMS_SHOWN_MAX = 20
 
 _BYTES_PER_ROW = 36
-"""Of the index: a digest, a file number, a row index, and which of the rows are in the file that is audited."""
+"""Bytes of an index row: a digest, a file number, a row index, and which rows are in the file that is audited."""
 
 
 class VerifyReport(Document):

@@ -23,7 +23,7 @@ from compactor.planning.round_plan import (
 )
 from compactor.planning.rounds import runs_to_absorb, watermark_after
 from compactor.planning.session_input import SessionInput
-from compactor.planning.sizing import RoundRoom, spare_scratch_bytes
+from compactor.planning.sizing import RoundLimits, spare_scratch_bytes
 from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile
@@ -124,8 +124,8 @@ def _continued(session: SessionInput, snapshot: StreamSnapshot) -> CompactedStre
 
 
 def _rows_to_absorb(plan: SessionPlan, session: SessionInput, rows: int, index_files: Sequence[IndexFile]) -> int:
-    room = RoundRoom(plan.task_memory_bytes, plan.hash_bucket_count, plan.scratch_bytes_per_round)
-    return room.rows_to_absorb(rows, sum(file.rows for file in index_files), encoded_width(session.sort_columns))
+    limits = RoundLimits(plan.task_memory_bytes, plan.hash_bucket_count, plan.scratch_bytes_per_round)
+    return limits.rows_to_absorb(rows, sum(file.rows for file in index_files), encoded_width(session.sort_columns))
 
 
 def _processed(compacted: CompactedStream | None, turn: RoundTurn) -> Watermark:

@@ -218,7 +218,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class RoundRoom:
+class RoundLimits:
     """The limits of one round, from which the absorbed part of the index is chosen.
 
     scratch_bytes  None: not known

@@ -22,7 +22,7 @@ SLA_CHANGE_SHARE = 0.05
 """A refined expected SLA is reported if it differs from the last reported one by more than this share."""
 
 SLA_CHANGE_SECONDS_MIN = 1.0
-"""And by more than this: each report is a log entry and an event."""
+"""It is reported only if it differs by more than this, too: each report is a log entry and an event."""
 
 SHARE_DONE_MIN = 0.1
 """Below this done share, the prediction is better than a measurement."""

@@ -34,10 +34,10 @@ from compactor.steps.placement import BucketCounts, MaterializeLayout, Writers, 
 from compactor.steps.rehash import RehashStep, join_bucket, old_buckets, split_bucket
 
 HASH_TASKS_PER_CORE = 4
-"""More tasks than cores, so that a core that ends early has more work."""
+"""There are more tasks than cores, so that a core that ends early has more work."""
 
 ROWS_PER_HASH_TASK = 500_000
-"""But no tiny tasks: each has Spark's overhead of a task."""
+"""A hash task has at least this many rows, since each has Spark's overhead of a task."""
 
 
 @dataclass(frozen=True)

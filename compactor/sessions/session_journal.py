@@ -42,7 +42,7 @@ POLL_SECONDS = 1.0
 """Interval between two reads of the attempt's progress, which listeners in this process get."""
 
 WRITE_SECONDS = 10.0
-"""Least interval between two heartbeats: readers read as often."""
+"""Least interval between two writes of the heartbeat: readers read as often."""
 
 HeartbeatListener = Callable[[Heartbeat], None]
 """Receives each heartbeat in this process, before it is written. It must not raise."""

@@ -44,7 +44,7 @@ read.
 """
 
 _NUMBERS_BYTES = 32
-"""Of a row that is taken from a column, for its numbers in the source and in the row group: as much as narrow rows."""
+"""Bytes of the numbers of a row that is taken from a column, in the source and in the row group."""
 
 ROW_GROUP_BYTES_MIN = 4 * 1024 * 1024
 """The least stored bytes of a source's surviving rows for a row group of their own; fewer are collected and encoded by

@@ -22,8 +22,8 @@ from compactor.steps.parts import Parts
 Int64s = npt.NDArray[np.int64]
 
 WRITERS_PER_CORE = 2
-"""More writers than cores, so that a core that ends early has more work, but few: a writer with several materialize
-tasks fsyncs the file of one while it writes the next.
+"""There are more writers than cores, so that a core that ends early has more work, but few: a writer with several
+materialize tasks fsyncs the file of one while it writes the next.
 """
 
 ROWS_PER_SMALL_FILE = 250_000

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from compactor.planning.sizing import RoundRoom
+from compactor.planning.sizing import RoundLimits
 from compactor.steps import hash_bucket, materialize, parts, placement
 
 
@@ -20,5 +20,5 @@ def few_rows_fit(rows: int = 3) -> Iterator[None]:
         patch.setattr(placement, "rows_per_writer", lambda *_: rows)
         patch.setattr(parts, "rows_per_part", lambda *_: rows)
         patch.setattr(materialize, "DECODED_MEMORY_SHARE", 0.0)
-        patch.setattr(RoundRoom, "rows_to_absorb", lambda *_: rows)
+        patch.setattr(RoundLimits, "rows_to_absorb", lambda *_: rows)
         yield

@@ -24,7 +24,7 @@ from compactor.planning.sizing import (
     SPARE_SCRATCH_SHARE,
     TARGET_MEMORY_SHARE,
     Resources,
-    RoundRoom,
+    RoundLimits,
     SessionSize,
     dedupe_bytes_per_row,
     hash_buckets_for,
@@ -212,7 +212,7 @@ def test_the_scratch_files_of_a_round_fit_with_the_index_that_it_absorbs(
 ) -> None:
     sizing = size_session(size, resources, None, None)
     rows, width = min(sizing.max_rows_per_round, size.delta_rows), size.sort_values_bytes
-    room = RoundRoom(sizing.task_memory_bytes, sizing.hash_bucket_count, sizing.scratch_bytes_per_round)
+    room = RoundLimits(sizing.task_memory_bytes, sizing.hash_bucket_count, sizing.scratch_bytes_per_round)
     absorbed = room.rows_to_absorb(rows, size.index_rows + size.delta_rows - rows, width)
     if resources.scratch_bytes is None:
         return
@@ -235,7 +235,7 @@ def test_the_rows_of_a_bucket_fit_the_memory_also_with_few_requested_buckets(
     assert fit > size.index_rows
     arriving = min(sizing.max_rows_per_round, size.delta_rows)
     for index_rows in (size.index_rows, size.index_rows + size.delta_rows - arriving):
-        absorbed = RoundRoom(resources.task_memory_bytes, requested, None).rows_to_absorb(arriving, index_rows, width)
+        absorbed = RoundLimits(resources.task_memory_bytes, requested, None).rows_to_absorb(arriving, index_rows, width)
         met = min(index_rows - min(absorbed, index_rows), arriving)
         assert arriving + min(absorbed, index_rows) + met <= max(fit, 2)
 
