@@ -254,7 +254,7 @@ def _usage(error: typer.BadParameter) -> str:
 
 
 def _dependencies(
-    environment: Mapping[str, str], stops: Stops, settings: DispatcherSettings | None
+    environment: Mapping[str, str], stops: Stops, settings: DispatcherSettings | None = None
 ) -> CommandDependencies:
     clock = SystemClock()
 
