@@ -34,7 +34,7 @@ def with_region(location: StoreLocation) -> StoreLocation:
         return location
     from compactor.storage.aws.s3 import shared_clients
 
-    region = shared_clients(location.endpoint_url, None).repeating.meta.region_name
+    region = shared_clients(location.endpoint_url, None).region
     return replace(location, region=region)
 
 

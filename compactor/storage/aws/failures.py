@@ -45,6 +45,10 @@ _TRY_LATER = frozenset(
 )
 """Codes with a status below 500 that still mean: try later."""
 
+_CUT_OFF = "404"
+"""What boto3 gives as the code of a "not found" answer that ended before it named the object or its bucket. (Answers
+to HEAD have no body either: who sends one judges it by its status.)"""
+
 _DENIED_STATUSES = (401, 403)
 _DENIED = frozenset(
     {
@@ -98,10 +102,8 @@ def translated(failure: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        message = error.response.get("Error", {}).get("Message", "")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        raise kind_of(code, status)(f"{failure}: {message or code} ({code})") from error
+        code, message = _code(error), error.response.get("Error", {}).get("Message", "")
+        raise _kind_of_answer(error)(f"{failure}: {message or code} ({code})") from error
     except _NO_CREDENTIALS as error:
         raise Denied(f"{failure}: {error}; set AWS credentials for this process") from error
     except _NEVER_WORKS as error:
@@ -109,6 +111,23 @@ def translated(failure: str) -> Iterator[None]:
     except (BotoCoreError, HTTPError) as error:
         # Botocore lets through what urllib3 raises while the body of an error is read.
         raise Unavailable(f"{failure}: {error}") from error
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the same request may get an answer later."""
+    if isinstance(error, ClientError):
+        return _kind_of_answer(error) is Unavailable
+    return isinstance(error, BotoCoreError | HTTPError) and not isinstance(error, (*_NO_CREDENTIALS, *_NEVER_WORKS))
+
+
+def _kind_of_answer(error: ClientError) -> type[LithifyError]:
+    if _code(error) == _CUT_OFF:
+        return Unavailable
+    return kind_of(_code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _code(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")
 
 
 def kind_of(code: str, status: int) -> type[LithifyError]:

@@ -1,8 +1,9 @@
 """A lake on S3, or on a service with S3's API. Put-if-absent is a PUT with `If-None-Match: *`.
 
-Botocore repeats requests that are safe to repeat (reads, listings, overwrites of hints, deletes). It must not repeat a
-conditional PUT: if the first one succeeded and its answer was lost, the second one gets the answer "taken", and our own
-object looks like another writer's. So a conditional PUT is sent once, and each answer has one meaning:
+Requests that are safe to repeat (reads, listings, overwrites of hints, deletes) are repeated here, not by botocore,
+which has no limit for a whole try. A conditional PUT must not be repeated: if the first one succeeded and its answer
+was lost, the second one gets the answer "taken", and our own object looks like another writer's. So it is sent once,
+and each answer has one meaning:
 
 | answer | meaning |
 |---|---|
@@ -22,30 +23,31 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
-from urllib3.exceptions import HTTPError
+from botocore.exceptions import ClientError
 
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.model.retries import Backoff, Retry
-from compactor.storage.aws.failures import kind_of, translated
+from compactor.storage.aws.failures import is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
 from compactor.storage.location import StoreLocation, bucket_and_key, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
 from compactor.storage.side_by_side import AT_ONCE
 
 if TYPE_CHECKING:
-    from botocore.awsrequest import AWSPreparedRequest, AWSResponse
     from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import (
         ErrorTypeDef,
+        GetObjectRequestTypeDef,
+        ListMultipartUploadsRequestTypeDef,
         ListObjectsV2OutputTypeDef,
         ListObjectsV2RequestTypeDef,
+        ListPartsRequestTypeDef,
         ObjectIdentifierTypeDef,
     )
 
@@ -64,12 +66,10 @@ DELETED_AT_ONCE = 1_000
 RENEW_SECONDS_MIN = 30.0
 """Least time between two renewals of clients whose credentials are refused."""
 
-_BROKEN_OFF = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError, HTTPError)
+REPEATS = Backoff(first_seconds=0.2, longest_seconds=20.0, jitter=0.5)
+"""Pauses between the tries of a request: with nine tries, half a minute in all."""
 
-BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0, jitter=1.0)
-"""Pauses of what botocore does not repeat: conflicts, and answers that were cut off."""
-
-CONFLICTS = Retry(BACKOFF, tries_max=10)
+CONFLICTS = Retry(Backoff(first_seconds=0.02, longest_seconds=1.0, jitter=1.0), tries_max=10)
 """A conditional put that S3 refuses since another one for the same key is under way."""
 
 _CONFLICT_CODES = ("ConditionalRequestConflict", "OperationAborted")
@@ -79,12 +79,9 @@ _REGION_OF_STAND_INS = "us-east-1"
 
 
 class S3Clients:
-    """The two clients of one S3 service. Safe to share between threads and stores.
+    """The client of one S3 service, which sends each request once. Safe to share between threads and stores.
 
-    repeating  for requests that may be repeated
-    sent_once  for those that may not: configured without retries
-
-    boto3 reads the credentials file once, when a client is opened. Clients whose credentials were refused are opened
+    boto3 reads the credentials file once, when a client is opened. A client whose credentials were refused is opened
     again, so that a corrected file needs no restart of this process.
     """
 
@@ -94,7 +91,7 @@ class S3Clients:
         self._region = region
         self._lock = threading.Lock()
         self._renewed_at_seconds: float | None = None
-        self._both = self._open()
+        self._client = self._open()
 
     @classmethod
     def open(cls, endpoint_url: str | None, region: str | None, limits: RequestLimits = LIMITS) -> S3Clients:
@@ -102,16 +99,25 @@ class S3Clients:
         return cls(endpoint_url, region, limits)
 
     @property
-    def repeating(self) -> S3Client:
-        return self._both[0]
-
-    @property
-    def sent_once(self) -> S3Client:
-        return self._both[1]
+    def client(self) -> S3Client:
+        return self._client
 
     @property
     def region(self) -> str:
-        return self.repeating.meta.region_name
+        return self._client.meta.region_name
+
+    def once(self, ask: Callable[[S3Client], AnswerT], size_bytes: int = 0) -> AnswerT:
+        """The answer to one request with a body of this size. Raises what boto3 raises."""
+        client = self._client
+        return within(self.limits.seconds_for(size_bytes), client.meta.endpoint_url, partial(ask, client))
+
+    def repeated(self, ask: Callable[[S3Client], AnswerT], clock: Clock, size_bytes: int = 0) -> AnswerT:
+        """The answer to a request that is repeated while the service is unavailable."""
+        return self.until_answered(partial(self.once, ask, size_bytes), clock)
+
+    def until_answered(self, ask: Callable[[], AnswerT], clock: Clock) -> AnswerT:
+        """The answer of the first try that gets one. Raises what boto3 raises at the last one."""
+        return Retry(REPEATS, self.limits.tries_max, self.limits.repeat_seconds_max).call(ask, clock, is_temporary)
 
     def credentials(self) -> ReadOnlyCredentials:
         """The current credentials. Raises `Denied` if boto3 finds none."""
@@ -121,19 +127,33 @@ class S3Clients:
         return found.get_frozen_credentials()
 
     def renew(self, now_seconds: float) -> None:
-        """Opens the clients again after credentials were refused, but not at every refusal: opening them is slow."""
+        """Opens the client again after credentials were refused, but not at every refusal: opening it is slow."""
         with self._lock:
             last_seconds = self._renewed_at_seconds
             if last_seconds is not None and now_seconds - last_seconds < RENEW_SECONDS_MIN:
                 return
             self._renewed_at_seconds = now_seconds
-            self._both = self._open()
+            self._client = self._open()
 
-    def _open(self) -> tuple[S3Client, S3Client]:
-        # One boto session for both: opening a client mostly reads the service's description, which a session caches.
-        session = self._session = boto3.session.Session()
-        where = (session, self._endpoint_url, self._region, self.limits)
-        return _open_client(*where, self.limits.tries_max), _open_client(*where, 1)
+    def _open(self) -> S3Client:
+        self._session = boto3.session.Session()
+        is_stand_in = self._endpoint_url is not None
+        return self._session.client(
+            "s3",
+            endpoint_url=self._endpoint_url,
+            region_name=self._region or (_REGION_OF_STAND_INS if is_stand_in else None),
+            config=Config(
+                connect_timeout=self.limits.connect_seconds,
+                read_timeout=self.limits.answer_seconds,
+                max_pool_connections=CONNECTIONS_MAX,
+                retries={"mode": "standard", "total_max_attempts": 1},
+                # Another endpoint gets the bucket in the path: `http://bucket.127.0.0.1` cannot be resolved.
+                s3={"addressing_style": "path"} if is_stand_in else {},
+                # Both are botocore's defaults; said here because a table's bytes depend on them.
+                request_checksum_calculation="when_supported",
+                response_checksum_validation="when_supported",
+            ),
+        )
 
 
 def shared_clients(endpoint_url: str | None, region: str | None) -> S3Clients:
@@ -171,10 +191,13 @@ class S3Store:
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         full_key = self._full_key(key)
-        put = partial(self._clients.sent_once.put_object, Bucket=self._bucket, Key=full_key, Body=body, IfNoneMatch="*")
+
+        def create(client: S3Client) -> None:
+            client.put_object(Bucket=self._bucket, Key=full_key, Body=body, IfNoneMatch="*")
+
         with self._translating(f"{self._uri(key)} cannot be created"):
             try:
-                CONFLICTS.call(put, self._clock, _is_conflict)
+                CONFLICTS.call(partial(self._clients.once, create, len(body)), self._clock, _is_conflict)
             except ClientError as error:
                 if _code(error) == "PreconditionFailed":
                     return False
@@ -188,7 +211,9 @@ class S3Store:
     def overwrite(self, key: str, body: bytes) -> None:
         full_key = self._full_key(key)
         with self._translating(f"{self._uri(key)} cannot be written"):
-            self._clients.repeating.put_object(Bucket=self._bucket, Key=full_key, Body=body)
+            self._clients.repeated(
+                lambda client: client.put_object(Bucket=self._bucket, Key=full_key, Body=body), self._clock, len(body)
+            )
 
     def read(self, key: str) -> bytes | None:
         with self._translating(f"{self._uri(key)} cannot be read"):
@@ -213,16 +238,15 @@ class S3Store:
                 raise
 
     def _get(self, key: str, wanted: str | None = None) -> bytes:
-        return self._unbroken(partial(self._get_once, self._full_key(key), wanted))
+        request: GetObjectRequestTypeDef = {"Bucket": self._bucket, "Key": self._full_key(key)}
+        if wanted is not None:
+            request["Range"] = wanted
 
-    def _get_once(self, full_key: str, wanted: str | None) -> bytes:
-        client, limits = self._clients.repeating, self._clients.limits
-        if wanted is None:
-            found = client.get_object(Bucket=self._bucket, Key=full_key)
-        else:
-            found = client.get_object(Bucket=self._bucket, Key=full_key, Range=wanted)
-        seconds = limits.seconds_for(found["ContentLength"])
-        return within(seconds, f"s3://{self._bucket}/{full_key}", found["Body"].read)
+        def get_once() -> bytes:
+            found = self._clients.once(lambda client: client.get_object(**request))
+            return within(self._clients.limits.seconds_for(found["ContentLength"]), self._uri(key), found["Body"].read)
+
+        return self._clients.until_answered(get_once, self._clock)
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectEntry]:
         request: ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root + prefix}
@@ -245,26 +269,16 @@ class S3Store:
 
     def _pages(self, request: ListObjectsV2RequestTypeDef) -> Iterator[ListObjectsV2OutputTypeDef]:
         while True:
-            page = self._unbroken(partial(self._clients.repeating.list_objects_v2, **request))
+            page = self._clients.repeated(lambda client: client.list_objects_v2(**request), self._clock)
             yield page
             if not page.get("NextContinuationToken"):
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
 
-    def _unbroken(self, ask: Callable[[], AnswerT]) -> AnswerT:
-        """Repeats requests whose answer was cut off. Botocore repeats only requests without an answer."""
-        limits = self._clients.limits
-        try:
-            return Retry(BACKOFF, limits.tries_max, limits.repeat_seconds_max).call(ask, self._clock, _is_broken_off)
-        except ClientError as error:
-            if not _is_broken_off(error):
-                raise
-            raise ReadTimeoutError(endpoint_url="S3", error="each answer was cut off before its code") from error
-
     def delete(self, key: str) -> None:
         full_key = self._full_key(key)
         with self._translating(f"{self._uri(key)} cannot be deleted"):
-            self._clients.repeating.delete_object(Bucket=self._bucket, Key=full_key)
+            self._clients.repeated(lambda client: client.delete_object(Bucket=self._bucket, Key=full_key), self._clock)
 
     def delete_many(self, keys: Sequence[str]) -> dict[str, str]:
         full_keys = [self._full_key(key) for key in keys]
@@ -290,41 +304,58 @@ class S3Store:
                     )
             if not full_keys:
                 break
-            BACKOFF.sleep(tries, self._clock)
+            REPEATS.sleep(tries, self._clock)
         return failed
 
     def _ask_to_delete(self, full_keys: Sequence[str]) -> Sequence[ErrorTypeDef]:
         objects: list[ObjectIdentifierTypeDef] = [{"Key": full_key} for full_key in full_keys]
         with self._translating(f"{len(full_keys)} objects below {self._uri('')} cannot be deleted"):
-            ask = partial(self._clients.repeating.delete_objects, Bucket=self._bucket)
-            answer = self._unbroken(partial(ask, Delete={"Objects": objects, "Quiet": True}))
+            answer = self._clients.repeated(
+                lambda client: client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True}),
+                self._clock,
+            )
         return answer.get("Errors", [])
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         """Multipart uploads, with the sum of their parts' sizes."""
-        uploads = self._clients.repeating.get_paginator("list_multipart_uploads")
-        parts = self._clients.repeating.get_paginator("list_parts")
+        request: ListMultipartUploadsRequestTypeDef = {"Bucket": self._bucket, "Prefix": self._root}
         with self._translating(f"unfinished uploads to {self._uri('')} cannot be listed"):
-            for page in uploads.paginate(Bucket=self._bucket, Prefix=self._root):
+            while True:
+                page = self._clients.repeated(lambda client: client.list_multipart_uploads(**request), self._clock)
                 for found in page.get("Uploads", []):
-                    key, upload_id = found["Key"], found["UploadId"]
-                    size_bytes = 0
-                    try:
-                        for listed in parts.paginate(Bucket=self._bucket, Key=key, UploadId=upload_id):
-                            size_bytes += sum(part["Size"] for part in listed.get("Parts", []))
-                    except ClientError as error:
-                        if _code(error) == "NoSuchUpload":
-                            continue  # ended while we listed
-                        raise
-                    name = f"{key.removeprefix(self._root)}{_UPLOAD}{upload_id}"
-                    yield UnfinishedWrite(name, size_bytes, int(found["Initiated"].timestamp() * 1000))
+                    size_bytes = self._size_of_upload(found["Key"], found["UploadId"])
+                    if size_bytes is not None:
+                        name = f"{found['Key'].removeprefix(self._root)}{_UPLOAD}{found['UploadId']}"
+                        yield UnfinishedWrite(name, size_bytes, int(found["Initiated"].timestamp() * 1000))
+                if not page.get("IsTruncated"):
+                    return
+                request["KeyMarker"], request["UploadIdMarker"] = page["NextKeyMarker"], page["NextUploadIdMarker"]
+
+    def _size_of_upload(self, full_key: str, upload_id: str) -> int | None:
+        """The bytes of its parts; None: it has ended since it was listed."""
+        request: ListPartsRequestTypeDef = {"Bucket": self._bucket, "Key": full_key, "UploadId": upload_id}
+        size_bytes = 0
+        try:
+            while True:
+                page = self._clients.repeated(lambda client: client.list_parts(**request), self._clock)
+                size_bytes += sum(part["Size"] for part in page.get("Parts", []))
+                if not page.get("IsTruncated"):
+                    return size_bytes
+                request["PartNumberMarker"] = page["NextPartNumberMarker"]
+        except ClientError as error:
+            if _code(error) == "NoSuchUpload":
+                return None
+            raise
 
     def give_up(self, write: UnfinishedWrite) -> None:
         key, _, upload_id = write.name.partition(_UPLOAD)
         with self._translating(f"the unfinished upload to {self._uri(key)} cannot be aborted"):
             try:
-                self._clients.repeating.abort_multipart_upload(
-                    Bucket=self._bucket, Key=self._full_key(key), UploadId=upload_id
+                self._clients.repeated(
+                    lambda client: client.abort_multipart_upload(
+                        Bucket=self._bucket, Key=self._full_key(key), UploadId=upload_id
+                    ),
+                    self._clock,
                 )
             except ClientError as error:
                 if _code(error) != "NoSuchUpload":
@@ -351,51 +382,6 @@ class S3Store:
 
 def _is_conflict(error: BaseException) -> bool:
     return isinstance(error, ClientError) and _code(error) in _CONFLICT_CODES
-
-
-def _is_broken_off(error: BaseException) -> bool:
-    """Code "404" is a "not found" answer that was cut off before it named the object or its bucket."""
-    return isinstance(error, _BROKEN_OFF) or (isinstance(error, ClientError) and _code(error) == "404")
-
-
-def _open_client(
-    session: boto3.session.Session,
-    endpoint_url: str | None,
-    region: str | None,
-    limits: RequestLimits,
-    tries_max: int,
-) -> S3Client:
-    is_stand_in = endpoint_url is not None
-    client = session.client(
-        "s3",
-        endpoint_url=endpoint_url,
-        region_name=region or (_REGION_OF_STAND_INS if is_stand_in else None),
-        config=Config(
-            connect_timeout=limits.connect_seconds,
-            read_timeout=limits.answer_seconds,
-            max_pool_connections=CONNECTIONS_MAX,
-            # Pauses double, and a client's repeats share a budget. The mode "adaptive" also lets new requests wait,
-            # down to one in two seconds of all threads together, which no limit of ours ends.
-            retries={"mode": "standard", "total_max_attempts": tries_max},
-            # Another endpoint gets the bucket in the path: `http://bucket.127.0.0.1` cannot be resolved.
-            s3={"addressing_style": "path"} if is_stand_in else {},
-            # Both are botocore's defaults; said here because a table's bytes depend on them, see `tests/integration`.
-            request_checksum_calculation="when_supported",
-            response_checksum_validation="when_supported",
-        ),
-    )
-    # botocore has no limit of a whole try. This event may answer in its place, and is told of every try.
-    send = client._endpoint.http_session.send  # type: ignore[attr-defined]  # noqa: SLF001
-    answer: Callable[..., Any] = partial(_send_within, limits, send)
-    client.meta.events.register("before-send.s3", answer)
-    return client
-
-
-def _send_within(
-    limits: RequestLimits, send: Callable[[AWSPreparedRequest], AWSResponse], request: AWSPreparedRequest, **_: object
-) -> AWSResponse:
-    seconds = limits.seconds_for(int(request.headers.get("Content-Length") or 0))
-    return within(seconds, request.url, partial(send, request))
 
 
 def _code(error: ClientError) -> str:

@@ -11,10 +11,10 @@ the bucket's lifecycle rule for incomplete multipart uploads (see infra/storage.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
@@ -25,7 +25,10 @@ from compactor.storage.aws.s3 import S3Clients, shared_clients
 from compactor.storage.location import StoreLocation, bucket_and_key
 
 if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+AnswerT = TypeVar("AnswerT")
 
 PART_BYTES = 8 * 1024 * 1024
 PARTS_OF_ONE_SIZE = 1_000
@@ -90,7 +93,7 @@ class S3Upload:
         with self._writing():
             if self._upload_id is None:
                 body = cast("bytes", self._filling)
-                self._clients.repeating.put_object(Bucket=self._bucket, Key=self._key, Body=body)
+                self._ask(lambda client: client.put_object(Bucket=self._bucket, Key=self._key, Body=body), len(body))
                 return self._size
             self._send_part()
             while self._on_the_way:
@@ -109,8 +112,9 @@ class S3Upload:
         try:
             with translated(f"{self._uri} cannot be discarded"):
                 # Sent once: a caller often discards because the service does not answer.
-                self._clients.sent_once.abort_multipart_upload(
-                    Bucket=self._bucket, Key=self._key, UploadId=self._upload_id
+                upload_id = self._upload_id
+                self._clients.once(
+                    lambda client: client.abort_multipart_upload(Bucket=self._bucket, Key=self._key, UploadId=upload_id)
                 )
         except LithifyError:
             return
@@ -124,8 +128,10 @@ class S3Upload:
         if self._upload_id is None:
             with self._writing():
                 # The service then asks for each part's checksum when the upload is completed.
-                answer = self._clients.repeating.create_multipart_upload(
-                    Bucket=self._bucket, Key=self._key, ChecksumAlgorithm="CRC32"
+                answer = self._ask(
+                    lambda client: client.create_multipart_upload(
+                        Bucket=self._bucket, Key=self._key, ChecksumAlgorithm="CRC32"
+                    )
                 )
             self._upload_id = answer["UploadId"]
         if self._threads is None:
@@ -138,8 +144,12 @@ class S3Upload:
 
     def _upload_part(self, upload_id: str, number: int, body: bytearray) -> CompletedPartTypeDef:
         with self._writing():
-            answer = self._clients.repeating.upload_part(
-                Bucket=self._bucket, Key=self._key, UploadId=upload_id, PartNumber=number, Body=cast("bytes", body)
+            whole, size_bytes = cast("bytes", body), len(body)
+            answer = self._ask(
+                lambda client: client.upload_part(
+                    Bucket=self._bucket, Key=self._key, UploadId=upload_id, PartNumber=number, Body=whole
+                ),
+                size_bytes,
             )
         part: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
         if "ChecksumCRC32" in answer:
@@ -152,8 +162,10 @@ class S3Upload:
     def _complete(self, upload_id: str) -> None:
         """Safe to repeat: after a lost answer a second request fails, since the upload has ended; see `_is_there`."""
         try:
-            self._clients.repeating.complete_multipart_upload(
-                Bucket=self._bucket, Key=self._key, UploadId=upload_id, MultipartUpload={"Parts": self._parts}
+            self._ask(
+                lambda client: client.complete_multipart_upload(
+                    Bucket=self._bucket, Key=self._key, UploadId=upload_id, MultipartUpload={"Parts": self._parts}
+                )
             )
         except ClientError as error:
             if not _is_no_such_upload(error) or not self._is_there():
@@ -161,13 +173,16 @@ class S3Upload:
 
     def _is_there(self) -> bool:
         """The name is fresh for every attempt, so an object with it, of this size, is ours."""
-        try:
-            found = self._clients.repeating.head_object(Bucket=self._bucket, Key=self._key)
-        except ClientError as error:
-            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
-                return False
-            raise
-        return bool(found["ContentLength"] == self._size)
+
+        def size(client: S3Client) -> int | None:
+            try:
+                return client.head_object(Bucket=self._bucket, Key=self._key)["ContentLength"]
+            except ClientError as error:
+                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+                    return None
+                raise
+
+        return self._ask(size) == self._size
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -181,6 +196,9 @@ class S3Upload:
             if isinstance(error.__cause__, ClientError) and _is_no_such_upload(error.__cause__):
                 raise Unavailable(f"{self._uri} cannot be written: somebody has aborted its upload") from error
             raise
+
+    def _ask(self, ask: Callable[[S3Client], AnswerT], size_bytes: int = 0) -> AnswerT:
+        return self._clients.repeated(ask, SystemClock(), size_bytes)
 
     def _stop_threads(self) -> None:
         if self._threads is not None:

@@ -35,7 +35,7 @@ def watched(url: str) -> tuple[S3Clients, list[tuple[str, str | None]]]:
         given = headers.get("x-amz-checksum-crc32")
         sent.append((verb, given.decode() if isinstance(given, bytes) else given))
 
-    for client in (clients.repeating, clients.sent_once):
+    for client in (clients.client,):
         client.meta.events.register_first("before-send.s3", see)
     return clients, sent
 
@@ -59,7 +59,7 @@ def test_objects_of_one_request_are_sent_with_their_crc32(url: str) -> None:
 def test_each_part_of_an_upload_is_sent_with_its_crc32(url: str) -> None:
     clients, sent = watched(url)
     bodies: list[bytes] = []
-    clients.repeating.meta.events.register_first(
+    clients.client.meta.events.register_first(
         "before-send.s3.CompleteMultipartUpload", lambda request, **_: bodies.append(request.body)
     )
     upload = S3Upload(clients, f"s3://checksums/{SystemClock().new_id()}/file")
