@@ -27,10 +27,10 @@ from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.names import PartitionValues
 from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan, refuse_before, time_ms
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
-from compactor.storage.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from compactor.reading.lookup import KeyValue
@@ -77,13 +77,13 @@ class Table(tables.Table):
         else:
             wanted = self.partitions_even_dropped()
         restores = self._restores(as_of, [self.stream(each) for each in wanted], is_named=bool(partition))
-        planned = side_by_side(self._store.location, StreamRestore.plan, restores)
+        planned = run_concurrently(self._store.location, StreamRestore.plan, restores)
         if not any(each.as_of_entry for each in planned):
             raise Invalid(f"{self.table_id} has nothing as of {as_of}: give a later time, or drop what is to go")
         as_of_ms = restores[0].as_of_ms
         restore = Restore(self.table_id, as_of_ms, tuple(planned))
         if not dry_run:
-            side_by_side(self._store.location, StreamRestore.run, restores)
+            run_concurrently(self._store.location, StreamRestore.run, restores)
             _publish(self._store, self, restore, self._clock)
         return restore
 

@@ -51,7 +51,7 @@ from compactor.sessions.progress import Listener, SessionProgress
 from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import Heartbeat
-from compactor.storage.side_by_side import AT_ONCE, side_by_side
+from compactor.storage.concurrently import AT_ONCE, run_concurrently
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class _Work:
             run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()))
 
         location = self._lake.location
-        side_by_side(location, run_beside_others, [each for each in at_work if plans[_id(each)].side_by_side])
+        run_concurrently(location, run_beside_others, [each for each in at_work if plans[_id(each)].side_by_side])
         for session in at_work:
             planned = plans[_id(session)]
             if not planned.side_by_side:
@@ -348,7 +348,7 @@ def _measure_all(
             return measure_session(session.spec, lake, as_pinned=as_pinned)
         return None
 
-    found = side_by_side(lake.location, measure, [session for session in sessions if session.work])
+    found = run_concurrently(lake.location, measure, [session for session in sessions if session.work])
     return {each.spec.session_id: each for each in found if each is not None}
 
 

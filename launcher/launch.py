@@ -65,9 +65,9 @@ from compactor.planning.spec import SessionSpec
 from compactor.sessions.bundle import UnloggedEnd
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SessionFailed, SessionState, SessionSucceeded
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import with_region
-from compactor.storage.side_by_side import side_by_side
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.launch_journal import AttemptFailed, Launch, LaunchJournal, Retried
 from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
@@ -469,7 +469,7 @@ class LaunchRun:
                     "commits_not_logged", session_id=spec.session_id, attempt=member.attempt, reason=str(error)
                 )
 
-        side_by_side(self._store.location, log_commits, numbers)
+        run_concurrently(self._store.location, log_commits, numbers)
         return {**states, **self._logs.read_all({number: self._open[number] for number in numbers})}
 
     def _may_lack_commits(self, number: int, state: SessionState) -> bool:

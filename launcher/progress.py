@@ -24,8 +24,8 @@ from compactor.planning.spec import SessionSpec
 from compactor.sessions.bundle import BundleHeartbeat, UnloggedEnd, has_ended
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionLog, SessionState
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.side_by_side import side_by_side
 from launcher.launch_journal import Launch, LaunchJournal, Member
 
 _log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class SessionLogs:
             log.load()
             return self._noted(log, members[number], before)
 
-        return dict(zip(members, side_by_side(self._store.location, read, list(members)), strict=True))
+        return dict(zip(members, run_concurrently(self._store.location, read, list(members)), strict=True))
 
     def written_by(self, number: int, attempt: int, after: int) -> bool:
         """Whether an entry after this one is of the attempt: an earlier one may still run and write."""
@@ -168,7 +168,7 @@ class BundleProgress(Progress):
         def read(number: int) -> EndedMember:
             return EndedMember(self._logs.read_until_end(number, members[number]), found[number])
 
-        self.ended |= dict(zip(found, side_by_side(self._store.location, read, list(found)), strict=True))
+        self.ended |= dict(zip(found, run_concurrently(self._store.location, read, list(found)), strict=True))
         self._heartbeat = heartbeat
         self._journal.progressed([member for number, member in members.items() if number not in self.ended])
         return True

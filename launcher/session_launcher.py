@@ -30,9 +30,9 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.keys import BundleFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionState
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import with_region
-from compactor.storage.side_by_side import side_by_side
 from launcher.clusters import RunningSparkJob
 from launcher.launch import (
     Control,
@@ -199,7 +199,7 @@ class SessionLauncher:
 
     def _start(self, tasks: Sequence[SessionTask], control: Control) -> LeftOpen:
         """For sessions without a running attempt."""
-        states = side_by_side(self._store.location, self._session_state, tasks)
+        states = run_concurrently(self._store.location, self._session_state, tasks)
         settlement = Settlement(self._dependencies.retry, self._clock)
         left: list[SessionTask] = []
         for task, state in zip(tasks, states, strict=True):
@@ -257,7 +257,7 @@ class SessionLauncher:
             planned = self._planned(task, lambda: self._planners.plan_small(task.spec, lake, room.resources))
             return replace(planned, attempt=task.attempt + 1) if isinstance(planned, SmallSession) else planned
 
-        planned = list(zip(tasks, side_by_side(lake.location, plan, tasks), strict=True))
+        planned = list(zip(tasks, run_concurrently(lake.location, plan, tasks), strict=True))
         self._settle_unplanned(planned, control)
         small = [each for _, each in planned if isinstance(each, SmallSession)]
         members = bundled(small, room.resources.tasks, self.bounds)

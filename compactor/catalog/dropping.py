@@ -34,10 +34,10 @@ from compactor.log.keys import EntryObject
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid
 from compactor.model.names import no_such_partition
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition
 from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 DefinitionLog = DurableLog[TableDefinition | None, TableAction]
 
@@ -128,7 +128,7 @@ def drop_table(store: ObjectStore, definition: TableDefinition, clock: Clock, *,
 def drop_every_stream(store: ObjectStore, table_id: str, clock: Clock) -> None:
     """Finishes the drop of a table before its id is used again."""
     streams = list(_streams(store, table_id, _partitions(store, table_id), clock))
-    side_by_side(store.location, lambda stream: _drop_stream(store, stream, clock), streams)
+    run_concurrently(store.location, lambda stream: _drop_stream(store, stream, clock), streams)
 
 
 def refuse_use_of_dropped(store: ObjectStore, table_id: str, existing: TableDefinition | None, now_ms: int) -> None:
@@ -214,7 +214,7 @@ def _drop(
 
     properties = definition.properties
     kept_seconds = max(properties.retention_seconds or 0, properties.grace_seconds)
-    partitions = tuple(side_by_side(store.location, drop, list(streams)))
+    partitions = tuple(run_concurrently(store.location, drop, list(streams)))
     dropped_at_ms = clock.now_ms() if definition.dropped_at_ms is None else definition.dropped_at_ms
     return Drop(definition.table_id, partitions, dropped_at_ms + int(kept_seconds * 1_000))
 

@@ -89,11 +89,11 @@ from compactor.model.names import (
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode, decode_partition
 from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, key_bytes_max
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 __all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
 
@@ -292,7 +292,7 @@ class DeltaCatalog:
         """The ids of tables that were dropped, in order. Their data may still be there."""
         marks = [DroppedTable.parse_or_none(entry.key) for entry in self.store.list(DroppedTable.prefix())]
         marked = [mark.table_id for mark in marks if mark is not None]
-        definitions = side_by_side(self.location, self.definition_even_dropped, marked)
+        definitions = run_concurrently(self.location, self.definition_even_dropped, marked)
         return sorted(
             table_id
             for table_id, definition in zip(marked, definitions, strict=True)
@@ -546,7 +546,7 @@ class Table:
         incoming = [replace(each, copies=copy) for each in self._incoming(deltas, delta_ids, of_type)]
         location = self._store.location
         streams = {each.stream.folder: each.stream for each in incoming}
-        snapshots = dict(zip(streams, side_by_side(location, _state_of, list(streams.values())), strict=True))
+        snapshots = dict(zip(streams, run_concurrently(location, _state_of, list(streams.values())), strict=True))
         self._check_begins(snapshots.values())
 
         def prepare(number_and_delta: tuple[int, _Incoming]) -> _Prepared:
@@ -557,13 +557,13 @@ class Table:
                 raise Invalid(*(f"delta {number} of {len(deltas)}: {reason}" for reason in error.reasons)) from error
 
         groups: dict[StreamFolder, list[_Prepared]] = {folder: [] for folder in streams}
-        for prepared in side_by_side(location, prepare, list(enumerate(incoming, 1))):
+        for prepared in run_concurrently(location, prepare, list(enumerate(incoming, 1))):
             groups[prepared.incoming.stream.folder].append(prepared)
 
         def append_group(folder: StreamFolder) -> list[Delta]:
             return self._append_to(streams[folder], groups[folder])
 
-        added = dict(zip(groups, map(iter, side_by_side(location, append_group, list(groups))), strict=True))
+        added = dict(zip(groups, map(iter, run_concurrently(location, append_group, list(groups))), strict=True))
         return [next(added[each.stream.folder]) for each in incoming]
 
     def _incoming(

@@ -33,8 +33,8 @@ from compactor.log.keys import CheckpointObject, HintObject, WholeCheckpointObje
 from compactor.model.clock import Clock
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Denied, Outdated, Unavailable
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 _log = structlog.get_logger(__name__)
 
@@ -248,7 +248,7 @@ class CheckpointFolder(Generic[StateT]):
         return None
 
     def _read_series(self, head: CheckpointHead) -> dict[str, pa.Table]:
-        tables = side_by_side(self._store.location, self._read_piece, head.pieces)
+        tables = run_concurrently(self._store.location, self._read_piece, head.pieces)
         series: dict[str, list[pa.Table]] = {}
         for piece, table in zip(head.pieces, tables, strict=True):
             series.setdefault(piece.series, []).append(table)

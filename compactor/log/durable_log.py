@@ -32,9 +32,9 @@ from compactor.model.clock import Clock
 from compactor.model.document import Document, not_understood, written_by_newer
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.retries import Backoff
+from compactor.storage.concurrently import AT_ONCE, run_concurrently
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.side_by_side import AT_ONCE, side_by_side
 
 __all__ = ["CHECKPOINT_ENTRIES", "Appended", "DurableLog", "Entry", "LogFormat", "LogState"]
 
@@ -179,7 +179,7 @@ class DurableLog(Generic[StateT, ActionT]):
     def _load_short(self) -> LogState[StateT]:
         """The requests for the first entry and the second one, of which one is missing as a rule, are sent together."""
         log_state = LogState(0, self._format.initial)
-        for entry in side_by_side(self._store.location, self._read, (1, 2)):
+        for entry in run_concurrently(self._store.location, self._read, (1, 2)):
             if entry is None:
                 return log_state
             log_state = self._apply(log_state, entry)
@@ -220,7 +220,7 @@ class DurableLog(Generic[StateT, ActionT]):
         return log_state
 
     def _read_all(self, numbers: Sequence[int]) -> dict[int, Entry[ActionT]]:
-        found = side_by_side(self._store.location, self._read, numbers)
+        found = run_concurrently(self._store.location, self._read, numbers)
         return {entry.number: entry for entry in found if entry is not None}
 
     def _listed_after(self, number: int) -> list[ObjectEntry]:
@@ -234,7 +234,7 @@ class DurableLog(Generic[StateT, ActionT]):
         while as_of is not None and as_of - log_state.entry_number > 1:  # entries up to `as_of` exist
             first = log_state.entry_number + 1
             numbers = range(first, min(first + ENTRIES_AT_ONCE, as_of + 1))
-            found = side_by_side(self._store.location, self._read, numbers)
+            found = run_concurrently(self._store.location, self._read, numbers)
             for entry in found:
                 if entry is None:
                     return log_state
@@ -274,7 +274,7 @@ class DurableLog(Generic[StateT, ActionT]):
         """Entries `first` to `last`, in order, many read at a time. All must exist (`Corrupt` otherwise)."""
         for start in range(first, last + 1, ENTRIES_AHEAD):
             numbers = range(start, min(start + ENTRIES_AHEAD, last + 1))
-            yield from side_by_side(self._store.location, self.entry, numbers, at_once)
+            yield from run_concurrently(self._store.location, self.entry, numbers, at_once)
 
     def check_whole(self, log_state: LogState[StateT]) -> None:
         """Raises `Corrupt` if this fold of the log lacks something that was written: if entry 1 is missing, or if

@@ -84,10 +84,10 @@ from compactor.publishing.keys import (
     IcebergMetadata,
 )
 from compactor.publishing.publication import PublishedFiles, published_files
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition, encode_partition, parse_any
 from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
-from compactor.storage.side_by_side import side_by_side
 from compactor.tabular.output_file import is_unfinished
 
 
@@ -219,7 +219,7 @@ class _Search:
         rest = iter(places)
         at_once = STREAMS_AT_ONCE if self._store.location.is_remote else 1
         while together := list(islice(rest, at_once)):
-            yield from side_by_side(self._store.location, self._stream, together)
+            yield from run_concurrently(self._store.location, self._stream, together)
 
     # -- published tables
 

@@ -22,8 +22,8 @@ from compactor.planning.session_streams import PendingWork, SessionStreams
 from compactor.planning.sizing import Resources, SessionSize, Sizing, size_session
 from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, KnownSchema, SessionPlan, SessionSpec
 from compactor.planning.table_terms import check_online
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation
-from compactor.storage.side_by_side import side_by_side
 from compactor.tabular import FileOutline, TabularFile, read_outline, read_schema
 
 STREAMS_PER_PAGE = 64
@@ -75,7 +75,7 @@ def pin_sessions(
         return pin_stream(run, source, destination, partition, number)
 
     wanted = partitions_to_compact(run, source) if partitions is None else partitions
-    found = side_by_side(lake.location, pin, list(enumerate(wanted, 1)))
+    found = run_concurrently(lake.location, pin, list(enumerate(wanted, 1)))
     sessions = tuple(pinned for pinned in found if pinned is not None)
     check_file_counts(run, sum(pinned.compacted_rows + pinned.pending_rows for pinned in sessions))
     return sessions
@@ -127,7 +127,7 @@ class SessionFinder:
         page = list(islice(self._streams, STREAMS_PER_PAGE))
         if not page:
             return None
-        found = side_by_side(self._lake.location, self._pin, page)
+        found = run_concurrently(self._lake.location, self._pin, page)
         return tuple(pinned for pinned in found if pinned is not None and pinned.work)
 
     def _pin(self, partition: dict[str, str]) -> PinnedSession | None:

@@ -47,9 +47,9 @@ from compactor.publishing.protocol import (
     Refused,
 )
 from compactor.schemas.text import render_schema
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 OWN_WRITER_FEATURE = "lithify"
 COMMIT_ATTEMPTS_MAX = 100
@@ -130,7 +130,7 @@ class DeltaPublisher:
         def write(vector: DeletionVector) -> VectorReference:
             return self._write_vector(vector, commit_id)
 
-        vectors = dict(zip([vector.path for vector in marked], side_by_side(self._store.location, write, marked)))
+        vectors = dict(zip([vector.path for vector in marked], run_concurrently(self._store.location, write, marked)))
         features = self._features(state, schema, has_vectors=bool(vectors))
         metadata = self._metadata(state, schema, features)
         table: list[DeltaAction] = [

@@ -49,9 +49,9 @@ from compactor.publishing.keys import (
     IcebergMetadata,
 )
 from compactor.publishing.protocol import NothingToDo, Outcome, PublishedFile, PublishedState, Refused
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 COMMIT_ATTEMPTS_MAX = 100
 """Versions that one publish may lose to others. Each is another publisher's success."""
@@ -206,7 +206,7 @@ class IcebergPublisher:
         list_key = IcebergManifestList(self._table_id, commit_id).key
         manifests = [each.described for group in groups.values() for each in group.manifests]
         pending.append((list_key, write_list(self._log.uri(list_key), manifests, commit)))
-        side_by_side(self._store.location, lambda each: self._log.write(*each), pending)
+        run_concurrently(self._store.location, lambda each: self._log.write(*each), pending)
         return self._next_version(state, schema, due, commit, self._log.uri(list_key), groups)
 
     def _next_version(
@@ -250,7 +250,7 @@ class IcebergPublisher:
             for file in each.after
             if file.vector is not None and file.vector.path not in written
         ]
-        for (_, vector), found in zip(marked, side_by_side(self._store.location, write, marked)):
+        for (_, vector), found in zip(marked, run_concurrently(self._store.location, write, marked)):
             written[vector.path] = found
 
     def _rewrite(

@@ -14,9 +14,9 @@ from compactor.publishing.iceberg_log import IcebergLog
 from compactor.publishing.iceberg_schema import iceberg_schema, partition_spec
 from compactor.publishing.keys import ICEBERG_KEYS, IcebergFolder, IcebergManifest, IcebergMetadata
 from compactor.publishing.published_bounds import PublishedObject
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import parse_any
 from compactor.storage.object_store import ObjectEntry, ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 _HOW = "a round rewrites the file, and its publication the manifest; then gc deletes it"
 
@@ -72,7 +72,7 @@ class IcebergBounds:
         """The last version that names a manifest, by its key."""
         versions = [version for version, _ in self._versions]
         named: dict[str, int] = {}
-        for version, uris in zip(versions, side_by_side(self._store.location, self._log.manifests_at, versions)):
+        for version, uris in zip(versions, run_concurrently(self._store.location, self._log.manifests_at, versions)):
             named |= dict.fromkeys(map(self._key, uris), version)
         return named
 

@@ -23,9 +23,9 @@ from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
 from compactor.publishing.keys import IcebergFolder, IcebergMetadata
 from compactor.publishing.version_cache import VersionCache
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.create_once import create_once
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 _log = structlog.get_logger(__name__)
 
@@ -152,7 +152,7 @@ class IcebergLog:
             return read_manifest(self._read(described.manifest_path), described, metadata.spec(), metadata.schema())
 
         groups: dict[int, Group] = {}
-        for each in side_by_side(self._store.location, read, listed):
+        for each in run_concurrently(self._store.location, read, listed):
             group = groups.get(each.group, Group())
             groups[each.group] = replace(group, deletes=each) if each.is_of_deletes else replace(group, files=each)
         return groups

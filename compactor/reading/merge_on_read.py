@@ -36,8 +36,8 @@ from compactor.planning.session_planner import pin_stream
 from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec, SessionPlan, SessionSpec
 from compactor.steps.dedupe import DedupeStep, dedupe_bucket, indexed_buckets
 from compactor.steps.hash_bucket import HashedRows, HashStep, hash_files
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.side_by_side import side_by_side
 
 _NAME = "merge-on-read"
 _NO_BOUND = 1 << 62
@@ -103,18 +103,18 @@ def merge_table(
     selected  which of some partitions are merged; the others only tell keys
     """
     lake = DeltaCatalog(store, SystemClock()).for_one_run()
-    opened = side_by_side(store.location, _open, streams)
+    opened = run_concurrently(store.location, _open, streams)
     known = _known(opened)
     if whole:
         opened += _in_sources_only(lake, table_id, known, opened)
     elif any(each.keys is None for each in opened):
         table = lake.table(table_id)
-        known = _known([*opened, *side_by_side(store.location, _open, [*map(table.stream, table.partitions())])])
+        known = _known([*opened, *run_concurrently(store.location, _open, [*map(table.stream, table.partitions())])])
     if any(each.keys is None and each.has_deltas for each in opened):
         opened = _with_keys_of_table(lake.table(table_id), opened)
     wanted = {tuple(each.items()) for each in selected([each.stream.partition for each in opened])}
     with_keys = [each for each in _with_keys(opened, known) if tuple(each.stream.partition.items()) in wanted]
-    return side_by_side(store.location, lambda each: _merge(lake, each), with_keys)
+    return run_concurrently(store.location, lambda each: _merge(lake, each), with_keys)
 
 
 def _open(stream: PartitionStream) -> _Opened:

@@ -42,9 +42,9 @@ from compactor.schemas.cast import conform
 from compactor.schemas.open_types import open_schema
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import unify_schemas
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
-from compactor.storage.side_by_side import side_by_side
 from compactor.tabular import TabularFile, each_begun, read_batches, read_matching, written_here
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def open_scan(
         parts = _pin_merged([stream_of(each) for each in partitions], request, sample)
     else:
         wanted = partitions if sample is None else sample.selected(partitions)
-        pinned = side_by_side(location, lambda each: _pin(stream_of(each), request), wanted)
+        pinned = run_concurrently(location, lambda each: _pin(stream_of(each), request), wanted)
         parts = [part for part in pinned if part is not None]
     named = [] if declared is None else [("the table's definition", declared)]
     named += [] if sample is None else [(str(sample.part.stream), sample.part.schema)]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import lru_cache
 
-from compactor.storage.side_by_side import AT_ONCE
+from compactor.storage.concurrently import AT_ONCE
 
 HELD_BYTES_MAX = 24 * 1024 * 1024
 """Of one file: longer ones are sent in parts, of which an upload has at most three in memory."""

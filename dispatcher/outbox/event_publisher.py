@@ -34,7 +34,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Corrupt, Denied, LithifyError, Outdated, Unavailable, kind_of
 from compactor.model.retries import Backoff
 from compactor.sessions.session_log import SessionLog
-from compactor.storage.side_by_side import side_by_side
+from compactor.storage.concurrently import run_concurrently
 from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.history import EndedJobRun, ended_job_run
@@ -154,12 +154,12 @@ class JobRunPublication:
                 return None
 
         where = records.store.location
-        collected = dict(zip(ids, side_by_side(where, collect, ids), strict=True))
+        collected = dict(zip(ids, run_concurrently(where, collect, ids), strict=True))
         pending = [(relays[session_id], found) for session_id, found in collected.items() if found is not None]
         events = [event for _, found in pending for event in found.events]
         if events:
             sink.publish(events)
-        side_by_side(where, lambda each: each[0].move(each[1]), pending)
+        run_concurrently(where, lambda each: each[0].move(each[1]), pending)
         for relay, found in pending:
             if len(found.events) >= EVENTS_PER_CALL:
                 relay.publish()  # there may be more

@@ -24,7 +24,7 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.storage.side_by_side import side_by_side
+from compactor.storage.concurrently import run_concurrently
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
@@ -279,7 +279,7 @@ class Turns:
         whole = self._records.state(job_run_id)
         open_work = whole.shards.open_work(job_run_id) if whole.shards is not None else []
         names = [work.text for work in open_work]
-        return whole, list(side_by_side(self._records.store.location, self._records.state, names))
+        return whole, list(run_concurrently(self._records.store.location, self._records.state, names))
 
     def charge(self, turn: Turn, cluster: ClusterPlan, so_far: RunCost | None = None) -> Lack | None:
         """Counts the cluster that will be launched for a turn. Returns the reached limit if there is no room for it.

@@ -34,9 +34,9 @@ from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
 from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws.failures import is_temporary, kind_of, translated
 from compactor.storage.aws.limits import LIMITS, RequestLimits, within
+from compactor.storage.concurrently import AT_ONCE
 from compactor.storage.location import StoreLocation, bucket_and_key, key_bytes_max
 from compactor.storage.object_store import ObjectEntry, UnfinishedWrite, check_key
-from compactor.storage.side_by_side import AT_ONCE
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials

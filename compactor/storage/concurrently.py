@@ -14,7 +14,7 @@ ElementT = TypeVar("ElementT")
 ResultT = TypeVar("ResultT")
 
 
-def side_by_side(
+def run_concurrently(
     location: StoreLocation,
     call: Callable[[ElementT], ResultT],
     elements: Sequence[ElementT],
