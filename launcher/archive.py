@@ -15,7 +15,6 @@ minute. A `cpu` that names a family (`x86-64-v3`) is valid for the whole family.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import platform
@@ -30,6 +29,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
+from isal import igzip
 from pydantic import ValidationError
 
 from compactor.model.document import Document
@@ -48,7 +48,7 @@ PROJECT = "lithify"
 NOT_PACKED = frozenset({"pyspark", "py4j"})
 """Packages that the cluster has itself."""
 
-_COMPRESS_LEVEL = 1
+_COMPRESS_LEVEL = 2
 _LEFT_OUT = re.compile(r"(?:^|/)(?:tests?|testing|include)(?:/|$)|\.(?:pyi|pyx|pxd|c|cc|cpp|h|a)$")
 _COMPILED_KERNEL = re.compile(r"\.nb[ci]$")
 _NEEDED_ANYWAY = re.compile(r"^(?:numpy/testing|numba/testing|numpy/_core/tests/_natype\.py)")
@@ -308,7 +308,9 @@ def _write_tar(target: Path, root: Path, manifest: ArchiveManifest) -> None:
     try:
         with (
             written.open("wb") as raw,
-            gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=_COMPRESS_LEVEL, mtime=0) as packed,
+            igzip.IGzipFile(  # type: ignore[no-untyped-call]
+                fileobj=raw, mode="wb", compresslevel=_COMPRESS_LEVEL, mtime=0
+            ) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
             for name in (MANIFEST, "bin", "lib", HOME):
