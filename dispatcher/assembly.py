@@ -22,7 +22,7 @@ from dispatcher.intake.queue import Queue
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
 from dispatcher.lakes import OpenLakes
 from dispatcher.operations.ownerless import owners_in
-from dispatcher.outbox.event_publisher import Publisher, PublisherSettings
+from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
@@ -127,7 +127,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     finding = SessionFinding(open_lake, settings.intake.admission.file_refusals, outside.clock)
     launchers = Launchers(sessions, finding, Sharding(records, open_lake, outside.clock))
     answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
-    publisher = Publisher(records, outside.sink_for, answers, settings.publisher, outside.clock)
+    publisher = EventPublisher(records, outside.sink_for, answers, settings.publisher, outside.clock)
     tables = TablePublications(open_lake, outside.open_glue, publisher.announce, settings.tables, outside.clock)
     listeners = Listeners(publisher, answers, Meter(outside.clock), tables)
     controller = JobRunController(outside.owner, records, launchers, listeners, settings.controller, outside.clock)

@@ -31,7 +31,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID
 from compactor.model.machine import usable_cores, usable_memory_bytes
-from dispatcher.cli.app import Interrupted, app
+from dispatcher.cli.app import VerbInterrupted, app
 from dispatcher.cli.output import flush, print_error
 from dispatcher.clients import VARIABLE_PREFIX, CommandDependencies, QueueAddress, StandaloneAddress, variable_of
 from dispatcher.stops import Stops
@@ -210,7 +210,7 @@ def run(
         flush()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
-    except (Interrupted, KeyboardInterrupt, typer.Abort):
+    except (VerbInterrupted, KeyboardInterrupt, typer.Abort):
         print_error(INTERRUPTED)
         return EXIT_INTERRUPTED
     except UsageError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Output:
+class StackOutput:
     """`variable`: the shell variable in these commands; None: it has none."""
 
     name: str
@@ -15,23 +15,23 @@ class Output:
 
 
 OUTPUTS = (
-    Output("LakeUri", "the lake of documents that name none", "LITHIFY_LAKE"),
-    Output("StateUri", "where job runs are recorded", "LITHIFY_STATE"),
-    Output("InstructionQueueUrl", "where instruction documents are sent", "LITHIFY_QUEUE_URL"),
-    Output("DeadLetterQueueUrl", "where documents lie that can never work", "LITHIFY_DEAD_LETTER_QUEUE_URL"),
-    Output("EventTopicArn", "where events are published", "LITHIFY_TOPIC_ARN"),
-    Output("Region", "of all of it", "LITHIFY_REGION"),
-    Output("ClusterSettings", "of the clusters that sessions run on", "LITHIFY_CLUSTER_SETTINGS"),
-    Output("ArchiveFolder", "where the environment of Spark jobs is uploaded", "ARCHIVE_FOLDER"),
-    Output("RepositoryUri", "where the dispatcher's image is pushed", "IMAGE_REPOSITORY"),
-    Output("WorkflowArn", "keeps dispatchers running once it is started", "WORKFLOW_ARN"),
-    Output("AlarmTopicArn", "where alarms go"),
-    Output("DashboardUrl", "what an operator opens"),
-    Output("WriterRoleArn", "may create tables and append to them"),
-    Output("SenderRoleArn", "may send instructions"),
-    Output("OperatorReadRoleArn", "may look at everything but task tokens"),
-    Output(
+    StackOutput("LakeUri", "the lake of documents that name none", "LITHIFY_LAKE"),
+    StackOutput("StateUri", "where job runs are recorded", "LITHIFY_STATE"),
+    StackOutput("InstructionQueueUrl", "where instruction documents are sent", "LITHIFY_QUEUE_URL"),
+    StackOutput("DeadLetterQueueUrl", "where documents lie that can never work", "LITHIFY_DEAD_LETTER_QUEUE_URL"),
+    StackOutput("EventTopicArn", "where events are published", "LITHIFY_TOPIC_ARN"),
+    StackOutput("Region", "of all of it", "LITHIFY_REGION"),
+    StackOutput("ClusterSettings", "of the clusters that sessions run on", "LITHIFY_CLUSTER_SETTINGS"),
+    StackOutput("ArchiveFolder", "where the environment of Spark jobs is uploaded", "ARCHIVE_FOLDER"),
+    StackOutput("RepositoryUri", "where the dispatcher's image is pushed", "IMAGE_REPOSITORY"),
+    StackOutput("WorkflowArn", "keeps dispatchers running once it is started", "WORKFLOW_ARN"),
+    StackOutput("AlarmTopicArn", "where alarms go"),
+    StackOutput("DashboardUrl", "what an operator opens"),
+    StackOutput("WriterRoleArn", "may create tables and append to them"),
+    StackOutput("SenderRoleArn", "may send instructions"),
+    StackOutput("OperatorReadRoleArn", "may look at everything but task tokens"),
+    StackOutput(
         "OperatorActRoleArn", "may do what alarms name, beside looking: redrive, publish events, cancel, pause, end"
     ),
-    Output("TableReaderRoleArn", "may read published tables"),
+    StackOutput("TableReaderRoleArn", "may read published tables"),
 )

@@ -64,7 +64,7 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionSpec
 from compactor.sessions.bundle import UnloggedEnd
 from compactor.sessions.session_journal import SessionJournal
-from compactor.sessions.session_log import SessionFailed, SessionState, SessionSucceeded
+from compactor.sessions.session_log import SessionFailed, SessionLogState, SessionSucceeded
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import with_region
@@ -412,14 +412,14 @@ class LaunchRun:
                 outcomes[number] = outcome
         self._settle(outcomes, blames_sessions=not none_begun)
 
-    def _logged_outcome(self, number: int, state: SessionState) -> Succeeded | AttemptFailed | None:
+    def _logged_outcome(self, number: int, state: SessionLogState) -> Succeeded | AttemptFailed | None:
         """By the session log; None: it has not ended there."""
         end = state.end
         if isinstance(end, SessionFailed) and end.attempt == self._open[number].attempt:
             return self._failed(number, state, end.error_kind, *end.reasons)
         return succeeded_in(state)  # of any attempt
 
-    def _failed(self, number: int, state: SessionState, error_kind: ErrorKind, *reasons: str) -> AttemptFailed:
+    def _failed(self, number: int, state: SessionLogState, error_kind: ErrorKind, *reasons: str) -> AttemptFailed:
         attempt = self._open[number].attempt
         return AttemptFailed(error_kind, reasons, any(each.attempt == attempt for each in state.rounds_done))
 
@@ -451,7 +451,7 @@ class LaunchRun:
         seconds = self._clock.monotonic_seconds() - self._launched_at_seconds
         return end.model_copy(update={"result": end.result.model_copy(update={"seconds": seconds})})
 
-    def _with_commits(self, states: Mapping[int, SessionState]) -> dict[int, SessionState]:
+    def _with_commits(self, states: Mapping[int, SessionLogState]) -> dict[int, SessionLogState]:
         """Logs commits that attempts may not have logged, because there may be no later attempt to do it. Returns the
         states after that. Their process has ended, or is about to be superseded, so they have no other writer. Failed
         members of a bundle have logged theirs before their ends.
@@ -472,7 +472,7 @@ class LaunchRun:
         run_concurrently(self._store.location, log_commits, numbers)
         return {**states, **self._logs.read_all({number: self._open[number] for number in numbers})}
 
-    def _may_lack_commits(self, number: int, state: SessionState) -> bool:
+    def _may_lack_commits(self, number: int, state: SessionLogState) -> bool:
         if self._launch.bundle_id is None:
             return not isinstance(state.end, SessionSucceeded)
         return state.attempt > 0 and self._logged_outcome(number, state) is None
@@ -511,7 +511,7 @@ def launch_once(
     return reference, running
 
 
-def succeeded_in(state: SessionState) -> Succeeded | None:
+def succeeded_in(state: SessionLogState) -> Succeeded | None:
     """The end of a session by its log; None: it has not succeeded. Completions name every file; they are in the
     session's and the table's own logs already."""
     if not isinstance(state.end, SessionSucceeded):

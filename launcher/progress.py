@@ -23,7 +23,7 @@ from compactor.model.errors import Corrupt, Fenced, Outdated
 from compactor.planning.spec import SessionSpec
 from compactor.sessions.bundle import BundleHeartbeat, UnloggedEnd, has_ended
 from compactor.sessions.keys import BundleFolder, SessionFolder
-from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionLog, SessionState
+from compactor.sessions.session_log import SESSION_LOG, Heartbeat, SessionLog, SessionLogState
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from launcher.launch_journal import Launch, LaunchJournal, Member
@@ -47,17 +47,17 @@ class SessionLogs:
         self._clock = clock
         self._logs: dict[int, SessionLog] = {}
 
-    def read_until_end(self, number: int, member: Member) -> SessionState:
+    def read_until_end(self, number: int, member: Member) -> SessionLogState:
         """As far as the end of its attempt: saves the request for an entry after it."""
         log = self._log(number, member)
         before = log.newest.entry_number
         log.load_until(lambda state: has_ended(state, member.attempt))
         return self._noted(log, member, before)
 
-    def read_all(self, members: Mapping[int, Member]) -> dict[int, SessionState]:
+    def read_all(self, members: Mapping[int, Member]) -> dict[int, SessionLogState]:
         """The whole logs of these members."""
 
-        def read(number: int) -> SessionState:
+        def read(number: int) -> SessionLogState:
             log = self._log(number, members[number])
             before = log.newest.entry_number
             log.load()
@@ -82,7 +82,7 @@ class SessionLogs:
         folder = folder_of(member.plan.spec).log
         return self._logs.setdefault(number, DurableLog(self._store, folder, SESSION_LOG, self._clock))
 
-    def _noted(self, log: SessionLog, member: Member, before: int) -> SessionState:
+    def _noted(self, log: SessionLog, member: Member, before: int) -> SessionLogState:
         state = log.newest.state
         if log.newest.entry_number > before:
             self._journal.session_read(member, log)
@@ -94,10 +94,10 @@ class SessionLogs:
 
 
 @dataclass(frozen=True)
-class EndedMember:
+class FinishedMember:
     """`unlogged`: its end, if the job could not write it to the session log."""
 
-    state: SessionState
+    state: SessionLogState
     unlogged: UnloggedEnd | None = None
 
 
@@ -109,7 +109,7 @@ class Progress(ABC):
 
     def __init__(self, heartbeat_key: str, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal) -> None:
         self.has_begun = False
-        self.ended: dict[int, EndedMember] = {}
+        self.ended: dict[int, FinishedMember] = {}
         self._heartbeat_key = heartbeat_key
         self._logs = logs
         self._store = store
@@ -129,7 +129,7 @@ class Progress(ABC):
             return None
 
 
-class SessionProgress(Progress):
+class SessionLaunchProgress(Progress):
     """Of a session alone."""
 
     _heartbeat: Heartbeat | None = None
@@ -141,7 +141,7 @@ class SessionProgress(Progress):
         self.has_begun = state.attempt == member.attempt
         found: Heartbeat | None = None
         if has_ended(state, member.attempt):
-            self.ended[number] = EndedMember(state)
+            self.ended[number] = FinishedMember(state)
         else:
             found = self._read_heartbeat(Heartbeat)
         is_new = found is not None and found.attempt == member.attempt and found != self._heartbeat
@@ -165,8 +165,8 @@ class BundleProgress(Progress):
         self.has_begun = True
         found = {each.member: each.untold for each in heartbeat.ended if each.member in members.keys() - self.ended}
 
-        def read(number: int) -> EndedMember:
-            return EndedMember(self._logs.read_until_end(number, members[number]), found[number])
+        def read(number: int) -> FinishedMember:
+            return FinishedMember(self._logs.read_until_end(number, members[number]), found[number])
 
         self.ended |= dict(zip(found, run_concurrently(self._store.location, read, list(found)), strict=True))
         self._heartbeat = heartbeat
@@ -177,6 +177,6 @@ class BundleProgress(Progress):
 def progress_of(launch: Launch, logs: SessionLogs, store: ObjectStore, journal: LaunchJournal) -> Progress:
     spec = launch.any_plan.spec
     if launch.bundle_id is None:
-        return SessionProgress(folder_of(spec).heartbeat.key, logs, store, journal)
+        return SessionLaunchProgress(folder_of(spec).heartbeat.key, logs, store, journal)
     folder = BundleFolder(spec.job_run.job_run_id, launch.bundle_id)
     return BundleProgress(folder.heartbeat.key, logs, store, journal)

@@ -29,7 +29,7 @@ from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSessio
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.keys import BundleFolder
-from compactor.sessions.session_log import SESSION_LOG, SessionState
+from compactor.sessions.session_log import SESSION_LOG, SessionLogState
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import with_region
@@ -323,10 +323,10 @@ class SessionLauncher:
 
     # -- what is stored
 
-    def _session_state(self, task: SessionTask) -> SessionState:
+    def _session_state(self, task: SessionTask) -> SessionLogState:
         """The session log of earlier attempts; empty if no number was taken, which is written before the launch."""
         if task.attempt == 0:
-            return SessionState()
+            return SessionLogState()
         return DurableLog(self._store, folder_of(task.spec).log, SESSION_LOG, self._clock).load().state
 
     def _read_plan(self, task: SessionTask, attempt: int) -> SessionPlan | None:

@@ -34,8 +34,8 @@ from compactor.sessions.session_log import (
     RoundDone,
     SessionAction,
     SessionFailed,
+    SessionLogState,
     SessionStarted,
-    SessionState,
     SessionSucceeded,
 )
 from compactor.storage.keys import parse_any
@@ -176,7 +176,7 @@ def session_folder(plan: SessionPlan) -> SessionFolder:
     return JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
 
 
-def session_log(plan: SessionPlan, store: ObjectStore) -> DurableLog[SessionState, SessionAction]:
+def session_log(plan: SessionPlan, store: ObjectStore) -> DurableLog[SessionLogState, SessionAction]:
     return DurableLog(store, session_folder(plan).log, SESSION_LOG, HurriedClock())
 
 

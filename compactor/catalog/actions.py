@@ -149,7 +149,7 @@ class PlannedRound(Document):
     processed: Watermark | None = None
 
 
-class SessionPlanned(Document):
+class SessionPlanAnnounced(Document):
     """What a session will do to the compacted side, before it does it. It is in force until its last commit, its end,
     another plan, or a commit of another session.
 
@@ -251,7 +251,7 @@ StreamAction = Annotated[
     | DeltasRetired
     | RoundCommitted
     | IndexRehashed
-    | SessionPlanned
+    | SessionPlanAnnounced
     | SessionPlanEnded
     | StreamDropped
     | StreamRestored,

@@ -90,7 +90,7 @@ class _Marker:
         )
 
 
-class ArrivingRows:
+class ArrivingRowsCheck:
     """The checks of one file, or of all rows of a writer: `add` raises `Invalid`, `warnings` is what is reported.
 
     source_name   for messages

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from compactor.catalog.actions import DeltaAdded, SessionPlanned, SkippedPositions
+from compactor.catalog.actions import DeltaAdded, SessionPlanAnnounced, SkippedPositions
 from compactor.catalog.delta_sequence import DeltaSequence
 from compactor.catalog.retired import RefusedIds, RetiredDeltas
 from compactor.catalog.snapshot import CompactedStream, Reset, RetractedDelta, SourceStream, StreamSnapshot, TakenBy
@@ -72,7 +72,7 @@ class _Source(Document):
 class _Head(Document):
     last_index_version: int
     sources: tuple[_Source, ...]
-    in_flight: SessionPlanned | None = None
+    in_flight: SessionPlanAnnounced | None = None
     reset: Reset | None = None
     dropped_version: int = 0
     skipped: tuple[SkippedPositions, ...] = ()

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
-from compactor.catalog.arriving_rows import ArrivingRows
+from compactor.catalog.arriving_rows import ArrivingRowsCheck
 from compactor.kernels.content_digest import ContentDigest
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
@@ -115,8 +115,8 @@ class DeltaRules:
                 "correct them, or set schema_growth=allow on the table"
             )
 
-    def arriving(self, schema: pa.Schema, source_name: str) -> ArrivingRows:
-        return ArrivingRows(source_name, schema, self.partition, self.operation, is_published=self.is_published)
+    def arriving(self, schema: pa.Schema, source_name: str) -> ArrivingRowsCheck:
+        return ArrivingRowsCheck(source_name, schema, self.partition, self.operation, is_published=self.is_published)
 
     def check_place(self, location: StoreLocation, uri: str) -> None:
         """Raises `Invalid` for a file that the sessions of a lake on S3 cannot read, or that no dispatcher lets them
@@ -313,7 +313,9 @@ def _digest_copies(location: StoreLocation, uris: Sequence[str], fallback: Conte
     return f"bytes:sha256:{content.hexdigest()}"
 
 
-def _pieces(source: ArrowSource, content: ContentDigest, arriving: ArrivingRows | None = None) -> Iterator[pa.Table]:
+def _pieces(
+    source: ArrowSource, content: ContentDigest, arriving: ArrivingRowsCheck | None = None
+) -> Iterator[pa.Table]:
     """The source's rows in pieces of limited size, without view types. Each piece is checked and added to the digest;
     no piece is empty."""
     for piece in _plain_pieces(source):

@@ -20,8 +20,8 @@ from compactor.catalog.actions import (
     IndexRehashed,
     RestoredSide,
     RoundCommitted,
+    SessionPlanAnnounced,
     SessionPlanEnded,
-    SessionPlanned,
     SkippedPositions,
     StreamAction,
     StreamDropped,
@@ -145,7 +145,7 @@ class StreamSnapshot:
     sources: Mapping[int, SourceStream] = field(default_factory=lambda: MappingProxyType({}))
     compacted: CompactedStream | None = None
     last_index_version: int = 0
-    in_flight: SessionPlanned | None = None
+    in_flight: SessionPlanAnnounced | None = None
     reset: Reset | None = None
     dropped_version: int = 0
     skipped: tuple[SkippedPositions, ...] = ()
@@ -200,7 +200,7 @@ def apply(snapshot: StreamSnapshot, action: StreamAction) -> StreamSnapshot:
             return _commit_round(snapshot, action)
         case IndexRehashed():
             return _replace_index(snapshot, action)
-        case SessionPlanned() | SessionPlanEnded():
+        case SessionPlanAnnounced() | SessionPlanEnded():
             return _change_plan(snapshot, action)
         case StreamDropped() | StreamRestored():
             return _reset(snapshot, action)
@@ -365,16 +365,16 @@ def _commit_round(snapshot: StreamSnapshot, action: RoundCommitted) -> StreamSna
 
 def _plan_after(
     snapshot: StreamSnapshot, action: RoundCommitted | IndexRehashed, *, is_last: bool
-) -> SessionPlanned | None:
+) -> SessionPlanAnnounced | None:
     """The plan that is still in force after a commit: that of the same session, unless it was its last one."""
     plan = snapshot.in_flight
     goes_on = plan is not None and plan.is_of(action.job_run_id, action.session_id) and not is_last
     return plan if goes_on else None
 
 
-def _change_plan(snapshot: StreamSnapshot, action: SessionPlanned | SessionPlanEnded) -> StreamSnapshot:
+def _change_plan(snapshot: StreamSnapshot, action: SessionPlanAnnounced | SessionPlanEnded) -> StreamSnapshot:
     """The end of a plan that is no longer in force changes nothing."""
-    if isinstance(action, SessionPlanned):
+    if isinstance(action, SessionPlanAnnounced):
         return replace(snapshot, in_flight=action)
     plan = snapshot.in_flight
     return replace(snapshot, in_flight=None) if plan is not None and plan.plan_id == action.plan_id else snapshot

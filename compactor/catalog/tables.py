@@ -9,9 +9,8 @@ reading of rows.
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TypeVar
@@ -19,31 +18,15 @@ from typing import TypeVar
 import pyarrow as pa
 
 from compactor.catalog import appending
-from compactor.catalog.actions import DeltaAdded, StreamAction
-from compactor.catalog.appending import DeltaRequest
 from compactor.catalog.backlog import Backlog, backlog_of
 from compactor.catalog.definition import (
     TableAction,
     TableDefinition,
     define_table,
-    reasons_against_glue,
-    reasons_against_place,
     set_properties,
 )
 from compactor.catalog.delta_files import (
-    ROWS_PER_DELTA_FILE,
-    THE_DELTA,
-    ArrowSource,
-    DeltaFiles,
-    DeltaRules,
     DeltaSource,
-    DeltaTarget,
-    FileList,
-    copy_files,
-    digest_source,
-    open_source,
-    register_files,
-    write_files,
 )
 from compactor.catalog.drop_marks import dropped_partitions
 from compactor.catalog.dropping import (
@@ -53,42 +36,33 @@ from compactor.catalog.dropping import (
     refuse_use_of_dropped,
     time_text,
 )
-from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DeltaFilePath, DroppedTable, StreamFolder, TableFolder
+from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DroppedTable, TableFolder
 from compactor.catalog.news import partitions_with_news
 from compactor.catalog.properties import (
-    MissingColumns,
-    SchemaGrowth,
     TableProperties,
     TableState,
     packages_missing,
 )
-from compactor.catalog.snapshot import StreamSnapshot, apply
+from compactor.catalog.property_checks import check_keys_of_index, check_publishable, reasons_against_location
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import (
-    NamedSchema,
     StreamSchemas,
-    refuse_inferred_floats,
-    refuse_keys,
-    warn_of_missing,
 )
+from compactor.catalog.table_appends import Delta, FileForm, TableAppends, member_of
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
-from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
-from compactor.model.files import DataFile
 from compactor.model.names import (
-    PARTITION_STREAM_POSITION,
     ContentType,
     LifecycleState,
-    OpenFormat,
     Operation,
     PartitionValues,
     no_such_partition,
     render_partition,
 )
-from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
+from compactor.schemas.open_types import open_schema
 from compactor.schemas.text import parse_schema
-from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.schemas.unify import unify_schemas
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode, decode_partition
 from compactor.storage.listing import decoded_names
@@ -97,11 +71,7 @@ from compactor.storage.object_store import ObjectStore
 
 __all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
 
-ValueT = TypeVar("ValueT")
 WordT = TypeVar("WordT", bound=StrEnum)
-
-_Columns = tuple[Operation, Sequence[NamedSchema]]
-"""The columns of a delta's files, and whether its rows are written or deleted."""
 
 STREAMS_KEPT = 256
 """Partition streams whose last fold a `Table` caches, so that a writer does not read a whole log for each delta."""
@@ -112,59 +82,8 @@ PROPERTIES_KNOWN_SECONDS = 60.0
 PARTITIONS_PER_PAGE = 1_000
 """As many as S3 lists with one request."""
 
-STREAMS_LOOKED_AT_MAX = 16
-"""Until one is compacted, when keys are set."""
-
-DELTAS_PER_ENTRY_MAX = 10_000
-"""Of `append_many`: an entry is read whole, by every reader."""
-
 TABLES_KEPT = 4
 """Tables that a `DeltaCatalog` caches, with their own caches: a session opens its tables several times."""
-
-
-@dataclass(frozen=True)
-class Delta:
-    """A durable delta: the result of `append`, the same for every append of one delta id.
-
-    warnings  what is probably not what its writer meant, a sentence each; none where the delta was there already
-    """
-
-    table_id: str
-    partition: Mapping[str, str]
-    stream_version: int
-    position: int
-    operation: Operation
-    delta_id: str
-    files: tuple[DataFile, ...]
-    warnings: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
-
-
-@dataclass(frozen=True)
-class _Incoming:
-    """A delta that is being appended."""
-
-    stream: PartitionStream
-    request: DeltaRequest
-    source: ArrowSource | FileList
-    content_type: ContentType
-    rows_per_file: int = ROWS_PER_DELTA_FILE
-    copies: bool = False
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A delta whose files are durable. `files` None: the delta was appended before."""
-
-    incoming: _Incoming
-    files: DeltaFiles | None
 
 
 class OpenTables:
@@ -243,7 +162,7 @@ class DeltaCatalog:
                 raise Invalid(f"table {table_id} is already in {self.location.root_uri} with {difference}")
             return []
 
-        reasons = _reasons_against_place(self.location, table_id, wanted.properties)
+        reasons = reasons_against_location(self.location, table_id, wanted.properties)
         reasons += packages_missing(wanted.properties)
         if reasons:
             raise Invalid(*reasons)
@@ -363,6 +282,7 @@ class Table:
         self._defined_at_seconds = clock.monotonic_seconds()
         self._folder = TableFolder(definition.table_id)
         self._schemas = StreamSchemas(definition.schema)
+        self._appends = TableAppends(self, store.location, self._schemas, clock)
         self._lock = threading.Lock()
         self._streams: OrderedDict[tuple[tuple[str, str], ...], PartitionStream] = OrderedDict()
 
@@ -405,12 +325,12 @@ class Table:
             properties = definition.properties.changed(changes)
             actions = set_properties(definition, properties)
             if properties.publish and properties.publish != definition.properties.publish:
-                self._check_publishable(properties)
+                check_publishable(self, self._store.location, properties)
             elif properties.glue_database is not None:
-                reasons = _reasons_against_place(self._store.location, self.table_id, properties)
+                reasons = reasons_against_location(self._store.location, self.table_id, properties)
                 if reasons:
                     raise Invalid(*reasons)
-            self._check_keys_of_index(definition.properties, properties)
+            check_keys_of_index(self, definition.properties, properties)
             if properties.news_hints and not definition.properties.news_hints:
                 raise Invalid(
                     "news_hints can only be set by create_table: streams that are there, and writers at work, have none"
@@ -420,46 +340,7 @@ class Table:
         self.refresh(definition_log(self._store, self.table_id, self._clock).append(decide).after.state)
         return self.properties
 
-    def _check_keys_of_index(self, before: TableProperties, now: TableProperties) -> None:
-        """Raises `Invalid` if compacted rows have an index of other keys: the next compaction would be refused. Only
-        the first compacted stream among `STREAMS_LOOKED_AT_MAX` is compared: compactions compare each."""
-        keys_change = (now.primary_keys, now.sort_keys) != (before.primary_keys, before.sort_keys)
-        if not keys_change or now.destination_compacted_table_id not in (None, self.table_id):
-            return
-        for partition in islice(self.each_partition(with_news=False), STREAMS_LOOKED_AT_MAX):
-            stream = self.stream(partition)
-            compacted = stream.load().state.compacted
-            if compacted is None:
-                continue
-            reasons = []
-            if now.primary_keys is not None and set(now.primary_keys) != set(compacted.primary_keys):
-                reasons.append(f"with primary_keys={','.join(compacted.primary_keys)}")
-            sort_keys = () if now.sort_keys == (SortKey(column=PARTITION_STREAM_POSITION),) else now.sort_keys
-            if sort_keys is not None and sort_keys != compacted.sort_keys:
-                by = ",".join(f"{key.column}:{key.order}" for key in compacted.sort_keys)
-                reasons.append(f"with sort_keys={by}" if by else "by arrival")
-            if reasons:
-                raise Invalid(
-                    f"{stream} was compacted {' and '.join(reasons)}: keep these, or set "
-                    "destination_compacted_table_id to another table, too"
-                )
-            return
-
-    def _check_publishable(self, properties: TableProperties) -> None:
-        """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
-        place = _reasons_against_place(self._store.location, self.table_id, properties)
-        found = dict.fromkeys((*place, *packages_missing(properties)))
-        for partition in self.partitions():
-            compacted = self.stream(partition).load().state.compacted
-            if compacted is not None:
-                sorted_by = [key.column for key in compacted.sort_keys]
-                for_delta = OpenFormat.DELTA in properties.publish
-                about = OpenTable(self.partition_keys, compacted.primary_keys, sorted_by, for_delta)
-                found |= dict.fromkeys(reasons_against(parse_schema(compacted.last_round.compacted_schema), about))
-        if found:
-            raise Invalid(*(f"{self.table_id} cannot be published: {reason}" for reason in found))
-
-    def _check_takes_deltas(self, known_seconds: float = PROPERTIES_KNOWN_SECONDS) -> None:
+    def check_takes_deltas(self, known_seconds: float = PROPERTIES_KNOWN_SECONDS) -> None:
         """Raises `Invalid` if the table is offline or dropped, by what was read of it at most so long ago."""
         if self._clock.monotonic_seconds() - self._defined_at_seconds >= known_seconds:
             self.refresh(definition_log(self._store, self.table_id, self._clock).load().state)
@@ -511,17 +392,9 @@ class Table:
         Raises `Invalid` if it cannot be appended; then nothing is added. After `Unavailable` it is not known whether
         the delta was added: append it again with the same delta id.
         """
-        rows_each = ROWS_PER_DELTA_FILE if rows_per_file is None else rows_per_file
-        if rows_each < 1:
-            raise Invalid(f"rows_per_file is {rows_each}: a file takes at least one row")
-        request = self._request(operation, position, delta_id, stream_version)
-        of_type = _member(ContentType, content_type, "content type")
-        self._check_takes_deltas()
-        incoming = _Incoming(self.stream(partition), request, open_source(source), of_type, rows_each, copy)
-        snapshot = incoming.stream.load().state
-        self._check_begins([snapshot])
-        (added,) = self._append_to(incoming.stream, [self._prepare(incoming, snapshot)])
-        return added
+        request = self._appends.request(operation, position, delta_id, stream_version)
+        form = FileForm.of(content_type, rows_per_file, copy=copy)
+        return self._appends.append(partition, source, request, form)
 
     def append_many(
         self,
@@ -539,209 +412,7 @@ class Table:
         Raises `Invalid`, with the number of the delta, if one cannot be appended. After any error each stream has all
         of its deltas or none: append all of them again with the same delta ids.
         """
-        if delta_ids is not None and len(delta_ids) != len(deltas):
-            raise Invalid(f"there are {len(deltas):,} deltas and {len(delta_ids):,} delta ids: give one for each")
-        of_type = _member(ContentType, content_type, "content type")
-        self._check_takes_deltas()
-        incoming = [replace(each, copies=copy) for each in self._incoming(deltas, delta_ids, of_type)]
-        location = self._store.location
-        streams = {each.stream.folder: each.stream for each in incoming}
-        snapshots = dict(zip(streams, run_concurrently(location, _state_of, list(streams.values())), strict=True))
-        self._check_begins(snapshots.values())
-
-        def prepare(number_and_delta: tuple[int, _Incoming]) -> _Prepared:
-            number, each = number_and_delta
-            try:
-                return self._prepare(each, snapshots[each.stream.folder])
-            except Invalid as error:
-                raise Invalid(*(f"delta {number} of {len(deltas)}: {reason}" for reason in error.reasons)) from error
-
-        groups: dict[StreamFolder, list[_Prepared]] = {folder: [] for folder in streams}
-        for prepared in run_concurrently(location, prepare, list(enumerate(incoming, 1))):
-            groups[prepared.incoming.stream.folder].append(prepared)
-
-        def append_group(folder: StreamFolder) -> list[Delta]:
-            return self._append_to(streams[folder], groups[folder])
-
-        added = dict(zip(groups, map(iter, run_concurrently(location, append_group, list(groups))), strict=True))
-        return [next(added[each.stream.folder]) for each in incoming]
-
-    def _incoming(
-        self,
-        deltas: Sequence[tuple[PartitionValues, DeltaSource, str]],
-        delta_ids: Sequence[str] | None,
-        content_type: ContentType,
-    ) -> list[_Incoming]:
-        """Raises `Invalid` with every reason."""
-        incoming: list[_Incoming] = []
-        reasons: list[str] = []
-        named: set[tuple[StreamFolder, str]] = set()
-        for number, (partition, source, operation) in enumerate(deltas):
-            delta_id = None if delta_ids is None else delta_ids[number]
-            try:
-                request = self._request(operation, None, delta_id, None)
-                each = _Incoming(self.stream(partition), request, open_source(source), content_type)
-            except Invalid as error:
-                reasons += [f"delta {number + 1} of {len(deltas)}: {reason}" for reason in error.reasons]
-                continue
-            name = (each.stream.folder, request.delta_id)
-            if name in named:
-                reasons.append(f"delta {number + 1} of {len(deltas)}: delta id {request.delta_id!r} is given twice")
-            named.add(name)
-            incoming.append(each)
-        counts = Counter(each.stream.folder for each in incoming)
-        reasons += [
-            f"{count:,} deltas are for one partition stream, and an entry takes {DELTAS_PER_ENTRY_MAX:,} at most: "
-            "append them in parts"
-            for count in counts.values()
-            if count > DELTAS_PER_ENTRY_MAX
-        ]
-        if reasons:
-            raise Invalid(*reasons)
-        return incoming
-
-    def _request(
-        self, operation: str, position: int | None, delta_id: str | None, stream_version: int | None
-    ) -> DeltaRequest:
-        return DeltaRequest(
-            operation=_member(Operation, operation, "operation"),
-            position=position,
-            delta_id=self._clock.new_id() if delta_id is None else delta_id,
-            stream_version=stream_version,
-        )
-
-    def _prepare(self, incoming: _Incoming, snapshot: StreamSnapshot) -> _Prepared:
-        """Writes or measures the delta's files, unless the delta was appended before. Raises `Invalid`, before anything
-        is written, if it cannot be appended."""
-        stream, request, source = incoming.stream, incoming.request, incoming.source
-        existing = appending.find_delta(snapshot, request)
-        if existing is not None:
-            content_digest = digest_source(stream.location, source, incoming.content_type, copies=incoming.copies)
-            appending.check_same_delta(existing, request, content_digest)
-            return _Prepared(incoming, None)
-        appending.check_request(snapshot, request)
-        rules, target = self._rules(incoming), self._target(incoming)
-        if isinstance(source, list):
-            if incoming.copies:
-                files = copy_files(source, incoming.content_type, target, rules)
-            else:
-                files = register_files(stream.location, source, incoming.content_type, rules)
-            refuse_inferred_floats(files, self.schema, self.properties.primary_keys or (), snapshot)
-            return _Prepared(incoming, files)
-        self._check_columns(stream, snapshot, request, [(THE_DELTA, source.schema)])
-        return _Prepared(incoming, write_files(source, target, rules))
-
-    def _append_to(self, stream: PartitionStream, prepared: Sequence[_Prepared]) -> list[Delta]:
-        """Appends the deltas of one stream in one entry. Deltas that are in the stream already are skipped."""
-
-        warnings: dict[str, tuple[str, ...]] = {}
-
-        def decide(log_state: LogState[StreamSnapshot]) -> Sequence[StreamAction]:
-            snapshot, actions = log_state.state, list[StreamAction]()
-            self._check_not_dropped(snapshot)
-            checked: list[tuple[_Columns, tuple[str, ...]]] = []
-            for each in prepared:
-                request, files = each.incoming.request, each.files
-                if files is None:
-                    continue
-                more = appending.add_delta(snapshot, request, files, self._clock.now_ms())
-                if more:
-                    of_columns = self._check_once(stream, snapshot, request, files.schemas, checked)
-                    warnings[request.delta_id] = (*of_columns, *files.warnings)
-                for action in more:
-                    snapshot = apply(snapshot, action)
-                    if isinstance(action, DeltaAdded):
-                        self._schemas.remember(stream, action, files.schemas)
-                actions += more
-            return actions
-
-        if any(each.files is not None for each in prepared):
-            snapshot = stream.log.append(decide).after.state
-        else:
-            snapshot = stream.log.newest.state
-        added = []
-        for each in prepared:
-            delta = appending.find_delta(snapshot, each.incoming.request)
-            if delta is None:
-                raise AssertionError(f"delta {each.incoming.request.delta_id!r} is neither added nor refused")
-            added.append(_delta(stream, delta, warnings.get(delta.delta_id, ())))
-        return added
-
-    def _check_begins(self, snapshots: Iterable[StreamSnapshot]) -> None:
-        """Before the first delta of streams: the table may have been dropped a moment ago. Raises `Invalid`."""
-        if any(snapshot.is_dropped or not snapshot.sources for snapshot in snapshots):
-            self._check_takes_deltas(known_seconds=0)
-
-    def _check_not_dropped(self, snapshot: StreamSnapshot) -> None:
-        """Before the first delta after a drop, which may be that of the table. Raises `Invalid`."""
-        if snapshot.is_dropped:
-            self._check_takes_deltas(known_seconds=0)
-
-    def _check_once(
-        self,
-        stream: PartitionStream,
-        snapshot: StreamSnapshot,
-        request: DeltaRequest,
-        found: Sequence[NamedSchema],
-        checked: list[tuple[_Columns, tuple[str, ...]]],
-    ) -> tuple[str, ...]:
-        """See `_check_columns`. Of many deltas with the same columns only the first one is checked."""
-        columns = (request.operation, found)
-        for known, warnings in checked:
-            if known == columns:
-                return warnings
-        checked.append((columns, self._check_columns(stream, snapshot, request, found)))
-        return checked[-1][1]
-
-    def _check_columns(
-        self,
-        stream: PartitionStream,
-        snapshot: StreamSnapshot,
-        request: DeltaRequest,
-        found: Sequence[NamedSchema],
-    ) -> tuple[str, ...]:
-        """Raises `Invalid` for columns that cannot be compacted or are missing. Returns warnings."""
-        plain = [(name, plain_schema(schema)) for name, schema in found]
-        target, properties = appending.target_of(snapshot, request), self.properties
-        refuse_keys(plain, properties.primary_keys or (), properties.sort_keys or ())
-        before = self._schemas.check(stream, snapshot, target, request.operation, plain, self._published())
-        if request.operation is Operation.DELETE:
-            return ()
-        known = [*([] if self.schema is None else [self.schema]), *(schema for _, schema in before)]
-        refuses = properties.missing_columns is MissingColumns.REFUSE
-        return warn_of_missing(plain, known, self.partition_keys, refuses=refuses)
-
-    def _published(self) -> OpenTable | None:
-        """The published table; None: the table is not published."""
-        properties = self.properties
-        sort_keys = [key.column for key in properties.sort_keys or ()]
-        keys = properties.primary_keys or ()
-        return (
-            OpenTable(self.partition_keys, keys, sort_keys, OpenFormat.DELTA in properties.publish)
-            if properties.publish
-            else None
-        )
-
-    def _rules(self, incoming: _Incoming) -> DeltaRules:
-        properties = self.properties
-        return DeltaRules(
-            self.table_id,
-            incoming.stream.partition,
-            incoming.request.operation,
-            self.schema,
-            takes_more=properties.schema_growth is SchemaGrowth.ALLOW,
-            is_published=bool(properties.publish),
-            private_columns=properties.private_columns,
-            allow_files=properties.allow_files,
-        )
-
-    def _target(self, incoming: _Incoming) -> DeltaTarget:
-        append_id = self._clock.new_id()
-
-        def name_file(number: int, content_type: ContentType) -> str:
-            return DeltaFilePath(incoming.stream.folder, append_id, number, content_type).key
-
-        return DeltaTarget(incoming.stream.location, incoming.content_type, incoming.rows_per_file, name_file)
+        return self._appends.append_many(deltas, delta_ids, FileForm.of(content_type, None, copy=copy))
 
     def retract(self, partition: PartitionValues, delta_id: str) -> None:
         """Retract a delta that no compaction has committed. A repeated call is a no-op.
@@ -806,7 +477,7 @@ class Table:
                 named += self._schemas.known(stream, snapshot, snapshot.active)
             elif snapshot.compacted is not None:
                 named.append((str(stream), parse_schema(snapshot.compacted.last_round.compacted_schema)))
-        if self._published() is not None:
+        if self.properties.publish:
             named = [(name, open_schema(schema)) for name, schema in named]
         return unify_schemas(named) if named else pa.schema([])
 
@@ -861,7 +532,7 @@ class Table:
     def create_stream_version(self, partition: PartitionValues, state: str = LifecycleState.UNRELEASED) -> int:
         """Creates a version of a partition stream and returns its number. A version created `active` deprecates the
         active one."""
-        wanted = _member(LifecycleState, state, "lifecycle state")
+        wanted = member_of(LifecycleState, state, "lifecycle state")
         appended = self.stream(partition).log.append(
             lambda log_state: appending.create_stream_version(log_state.state, wanted)
         )
@@ -915,35 +586,3 @@ class Table:
 
 def _like(table_id: str, table: Table) -> TableDefinition:
     return define_table(table_id, table.partition_keys, None, table.properties.of_a_copy())
-
-
-def _state_of(stream: PartitionStream) -> StreamSnapshot:
-    return stream.load().state
-
-
-def _delta(stream: PartitionStream, added: DeltaAdded, warnings: tuple[str, ...]) -> Delta:
-    return Delta(
-        table_id=stream.table_id,
-        partition=stream.partition,
-        stream_version=added.stream_version,
-        position=added.position,
-        operation=added.operation,
-        delta_id=added.delta_id,
-        files=added.files,
-        warnings=warnings,
-    )
-
-
-def _member(members: type[WordT], text: str, noun: str) -> WordT:
-    """The member of an enumeration for a caller's text. Raises `Invalid` with the valid texts."""
-    try:
-        return members(text)
-    except ValueError as error:
-        raise Invalid(f"{text!r} is no {noun}: use {', '.join(members)}") from error
-
-
-def _reasons_against_place(location: StoreLocation, table_id: str, properties: TableProperties) -> tuple[str, ...]:
-    """Why other engines would not find the table, as its properties want it."""
-    publish = reasons_against_place(location, table_id) if properties.publish else ()
-    glue = reasons_against_glue(location, table_id) if properties.glue_database is not None else ()
-    return (*publish, *glue)

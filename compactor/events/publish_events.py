@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compactor.events import types as event_types
-from compactor.events.relay import Event, Subject, bounded, entryless_event
+from compactor.events.relay import Event, Subject, entryless_event
+from compactor.events.types import TablePublishedEvent, TablePublishFailedEvent
 from compactor.model.names import render_partition
-from compactor.publishing.protocol import NothingToDo, Outcome, Published, Refused
+from compactor.publishing.protocol import NothingToPublish, Outcome, Published, Refused
 from compactor.publishing.publication import PublishFailed
 
 
@@ -19,7 +19,7 @@ def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFaile
                 log_id,
                 at_ms,
                 f"{outcome.format}.{outcome.version}",
-                event_types.TablePublished(
+                TablePublishedEvent(
                     published_table_id=table_id,
                     format=outcome.format,
                     version=outcome.version,
@@ -30,12 +30,12 @@ def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFaile
                     files_marked=outcome.files_marked,
                     rows=outcome.rows,
                     lag_seconds=outcome.lag_ms / 1_000,
-                    refused=bounded([sentence for each in outcome.refused for sentence in _sentences(each)]),
+                    refused=tuple(sentence for each in outcome.refused for sentence in _sentences(each)),
                 ),
             )
-        case NothingToDo(refused=()):
+        case NothingToPublish(refused=()):
             return None
-        case NothingToDo():
+        case NothingToPublish():
             reasons = [sentence for each in outcome.refused for sentence in _sentences(each)]
             return _failed(about, table_id, outcome.format, reasons, at_ms)
         case PublishFailed():
@@ -43,7 +43,7 @@ def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFaile
 
 
 def _failed(about: Subject, table_id: str, format_: str, reasons: tuple[str, ...] | list[str], at_ms: int) -> Event:
-    data = event_types.TablePublishFailed(published_table_id=table_id, format=format_, reasons=bounded(reasons))
+    data = TablePublishFailedEvent(published_table_id=table_id, format=format_, reasons=tuple(reasons))
     return entryless_event(about, f"tables/{table_id}/published", at_ms, f"{format_}.failed.{at_ms}", data)
 
 

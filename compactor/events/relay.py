@@ -9,7 +9,7 @@ read.
 
 `Relay` does this for one log. The next publisher of the log continues after the cursor, and may repeat only events that
 were published after the cursor was last moved. Builders make events from entries: that of session logs is here, that of
-job-run logs in `dispatcher/records/job_run_events.py`; the content of events is in `types.py`.
+job-run logs in `dispatcher/records/job_run_events.py`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,17 @@ from pydantic import Field, JsonValue, SerializeAsAny, ValidationInfo, field_val
 from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
 
-from compactor.events import types as event_types
-from compactor.events.types import EVENT_TYPES, EventData, Severity
+from compactor.events.types import (
+    EVENT_TYPES,
+    EventData,
+    HeartbeatEvent,
+    RehashCompletedEvent,
+    SessionData,
+    SessionExpectedSlaChangedEvent,
+    SessionRoundCompletedEvent,
+    SessionStartedEvent,
+    Severity,
+)
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Outdated
@@ -39,17 +48,13 @@ from compactor.sessions.session_log import (
     RoundDone,
     SessionAction,
     SessionFailed,
+    SessionLogState,
     SessionStarted,
-    SessionState,
     SessionSucceeded,
 )
 from compactor.storage.object_store import ObjectStore
 
 _log = structlog.get_logger(__name__)
-
-REASONS_MAX = 40
-REASON_CHARACTERS_MAX = 1_000
-"""An SNS message has at most 262,144 bytes: 40 reasons of 1,000 characters of up to 4 bytes are 160,000."""
 
 EVENTS_PER_CALL = 50
 """Events that are published by one call of a sink, after which the cursor moves: five SNS batches."""
@@ -180,43 +185,15 @@ def session_log_events(about: SessionSubject, log_id: str, entry: Entry[SessionA
 
 
 def _of_session_action(about: SessionSubject, action: SessionAction) -> EventData | None:
-    session_id, partition = about.session_id, dict(about.partition)
     match action:
         case SessionStarted():
-            return event_types.SessionStarted(
-                session_id=session_id,
-                partition=partition,
-                attempt=action.attempt,
-                rounds=action.rounds,
-                expected_sla=action.expected_sla,
-            )
+            return SessionStartedEvent.of(about, action)
         case RoundDone():
-            return event_types.SessionRoundCompleted(
-                session_id=session_id,
-                partition=partition,
-                attempt=action.attempt,
-                round_number=action.round_number,
-                rounds=action.rounds,
-                entry_number=action.entry_number,
-                counts=action.counts,
-                seconds=action.seconds,
-            )
+            return SessionRoundCompletedEvent.of(about, action)
         case ExpectedSlaChanged():
-            return event_types.SessionExpectedSlaChanged(
-                session_id=session_id,
-                partition=partition,
-                attempt=action.attempt,
-                before=action.before,
-                now=action.now,
-            )
+            return SessionExpectedSlaChangedEvent.of(about, action)
         case IndexMoved():
-            return event_types.RehashCompleted(
-                session_id=session_id,
-                partition=partition,
-                attempt=action.attempt,
-                entry_number=action.entry_number,
-                hash_bucket_count=action.hash_bucket_count,
-            )
+            return RehashCompletedEvent.of(about, action)
         case SessionSucceeded() | SessionFailed():
             return None
         case _:
@@ -225,18 +202,7 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
 
 def heartbeat_event(about: SessionSubject, log_id: str, heartbeat: Heartbeat) -> Event:
     """Progress. Its id contains the time of the progress, so that the same progress is the same event."""
-    data = event_types.HeartbeatEmitted(
-        session_id=about.session_id,
-        partition=dict(about.partition),
-        attempt=heartbeat.attempt,
-        round_number=heartbeat.round_number,
-        rounds=heartbeat.rounds,
-        step=heartbeat.step,
-        tasks_done=heartbeat.tasks_done,
-        tasks=heartbeat.tasks,
-        rows_done=heartbeat.rows_done,
-        rows=heartbeat.rows,
-    )
+    data = HeartbeatEvent.of(about, heartbeat)
     return _event(about.of, f"{log_id}#heartbeat.{heartbeat.at_ms}", heartbeat.at_ms, "heartbeat", data)
 
 
@@ -247,23 +213,12 @@ def _event(subject: Subject, event_id: str, at_ms: int, suffix: str, data: Event
         type=data.event_type,
         time=datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         sequence=f"{at_ms:015d}.{suffix}",
-        subject=data.session_id if isinstance(data, event_types.SessionData) else None,
+        subject=data.session_id if isinstance(data, SessionData) else None,
         severity=data.grade,
         jobrunid=subject.job_run_id,
         table=subject.table,
         data=data,
     )
-
-
-def bounded(reasons: Sequence[str]) -> tuple[str, ...]:
-    """At most `REASONS_MAX` reasons, each cut to a length; the last one is the number of those left out."""
-    kept = [
-        reason if len(reason) <= REASON_CHARACTERS_MAX else reason[:REASON_CHARACTERS_MAX] + " ..."
-        for reason in reasons
-    ]
-    if len(kept) <= REASONS_MAX:
-        return tuple(kept)
-    return (*kept[: REASONS_MAX - 1], f"and {len(kept) - REASONS_MAX + 1} more")
 
 
 def event_json_schema() -> dict[str, JsonValue]:
@@ -418,4 +373,4 @@ class Relay(Generic[StateT, ActionT]):
         return PublishCursor(entry_number=self._published_until() if body is None else 0)
 
 
-SessionRelay = Relay[SessionState, SessionAction]
+SessionRelay = Relay[SessionLogState, SessionAction]

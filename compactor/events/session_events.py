@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from compactor.events import types as event_types
 from compactor.events.relay import (
     Event,
     EventSink,
     Relay,
     SessionSubject,
     Subject,
-    bounded,
     entry_event,
     session_log_events,
 )
-from compactor.events.types import EventData
+from compactor.events.types import EventData, SessionFailedEvent, SessionSucceededEvent
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind
 from compactor.planning.spec import SessionResult, SessionSpec
 from compactor.sessions.keys import SessionFolder
-from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionFailed, SessionState, SessionSucceeded
+from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionFailed, SessionLogState, SessionSucceeded
 from compactor.storage.object_store import ObjectStore
 
 
@@ -36,7 +34,7 @@ def publish_session(spec: SessionSpec, state: ObjectStore, sink: EventSink, cloc
     subject = Subject(spec.job_run.job_run_id, spec.job_run.source_table_id)
     about = SessionSubject(subject, spec.session_id, spec.partition)
     folder = SessionFolder(spec.job_run.job_run_id, spec.session_id)
-    log: DurableLog[SessionState, SessionAction] = DurableLog(state, folder.log, SESSION_LOG, clock)
+    log: DurableLog[SessionLogState, SessionAction] = DurableLog(state, folder.log, SESSION_LOG, clock)
 
     def build(entry: Entry[SessionAction]) -> tuple[Event, ...]:
         ends = ((ordinal, _end(about, action)) for ordinal, action in enumerate(entry.actions))
@@ -69,9 +67,9 @@ class EndedInFailure(Protocol):
 
 def session_succeeded(
     session_id: str, partition: Mapping[str, str], result: SessionResult | None
-) -> event_types.SessionSucceeded:
+) -> SessionSucceededEvent:
     """`result` None: there was nothing to do, so nothing was launched."""
-    return event_types.SessionSucceeded(
+    return SessionSucceededEvent(
         session_id=session_id,
         partition=dict(partition),
         nothing_to_do=result is None or result.rounds == 0,
@@ -87,11 +85,11 @@ def session_succeeded(
     )
 
 
-def session_failed(session_id: str, partition: Mapping[str, str], failure: EndedInFailure) -> event_types.SessionFailed:
-    return event_types.SessionFailed(
+def session_failed(session_id: str, partition: Mapping[str, str], failure: EndedInFailure) -> SessionFailedEvent:
+    return SessionFailedEvent(
         session_id=session_id,
         partition=dict(partition),
         attempt=failure.attempt,
         error_kind=failure.error_kind,
-        reasons=bounded(failure.reasons),
+        reasons=failure.reasons,
     )

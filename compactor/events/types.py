@@ -1,17 +1,42 @@
-"""The types of events, their severity and their `data`.
+"""The types of events of sessions and of tables, their severity and their `data`; those of job runs stand beside the
+actions of the job-run log (`dispatcher/records/job_run_events.py`).
 
 The data of a type only gains fields, with a default; any other change is a v2 of the type.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar, Self
 
-from compactor.model.counts import RowCounts
+from pydantic import BeforeValidator, field_validator
+
+from compactor.model.counts import RowCounts, RowTotals
 from compactor.model.document import Document
-from compactor.planning.cluster_plan import ClusterPlan, Cost
+from compactor.planning.cluster_plan import Cost
 from compactor.planning.spec import Partition
+
+REASONS_MAX = 40
+REASON_CHARACTERS_MAX = 1_000
+"""An SNS message has at most 262,144 bytes: 40 reasons of 1,000 characters of up to 4 bytes are 160,000."""
+
+EVENT_TYPES: dict[str, type[EventData]] = {}
+"""The class of the data of each event, by the event's type. Each class is added when its module is imported."""
+
+
+def bounded(reasons: Sequence[str]) -> tuple[str, ...]:
+    """At most `REASONS_MAX` reasons, each cut to a length; the last one is the number of those left out."""
+    kept = [
+        reason if len(reason) <= REASON_CHARACTERS_MAX else reason[:REASON_CHARACTERS_MAX] + " ..."
+        for reason in reasons
+    ]
+    if len(kept) <= REASONS_MAX:
+        return tuple(kept)
+    return (*kept[: REASONS_MAX - 1], f"and {len(kept) - REASONS_MAX + 1} more")
+
+
+Reasons = Annotated[tuple[str, ...], BeforeValidator(bounded)]
 
 
 class Severity(StrEnum):
@@ -30,6 +55,17 @@ class EventData(Document):
     severities: ClassVar[tuple[Severity, ...]] = ()
     """All severities that the type may have, if several."""
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: object) -> None:
+        if "event_type" in cls.__dict__:
+            EVENT_TYPES[cls.event_type] = cls
+
+    @classmethod
+    def of(cls, *facts: object) -> Self:
+        """The event of facts, such as a log's action: each field is that of the first fact that has one of its name."""
+        having = ((name, next((fact for fact in facts if hasattr(fact, name)), None)) for name in cls.model_fields)
+        return cls.model_validate({name: getattr(fact, name) for name, fact in having if fact is not None})
+
     @property
     def grade(self) -> Severity:
         """The severity of this event."""
@@ -42,165 +78,20 @@ class SessionData(EventData):
     session_id: str
     partition: Partition
 
-
-class JobRunAccepted(EventData):
-    """`sessions`: partition streams to compact. `predecessor`: the job run that this one runs again. `finds_sessions`:
-    it has many partition streams, and finds those to compact as it reaches them; `sessions` is 0 then.
-
-    A second delivery of the same message causes no event.
-    """
-
-    event_type: ClassVar[str] = "lithify.job_run.accepted.v1"
-    destination_compacted_table_id: str
-    sessions: int
-    priority: int
-    desired_sla: int | None
-    predecessor: str | None = None
-    finds_sessions: bool = False
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _as_dict(cls, partition: object) -> object:
+        return dict(partition) if isinstance(partition, Mapping) else partition
 
 
-class JobRunRejected(EventData):
-    """`message_id` is the message's id on its queue; its body is in the dead-letter queue."""
-
-    event_type: ClassVar[str] = "lithify.job_run.rejected.v1"
-    severity: ClassVar[Severity] = Severity.ERROR
-    message_id: str
-    reasons: tuple[str, ...]
-
-
-class JobRunRepeated(EventData):
-    """Another message had the same id and content, and started nothing. `status`: of the job run at that time;
-    `answer`: its outcome, and what the sender can do."""
-
-    event_type: ClassVar[str] = "lithify.job_run.repeated.v1"
-    severity: ClassVar[Severity] = Severity.WARNING
-    message_id: str
-    status: str
-    answer: str
-
-
-class JobRunStarted(EventData):
-    event_type: ClassVar[str] = "lithify.job_run.started.v1"
-    owner: str
-
-
-class JobRunSucceeded(EventData):
-    """Rows over all sessions, as in `RowCounts`. `nothing_to_do`: no stream had a delta above its watermark.
-
-    seconds, desired_sla, expected_sla  actual, desired and predicted time since its acceptance. The event's severity is
-                                        "warning" if the actual time is more than the desired one
-    paused_seconds                      of the actual and the predicted time in a pause, which is no lateness
-    """
-
-    event_type: ClassVar[str] = "lithify.job_run.succeeded.v1"
-    severities: ClassVar[tuple[Severity, ...]] = (Severity.INFO, Severity.WARNING)
-    nothing_to_do: bool
-    sessions: int
-    rounds: int
-    rows_in: int
-    rows_out: int
-    rows_deduplicated: int
-    rows_deleted: int
-    seconds: float
-    desired_sla: int | None = None
-    expected_sla: float | None = None
-    paused_seconds: float = 0.0
-
-    @property
-    def grade(self) -> Severity:
-        late = self.desired_sla is not None and self.seconds - self.paused_seconds > self.desired_sla
-        return Severity.WARNING if late else self.severity
-
-
-class JobRunFailed(EventData):
-    event_type: ClassVar[str] = "lithify.job_run.failed.v1"
-    severity: ClassVar[Severity] = Severity.ERROR
-    failed_sessions: tuple[str, ...]
-    reasons: tuple[str, ...]
-    seconds: float
-    desired_sla: int | None = None
-    expected_sla: float | None = None
-    paused_seconds: float = 0.0
-
-
-class JobRunCancelled(EventData):
-    event_type: ClassVar[str] = "lithify.job_run.cancelled.v1"
-    severity: ClassVar[Severity] = Severity.WARNING
-    reason: str
-    seconds: float
-
-
-class JobRunPaused(EventData):
-    """No new session of it is started until it is resumed; those that run go on to their end. `scope`: what was paused,
-    everything, a table of it, or the job run itself."""
-
-    event_type: ClassVar[str] = "lithify.job_run.paused.v1"
-    severity: ClassVar[Severity] = Severity.WARNING
-    scope: str
-    reason: str
-
-
-class JobRunResumed(EventData):
-    event_type: ClassVar[str] = "lithify.job_run.resumed.v1"
-
-
-class JobRunWaitsForMoney(EventData):
-    """A session of it would cost more than is left of what a job run, or a day, may cost: it waits. Those that run go
-    on. Told once of a job run."""
-
-    event_type: ClassVar[str] = "lithify.job_run.waits_for_money.v1"
-    severity: ClassVar[Severity] = Severity.WARNING
-    reason: str
-
-
-class JobRunSetAside(EventData):
-    """A dispatcher cannot read its log, which is damaged, or from a newer release. The dispatcher runs nothing of it,
-    and nothing is lost: it is tried again later, and by every other dispatcher."""
-
-    event_type: ClassVar[str] = "lithify.job_run.set_aside.v1"
-    severity: ClassVar[Severity] = Severity.ERROR
-    reasons: tuple[str, ...]
-
-
-class SessionPlanned(SessionData):
-    """A session's first plan, and every later one that differs. `attempt` is the first with this plan; `changes` are
-    the differences from the plan before. `cluster`: what is launched for it, with its expected cost; None: it runs on
-    an existing machine. `bundle`: of the sessions that share its Spark job; None: it has its own. `desired_sla` is the
-    job run's: from its acceptance to the end of its last session. `waited_seconds`: from its acceptance to this
-    plan."""
-
-    event_type: ClassVar[str] = "lithify.session.planned.v1"
-    hash_bucket_count: int
-    max_rows_per_round: int
-    tasks: int
-    task_memory_bytes: int
-    expected_sla: float
-    desired_sla: int | None
-    waited_seconds: float = 0.0
-    arithmetic: tuple[str, ...]
-    attempt: int = 1
-    changes: tuple[str, ...] = ()
-    cluster: ClusterPlan | None = None
-    bundle: str | None = None
-
-
-class SessionLaunched(SessionData):
-    """`cluster` identifies the Spark job for a person. `bundle`: as in `SessionPlanned`."""
-
-    event_type: ClassVar[str] = "lithify.session.launched.v1"
-    attempt: int
-    cluster: str
-    bundle: str | None = None
-
-
-class SessionStarted(SessionData):
+class SessionStartedEvent(SessionData):
     event_type: ClassVar[str] = "lithify.session.started.v1"
     attempt: int
     rounds: int
     expected_sla: float
 
 
-class SessionRoundCompleted(SessionData):
+class SessionRoundCompletedEvent(SessionData):
     """`entry_number` is the commit's, in the compacted stream's log."""
 
     event_type: ClassVar[str] = "lithify.session.round_completed.v1"
@@ -212,59 +103,37 @@ class SessionRoundCompleted(SessionData):
     seconds: float
 
 
-class SessionExpectedSlaChanged(SessionData):
+class SessionExpectedSlaChangedEvent(SessionData):
     event_type: ClassVar[str] = "lithify.session.expected_sla_changed.v1"
     attempt: int
     before: float
     now: float
 
 
-class SessionStalled(SessionData):
-    event_type: ClassVar[str] = "lithify.session.stalled.v1"
-    severity: ClassVar[Severity] = Severity.WARNING
-    attempt: int
-    quiet_seconds: float
-
-
-class SessionRetried(SessionData):
-    """`attempt` is the next one, `reasons` why the one before it failed. `alone`: that one ran in a bundle, and this
-    one will have its own Spark job."""
-
-    event_type: ClassVar[str] = "lithify.session.retried.v1"
-    severity: ClassVar[Severity] = Severity.WARNING
-    attempt: int
-    reasons: tuple[str, ...]
-    alone: bool = False
-
-
-class SessionSucceeded(SessionData):
+class SessionSucceededEvent(RowTotals, SessionData):
     """Actual and predicted seconds; `expected_sla` is None if there was nothing to do. `expected_cost` is predicted
     before the session, `cost` computed after it; None if nothing was launched for it."""
 
     event_type: ClassVar[str] = "lithify.session.succeeded.v1"
     nothing_to_do: bool
     rounds: int
-    rows_in: int
-    rows_out: int
-    rows_deduplicated: int
-    rows_deleted: int
     seconds: float
     expected_sla: float | None
     expected_cost: Cost | None = None
     cost: Cost | None = None
 
 
-class SessionFailed(SessionData):
+class SessionFailedEvent(SessionData):
     """`error_kind` is a value of `ErrorKind`; another release may have others."""
 
     event_type: ClassVar[str] = "lithify.session.failed.v1"
     severity: ClassVar[Severity] = Severity.ERROR
     attempt: int
     error_kind: str
-    reasons: tuple[str, ...]
+    reasons: Reasons
 
 
-class RehashCompleted(SessionData):
+class RehashCompletedEvent(SessionData):
     """`entry_number` is the commit's, in the compacted stream's log."""
 
     event_type: ClassVar[str] = "lithify.rehash.completed.v1"
@@ -273,7 +142,7 @@ class RehashCompleted(SessionData):
     hash_bucket_count: int
 
 
-class HeartbeatEmitted(SessionData):
+class HeartbeatEvent(SessionData):
     """Progress of a session: at most one event every so many seconds, and none without progress."""
 
     event_type: ClassVar[str] = "lithify.heartbeat.emitted.v1"
@@ -287,7 +156,7 @@ class HeartbeatEmitted(SessionData):
     rows: int
 
 
-class TablePublished(EventData):
+class TablePublishedEvent(EventData):
     """A commit of a table in a table format that other engines read. `table` of the event is the job run's source.
 
     published_table_id  the table that is published
@@ -309,49 +178,18 @@ class TablePublished(EventData):
     files_marked: int
     rows: int
     lag_seconds: float
-    refused: tuple[str, ...] = ()
+    refused: Reasons = ()
 
     @property
     def grade(self) -> Severity:
         return Severity.WARNING if self.refused else self.severity
 
 
-class TablePublishFailed(EventData):
+class TablePublishFailedEvent(EventData):
     """The rows are committed and not published. It is tried again, until it succeeds."""
 
     event_type: ClassVar[str] = "lithify.table.publish_failed.v1"
     severity: ClassVar[Severity] = Severity.WARNING
     published_table_id: str
     format: str
-    reasons: tuple[str, ...]
-
-
-EVENT_TYPES: dict[str, type[EventData]] = {
-    data_type.event_type: data_type
-    for data_type in (
-        JobRunAccepted,
-        JobRunRejected,
-        JobRunRepeated,
-        JobRunStarted,
-        JobRunSucceeded,
-        JobRunFailed,
-        JobRunCancelled,
-        JobRunPaused,
-        JobRunResumed,
-        JobRunWaitsForMoney,
-        JobRunSetAside,
-        SessionPlanned,
-        SessionLaunched,
-        SessionStarted,
-        SessionRoundCompleted,
-        SessionExpectedSlaChanged,
-        SessionStalled,
-        SessionRetried,
-        SessionSucceeded,
-        SessionFailed,
-        RehashCompleted,
-        HeartbeatEmitted,
-        TablePublished,
-        TablePublishFailed,
-    )
-}
+    reasons: Reasons

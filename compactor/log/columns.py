@@ -28,7 +28,7 @@ ValueT = TypeVar("ValueT")
 Values = Sequence[Any]
 
 
-class Codec(Protocol):
+class ColumnCodec(Protocol):
     """Values of one Python type as one Arrow array. None is null, whatever the type."""
 
     arrow_type: pa.DataType
@@ -104,7 +104,7 @@ class _EnumCodec(_PlainCodec):
 class _ListCodec:
     """A tuple of any length."""
 
-    def __init__(self, item: Codec) -> None:
+    def __init__(self, item: ColumnCodec) -> None:
         self._item = item
         self.arrow_type = pa.list_(pa.field("item", item.arrow_type))
 
@@ -123,7 +123,7 @@ class _ListCodec:
 class _MapCodec:
     """A dict; its order is kept."""
 
-    def __init__(self, key: Codec, item: Codec) -> None:
+    def __init__(self, key: ColumnCodec, item: ColumnCodec) -> None:
         self._key, self._item = key, item
         self.arrow_type = pa.map_(key.arrow_type, item.arrow_type)
 
@@ -200,7 +200,7 @@ _PLAIN: Mapping[type, pa.DataType] = {
 }
 
 
-def codec_of(annotation: object) -> Codec:
+def codec_of(annotation: object) -> ColumnCodec:
     """The codec of a field's declared type. Raises TypeError for a type without a codec."""
     codec = _codec_of_class(annotation) if isinstance(annotation, type) else _codec_of_generic(annotation)
     if codec is None:
@@ -208,7 +208,7 @@ def codec_of(annotation: object) -> Codec:
     return codec
 
 
-def _codec_of_class(of: type[Any]) -> Codec | None:
+def _codec_of_class(of: type[Any]) -> ColumnCodec | None:
     if of in _PLAIN:
         return _PlainCodec(_PLAIN[of])
     if issubclass(of, Enum):
@@ -218,7 +218,7 @@ def _codec_of_class(of: type[Any]) -> Codec | None:
     return None
 
 
-def _codec_of_generic(annotation: object) -> Codec | None:
+def _codec_of_generic(annotation: object) -> ColumnCodec | None:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return codec_of(arguments[0])

@@ -45,8 +45,8 @@ from compactor.catalog.actions import (
     IndexRehashed,
     RestoredSide,
     RoundCommitted,
+    SessionPlanAnnounced,
     SessionPlanEnded,
-    SessionPlanned,
     StreamAction,
     StreamDropped,
     StreamRestored,
@@ -432,7 +432,7 @@ def _paths_of_action(action: StreamAction) -> list[str]:
             return []
         case DeltaRetracted() | DeltasTaken() | DeltasRetired():
             return []
-        case SessionPlanned() | SessionPlanEnded() | StreamDropped():
+        case SessionPlanAnnounced() | SessionPlanEnded() | StreamDropped():
             return []
         case StreamRestored():
             return [] if action.compacted is None else _paths_of_side(action.compacted)

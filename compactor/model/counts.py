@@ -29,6 +29,15 @@ class Watermark(Document):
         return self.file_number is None or file_number <= self.file_number
 
 
+class RowTotals(Document):
+    """Row counts over the rounds of sessions. The fields are those of `RowCounts`."""
+
+    rows_in: int
+    rows_out: int
+    rows_deduplicated: int
+    rows_deleted: int
+
+
 class RowCounts(Document):
     """The row counts of a round, which must reconcile: rows_in = rows_out + rows_deduplicated + rows_deleted.
 

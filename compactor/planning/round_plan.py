@@ -74,7 +74,7 @@ class DeltaFileRef:
 
 
 @dataclass(frozen=True)
-class Output:
+class RoundOutput:
     """The output settings of a round.
 
     private_columns  those whose bounds stay out of the log
@@ -134,7 +134,7 @@ class RoundPlan:
     processed: Watermark
     horizon: int
     tombstone_retention: int
-    output: Output
+    output: RoundOutput
     tasks: int
     task_memory_bytes: int
     spare_scratch_bytes: int | None = None

@@ -17,8 +17,8 @@ from compactor.planning.round_plan import (
     CompactedSource,
     DeltaFileRef,
     DeltaSource,
-    Output,
     RehashPlan,
+    RoundOutput,
     RoundPlan,
 )
 from compactor.planning.rounds import runs_to_absorb, watermark_after
@@ -68,7 +68,7 @@ def plan_round(
         processed=processed,
         horizon=processed.position,
         tombstone_retention=KEEP_FOR_EVER if run.tombstone_retention is None else run.tombstone_retention,
-        output=Output(
+        output=RoundOutput(
             content_type=run.compacted_file_content_type,
             schema=session.schema,
             rows_per_compacted_file=rows_per_file(run, compacted, turn.files),

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from compactor.catalog.actions import RoundCommitted
 from compactor.catalog.key_columns import check_given_key_names, check_key_names
-from compactor.model.counts import SortKey
+from compactor.model.counts import RowTotals, SortKey
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Invalid
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, SortOrder, TableId
@@ -139,8 +139,8 @@ class SessionPlan(Document):
     known_schemas: tuple[KnownSchema, ...] = ()
 
 
-class SessionResult(Document):
-    """The figures of an ended session. Row counts as in `RowCounts`, over all of its rounds.
+class SessionResult(RowTotals):
+    """The figures of an ended session, over all of its rounds.
 
     seconds       from its launch, the start of its Spark included, to its end; in its own log, its start is the
                   predicted one
@@ -154,10 +154,6 @@ class SessionResult(Document):
     session_id: str
     partition: Partition
     rounds: int
-    rows_in: int
-    rows_out: int
-    rows_deduplicated: int
-    rows_deleted: int
     seconds: float
     expected_sla: float
     completions: tuple[RoundCommitted, ...] = ()

@@ -34,7 +34,7 @@ class Marked:
 
 
 @dataclass(frozen=True)
-class Changes:
+class FileChanges:
     added: tuple[LiveFile, ...] = ()
     removed: tuple[LiveFile, ...] = ()
     marked: tuple[Marked, ...] = ()
@@ -60,9 +60,9 @@ def _without(file: DataFile, private_columns: Collection[str]) -> DataFile:
     return file if len(kept) == len(file.columns) else file.model_copy(update={"columns": kept})
 
 
-def changes(before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]) -> Changes:
+def changes(before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]) -> FileChanges:
     """The changes from the files of the published fold to those of the newest one."""
-    return Changes(
+    return FileChanges(
         added=tuple(file for path, file in after.items() if path not in before),
         removed=tuple(file for path, file in before.items() if path not in after),
         marked=tuple(

@@ -40,7 +40,7 @@ from compactor.publishing.delta_vectors import reference, referred_commit, refer
 from compactor.publishing.due_streams import DueStream, DueStreams, fitting_schema, outcome_of
 from compactor.publishing.keys import DeltaVectorPath
 from compactor.publishing.protocol import (
-    NothingToDo,
+    NothingToPublish,
     Outcome,
     PublishedFile,
     PublishedState,
@@ -206,8 +206,8 @@ class DeltaPublisher:
 
     # -- published state
 
-    def _nothing(self, state: DeltaState, refused: Sequence[Refused]) -> NothingToDo:
-        return NothingToDo(self.format, state.version if state.version >= 0 else None, tuple(refused))
+    def _nothing(self, state: DeltaState, refused: Sequence[Refused]) -> NothingToPublish:
+        return NothingToPublish(self.format, state.version if state.version >= 0 else None, tuple(refused))
 
     def _published_file(self, add: AddFile) -> PublishedFile:
         vector = add.deletion_vector

@@ -13,7 +13,7 @@ from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.errors import Invalid
 from compactor.model.names import OpenFormat, counted
-from compactor.publishing.changes import Changes, LiveFile, changes, live_files
+from compactor.publishing.changes import FileChanges, LiveFile, changes, live_files
 from compactor.publishing.protocol import Published, Refused
 from compactor.schemas.text import parse_schema
 from compactor.schemas.unify import unify_schemas
@@ -27,7 +27,7 @@ class DueStream:
     name: str
     stream: PartitionStream
     now: LogState[StreamSnapshot]
-    changes: Changes
+    changes: FileChanges
 
     @property
     def before(self) -> list[LiveFile]:

@@ -48,7 +48,7 @@ from compactor.publishing.keys import (
     IcebergManifestList,
     IcebergMetadata,
 )
-from compactor.publishing.protocol import NothingToDo, Outcome, PublishedFile, PublishedState, Refused
+from compactor.publishing.protocol import NothingToPublish, Outcome, PublishedFile, PublishedState, Refused
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
@@ -119,7 +119,7 @@ class IcebergPublisher:
             if not due:
                 if state.version:
                     self._log.repair_hint(state.version)
-                return NothingToDo(self.format, state.version or None, tuple(refused))
+                return NothingToPublish(self.format, state.version or None, tuple(refused))
             after = self._commit(state, schema, due, written)
             if after is not None and after.metadata is not None:
                 self._log.repair_hint(after.version)

@@ -48,7 +48,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class NothingToDo:
+class NothingToPublish:
     """Every stream is up to date, except refused ones. `version` None: nothing was ever published."""
 
     format: OpenFormat
@@ -56,7 +56,7 @@ class NothingToDo:
     refused: tuple[Refused, ...] = ()
 
 
-Outcome: TypeAlias = Published | NothingToDo
+Outcome: TypeAlias = Published | NothingToPublish
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PublishedState:
     files: Mapping[str, PublishedFile] = field(default_factory=dict)
 
 
-class Publisher(Protocol):
+class TablePublisher(Protocol):
     """Publishes the streams of one table in one format. Any number may work on a table at the same time."""
 
     @property

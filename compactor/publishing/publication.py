@@ -22,7 +22,7 @@ from compactor.publishing.delta_bounds import DeltaBounds
 from compactor.publishing.delta_schema import left_out
 from compactor.publishing.glue import GluePointer, GlueService
 from compactor.publishing.keys import IcebergFolder
-from compactor.publishing.protocol import Outcome, PublishedState, Publisher
+from compactor.publishing.protocol import Outcome, PublishedState, TablePublisher
 from compactor.publishing.published_bounds import PublishedBounds
 from compactor.schemas.open_types import OpenTable, reasons_against
 from compactor.schemas.text import parse_schema
@@ -55,7 +55,7 @@ class StreamLag:
     seconds: float | None
 
 
-def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[Publisher, ...]:
+def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[TablePublisher, ...]:
     """A publisher for each format of the table. Raises `Invalid` if other engines cannot read the location."""
     formats = table.properties.publish
     reasons = reasons_against_place(store.location, table.table_id) if formats else ()
@@ -64,7 +64,7 @@ def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[Publi
     return tuple(_publisher(each, store, table, clock) for each in formats)
 
 
-def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clock) -> Publisher:
+def _publisher(format_: OpenFormat, store: ObjectStore, table: Table, clock: Clock) -> TablePublisher:
     match format_:
         case OpenFormat.DELTA:
             private = table.properties.private_columns
@@ -110,12 +110,14 @@ def _needs_iceberg(table_id: str) -> Iterator[None]:
         ) from error
 
 
-def publish(publishers: Sequence[Publisher], streams: Sequence[PartitionStream]) -> tuple[Outcome | PublishFailed, ...]:
+def publish(
+    publishers: Sequence[TablePublisher], streams: Sequence[PartitionStream]
+) -> tuple[Outcome | PublishFailed, ...]:
     """Publishes each format separately: a failure of one does not stop the others."""
     return tuple(_publish(publisher, streams) for publisher in publishers)
 
 
-def _publish(publisher: Publisher, streams: Sequence[PartitionStream]) -> Outcome | PublishFailed:
+def _publish(publisher: TablePublisher, streams: Sequence[PartitionStream]) -> Outcome | PublishFailed:
     try:
         return publisher.publish(streams)
     except LithifyError as error:
@@ -124,7 +126,7 @@ def _publish(publisher: Publisher, streams: Sequence[PartitionStream]) -> Outcom
 
 
 def with_gone_streams(
-    table: Table, publishers: Sequence[Publisher], streams: Sequence[PartitionStream]
+    table: Table, publishers: Sequence[TablePublisher], streams: Sequence[PartitionStream]
 ) -> list[PartitionStream]:
     """The streams, and those of dropped partitions whose files are published still: a publish takes the files away."""
     dropped = [table.stream(partition) for partition in table.dropped_partitions()]
@@ -168,7 +170,7 @@ def lead_glue(
     return tuple(failed)
 
 
-def lags(publisher: Publisher, streams: Sequence[PartitionStream], clock: Clock) -> list[StreamLag]:
+def lags(publisher: TablePublisher, streams: Sequence[PartitionStream], clock: Clock) -> list[StreamLag]:
     """The lag of each stream. Reads the published state once."""
     state = publisher.state()
     return [_lag(publisher.format, state, stream, clock) for stream in streams]
@@ -185,7 +187,7 @@ def _lag(format_: OpenFormat, state: PublishedState, stream: PartitionStream, cl
     return StreamLag(format_, entry, behind, seconds)
 
 
-def columns_left_out(publisher: Publisher, streams: Sequence[PartitionStream]) -> tuple[str, ...]:
+def columns_left_out(publisher: TablePublisher, streams: Sequence[PartitionStream]) -> tuple[str, ...]:
     """Columns of the compacted rows that the format has no type for."""
     if publisher.format is not OpenFormat.DELTA:
         return ()
@@ -254,7 +256,7 @@ def published_bounds(store: ObjectStore, table: Table, clock: Clock) -> tuple[Pu
     return tuple(found)
 
 
-def differences(publisher: Publisher, streams: Sequence[PartitionStream]) -> Iterator[str]:
+def differences(publisher: TablePublisher, streams: Sequence[PartitionStream]) -> Iterator[str]:
     """The differences between the published metadata and the logs at the published entries, one sentence each."""
     state = publisher.state()
     known = {encode_partition(stream.partition): stream for stream in streams}

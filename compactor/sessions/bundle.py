@@ -35,7 +35,7 @@ from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.sessions.session_journal import POLL_SECONDS, HeartbeatListener, SessionJournal
-from compactor.sessions.session_log import SESSION_LOG, SessionState, SessionSucceeded
+from compactor.sessions.session_log import SESSION_LOG, SessionLogState, SessionSucceeded
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
@@ -211,7 +211,7 @@ def _unlogged_end(member: BundleMember, error: Exception, state: StoreLocation, 
     return UnloggedEnd(error_kind=kind_of(error), reason=reason)
 
 
-def has_ended(log: SessionState, attempt: int) -> bool:
+def has_ended(log: SessionLogState, attempt: int) -> bool:
     """Whether the session has succeeded, or this attempt has failed."""
     return isinstance(log.end, SessionSucceeded) or (log.end is not None and log.end.attempt == attempt)
 

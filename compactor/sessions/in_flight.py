@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import zip_longest
 
-from compactor.catalog.actions import PlannedRound, SessionPlanEnded, SessionPlanned, StreamAction
+from compactor.catalog.actions import PlannedRound, SessionPlanAnnounced, SessionPlanEnded, StreamAction
 from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
@@ -49,10 +49,10 @@ EXPECTED_SLAS = 4
 
 def planned(
     plan: SessionPlan, session: SessionInput, rounds: Sequence[Sequence[DeltaFileRef]], attempt: int, clock: Clock
-) -> SessionPlanned:
+) -> SessionPlanAnnounced:
     """The plan of an attempt for the log. `rounds`: the delta files of each round to run; none for a rehash alone."""
     read_point = ReadPoint.of(session.streams.snapshot)
-    return SessionPlanned(
+    return SessionPlanAnnounced(
         plan_id=clock.new_id(),
         job_run_id=plan.spec.job_run.job_run_id,
         session_id=plan.spec.session_id,
@@ -79,7 +79,7 @@ def _round(files: Sequence[DeltaFileRef], following: Sequence[DeltaFileRef]) -> 
 
 
 @contextmanager
-def in_flight(stream: PartitionStream, plan: SessionPlanned, read: ReadPoint, clock: Clock) -> Iterator[None]:
+def in_flight(stream: PartitionStream, plan: SessionPlanAnnounced, read: ReadPoint, clock: Clock) -> Iterator[None]:
     """Writes the plan, and ends it if the session fails. Raises `Conflict` if another session has one in force, and
     `Fenced` if a later attempt has, or the compacted side has changed since it was `read`."""
 
@@ -101,7 +101,7 @@ def in_flight(stream: PartitionStream, plan: SessionPlanned, read: ReadPoint, cl
         raise
 
 
-def _end(snapshot: StreamSnapshot, plan: SessionPlanned) -> Sequence[StreamAction]:
+def _end(snapshot: StreamSnapshot, plan: SessionPlanAnnounced) -> Sequence[StreamAction]:
     is_in_force = snapshot.in_flight is not None and snapshot.in_flight.plan_id == plan.plan_id
     return [SessionPlanEnded(plan_id=plan.plan_id)] if is_in_force else []
 

@@ -30,8 +30,8 @@ from compactor.sessions.session_log import (
     RoundDone,
     SessionAction,
     SessionFailed,
+    SessionLogState,
     SessionStarted,
-    SessionState,
     SessionSucceeded,
 )
 from compactor.storage.object_store import ObjectStore
@@ -81,7 +81,7 @@ class SessionJournal:
         self._folder = folder
         self._clock = clock
         self._on_heartbeat = on_heartbeat
-        self._log: DurableLog[SessionState, SessionAction] = DurableLog(store, folder.log, SESSION_LOG, clock)
+        self._log: DurableLog[SessionLogState, SessionAction] = DurableLog(store, folder.log, SESSION_LOG, clock)
         self._tasks_done: Count = _none
         self._rows_in_tasks: Count = _none
         self._done: Count = _none
@@ -217,12 +217,12 @@ class SessionJournal:
     def _append(self, action: SessionAction) -> None:
         self._append_if(lambda _: (action,))
 
-    def _append_if(self, choose: Callable[[SessionState], Sequence[SessionAction]]) -> None:
+    def _append_if(self, choose: Callable[[SessionLogState], Sequence[SessionAction]]) -> None:
         self.settled()
         self._write(choose)
 
-    def _write(self, choose: Callable[[SessionState], Sequence[SessionAction]]) -> None:
-        def decide(before: LogState[SessionState]) -> Sequence[SessionAction]:
+    def _write(self, choose: Callable[[SessionLogState], Sequence[SessionAction]]) -> None:
+        def decide(before: LogState[SessionLogState]) -> Sequence[SessionAction]:
             if before.state.attempt > self.attempt:
                 raise Fenced(f"attempt {self.attempt} was superseded by attempt {before.state.attempt} and stops")
             return (*self._unwritten, *choose(before.state))

@@ -127,7 +127,7 @@ def describe_progress(beat: StepProgress) -> str:
 
 
 @dataclass(frozen=True)
-class SessionState:
+class SessionLogState:
     """The fold of a session log. `told`: entries of the compacted stream that the log names."""
 
     attempt: int = 0
@@ -137,7 +137,7 @@ class SessionState:
     end: SessionSucceeded | SessionFailed | None = None
 
 
-def apply(state: SessionState, action: SessionAction) -> SessionState:
+def apply(state: SessionLogState, action: SessionAction) -> SessionLogState:
     match action:
         case SessionStarted():
             return replace(state, attempt=action.attempt, expected_sla=action.expected_sla, end=None)
@@ -153,12 +153,12 @@ def apply(state: SessionState, action: SessionAction) -> SessionState:
             assert_never(action)
 
 
-SESSION_LOG: LogFormat[SessionState, SessionAction] = LogFormat(
+SESSION_LOG: LogFormat[SessionLogState, SessionAction] = LogFormat(
     name="session",
     action_type=TypeAdapter(SessionAction),
-    initial=SessionState(),
+    initial=SessionLogState(),
     apply=apply,
-    checkpoint=small_checkpoint(SessionState),
+    checkpoint=small_checkpoint(SessionLogState),
 )
 
-SessionLog = DurableLog[SessionState, SessionAction]
+SessionLog = DurableLog[SessionLogState, SessionAction]

@@ -21,7 +21,7 @@ from compactor.catalog.keys import CompactedFilePath, OpenFilePath, StreamFolder
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import render_partition
-from compactor.planning.round_plan import CompactedSource, Output, RoundPlan, SourceFile
+from compactor.planning.round_plan import CompactedSource, RoundOutput, RoundPlan, SourceFile
 from compactor.planning.sizing import AHEAD, PIECE_MEMORY_SHARE
 from compactor.storage.location import StoreLocation
 from compactor.tabular import FileMeasure, TabularFile, TabularWriter, read_schema, written_here
@@ -37,7 +37,7 @@ class WriteStep:
 
     location: StoreLocation
     commit_id: str
-    output: Output
+    output: RoundOutput
     task_memory_bytes: int
     progress: ProgressAddress | None
 

@@ -80,7 +80,7 @@ GROUPS = {
 """The help and the verbs of each group."""
 
 
-class Interrupted(Exception):
+class VerbInterrupted(Exception):
     """Ctrl-C ended a verb. typer would turn `KeyboardInterrupt` into the exit code of a verb that ended normally."""
 
 
@@ -141,7 +141,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise Interrupted from error
+            raise VerbInterrupted from error
 
 
 class _Lithify(_Group):

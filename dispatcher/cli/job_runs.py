@@ -31,7 +31,7 @@ from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
 from dispatcher.layout import FAILED, STATUS, Column, seconds_text, sentence_lines, time_text
-from dispatcher.operations.retry import Retry, begin_retry, plan_retry
+from dispatcher.operations.retry import JobRunRetry, begin_retry, plan_retry
 from dispatcher.operations.status import OPEN, UNREADABLE, view_all, view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
@@ -227,7 +227,7 @@ def retry(
     answer(output, value, _retry_lines(rerun, job_run_id, dry_run=dry_run))
 
 
-def _retry_lines(rerun: Retry, job_run_id: str, *, dry_run: bool) -> Iterator[str]:
+def _retry_lines(rerun: JobRunRetry, job_run_id: str, *, dry_run: bool) -> Iterator[str]:
     if rerun.stands:
         yield f"{job_run_id} runs again already, as {rerun.job_run_id}."
     else:

@@ -13,7 +13,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid, Unavailable
 from compactor.model.names import render_partition
 from compactor.publishing.glue import GlueService
-from compactor.publishing.protocol import NothingToDo, Outcome, Published, Publisher
+from compactor.publishing.protocol import NothingToPublish, Outcome, Published, TablePublisher
 from compactor.publishing.publication import (
     PublishFailed,
     columns_left_out,
@@ -106,7 +106,7 @@ def publish_table(
     return found, lines + [reason for outcome in outcomes for reason in _reasons(table, outcome)]
 
 
-def _planned(table: Table, publisher: Publisher, streams: list[PartitionStream]) -> dict[str, object]:
+def _planned(table: Table, publisher: TablePublisher, streams: list[PartitionStream]) -> dict[str, object]:
     behind = sum(each.behind for each in lags(publisher, streams, SystemClock()))
     return {
         "table_id": table.table_id,
@@ -135,7 +135,7 @@ def _figures(table: Table, outcome: Outcome | PublishFailed) -> dict[str, object
                 "rows": outcome.rows,
                 "state": state,
             }
-        case NothingToDo():
+        case NothingToPublish():
             nothing = dict.fromkeys(("files_added", "files_removed", "files_marked"), 0)
             return {
                 **figures,

@@ -20,7 +20,7 @@ from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import IntakeSettings
 from dispatcher.intake.queue import Queue
 from dispatcher.intake.receiver import ReceiverSettings
-from dispatcher.options.service_options import Places, ServiceOptions
+from dispatcher.options.service_options import ServiceOptions, ServicePlaces
 from dispatcher.options.settings import connections, dispatcher_settings, session_clusters
 from dispatcher.records.keys import SECRET_PREFIXES
 from dispatcher.running.job_run_controller import JobRunControllerSettings
@@ -98,7 +98,7 @@ def make_dispatcher(
     dependencies: CommandDependencies, environment: DemoEnvironment, max_sessions: int | None
 ) -> Callable[[threading.Event], object]:
     """The `run` of the dispatcher that `lithify dispatch` builds."""
-    places = Places(
+    places = ServicePlaces(
         queue_url=environment.queue.name,
         state=environment.state.location.root_uri,
         topic_arn=environment.topic_arn,

@@ -2,62 +2,86 @@
 
 from __future__ import annotations
 
-from compactor.events import types as event_types
-from compactor.events.types import EventData
+from compactor.events.types import (
+    EventData,
+    HeartbeatEvent,
+    RehashCompletedEvent,
+    SessionData,
+    SessionExpectedSlaChangedEvent,
+    SessionFailedEvent,
+    SessionRoundCompletedEvent,
+    SessionStartedEvent,
+    SessionSucceededEvent,
+)
 from compactor.model.names import counted
 from compactor.sessions.session_log import describe_progress
+from dispatcher.records.job_run_events import (
+    JobRunAcceptedEvent,
+    JobRunCancelledEvent,
+    JobRunFailedEvent,
+    JobRunPausedEvent,
+    JobRunRejectedEvent,
+    JobRunRepeatedEvent,
+    JobRunStartedEvent,
+    JobRunSucceededEvent,
+    JobRunWaitsForMoneyEvent,
+    SessionLaunchedEvent,
+    SessionPlannedEvent,
+    SessionRetriedEvent,
+    SessionStalledEvent,
+)
 
 
 def event_text(data: EventData) -> str:
-    return _of_session(data) if isinstance(data, event_types.SessionData) else _of_job_run(data)
+    return _of_session(data) if isinstance(data, SessionData) else _of_job_run(data)
 
 
 def _of_job_run(data: EventData) -> str:
     match data:
-        case event_types.JobRunAccepted():
+        case JobRunAcceptedEvent():
             return f"{counted(data.sessions, 'session')} for {data.destination_compacted_table_id}"
-        case event_types.JobRunStarted():
+        case JobRunStartedEvent():
             return f"by {data.owner}"
-        case event_types.JobRunSucceeded():
+        case JobRunSucceededEvent():
             return f"{counted(data.rows_in, 'row')} in, {data.rows_out:,} out, {data.seconds:.1f} s"
-        case event_types.JobRunRejected() | event_types.JobRunFailed():
+        case JobRunRejectedEvent() | JobRunFailedEvent():
             return "; ".join(data.reasons)
-        case event_types.JobRunCancelled() | event_types.JobRunPaused() | event_types.JobRunWaitsForMoney():
+        case JobRunCancelledEvent() | JobRunPausedEvent() | JobRunWaitsForMoneyEvent():
             return data.reason
-        case event_types.JobRunRepeated():
+        case JobRunRepeatedEvent():
             return data.answer
         case _:
             return ""
 
 
-def _of_session(data: event_types.SessionData) -> str:
+def _of_session(data: SessionData) -> str:
     match data:
-        case event_types.SessionRetried() | event_types.SessionFailed():
+        case SessionRetriedEvent() | SessionFailedEvent():
             return "; ".join(data.reasons)
-        case event_types.SessionStalled():
+        case SessionStalledEvent():
             return f"no progress for {data.quiet_seconds:.0f} s"
-        case event_types.SessionExpectedSlaChanged():
+        case SessionExpectedSlaChangedEvent():
             return f"{data.before:.1f} s before, {data.now:.1f} s now"
-        case event_types.SessionSucceeded():
+        case SessionSucceededEvent():
             return f"{data.rows_deduplicated:,} deduplicated, {data.rows_deleted:,} deleted, {data.seconds:.1f} s"
         case _:
             return _of_progress(data)
 
 
-def _of_progress(data: event_types.SessionData) -> str:
+def _of_progress(data: SessionData) -> str:
     match data:
-        case event_types.SessionPlanned():
+        case SessionPlannedEvent():
             return f"{counted(data.hash_bucket_count, 'hash bucket')}, expected in {data.expected_sla:.1f} s"
-        case event_types.SessionLaunched():
+        case SessionLaunchedEvent():
             return f"attempt {data.attempt}, {data.cluster.partition(',')[0]}"
-        case event_types.SessionStarted():
+        case SessionStartedEvent():
             return f"{counted(data.rounds, 'round')}, expected in {data.expected_sla:.1f} s"
-        case event_types.HeartbeatEmitted():
+        case HeartbeatEvent():
             return describe_progress(data)
-        case event_types.SessionRoundCompleted():
+        case SessionRoundCompletedEvent():
             counts, position = data.counts, f"round {data.round_number} of {data.rounds}"
             return f"{position}: {counted(counts.rows_in, 'row')} in, {counts.rows_out:,} out, {data.seconds:.1f} s"
-        case event_types.RehashCompleted():
+        case RehashCompletedEvent():
             return counted(data.hash_bucket_count, "hash bucket")
         case _:
             return ""

@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from compactor.events import types as event_types
 from compactor.events.relay import Event
-from compactor.events.types import EventData
+from compactor.events.types import (
+    EventData,
+    HeartbeatEvent,
+    SessionData,
+    SessionExpectedSlaChangedEvent,
+    SessionFailedEvent,
+    SessionRoundCompletedEvent,
+    SessionStartedEvent,
+    SessionSucceededEvent,
+)
 from compactor.model.names import render_partition
+from dispatcher.records.job_run_events import (
+    JobRunAcceptedEvent,
+    JobRunCancelledEvent,
+    JobRunFailedEvent,
+    JobRunRejectedEvent,
+    JobRunSucceededEvent,
+    SessionLaunchedEvent,
+    SessionPlannedEvent,
+    SessionRetriedEvent,
+    SessionStalledEvent,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +64,7 @@ class DemoProgress:
 
     def apply(self, event: Event) -> None:
         data = event.data
-        if isinstance(data, event_types.SessionData):
+        if isinstance(data, SessionData):
             line = self.sessions.get(data.session_id)
             if line is None:
                 line = SessionLine(event.jobrunid, render_partition(data.partition), "waiting")
@@ -73,40 +92,40 @@ class DemoProgress:
 
 def _job_run_after(line: JobRunLine, data: EventData) -> JobRunLine:
     match data:
-        case event_types.JobRunAccepted():
+        case JobRunAcceptedEvent():
             return replace(line, sessions=data.sessions)
-        case event_types.JobRunSucceeded():
+        case JobRunSucceededEvent():
             return replace(line, outcome="succeeded")
-        case event_types.JobRunFailed() | event_types.JobRunRejected():
+        case JobRunFailedEvent() | JobRunRejectedEvent():
             return replace(line, outcome="failed", reasons=data.reasons)
-        case event_types.JobRunCancelled():
+        case JobRunCancelledEvent():
             return replace(line, outcome="cancelled", reasons=(data.reason,))
         case _:
             return line
 
 
 _STATES: Mapping[type[EventData], str] = {
-    event_types.SessionPlanned: "planned",
-    event_types.SessionLaunched: "Spark starts",
-    event_types.SessionStarted: "running",
-    event_types.SessionStalled: "stalled",
-    event_types.SessionRetried: "tried again",
-    event_types.SessionSucceeded: "succeeded",
-    event_types.SessionFailed: "failed",
+    SessionPlannedEvent: "planned",
+    SessionLaunchedEvent: "Spark starts",
+    SessionStartedEvent: "running",
+    SessionStalledEvent: "stalled",
+    SessionRetriedEvent: "tried again",
+    SessionSucceededEvent: "succeeded",
+    SessionFailedEvent: "failed",
 }
 
 
-def _after(line: SessionLine, data: event_types.SessionData) -> SessionLine:
-    is_over = line.is_over or isinstance(data, event_types.SessionSucceeded | event_types.SessionFailed)
+def _after(line: SessionLine, data: SessionData) -> SessionLine:
+    is_over = line.is_over or isinstance(data, SessionSucceededEvent | SessionFailedEvent)
     line = replace(line, state=_STATES.get(type(data), line.state), is_over=is_over)
     match data:
-        case event_types.SessionPlanned() | event_types.SessionStarted():
+        case SessionPlannedEvent() | SessionStartedEvent():
             return replace(line, expected_sla=data.expected_sla)
-        case event_types.SessionExpectedSlaChanged():
+        case SessionExpectedSlaChangedEvent():
             return replace(line, expected_sla=data.now)
-        case event_types.SessionRoundCompleted():
+        case SessionRoundCompletedEvent():
             return replace(line, round_number=data.round_number, rounds=data.rounds, step="committed")
-        case event_types.HeartbeatEmitted():
+        case HeartbeatEvent():
             return replace(
                 line,
                 round_number=data.round_number,

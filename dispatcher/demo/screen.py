@@ -10,12 +10,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from compactor.events import types as event_types
 from compactor.events.relay import Event
-from compactor.events.types import Severity
+from compactor.events.types import (
+    HeartbeatEvent,
+    SessionData,
+    SessionRoundCompletedEvent,
+    SessionSucceededEvent,
+    Severity,
+)
 from compactor.model.clock import Clock
 from dispatcher.demo.event_text import event_text
 from dispatcher.demo.progress import DemoProgress, SessionLine
+from dispatcher.records.job_run_events import JobRunSucceededEvent
 
 _REFRESHES_PER_SECOND = 8
 _WIDE_CHARACTERS = 120
@@ -34,10 +40,10 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"], int, bool], ...] = (
 """Of the running sessions: heading, justification, characters, and whether it is shown on a narrow terminal."""
 
 _STYLES = {
-    event_types.HeartbeatEmitted: "dim",
-    event_types.SessionSucceeded: "green",
-    event_types.JobRunSucceeded: "bold green",
-    event_types.SessionRoundCompleted: "cyan",
+    HeartbeatEvent: "dim",
+    SessionSucceededEvent: "green",
+    JobRunSucceededEvent: "bold green",
+    SessionRoundCompletedEvent: "cyan",
 }
 
 
@@ -77,12 +83,12 @@ class Screen:
     def show_event(self, event: Event) -> None:
         """Applies an event to the progress, and shows it."""
         data = event.data
-        if isinstance(data, event_types.SessionData):
+        if isinstance(data, SessionData):
             self._seen_at_seconds.setdefault(data.session_id, self._seconds())
         self._progress.apply(event)
         style = "bold red" if data.severity is not Severity.INFO else _STYLES.get(type(data), "")
         event_name = event.type.removeprefix("lithify.").removesuffix(".v1")
-        about = self._progress.sessions[data.session_id].partition if isinstance(data, event_types.SessionData) else ""
+        about = self._progress.sessions[data.session_id].partition if isinstance(data, SessionData) else ""
         rest = "dim" if style == "dim" else ""
         if self._is_narrow:
             name = f"{event.jobrunid} {about}".rstrip()

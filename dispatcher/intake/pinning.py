@@ -17,7 +17,7 @@ from compactor.planning.session_planner import PinnedSession, check_tables, in_o
 from compactor.planning.spec import JobRunSpec
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.lake_checks import check_against_lake
-from dispatcher.records.job_run_log import SessionPin, pin_of
+from dispatcher.records.sessions import SessionPin, pin_of
 
 STREAMS_PINNED_MAX = 64
 """Streams that are read before a job run is accepted: more than these take longer than a message should wait."""

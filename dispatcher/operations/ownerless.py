@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from compactor.model.errors import LithifyError
-from dispatcher.records.job_run_log import JobRunState, SessionState
+from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.sessions import SessionState
 from dispatcher.records.work_id import WorkId
 from launcher.emr.tags import tag_value
 from launcher.spark_job import job_name

@@ -26,7 +26,7 @@ from dispatcher.records.job_run_store import RETRIED, JobRunStore, next_retry_id
 
 
 @dataclass(frozen=True)
-class Retry:
+class JobRunRetry:
     """A planned or begun retry. `stands`: it had been accepted before, and has not ended."""
 
     accepted: JobRunAccepted
@@ -39,7 +39,7 @@ class Retry:
 
 def plan_retry(
     records: JobRunStore, open_lake: Callable[[StoreLocation], DeltaCatalog], job_run_id: str, clock: Clock
-) -> Retry:
+) -> JobRunRetry:
     """Writes nothing. Raises `Invalid`, with every reason, if the job run must not be retried."""
     before = records.state(job_run_id)
     if before.accepted is None or before.status not in RETRIED:
@@ -61,10 +61,10 @@ def plan_retry(
             "waiter": None,
         }
     )
-    return Retry(accepted, stands=False)
+    return JobRunRetry(accepted, stands=False)
 
 
-def begin_retry(records: JobRunStore, retry: Retry) -> Retry:
+def begin_retry(records: JobRunStore, retry: JobRunRetry) -> JobRunRetry:
     """Accepts the new job run. If another process was faster, returns what it accepted."""
 
     def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
@@ -90,7 +90,7 @@ def _next_id(job_run_id: str, accepted: JobRunAccepted) -> str:
     return next_id
 
 
-def _existing(job_run_id: str, next_id: str, existing: JobRunState) -> Retry:
+def _existing(job_run_id: str, next_id: str, existing: JobRunState) -> JobRunRetry:
     accepted = existing.accepted
     if accepted is None or accepted.predecessor != job_run_id:
         raise Invalid(f"another job run is called {next_id}: send the document again, with another job_run_id")
@@ -100,7 +100,7 @@ def _existing(job_run_id: str, next_id: str, existing: JobRunState) -> Retry:
         )
     if not existing.status.is_open:
         raise Invalid(f"{job_run_id} was run again as {next_id}, which has {existing.status}")
-    return Retry(accepted, stands=True)
+    return JobRunRetry(accepted, stands=True)
 
 
 def _why_not(records: JobRunStore, job_run_id: str, state: JobRunState) -> str:

@@ -17,16 +17,10 @@ from compactor.sessions.session_log import Heartbeat
 from dispatcher.operations.waits import Waits, for_money
 from dispatcher.records.costs import expected_cost, expected_usd, session_cost, used_usd
 from dispatcher.records.history import EndedJobRun
-from dispatcher.records.job_run_log import (
-    JobRunState,
-    JobRunStatus,
-    SessionState,
-    ShardsState,
-    expected_sla,
-    paused_seconds,
-    seconds_late,
-)
+from dispatcher.records.job_run_log import JobRunState, JobRunStatus, ShardsState
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.outcome import expected_sla, paused_seconds, seconds_late
+from dispatcher.records.sessions import SessionState
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 
 READERS = 16

@@ -43,7 +43,7 @@ VISIBILITY_SECONDS_MAX = 43_200
 
 
 @dataclass(frozen=True)
-class Places:
+class ServicePlaces:
     queue_url: str = ""
     state: str = ""
     lake: str | None = None
@@ -85,7 +85,7 @@ class TaskOptions:
 class ServiceOptions:
     """`http.port` None: nothing is served."""
 
-    places: Places = field(default_factory=Places)
+    places: ServicePlaces = field(default_factory=ServicePlaces)
     spark: SparkOptions = field(default_factory=SparkOptions)
     http: HttpAddress = field(default_factory=HttpAddress)
     task: TaskOptions = field(default_factory=TaskOptions)

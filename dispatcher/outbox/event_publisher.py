@@ -233,7 +233,7 @@ class _Topic:
     announced: list[Event] = field(default_factory=list)
 
 
-class Publisher:
+class EventPublisher:
     """`publish_round` is for one thread at a time. All other methods are thread-safe and quick."""
 
     def __init__(

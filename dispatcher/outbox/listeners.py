@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dispatcher.outbox.event_publisher import Publisher
+from dispatcher.outbox.event_publisher import EventPublisher
 from dispatcher.outbox.table_publications import TablePublications
 from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
 from dispatcher.records.metrics_samples import Meter
@@ -16,7 +16,7 @@ from dispatcher.records.work_id import WorkId
 class Listeners:
     """Thread-safe: each has its own thread, or none."""
 
-    publisher: Publisher
+    publisher: EventPublisher
     answers: WorkflowAnswers
     meter: Meter
     tables: TablePublications

@@ -27,11 +27,12 @@ from compactor.model.errors import LithifyError
 from compactor.model.retries import Backoff
 from compactor.planning.spec import JobRunSpec
 from compactor.publishing.glue import GlueService
-from compactor.publishing.protocol import Outcome, Publisher
+from compactor.publishing.protocol import Outcome, TablePublisher
 from compactor.publishing.publication import PublishFailed, lead_glue, publish, publishers_of, with_gone_streams
 from compactor.storage.keys import encode_partition
 from compactor.storage.location import StoreLocation
-from dispatcher.records.job_run_log import JobRunState, SessionPin
+from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.sessions import SessionPin
 
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ class _Table:
 
     of: _JobRun
     due: dict[str, dict[str, str]] = field(default_factory=dict)
-    publishers: tuple[Publisher, ...] | None = None
+    publishers: tuple[TablePublisher, ...] | None = None
     properties: TableProperties | None = None
     failures: int = 0
     not_before_seconds: float = 0.0

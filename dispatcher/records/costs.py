@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.store_use import StoreUse
-from dispatcher.records.job_run_log import JobRunState, SessionState, ShardEnded
+from dispatcher.records.job_run_log import JobRunState, ShardEnded
+from dispatcher.records.sessions import SessionState
 from launcher.outcomes import SessionEnd, Succeeded
 from launcher.sizing.money import cost_used
 

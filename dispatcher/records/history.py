@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import structlog
 from pydantic import Field, TypeAdapter
 
-from compactor.events.relay import bounded
+from compactor.events.types import bounded
 from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.columns import RecordCodec
 from compactor.log.durable_log import DurableLog, LogFormat, LogState

@@ -1,46 +1,239 @@
-"""The events of an entry of a job-run log. Pure: the same entry, the same events."""
+"""The events of a job-run log: projections of its actions. Pure: the same entry, the same events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import assert_never
+from dataclasses import dataclass
+from typing import ClassVar, assert_never
 
-from compactor.events import types as event_types
-from compactor.events.relay import Event, Subject, bounded, entry_event, entryless_event
+from compactor.events.relay import Event, Subject, entry_event, entryless_event
 from compactor.events.session_events import session_failed, session_succeeded
-from compactor.events.types import EventData
+from compactor.events.types import EVENT_TYPES, EventData, Reasons, SessionData, Severity
 from compactor.log.durable_log import Entry
+from compactor.model.counts import RowTotals
 from compactor.model.names import PartitionValues
+from compactor.planning.cluster_plan import ClusterPlan
 from dispatcher.records.job_run_log import (
-    AboutSession,
-    CancelRequested,
     JobRunAccepted,
     JobRunAction,
     JobRunClaimed,
     JobRunEnded,
     JobRunPaused,
     JobRunRejected,
-    JobRunReleased,
     JobRunRepeated,
     JobRunResumed,
-    JobRunSharded,
     JobRunState,
     JobRunWaitsForMoney,
-    MessageDeadLettered,
+    SessionsFound,
+)
+from dispatcher.records.sessions import (
+    AboutSession,
     SessionEnded,
     SessionLaunched,
-    SessionLaunching,
     SessionPlanned,
     SessionRetried,
-    SessionsFound,
     SessionStalled,
-    ShardEnded,
 )
 from dispatcher.records.work_id import WorkId
 from launcher.outcomes import Cancelled, Failed, NothingToDo, Succeeded
 
+ALL_EVENT_TYPES = EVENT_TYPES
+"""Those of this module, and of `compactor/events/types.py`."""
+
+
+class JobRunAcceptedEvent(EventData):
+    """`sessions`: partition streams to compact. `predecessor`: the job run that this one runs again. `finds_sessions`:
+    it has many partition streams, and finds those to compact as it reaches them; `sessions` is 0 then.
+
+    A second delivery of the same message causes no event.
+    """
+
+    event_type: ClassVar[str] = "lithify.job_run.accepted.v1"
+    destination_compacted_table_id: str
+    sessions: int
+    priority: int
+    desired_sla: int | None
+    predecessor: str | None = None
+    finds_sessions: bool = False
+
+
+class JobRunRejectedEvent(EventData):
+    """`message_id` is the message's id on its queue; its body is in the dead-letter queue."""
+
+    event_type: ClassVar[str] = "lithify.job_run.rejected.v1"
+    severity: ClassVar[Severity] = Severity.ERROR
+    message_id: str
+    reasons: Reasons
+
+
+class JobRunRepeatedEvent(EventData):
+    """Another message had the same id and content, and started nothing. `status`: of the job run at that time;
+    `answer`: its outcome, and what the sender can do."""
+
+    event_type: ClassVar[str] = "lithify.job_run.repeated.v1"
+    severity: ClassVar[Severity] = Severity.WARNING
+    message_id: str
+    status: str
+    answer: str
+
+
+class JobRunStartedEvent(EventData):
+    event_type: ClassVar[str] = "lithify.job_run.started.v1"
+    owner: str
+
+
+class JobRunSucceededEvent(RowTotals, EventData):
+    """Rows over all sessions. `nothing_to_do`: no stream had a delta above its watermark.
+
+    seconds, desired_sla, expected_sla  actual, desired and predicted time since its acceptance. The event's severity is
+                                        "warning" if the actual time is more than the desired one
+    paused_seconds                      of the actual and the predicted time in a pause, which is no lateness
+    """
+
+    event_type: ClassVar[str] = "lithify.job_run.succeeded.v1"
+    severities: ClassVar[tuple[Severity, ...]] = (Severity.INFO, Severity.WARNING)
+    nothing_to_do: bool
+    sessions: int
+    rounds: int
+    seconds: float
+    desired_sla: int | None = None
+    expected_sla: float | None = None
+    paused_seconds: float = 0.0
+
+    @property
+    def grade(self) -> Severity:
+        late = self.desired_sla is not None and self.seconds - self.paused_seconds > self.desired_sla
+        return Severity.WARNING if late else self.severity
+
+
+class JobRunFailedEvent(EventData):
+    event_type: ClassVar[str] = "lithify.job_run.failed.v1"
+    severity: ClassVar[Severity] = Severity.ERROR
+    failed_sessions: Reasons
+    reasons: Reasons
+    seconds: float
+    desired_sla: int | None = None
+    expected_sla: float | None = None
+    paused_seconds: float = 0.0
+
+
+class JobRunCancelledEvent(EventData):
+    event_type: ClassVar[str] = "lithify.job_run.cancelled.v1"
+    severity: ClassVar[Severity] = Severity.WARNING
+    reason: str
+    seconds: float
+
+
+class JobRunPausedEvent(EventData):
+    """No new session of it is started until it is resumed; those that run go on to their end. `scope`: what was paused,
+    everything, a table of it, or the job run itself."""
+
+    event_type: ClassVar[str] = "lithify.job_run.paused.v1"
+    severity: ClassVar[Severity] = Severity.WARNING
+    scope: str
+    reason: str
+
+
+class JobRunResumedEvent(EventData):
+    event_type: ClassVar[str] = "lithify.job_run.resumed.v1"
+
+
+class JobRunWaitsForMoneyEvent(EventData):
+    """A session of it would cost more than is left of what a job run, or a day, may cost: it waits. Those that run go
+    on. Told once of a job run."""
+
+    event_type: ClassVar[str] = "lithify.job_run.waits_for_money.v1"
+    severity: ClassVar[Severity] = Severity.WARNING
+    reason: str
+
+
+class JobRunSetAsideEvent(EventData):
+    """A dispatcher cannot read its log, which is damaged, or from a newer release. The dispatcher runs nothing of it,
+    and nothing is lost: it is tried again later, and by every other dispatcher."""
+
+    event_type: ClassVar[str] = "lithify.job_run.set_aside.v1"
+    severity: ClassVar[Severity] = Severity.ERROR
+    reasons: Reasons
+
+
+class SessionPlannedEvent(SessionData):
+    """A session's first plan, and every later one that differs. `attempt` is the first with this plan; `changes` are
+    the differences from the plan before. `cluster`: what is launched for it, with its expected cost; None: it runs on
+    an existing machine. `bundle`: of the sessions that share its Spark job; None: it has its own. `desired_sla` is the
+    job run's: from its acceptance to the end of its last session. `waited_seconds`: from its acceptance to this
+    plan."""
+
+    event_type: ClassVar[str] = "lithify.session.planned.v1"
+    hash_bucket_count: int
+    max_rows_per_round: int
+    tasks: int
+    task_memory_bytes: int
+    expected_sla: float
+    desired_sla: int | None
+    waited_seconds: float = 0.0
+    arithmetic: tuple[str, ...]
+    attempt: int = 1
+    changes: tuple[str, ...] = ()
+    cluster: ClusterPlan | None = None
+    bundle: str | None = None
+
+
+class SessionLaunchedEvent(SessionData):
+    """`cluster` identifies the Spark job for a person. `bundle`: as in `SessionPlannedEvent`."""
+
+    event_type: ClassVar[str] = "lithify.session.launched.v1"
+    attempt: int
+    cluster: str
+    bundle: str | None = None
+
+
+class SessionStalledEvent(SessionData):
+    event_type: ClassVar[str] = "lithify.session.stalled.v1"
+    severity: ClassVar[Severity] = Severity.WARNING
+    attempt: int
+    quiet_seconds: float
+
+
+class SessionRetriedEvent(SessionData):
+    """`attempt` is the next one, `reasons` why the one before it failed. `alone`: that one ran in a bundle, and this
+    one will have its own Spark job."""
+
+    event_type: ClassVar[str] = "lithify.session.retried.v1"
+    severity: ClassVar[Severity] = Severity.WARNING
+    attempt: int
+    reasons: Reasons
+    alone: bool = False
+
+
 OF_THE_JOB_RUN = (JobRunAccepted, JobRunClaimed, JobRunPaused, JobRunResumed, JobRunEnded)
 """In the log of a shard these publish nothing: the job run's own log says the same of the whole."""
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """What an event says that its action does not.
+
+    partition       of the session, if the action is about one
+    desired_sla     the job run's
+    waited_seconds  from the acceptance of the job run to the action
+    """
+
+    partition: PartitionValues
+    desired_sla: int | None
+    waited_seconds: float
+
+
+EVENT_OF: Mapping[type[JobRunAction], type[EventData]] = {
+    JobRunRejected: JobRunRejectedEvent,
+    JobRunRepeated: JobRunRepeatedEvent,
+    JobRunPaused: JobRunPausedEvent,
+    JobRunResumed: JobRunResumedEvent,
+    SessionPlanned: SessionPlannedEvent,
+    SessionLaunched: SessionLaunchedEvent,
+    SessionStalled: SessionStalledEvent,
+    SessionRetried: SessionRetriedEvent,
+}
+"""Actions of which every one is an event, with fields of the same names."""
 
 
 def subject_of(job_run_id: str, state: JobRunState) -> Subject:
@@ -54,7 +247,7 @@ def subject_of(job_run_id: str, state: JobRunState) -> Subject:
 def set_aside_event(work: WorkId, log_id: str, accepted: JobRunAccepted | None, reason: str, at_ms: int) -> Event:
     """The event for an unreadable log. Its id is the same for every sender and repetition."""
     subject = Subject(work.job_run_id, accepted.spec.source_table_id if accepted is not None else None)
-    return entryless_event(subject, log_id, at_ms, "set_aside", event_types.JobRunSetAside(reasons=bounded((reason,))))
+    return entryless_event(subject, log_id, at_ms, "set_aside", JobRunSetAsideEvent(reasons=(reason,)))
 
 
 def job_run_events(
@@ -73,9 +266,8 @@ def job_run_events(
                 partitions.update((pin.session_id, pin.partition) for pin in action.sessions)
             if is_shard and isinstance(action, OF_THE_JOB_RUN):
                 continue
-            data = _data_of(action, partitions, desired_sla)
-            if isinstance(data, event_types.SessionPlanned):
-                data = data.model_copy(update={"waited_seconds": (entry.at_ms - accepted_at_ms) / 1000})
+            partition = partitions[action.session_id] if isinstance(action, AboutSession) else {}
+            data = _data_of(action, _Beside(partition, desired_sla, (entry.at_ms - accepted_at_ms) / 1000))
             if data is not None:
                 events.append(entry_event(subject, log_id, entry, ordinal, data))
         return events
@@ -83,12 +275,13 @@ def job_run_events(
     return build
 
 
-def _data_of(
-    action: JobRunAction, partitions: Mapping[str, PartitionValues], desired_sla: int | None
-) -> EventData | None:
+def _data_of(action: JobRunAction, beside: _Beside) -> EventData | None:
+    projection = EVENT_OF.get(type(action))
+    if projection is not None:
+        return projection.of(action, beside)
     match action:
         case JobRunAccepted():
-            return event_types.JobRunAccepted(
+            return JobRunAcceptedEvent(
                 destination_compacted_table_id=action.spec.destination_compacted_table_id,
                 sessions=len(action.sessions),
                 priority=action.spec.priority,
@@ -96,124 +289,32 @@ def _data_of(
                 predecessor=action.predecessor,
                 finds_sessions=action.pinned_until_ms is not None,
             )
-        case JobRunRejected():
-            return event_types.JobRunRejected(message_id=action.message_id, reasons=bounded(action.reasons))
-        case JobRunRepeated() | JobRunPaused() | JobRunResumed() | JobRunWaitsForMoney():
-            return _data_without_status(action)
-        case JobRunClaimed():
-            return event_types.JobRunStarted(owner=action.owner) if action.epoch == 1 else None
-        case (
-            MessageDeadLettered()
-            | JobRunReleased()
-            | CancelRequested()
-            | SessionsFound()
-            | JobRunSharded()
-            | ShardEnded()
-        ):
-            return None
-        case JobRunEnded():
-            return _job_run_ended(action, desired_sla)
-        case _:
-            return _session_data(action, dict(partitions[action.session_id]), desired_sla)
-
-
-def _data_without_status(
-    action: JobRunRepeated | JobRunPaused | JobRunResumed | JobRunWaitsForMoney,
-) -> EventData | None:
-    """Events without a change of status."""
-    match action:
-        case JobRunRepeated():
-            return event_types.JobRunRepeated(message_id=action.message_id, status=action.status, answer=action.answer)
-        case JobRunPaused():
-            return event_types.JobRunPaused(scope=action.scope, reason=action.reason)
-        case JobRunResumed():
-            return event_types.JobRunResumed()
         case JobRunWaitsForMoney():
-            return None if action.again else event_types.JobRunWaitsForMoney(reason=action.reason)
+            return None if action.again else JobRunWaitsForMoneyEvent.of(action)
+        case JobRunClaimed():
+            return JobRunStartedEvent.of(action) if action.epoch == 1 else None
+        case JobRunEnded():
+            return _job_run_ended(action, beside)
+        case SessionEnded():
+            return _session_ended(action, beside.partition)
         case _:
-            assert_never(action)
+            return None
 
 
-def _job_run_ended(action: JobRunEnded, desired_sla: int | None) -> EventData:
+def _job_run_ended(action: JobRunEnded, beside: _Beside) -> EventData:
     outcome = action.outcome
     match outcome.status:
         case "succeeded":
-            return event_types.JobRunSucceeded(
-                nothing_to_do=outcome.nothing_to_do,
-                sessions=outcome.sessions,
-                rounds=outcome.rounds,
-                rows_in=outcome.rows_in,
-                rows_out=outcome.rows_out,
-                rows_deduplicated=outcome.rows_deduplicated,
-                rows_deleted=outcome.rows_deleted,
-                seconds=action.seconds,
-                desired_sla=desired_sla,
-                expected_sla=action.expected_sla,
-                paused_seconds=action.paused_seconds,
-            )
+            return JobRunSucceededEvent.of(action, outcome, beside)
         case "failed":
-            return event_types.JobRunFailed(
-                failed_sessions=bounded(outcome.failed_sessions),
-                reasons=bounded(outcome.reasons),
-                seconds=action.seconds,
-                desired_sla=desired_sla,
-                expected_sla=action.expected_sla,
-                paused_seconds=action.paused_seconds,
-            )
+            return JobRunFailedEvent.of(action, outcome, beside)
         case "cancelled":
-            return event_types.JobRunCancelled(reason="; ".join(outcome.reasons), seconds=action.seconds)
+            return JobRunCancelledEvent(reason="; ".join(outcome.reasons), seconds=action.seconds)
         case _:
             assert_never(outcome.status)
 
 
-def _session_data(action: AboutSession, partition: dict[str, str], desired_sla: int | None) -> EventData | None:
-    session_id = action.session_id
-    match action:
-        case SessionPlanned():
-            return event_types.SessionPlanned(
-                session_id=session_id,
-                partition=partition,
-                hash_bucket_count=action.hash_bucket_count,
-                max_rows_per_round=action.max_rows_per_round,
-                tasks=action.tasks,
-                task_memory_bytes=action.task_memory_bytes,
-                expected_sla=action.expected_sla,
-                desired_sla=desired_sla,
-                arithmetic=action.arithmetic,
-                attempt=action.attempt,
-                changes=action.changes,
-                cluster=action.cluster,
-                bundle=action.bundle,
-            )
-        case SessionLaunching():
-            return None
-        case SessionLaunched():
-            return event_types.SessionLaunched(
-                session_id=session_id,
-                partition=partition,
-                attempt=action.attempt,
-                cluster=action.cluster,
-                bundle=action.bundle,
-            )
-        case SessionStalled():
-            return event_types.SessionStalled(
-                session_id=session_id, partition=partition, attempt=action.attempt, quiet_seconds=action.quiet_seconds
-            )
-        case SessionRetried():
-            return event_types.SessionRetried(
-                session_id=session_id,
-                partition=partition,
-                attempt=action.attempt,
-                reasons=bounded(action.reasons),
-                alone=action.alone,
-            )
-        case SessionEnded():
-            return _session_ended(action, partition)
-        case _:
-            assert_never(action)
-
-
-def _session_ended(action: SessionEnded, partition: dict[str, str]) -> EventData | None:
+def _session_ended(action: SessionEnded, partition: PartitionValues) -> EventData | None:
     match action.end:
         case Succeeded(result=result):
             return session_succeeded(action.session_id, partition, result)

@@ -1,4 +1,4 @@
-"""The job-run log: the course of one instruction document, from its acceptance to its end. Actions, fold, outcome.
+"""The job-run log: the course of one instruction document, from its acceptance to its end. Actions, fold.
 
                  rejected
     (nothing) ------------> REJECTED -- dead-lettered
@@ -26,11 +26,7 @@
 | shard ended               | any dispatcher, from the log of a shard that has ended; changes no status |
 | all others                | the holder of the claim, with its epoch in the action       |
 
-Within RUNNING, each session has its own state, always driven by the holder:
-
-    PINNED -- planned --> PLANNED -- launching, launched --> LAUNCHED -- ended --> ENDED (see SessionEnd)
-                                      ^                |
-                                      +----------------+ stalled, retried, or launched anew after a takeover
+Within RUNNING, each session has its own state, always driven by the holder (`sessions.py`).
 
 The fold refuses (`Corrupt`) an action of an epoch that is not the current one, so a dispatcher that was taken over
 cannot have written anything: `claims.py` sees to it before every append.
@@ -41,7 +37,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from heapq import heapreplace
 from types import MappingProxyType
 from typing import Annotated, Literal, assert_never
 
@@ -49,50 +44,23 @@ from pydantic import Field, TypeAdapter
 
 from compactor.log.durable_log import LogFormat
 from compactor.log.small_states import small_checkpoint
+from compactor.model.counts import RowTotals
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, ErrorKind
-from compactor.model.names import render_partition
-from compactor.planning.cluster_plan import ClusterPlan
-from compactor.planning.spec import JobRunSpec, Partition, SessionPlan, SessionSpec
+from compactor.model.errors import Corrupt
+from compactor.planning.spec import JobRunSpec, Partition
+from dispatcher.records.sessions import (
+    AboutSession,
+    SessionEnded,
+    SessionLaunched,
+    SessionLaunching,
+    SessionPin,
+    SessionPlanned,
+    SessionRetried,
+    SessionStalled,
+    SessionState,
+    apply_to_session,
+)
 from dispatcher.records.work_id import ShardNumber, WorkId
-from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
-from launcher.retrying import Setbacks
-from launcher.spark_job import ClusterReference, InFlight
-
-
-class SessionPin(Document):
-    """A requested session: one partition stream, and the positions of its logs when the job run was accepted."""
-
-    session_id: str
-    partition: Partition
-    source_stream_version: int
-    source_entry_number: int
-    source_position: int | None
-    destination_entry_number: int
-
-
-def pin_of(spec: SessionSpec, session_id: str) -> SessionPin:
-    return SessionPin(
-        session_id=session_id,
-        partition=spec.partition,
-        source_stream_version=spec.source_stream_version,
-        source_entry_number=spec.source_entry_number,
-        source_position=spec.source_position,
-        destination_entry_number=spec.destination_entry_number,
-    )
-
-
-def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
-    return SessionSpec(
-        job_run=job_run,
-        session_id=pin.session_id,
-        partition=pin.partition,
-        source_stream_version=pin.source_stream_version,
-        source_entry_number=pin.source_entry_number,
-        source_position=pin.source_position,
-        destination_entry_number=pin.destination_entry_number,
-    )
-
 
 # ------------------------------------------------------------------------------------------------------ actions
 
@@ -269,113 +237,6 @@ class JobRunSharded(Document):
     opened: int = Field(ge=1)
 
 
-class SessionPlanned(Document):
-    """The plan of attempts from number `attempt` on. `changes`: differences from the previous plan, one sentence each.
-
-    cluster  launched for them; None: they run on an existing machine
-    bundle  id of the bundle, if the attempt shares a Spark job with other sessions; None: it has its own
-    """
-
-    action: Literal["session_planned"] = "session_planned"
-    epoch: int
-    session_id: str
-    attempt: int = 1
-    hash_bucket_count: int
-    max_rows_per_round: int
-    task_memory_bytes: int
-    tasks: int
-    expected_sla: float
-    arithmetic: tuple[str, ...]
-    changes: tuple[str, ...] = ()
-    cluster: ClusterPlan | None = None
-    bundle: str | None = None
-
-
-def planned_action(epoch: int, attempt: int, plan: SessionPlan, bundle: str | None = None) -> SessionPlanned:
-    return SessionPlanned(
-        epoch=epoch,
-        session_id=plan.spec.session_id,
-        attempt=attempt,
-        hash_bucket_count=plan.hash_bucket_count,
-        max_rows_per_round=plan.max_rows_per_round,
-        task_memory_bytes=plan.task_memory_bytes,
-        tasks=plan.tasks,
-        expected_sla=plan.expected_sla,
-        arithmetic=plan.arithmetic,
-        cluster=plan.cluster,
-        bundle=bundle,
-    )
-
-
-class SessionLaunching(Document):
-    """Takes the attempt's number. It is written before the launch, so that no two attempts share a number.
-
-    at_ms  by the holder's wall clock, for display only
-    name, place  of the attempt on its cluster, to find it again
-    bundle  as in `SessionPlanned`
-    """
-
-    action: Literal["session_launching"] = "session_launching"
-    epoch: int
-    session_id: str
-    attempt: int = Field(ge=1)
-    at_ms: int
-    name: str
-    place: str
-    bundle: str | None = None
-
-
-class SessionLaunched(Document):
-    """`cluster`: where it runs, for display only; `reference`: to attach to it."""
-
-    action: Literal["session_launched"] = "session_launched"
-    epoch: int
-    session_id: str
-    attempt: int = Field(ge=1)
-    cluster: str
-    reference: ClusterReference
-    bundle: str | None = None
-
-
-class SessionStalled(Document):
-    """No progress for `quiet_seconds`: the attempt was stopped."""
-
-    action: Literal["session_stalled"] = "session_stalled"
-    epoch: int
-    session_id: str
-    attempt: int
-    quiet_seconds: float
-
-
-class SessionRetried(Document):
-    """An attempt has failed and another will follow; `attempt` is the one to come.
-
-    failed_at_ms  by the observer's wall clock
-    progressed    the failed attempt had committed a round
-    alone         it failed in a bundle, and the next attempt has a Spark job of its own
-    """
-
-    action: Literal["session_retried"] = "session_retried"
-    epoch: int
-    session_id: str
-    attempt: int
-    error_kind: ErrorKind
-    reasons: tuple[str, ...]
-    failed_at_ms: int
-    progressed: bool = False
-    alone: bool = False
-
-
-class SessionEnded(Document):
-    """`at_ms`: by the holder's wall clock, for display only; None: not recorded."""
-
-    action: Literal["session_ended"] = "session_ended"
-    epoch: int
-    session_id: str
-    end: SessionEnd
-    at_ms: int | None = None
-
-
 class JobRunEnded(Document):
     """The complete conclusion: this entry alone has the outcome of the job run.
 
@@ -392,17 +253,13 @@ class JobRunEnded(Document):
     paused_seconds: float = 0.0
 
 
-class JobRunOutcome(Document):
-    """Rows over all sessions that succeeded, as in `RowCounts`. `reasons`: of a cancel, and of each failure."""
+class JobRunOutcome(RowTotals):
+    """Rows over all sessions that succeeded. `reasons`: of a cancel, and of each failure."""
 
     status: Literal["succeeded", "failed", "cancelled"]
     nothing_to_do: bool
     sessions: int
     rounds: int
-    rows_in: int
-    rows_out: int
-    rows_deduplicated: int
-    rows_deleted: int
     failed_sessions: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -446,7 +303,6 @@ JobRunAction = Annotated[
     | JobRunEnded,
     Field(discriminator="action"),
 ]
-AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
 HolderAction = JobRunReleased | SessionsFound | JobRunSharded | AboutSession | JobRunEnded
 
 
@@ -457,42 +313,6 @@ HolderAction = JobRunReleased | SessionsFound | JobRunSharded | AboutSession | J
 class ClaimState:
     owner: str
     epoch: int
-
-
-@dataclass(frozen=True)
-class SessionState:
-    """
-    attempt         the last number taken for a launch, 0 before the first
-    setbacks        failures of the attempts, under all holders
-    launched_epoch  of the last launch, while its end is unknown
-    in_flight       the last attempt, until its end is recorded
-    launched_at_ms, ended_at_ms  of the last attempt, and of the session, if recorded
-    failed_seconds  from launch to end of each failed attempt, if both were recorded
-    failed_launched_at_ms  of the last failed attempt
-    bundle          in which the last attempt was launched; None: it had a Spark job of its own
-    alone           it has failed in a bundle, and is not bundled again
-    """
-
-    pin: SessionPin
-    plan: SessionPlanned | None = None
-    attempt: int = 0
-    setbacks: Setbacks = field(default_factory=Setbacks)
-    launched_epoch: int | None = None
-    cluster: str | None = None
-    end: SessionEnd | None = None
-    launched_at_ms: int | None = None
-    ended_at_ms: int | None = None
-    in_flight: InFlight | None = None
-    failed_seconds: tuple[float, ...] = ()
-    failed_launched_at_ms: int | None = None
-    bundle: str | None = None
-    alone: bool = False
-
-    def attempt_seconds(self, now_ms: int) -> tuple[float, ...]:
-        """The seconds of every attempt from its launch to its end; of one that has not failed, until now."""
-        if self.launched_at_ms is None or self.launched_at_ms == self.failed_launched_at_ms:
-            return self.failed_seconds
-        return (*self.failed_seconds, max(now_ms - self.launched_at_ms, 0) / 1000)
 
 
 @dataclass(frozen=True)
@@ -621,14 +441,14 @@ def _apply_unclaimed(
         case JobRunPaused():
             return replace(state, paused=action)
         case JobRunResumed():
-            return replace(state, paused=None, paused_ms=state.paused_ms + _pause_ms(state.paused, action.at_ms))
+            return replace(state, paused=None, paused_ms=state.paused_ms + pause_ms(state.paused, action.at_ms))
         case JobRunWaitsForMoney():
             return replace(state, waits_for_money=action, has_lacked_money=True)
         case _:
             assert_never(action)
 
 
-def _pause_ms(paused: JobRunPaused | None, until_ms: int) -> int:
+def pause_ms(paused: JobRunPaused | None, until_ms: int) -> int:
     return 0 if paused is None else max(until_ms - paused.at_ms, 0)
 
 
@@ -664,7 +484,7 @@ def _apply_claimed(state: JobRunState, action: HolderAction) -> JobRunState:
             session = state.sessions.get(action.session_id)
             if session is None or session.end is not None:
                 raise Corrupt(f"{action.action} is about session {action.session_id!r}, which is not open")
-            sessions = {**state.sessions, action.session_id: _apply_to_session(session, action)}
+            sessions = {**state.sessions, action.session_id: apply_to_session(session, action)}
             waits_for_money = None if isinstance(action, SessionLaunching) else state.waits_for_money
             return replace(state, sessions=MappingProxyType(sessions), waits_for_money=waits_for_money)
 
@@ -712,45 +532,6 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return sum(known) if known else None
 
 
-def _apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
-    match action:
-        case SessionPlanned():
-            return replace(session, plan=action)
-        case SessionLaunching():
-            vanished = session.launched_epoch not in (None, action.epoch)
-            return replace(
-                session,
-                attempt=action.attempt,
-                cluster=None,
-                setbacks=replace(session.setbacks, unwatched=session.setbacks.unwatched + vanished),
-                launched_epoch=action.epoch,
-                launched_at_ms=action.at_ms,
-                in_flight=InFlight(action.attempt, action.name, action.place),
-                bundle=action.bundle,
-            )
-        case SessionLaunched():
-            before = session.in_flight or InFlight(action.attempt)
-            in_flight = replace(before, attempt=action.attempt, reference=action.reference)
-            return replace(session, cluster=action.cluster, in_flight=in_flight)
-        case SessionStalled():
-            return session
-        case SessionRetried():
-            after = session.setbacks.after(action.error_kind, action.failed_at_ms, progressed=action.progressed)
-            return replace(
-                session,
-                setbacks=after,
-                launched_epoch=None,
-                in_flight=None,
-                failed_seconds=session.attempt_seconds(action.failed_at_ms),
-                failed_launched_at_ms=session.launched_at_ms,
-                alone=session.alone or action.alone,
-            )
-        case SessionEnded():
-            return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)
-        case _:
-            assert_never(action)
-
-
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise Corrupt(otherwise)
@@ -763,128 +544,6 @@ JOB_RUN_LOG: LogFormat[JobRunState, JobRunAction] = LogFormat(
     apply=apply,
     checkpoint=small_checkpoint(JobRunState),
 )
-
-
-# ------------------------------------------------------------------------------------------------------ outcome
-
-
-def expected_sla(
-    state: JobRunState, accepted_at_ms: int, now_ms: int, refined: Mapping[str, float] | None = None
-) -> float | None:
-    """The expected seconds of the job run from its acceptance to the end of its last session. Sessions that wait for a
-    slot begin one after the other when those that run end, or at once beside others in a shared Spark job; one without
-    a plan is expected to take the average of the others. None: no session has a plan. Pure.
-
-    refined  newer expected seconds of sessions, from their own logs
-
-    Worked: launched 2 s after the acceptance, one at a time, 3 sessions of 10 s are expected to take 32 s, as `lithify
-    plan` says without the 2 s.
-    """
-    if state.ended is not None and state.ended.expected_sla is not None:
-        return state.ended.expected_sla
-    if state.shards is not None:
-        return state.shards.expected_sla
-    planned = {
-        session_id: (refined or {}).get(session_id, session.plan.expected_sla)
-        for session_id, session in state.sessions.items()
-        if session.plan is not None
-    }
-    if not planned:
-        return None
-    mean = sum(planned.values()) / len(planned)
-    ends = {
-        session_id: _since(accepted_at_ms, session.launched_at_ms or now_ms) + planned[session_id]
-        for session_id, session in state.sessions.items()
-        if session_id in planned and (session.launched_at_ms is not None or session.end is not None)
-    }
-    free_at = _slots_free_at(state, ends, _since(accepted_at_ms, now_ms))
-    shares = any(session.bundle is not None for session in state.sessions.values())
-    for session in state.open_sessions():
-        session_id = session.pin.session_id
-        if session_id not in ends:
-            ends[session_id] = free_at[0] + planned.get(session_id, mean)
-            if not shares:
-                heapreplace(free_at, ends[session_id])
-    return max(ends.values())
-
-
-def _slots_free_at(state: JobRunState, ends: Mapping[str, float], now: float) -> list[float]:
-    """When the threads that run its sessions now are expected to be free, the earliest first: one for each session or
-    bundle; if none runs, one that is free now. Seconds from the acceptance."""
-    slots: dict[str, float] = {}
-    for session in state.open_sessions():
-        if session.pin.session_id in ends:
-            slot = session.bundle or session.pin.session_id
-            slots[slot] = max(slots.get(slot, now), ends[session.pin.session_id])
-    return sorted(slots.values()) or [now]
-
-
-def _since(accepted_at_ms: int, at_ms: int) -> float:
-    return max(at_ms - accepted_at_ms, 0) / 1000
-
-
-def paused_seconds(state: JobRunState, now_ms: int) -> float:
-    """For which it was paused, until its end or now. Pure."""
-    if state.ended is not None:
-        return state.ended.paused_seconds
-    return (state.paused_ms + _pause_ms(state.paused, now_ms)) / 1000
-
-
-def seconds_late(seconds: float, paused: float, desired_sla: int | None) -> float | None:
-    """Seconds above the desired SLA, below 0 if it is kept: the time of a pause does not count. None: none was desired.
-
-    seconds  actual or expected, from the acceptance
-    paused   seconds of them in a pause
-    """
-    return None if desired_sla is None else seconds - paused - desired_sla
-
-
-def conclude(state: JobRunState) -> JobRunOutcome | None:
-    """The outcome of the job run; None while a session or a shard is open, or may be found. Pure: the same sessions,
-    the same outcome."""
-    if state.shards is not None:
-        is_left = state.shards.opened < state.shards.count and state.cancel is None
-        return None if state.shards.open or is_left else _outcome_of_shards(state, state.shards)
-    return None if state.is_finding and state.cancel is None else outcome_of_sessions(state)
-
-
-def outcome_of_sessions(state: JobRunState) -> JobRunOutcome | None:
-    """The outcome of the job run if no further session is found; None while a session is open."""
-    if state.shards is not None:
-        return _outcome_of_shards(state, state.shards)
-    ends = {session.pin.session_id: session.end for session in state.sessions.values()}
-    if any(end is None for end in ends.values()):
-        return None
-    results = [end.result for end in ends.values() if isinstance(end, Succeeded)]
-    failed = {session_id: end for session_id, end in ends.items() if isinstance(end, Failed)}
-    is_cut_short = state.is_finding and state.cancel is not None
-    cancelled = is_cut_short or any(isinstance(end, Cancelled) for end in ends.values())
-    why_cancelled = (state.cancel.reason,) if cancelled and state.cancel is not None else ()
-    return JobRunOutcome(
-        status="cancelled" if cancelled else "failed" if failed else "succeeded",
-        nothing_to_do=not is_cut_short and all(isinstance(end, NothingToDo) for end in ends.values()),
-        sessions=len(results),
-        rounds=sum(result.rounds for result in results),
-        rows_in=sum(result.rows_in for result in results),
-        rows_out=sum(result.rows_out for result in results),
-        rows_deduplicated=sum(result.rows_deduplicated for result in results),
-        rows_deleted=sum(result.rows_deleted for result in results),
-        failed_sessions=tuple(failed),
-        reasons=why_cancelled
-        + tuple(
-            f"{render_partition(state.sessions[session_id].pin.partition)}: {reason}"
-            for session_id, end in failed.items()
-            for reason in end.reasons
-        ),
-    )
-
-
-def _outcome_of_shards(state: JobRunState, shards: ShardsState) -> JobRunOutcome:
-    """Of those that have ended."""
-    if shards.opened < shards.count and state.cancel is not None:
-        cut_short = NO_OUTCOME.model_copy(update={"status": "cancelled", "reasons": (state.cancel.reason,)})
-        return merged(shards.outcome, cut_short)
-    return shards.outcome
 
 
 NO_OUTCOME = JobRunOutcome(

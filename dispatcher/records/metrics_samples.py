@@ -13,7 +13,8 @@ from typing import Literal
 
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind
-from dispatcher.records.job_run_log import JobRunState, seconds_late
+from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.outcome import seconds_late
 from launcher.outcomes import SessionEnd, Succeeded
 
 Unit = Literal["seconds", "bytes", "count", "usd"]

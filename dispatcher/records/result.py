@@ -16,7 +16,8 @@ from pydantic import Field
 from compactor.model.document import Document
 from compactor.model.errors import Corrupt
 from compactor.planning.spec import Partition
-from dispatcher.records.job_run_log import JobRunState, SessionState
+from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.sessions import SessionState
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, OUTPUT_BYTES_MAX
 from launcher.outcomes import Failed, Succeeded
 

@@ -12,20 +12,10 @@ from compactor.model.errors import Corrupt, ErrorKind
 from compactor.planning.session_planner import SessionFinder
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim
-from dispatcher.records.job_run_log import (
-    HolderAction,
-    JobRunEnded,
-    JobRunOutcome,
-    JobRunState,
-    SessionEnded,
-    SessionState,
-    apply,
-    conclude,
-    expected_sla,
-    outcome_of_sessions,
-    paused_seconds,
-)
+from dispatcher.records.job_run_log import HolderAction, JobRunEnded, JobRunOutcome, JobRunState, apply
+from dispatcher.records.outcome import conclude, expected_sla, outcome_of_sessions, paused_seconds
 from dispatcher.records.ranking import mark_of, stream_digest
+from dispatcher.records.sessions import SessionEnded, SessionState
 from dispatcher.running.journal import ClaimJournal
 from dispatcher.scheduling.budgets import LaunchGate
 from dispatcher.scheduling.lease_log import Turn

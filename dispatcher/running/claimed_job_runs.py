@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import structlog
 
-from compactor.events.relay import bounded
+from compactor.events.types import bounded
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
 from dispatcher.outbox.listeners import Listeners

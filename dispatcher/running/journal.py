@@ -10,7 +10,8 @@ from logging import INFO, WARNING
 
 import structlog
 
-from compactor.events.relay import SessionSubject, Subject, bounded, heartbeat_event
+from compactor.events.relay import SessionSubject, Subject, heartbeat_event
+from compactor.events.types import bounded
 from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.sessions.keys import SessionFolder
@@ -18,9 +19,9 @@ from compactor.sessions.session_log import Heartbeat, SessionLog
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim
 from dispatcher.records.costs import with_cost
-from dispatcher.records.job_run_log import (
+from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.sessions import (
     AboutSession,
-    JobRunState,
     SessionEnded,
     SessionLaunched,
     SessionLaunching,

@@ -20,7 +20,7 @@ import structlog
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
 from compactor.model.release import this_release
-from dispatcher.outbox.event_publisher import Publisher
+from dispatcher.outbox.event_publisher import EventPublisher
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_events import set_aside_event
 from dispatcher.records.job_run_log import JobRunState
@@ -129,7 +129,7 @@ class OpenJobRuns:
         self,
         records: JobRunStore,
         fleet: Fleet,
-        publisher: Publisher,
+        publisher: EventPublisher,
         intervals: OpenRunsIntervals,
         clock: Clock,
     ) -> None:

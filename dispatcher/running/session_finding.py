@@ -19,15 +19,9 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.planning.session_planner import PinnedSession, SessionFinder, check_file_counts
 from compactor.storage.location import StoreLocation
-from dispatcher.records.job_run_log import (
-    HolderAction,
-    JobRunAccepted,
-    JobRunState,
-    SessionEnded,
-    SessionsFound,
-    pin_of,
-)
+from dispatcher.records.job_run_log import HolderAction, JobRunAccepted, JobRunState, SessionsFound
 from dispatcher.records.ranking import stream_digest
+from dispatcher.records.sessions import SessionEnded, pin_of
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from launcher.outcomes import Failed
 

@@ -21,8 +21,8 @@ import structlog
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
-from dispatcher.records.job_run_log import session_spec
 from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.sessions import session_spec
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns
 from dispatcher.running.open_runs import reason_of

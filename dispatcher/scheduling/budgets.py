@@ -12,7 +12,8 @@ from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from dispatcher.records.claims import Claim, JobRunLog
 from dispatcher.records.costs import expected_cost, session_cost, total_usd
-from dispatcher.records.job_run_log import JobRunAction, JobRunState, JobRunWaitsForMoney, SessionState
+from dispatcher.records.job_run_log import JobRunAction, JobRunState, JobRunWaitsForMoney
+from dispatcher.records.sessions import SessionState
 from dispatcher.scheduling.lease_log import Lack, RunCost, Turn
 from dispatcher.scheduling.leases import Turns
 

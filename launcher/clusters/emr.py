@@ -14,7 +14,7 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import of_cluster, of_program
-from launcher.emr.request import Launch, run_job_flow_request
+from launcher.emr.request import ClusterLaunch, run_job_flow_request
 from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService
 from launcher.emr.settings import EmrSettings
 from launcher.emr.tags import STATE_TAG, tags_of
@@ -66,7 +66,7 @@ class EmrCluster:
         found = self._find(job.name, LAUNCHED_AGAIN_SECONDS)
         if found is not None:
             return found
-        launch = Launch(job, tags_of(job, self._owner, self._settings.tags), cluster_plan)
+        launch = ClusterLaunch(job, tags_of(job, self._owner, self._settings.tags), cluster_plan)
         request = run_job_flow_request(launch, self._settings, self._equivalent_types(cluster_plan.instance_type))
         return self._reference(self._service.run_job_flow(request))
 

@@ -12,7 +12,7 @@ from compactor.model.errors import Conflict, Invalid, Unavailable
 from compactor.planning.cluster_plan import ClusterPlan
 from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import CANCELLED, of_program
-from launcher.emr.request import Launch
+from launcher.emr.request import ClusterLaunch
 from launcher.emr.serverless_request import start_job_run_request
 from launcher.emr.service import (
     SERVERLESS_ENDED_STATES,
@@ -62,7 +62,7 @@ class EmrServerlessCluster:
     def launch(self, job: SparkJob, cluster_plan: ClusterPlan | None = None) -> ClusterReference:
         if cluster_plan is None:
             raise Invalid(f"{job.name} has no cluster in its plan, and needs one to run on EMR Serverless")
-        launch = Launch(job, tags_of(job, self._owner, self._settings.tags), cluster_plan)
+        launch = ClusterLaunch(job, tags_of(job, self._owner, self._settings.tags), cluster_plan)
         request = start_job_run_request(launch, self._settings)
         try:
             return self._reference(self._service.start_job_run(request))

@@ -49,7 +49,7 @@ SPOT_TIMEOUT_MINUTES = 10
 
 
 @dataclass(frozen=True)
-class Launch:
+class ClusterLaunch:
     """One attempt in requests to AWS.
 
     tags  by which a sweep identifies our clusters
@@ -61,7 +61,9 @@ class Launch:
     plan: ClusterPlan
 
 
-def run_job_flow_request(launch: Launch, settings: EmrSettings, equivalent_types: Sequence[str] = ()) -> JsonObject:
+def run_job_flow_request(
+    launch: ClusterLaunch, settings: EmrSettings, equivalent_types: Sequence[str] = ()
+) -> JsonObject:
     """The whole request. Equal values, equal requests.
 
     equivalent_types  instance types of as many vCPU and as much memory as the plan's, for fleets
@@ -88,7 +90,7 @@ def run_job_flow_request(launch: Launch, settings: EmrSettings, equivalent_types
     return request
 
 
-def step_command(launch: Launch, settings: EmrSettings) -> Sequence[str]:
+def step_command(launch: ClusterLaunch, settings: EmrSettings) -> Sequence[str]:
     conf = {
         **_spark_settings(launch.plan),
         "spark.master": "yarn",
@@ -127,7 +129,7 @@ def _mib(size_bytes: int) -> str:
     return f"{size_bytes // MIB}m"
 
 
-def _step(launch: Launch, settings: EmrSettings) -> JsonObject:
+def _step(launch: ClusterLaunch, settings: EmrSettings) -> JsonObject:
     return {
         "Name": STEP_NAME,
         "ActionOnFailure": "TERMINATE_CLUSTER",

@@ -13,7 +13,7 @@ from compactor.engine.settings import JOB_SETTINGS
 from compactor.model.errors import Invalid
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.machine_share import GIB
-from launcher.emr.request import ENVIRONMENT, PYTHON, JsonObject, Launch
+from launcher.emr.request import ENVIRONMENT, PYTHON, ClusterLaunch, JsonObject
 from launcher.emr.settings import EmrServerlessSettings
 from launcher.submit import job_arguments
 
@@ -28,7 +28,7 @@ DISK_GIB_MIN, DISK_GIB_MAX = 20, 200
 """Disk of a worker for scratch files."""
 
 
-def start_job_run_request(launch: Launch, settings: EmrServerlessSettings) -> JsonObject:
+def start_job_run_request(launch: ClusterLaunch, settings: EmrServerlessSettings) -> JsonObject:
     """The whole request, its client token included: the same attempt is the same job run for any number of requests.
 
     Raises `Invalid`, with both figures, for a plan whose tasks exceed the memory of a worker's.

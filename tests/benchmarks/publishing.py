@@ -20,7 +20,7 @@ from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.names import OpenFormat
 from compactor.publishing.delta_vectors import vector_file
-from compactor.publishing.protocol import Outcome, Published, Publisher
+from compactor.publishing.protocol import Outcome, Published, TablePublisher
 from compactor.publishing.publication import publishers_of
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore
@@ -158,7 +158,7 @@ class _Rounds:
         self._lake.commit(name, added=1, removed=[oldest], dead={next_oldest: [1, 2, 3]})
 
 
-def _publish_of(publisher: Publisher, table: Table, name: str) -> Callable[[], Outcome]:
+def _publish_of(publisher: TablePublisher, table: Table, name: str) -> Callable[[], Outcome]:
     return lambda: publisher.publish([table.stream({"region": name})])
 
 

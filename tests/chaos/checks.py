@@ -22,16 +22,10 @@ from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionSt
 from compactor.storage.keys import decode
 from compactor.storage.listing import decoded_names
 from compactor.storage.object_store import ObjectStore
-from dispatcher.records.job_run_log import (
-    JobRunAction,
-    JobRunClaimed,
-    JobRunEnded,
-    JobRunState,
-    JobRunStatus,
-    SessionLaunching,
-)
+from dispatcher.records.job_run_log import JobRunAction, JobRunClaimed, JobRunEnded, JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import JobRunLogFolder
+from dispatcher.records.sessions import SessionLaunching
 from dispatcher.records.work_id import WorkId
 from tests.builders import multiset
 from tests.chaos.tables import COLUMNS, Fed, Table

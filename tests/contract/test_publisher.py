@@ -19,7 +19,7 @@ from compactor.model.errors import Unavailable
 from compactor.model.names import OpenFormat
 from compactor.publishing.delta import DeltaPublisher
 from compactor.publishing.iceberg import IcebergPublisher
-from compactor.publishing.protocol import NothingToDo, Published, PublishedState, Publisher
+from compactor.publishing.protocol import NothingToPublish, Published, PublishedState, TablePublisher
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID
@@ -29,7 +29,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.open_rounds import ROWS, SCHEMA, OpenLake
 from tests.rounds import compact_by_hand
 
-MakePublisher = Callable[[ObjectStore], Publisher]
+MakePublisher = Callable[[ObjectStore], TablePublisher]
 
 
 @pytest.fixture(params=list(OpenFormat))
@@ -73,7 +73,7 @@ def check(state: PublishedState, streams: Sequence[PartitionStream]) -> None:
 
 def test_a_table_without_rounds_has_nothing_to_publish(make: MakePublisher, lake: OpenLake) -> None:
     store = FaultyStore(lake.store)
-    assert make(store).publish([lake.stream("EU")]) == NothingToDo(make(store).format, None)
+    assert make(store).publish([lake.stream("EU")]) == NothingToPublish(make(store).format, None)
     assert store.points == []
     assert make(store).state() == PublishedState()
 
@@ -90,7 +90,7 @@ def test_a_round_is_published_once(make: MakePublisher, lake: OpenLake) -> None:
     check(make(lake.store).state(), [lake.stream("EU")])
     store = FaultyStore(lake.store)
     for again in (publisher, make(store)):
-        assert again.publish([lake.stream("EU")]) == NothingToDo(again.format, first_version(make, lake))
+        assert again.publish([lake.stream("EU")]) == NothingToPublish(again.format, first_version(make, lake))
     assert store.points == [], "nothing is written twice"
 
 
@@ -126,7 +126,7 @@ def test_deltas_alone_are_nothing_to_publish(make: MakePublisher, lake: OpenLake
     publisher = make(lake.store)
     publisher.publish([lake.stream("EU")])
     table.append({"region": "EU"}, pa.table({"id": [1]}))
-    assert isinstance(publisher.publish([lake.stream("EU")]), NothingToDo)
+    assert isinstance(publisher.publish([lake.stream("EU")]), NothingToPublish)
 
 
 def test_files_that_were_written_before_are_refused_with_what_to_do(make: MakePublisher, lake: OpenLake) -> None:
@@ -187,7 +187,7 @@ def test_a_stream_never_goes_back(make: MakePublisher, lake: OpenLake) -> None:
             return super().load(newest - 1 if as_of is None else as_of)
 
     behind = Behind(late.location, late.folder, late.log)
-    assert isinstance(publisher.publish([behind]), NothingToDo)
+    assert isinstance(publisher.publish([behind]), NothingToPublish)
     assert publisher.position(late) == newest
 
 
@@ -223,7 +223,7 @@ def test_random_rounds_of_three_publishers_and_their_crashes_are_exact(
     chance.choice(publishers).publish([lake.stream(name) for name in names])
     for name in names:
         # A round without any change of the files leaves the position where it was.
-        assert isinstance(make(lake.store).publish([lake.stream(name)]), NothingToDo)
+        assert isinstance(make(lake.store).publish([lake.stream(name)]), NothingToPublish)
     check(make(lake.store).state(), [lake.stream(name) for name in names])
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compactor.events.types import SessionRetried
-from dispatcher.records.job_run_log import JobRunStatus, SessionState
+from dispatcher.records.job_run_events import SessionRetriedEvent
+from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.sessions import SessionState
 from tests.e2e.conftest import House, Mailroom, ask_to_stop
 from tests.fakes.dispatch_desk import instruction
 from tests.waiting import wait_until
@@ -225,7 +226,7 @@ def test_with_a_real_spark_the_rows_are_the_same_wherever_in_any_locale_and_thou
     outcome = house.job_run(job_run_id).ended
     assert outcome is not None
     assert (outcome.outcome.rows_in, outcome.outcome.rows_out) == (5 + 2 * ROUNDS, 4)
-    (retried,) = [event.data for event in mailroom.events() if isinstance(event.data, SessionRetried)]
+    (retried,) = [event.data for event in mailroom.events() if isinstance(event.data, SessionRetriedEvent)]
     assert "Spark's Java process" in retried.reasons[0]
     assert all(word not in " ".join(retried.reasons) for word in ("Py4J", "ConnectionRefused", "Traceback"))
     assert list((house.folder / "work" / "scratch").iterdir()) == []

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.events.types import SessionPlanned, SessionSucceeded
+from compactor.events.types import SessionSucceededEvent
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.planning.bundle_plan import BundlePlan
@@ -26,6 +26,7 @@ from compactor.planning.spec import SessionPlan
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
+from dispatcher.records.job_run_events import SessionPlannedEvent
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from launcher.poller import PollerSettings
@@ -249,8 +250,8 @@ def test_small_sessions_share_a_cluster_and_its_cost(
     assert len(place.server.requests_of("RunJobFlow")) + len(place.server.requests_of("StartJobRun")) == 1
     (bundle,) = {session.bundle for session in job_run.sessions.values()}
     data = [event.data for event in mailroom.events()]
-    planned = [each for each in data if isinstance(each, SessionPlanned)]
-    ended = [each for each in data if isinstance(each, SessionSucceeded)]
+    planned = [each for each in data if isinstance(each, SessionPlannedEvent)]
+    ended = [each for each in data if isinstance(each, SessionSucceededEvent)]
     assert {each.bundle for each in planned} == {bundle}
     assert [each.cluster is not None and each.cluster.cost.total_usd > 0 for each in planned] == [True] * 5
     assert [each.cost is not None and each.cost.total_usd > 0 for each in ended] == [True] * 5

@@ -27,7 +27,7 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Accepted, Intake, IntakeSettings, Taken
-from dispatcher.outbox.event_publisher import Publisher, PublisherSettings
+from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
@@ -133,7 +133,7 @@ class Desk:
         default_lake = self.lake.location if self.has_own_lake else None
         self.answers = WorkflowAnswers(self.records, self.callbacks, self.answer_settings, self.clock)
         sink_for = self.sink_for or (lambda _: self.sink)
-        self.publisher = Publisher(self.records, sink_for, self.answers, TELLS_AT_ONCE, self.clock)
+        self.publisher = EventPublisher(self.records, sink_for, self.answers, TELLS_AT_ONCE, self.clock)
         self.meter = Meter(self.clock)
         self.tables = TablePublications(
             self.open_lake or self._open_lake,

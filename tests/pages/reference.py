@@ -14,11 +14,12 @@ from pydantic import BaseModel
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from compactor.catalog.properties import TableProperties
-from compactor.events.types import EVENT_TYPES, EventData
+from compactor.events.types import EventData
 from compactor.model import exit_codes
 from dispatcher.cli.app import app
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.options.service_options import OptionField, option_fields
+from dispatcher.records.job_run_events import ALL_EVENT_TYPES
 from dispatcher.scheduling.limits import Limits
 from tests.pages.sources import DOCS
 
@@ -128,7 +129,7 @@ def _meaning(parameter: TyperArgument | TyperOption) -> str:
 
 
 def events() -> Iterator[str]:
-    for name, model in EVENT_TYPES.items():
+    for name, model in sorted(ALL_EVENT_TYPES.items()):
         severities = model.severities or (model.severity,)
         yield from ("", f"## {name}", "", f"Severity: {' or '.join(severities)}.")
         yield from _docstring(model)

@@ -39,7 +39,7 @@ from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.queue import QueueMessage
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
-from dispatcher.outbox.event_publisher import Publisher, PublisherSettings
+from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
@@ -493,7 +493,7 @@ class Node:
         self.answers = WorkflowAnswers(self.records, world.callbacks, AnswerSettings(round_seconds=2.0), clock)
         topic = NodeTopic(world, process)
         settings = PublisherSettings(round_seconds=2.0, backoff=Backoff(5.0, 60.0))
-        self.publisher = Publisher(self.records, lambda _: topic, self.answers, settings, clock)
+        self.publisher = EventPublisher(self.records, lambda _: topic, self.answers, settings, clock)
         tables = TablePublications(
             lambda _: world.lake, lambda _: MemoryGlue(), self.publisher.announce, TablePublicationSettings(), clock
         )

@@ -16,14 +16,11 @@ from dispatcher.records.job_run_log import (
     JobRunAccepted,
     JobRunEnded,
     JobRunReleased,
-    SessionEnded,
-    SessionLaunching,
-    SessionPin,
-    SessionRetried,
     SessionsFound,
 )
 from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import StreamRank, destination_of, stream_digest, stream_rank
+from dispatcher.records.sessions import SessionEnded, SessionLaunching, SessionPin, SessionRetried
 from dispatcher.scheduling.lease_log import TURN_LOG, Turn, TurnTaken
 from tests.simulation.virtual_threads import Process
 

@@ -25,7 +25,7 @@ from compactor.model.errors import Unavailable
 from compactor.model.names import OpenFormat
 from compactor.publishing.iceberg_log import IcebergLog, IcebergState
 from compactor.publishing.keys import DeltaLogCheckpoint, DeltaLogCommit, DeltaLogHint, IcebergMetadata
-from compactor.publishing.protocol import Published, Publisher
+from compactor.publishing.protocol import Published, TablePublisher
 from compactor.publishing.publication import differences, publishers_of
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
@@ -52,7 +52,7 @@ class PublishedYears(Years):
 
     def __init__(self, seed: int, folder: Path, engine: Engine) -> None:
         super().__init__(seed, folder, engine)
-        self._idle: dict[OpenFormat, Publisher] = {}
+        self._idle: dict[OpenFormat, TablePublisher] = {}
         self._newest: dict[OpenFormat, tuple[int, int]] = {}
         self.happened: Counter[str] = Counter()
 
@@ -249,28 +249,28 @@ class PublishedYears(Years):
 
     # ------------------------------------------------------------------------------------------------------- its tools
 
-    def _with(self, publisher: Publisher) -> None:
+    def _with(self, publisher: TablePublisher) -> None:
         outcome = publisher.publish([self._stream()])
         self._stamp()
         self._count(f"versions of {publisher.format}", isinstance(outcome, Published))
 
-    def _publishers(self, store: ObjectStore | None = None) -> tuple[Publisher, ...]:
+    def _publishers(self, store: ObjectStore | None = None) -> tuple[TablePublisher, ...]:
         return publishers_of(store or self._store(), self._catalog().table(ORDERS), self._clock)
 
-    def _publisher(self, format_: OpenFormat, store: ObjectStore | None = None) -> Publisher:
+    def _publisher(self, format_: OpenFormat, store: ObjectStore | None = None) -> TablePublisher:
         (publisher,) = [each for each in self._publishers(store) if each.format is format_]
         return publisher
 
     def _stream(self) -> PartitionStream:
         return self._catalog().table(ORDERS).stream({})
 
-    def _commit_key(self, publisher: Publisher) -> str:
+    def _commit_key(self, publisher: TablePublisher) -> str:
         version = publisher.state().version
         if publisher.format is OpenFormat.ICEBERG:
             return IcebergMetadata(ORDERS, (version or 0) + 1).key
         return DeltaLogCommit(ORDERS, 0 if version is None else version + 1).key
 
-    def _hint_keys(self, publisher: Publisher) -> list[str]:
+    def _hint_keys(self, publisher: TablePublisher) -> list[str]:
         if publisher.format is OpenFormat.ICEBERG:
             return [IcebergMetadata(ORDERS, None).key]
         next_version = (publisher.state().version or 0) + 1

@@ -36,8 +36,9 @@ from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.names import Operation
 from compactor.storage.opening import open_store
-from dispatcher.records.job_run_log import JobRunStatus, SessionLaunching
+from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.sessions import SessionLaunching
 from launcher.archive import pack_archive
 from tests.builders import multiset
 from tests.oracle import Row, surviving_rows

@@ -17,11 +17,11 @@ from compactor.storage.ranges import Span
 from compactor.tabular.parquet_pages.page_format import PageType
 from compactor.tabular.parquet_pages.page_reader import (
     Bytes,
-    Column,
     ColumnReader,
     ColumnType,
     Int64s,
     Page,
+    ReadColumn,
     StoredPage,
     Values,
     can_stay_in_place,
@@ -149,7 +149,9 @@ class ChunkPages:
         return page.checked(self._read(page.start, page.end, self._until))
 
 
-def read_rows(column_type: ColumnType, groups: Sequence[tuple[ChunkPages, Int64s]], in_place: Bytes | None) -> Column:
+def read_rows(
+    column_type: ColumnType, groups: Sequence[tuple[ChunkPages, Int64s]], in_place: Bytes | None
+) -> ReadColumn:
     """Chosen rows of a column: of each of these chunks those rows, which ascend.
 
     in_place  the bytes of the whole file: values that lie in them as they are, are not copied

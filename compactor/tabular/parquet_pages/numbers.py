@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from compactor.tabular.parquet_pages.arrow_files import chunk_span
 from compactor.tabular.parquet_pages.page_reader import (
-    Column,
     ColumnType,
+    ReadColumn,
     UnsupportedPages,
     is_supported,
     read_column,
@@ -67,13 +67,13 @@ def _is_as_stored(arrow_type: pa.DataType, column_type: ColumnType) -> bool:
     return in_numbers and (is_number or is_time) and int(arrow_type.bit_width) == 8 * column_type.width
 
 
-def _read(opened: pa.NativeFile, column_type: ColumnType, chunk: pq.ColumnChunkMetaData) -> Column:
+def _read(opened: pa.NativeFile, column_type: ColumnType, chunk: pq.ColumnChunkMetaData) -> ReadColumn:
     start, length = chunk_span(chunk, opened.size())
     data: bytes = opened.read_at(length, start) if length else b""
     return read_column(column_type, np.frombuffer(data, np.uint8), [(chunk, 0)])
 
 
-def _numbers(column: Column, arrow_type: pa.DataType, rows: int) -> pa.Array:
+def _numbers(column: ReadColumn, arrow_type: pa.DataType, rows: int) -> pa.Array:
     numbers = column.values.data.view(f"u{column.column_type.width}")
     if column.codes is not None:
         numbers = numbers.take(column.codes)

@@ -161,7 +161,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Column:
+class ReadColumn:
     """A column of one file.
 
     values  without codes: those of the rows that are not null, in file order; with codes: the dictionary
@@ -182,7 +182,9 @@ class UnsupportedPages(Exception):
     """The pages cannot be read here, which the footer does not show; Arrow may read them."""
 
 
-def read_column(column_type: ColumnType, data: Bytes, chunks: Sequence[tuple[pq.ColumnChunkMetaData, int]]) -> Column:
+def read_column(
+    column_type: ColumnType, data: Bytes, chunks: Sequence[tuple[pq.ColumnChunkMetaData, int]]
+) -> ReadColumn:
     """A column from its chunks, one per row group, each with its start in `data`.
 
     Byte arrays that are neither compressed nor dictionary-encoded are not copied: the column then refers to `data`.
@@ -364,16 +366,16 @@ class ColumnReader:
         buffer.add(plain, number_in(page_header, DictionaryPageHeaderField.NUM_VALUES))
         return buffer.values()
 
-    def column(self) -> Column:
+    def column(self) -> ReadColumn:
         valid = None
         if any(part is not None for part, _ in self._valid):
             valid = np.concatenate([np.ones(rows, np.bool_) if part is None else part for part, rows in self._valid])
         if self._coded:
             values, codes = _one_dictionary(self._column_type, self._coded)
-            return Column(self._column_type, values, codes, valid)
+            return ReadColumn(self._column_type, values, codes, valid)
         if self._in_place is not None:
-            return Column(self._column_type, Values(self._in_place, 0, self._spans.spans()), None, valid)
-        return Column(self._column_type, (self._plain or _ValueBuffer(self._column_type, 0)).values(), None, valid)
+            return ReadColumn(self._column_type, Values(self._in_place, 0, self._spans.spans()), None, valid)
+        return ReadColumn(self._column_type, (self._plain or _ValueBuffer(self._column_type, 0)).values(), None, valid)
 
     def _take_levels(self, page: Page, plain: Bytes) -> tuple[int, Bytes]:
         """Reads which rows of a page are not null; returns their number, and the page's values."""

@@ -35,9 +35,9 @@ from compactor.tabular.parquet_pages.page_format import (
 from compactor.tabular.parquet_pages.page_reader import (
     Bytes,
     Codes,
-    Column,
     ColumnType,
     Int64s,
+    ReadColumn,
     Values,
     levels_without_nulls,
 )
@@ -69,7 +69,7 @@ class ColumnChunk:
     metadata: Struct
 
 
-def encode_rows(column: Column, rows: Int64s) -> ColumnChunk:
+def encode_rows(column: ReadColumn, rows: Int64s) -> ColumnChunk:
     """The column's values of these rows, in this order."""
     valid, value_numbers = None, rows
     if column.valid is not None:

@@ -44,8 +44,8 @@ from compactor.tabular.parquet_pages.page_format import (
 )
 from compactor.tabular.parquet_pages.page_format import ColumnMetaDataField as _Metadata
 from compactor.tabular.parquet_pages.page_reader import (
-    Column,
     ColumnType,
+    ReadColumn,
     UnsupportedPages,
     decoded_bytes,
     is_supported,
@@ -118,7 +118,7 @@ class ParquetRows:
         self._source = source
         self._remote = remote
         self._mapped = mapped
-        self._columns: list[Column] = []
+        self._columns: list[ReadColumn] = []
         self._group_starts = np.concatenate(([0], np.cumsum([group.num_rows for group in groups]))).astype(np.int64)
         self._window = None if remote is None else RemoteWindow(remote)
         self._file_bytes = len(mapped) if mapped is not None else 0 if remote is None else remote.size_bytes
@@ -159,7 +159,7 @@ class ParquetRows:
         if len(row_indices) and not 0 <= row_indices.min() <= row_indices.max() < self.row_count:
             raise Invalid(f"{self._source.file.uri} holds {self.row_count} rows, and not row {row_indices.max()}")
 
-    def _read(self) -> Iterator[Column]:
+    def _read(self) -> Iterator[ReadColumn]:
         """The columns, one after the other."""
         for column_type, (data, chunks) in zip(self._column_types, self._bytes_of_columns(), strict=True):
             column = read_column(column_type, data, chunks)
@@ -183,7 +183,7 @@ class ParquetRows:
             joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
             yield joined, list(zip(chunks, starts, strict=False))
 
-    def _read_some(self, ascending: npt.NDArray[np.int64]) -> Iterator[Column]:
+    def _read_some(self, ascending: npt.NDArray[np.int64]) -> Iterator[ReadColumn]:
         """These rows of the columns, one after the other."""
         bounds = np.searchsorted(ascending, self._group_starts)
         groups = [int(each) for each in np.flatnonzero(np.diff(bounds))]
@@ -226,7 +226,7 @@ class ParquetRows:
         return Span(start, start + length)
 
 
-def _rows_of(column: Column) -> int:
+def _rows_of(column: ReadColumn) -> int:
     return len(column.values) if column.codes is None else len(column.codes)
 
 

@@ -23,7 +23,7 @@ from compactor.maintenance.retirement import retention_of, retire_table
 from compactor.model.errors import Corrupt, Invalid
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.spec import JobRunSpec
-from compactor.publishing.protocol import NothingToDo, Published
+from compactor.publishing.protocol import NothingToPublish, Published
 from compactor.publishing.publication import publish, publishers_of
 from compactor.sessions.attempt import run_attempt
 from tests.conftest import Command
@@ -293,7 +293,7 @@ def session(lake: DeltaCatalog, clock: ManualClock) -> None:
 def publish_now(lake: DeltaCatalog, clock: ManualClock) -> None:
     table = lake.table(PEOPLE)
     for outcome in publish(publishers_of(lake.store, table, clock), [table.stream({})]):
-        assert isinstance(outcome, Published | NothingToDo)
+        assert isinstance(outcome, Published | NothingToPublish)
 
 
 def published(keys: Iterable[str]) -> set[str]:

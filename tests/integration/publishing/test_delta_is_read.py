@@ -18,7 +18,7 @@ from compactor.model.arrow_types import value_type
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from compactor.publishing.delta import DeltaPublisher
-from compactor.publishing.protocol import NothingToDo, Outcome, Published
+from compactor.publishing.protocol import NothingToPublish, Outcome, Published
 from compactor.schemas.open_types import OpenTable, reasons_against
 from tests.arrow_types import KEY_TYPES, KeyType, Raw
 from tests.builders import TABLE_ID
@@ -53,7 +53,7 @@ def test_every_round_is_read_as_a_scan_reads_it(tmp_path: Path) -> None:
         for partition in PARTITIONS[: 1 + (turn > 0)]:
             append_round(table, partition, chance, turn)
         compact_all(lake)
-        assert isinstance(_publish(publisher, table), NothingToDo)
+        assert isinstance(_publish(publisher, table), NothingToPublish)
         marked += sum(file.dead_rows for file in publisher.state().files.values())
         assert differences(table.scan().to_table(), _read(lake, table), frozenset({"time"})) == []
     assert marked, "some files are kept with dead rows"

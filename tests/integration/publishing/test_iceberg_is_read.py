@@ -29,7 +29,7 @@ from compactor.model.names import OpenFormat
 from compactor.publishing.iceberg import GROUPS_MAX, IcebergPublisher
 from compactor.publishing.iceberg_metadata import METADATA_BYTES_MAX, SNAPSHOTS_MAX
 from compactor.publishing.keys import IcebergMetadata
-from compactor.publishing.protocol import NothingToDo, Published
+from compactor.publishing.protocol import NothingToPublish, Published
 from compactor.publishing.publication import PublishFailed, publish, publishers_of
 from compactor.schemas.open_types import OpenTable, reasons_against
 from tests.arrow_types import KEY_TYPES, KeyType
@@ -66,7 +66,7 @@ def test_every_round_is_read_as_a_scan_reads_it_then_and_by_time_travel(tmp_path
             append_round(table, partition, chance, turn)
         compact_all(lake)
         outcome = publisher.publish([table.stream(partition) for partition in table.partitions()])
-        assert outcome == NothingToDo(publisher.format, turn + 1), "compact() has published it"
+        assert outcome == NothingToPublish(publisher.format, turn + 1), "compact() has published it"
         marked += sum(file.dead_rows for file in publisher.state().files.values())
         scans.append(table.scan().to_table())
         assert differences(scans[-1], _read(tmp_path)) == []
@@ -275,11 +275,11 @@ def test_a_hint_that_is_behind_is_repaired_even_if_nothing_else_is_due(tmp_path:
     for each in (publisher, _lake(tmp_path / "other")[1]):
         each.publish([])
     fresh = IcebergPublisher(lake.store, TABLE_ID, ("region",), HurriedClock(), GRACE_SECONDS)
-    assert isinstance(fresh.publish([lake.stream("EU")]), NothingToDo)
+    assert isinstance(fresh.publish([lake.stream("EU")]), NothingToPublish)
     assert lake.store.read(hint) == b"2"
     for damaged in (b"1", b"", b"rubbish"):
         lake.store.overwrite(hint, damaged)
-        assert isinstance(fresh.publish([]), NothingToDo)
+        assert isinstance(fresh.publish([]), NothingToPublish)
         assert lake.store.read(hint) == b"2"
     lake.store.delete(hint)
     again = IcebergPublisher(lake.store, TABLE_ID, ("region",), HurriedClock(), GRACE_SECONDS)
@@ -348,7 +348,7 @@ def test_without_the_package_the_other_format_is_published_and_the_reason_says_w
     monkeypatch.setitem(sys.modules, "compactor.publishing.iceberg", None)
     compact(table.table_id, {"id"}, delta_catalog_client=lake)
     delta, iceberg = publish(publishers_of(lake.store, table, SystemClock()), [table.stream(partition)])
-    assert isinstance(delta, NothingToDo)
+    assert isinstance(delta, NothingToPublish)
     assert delta.version is not None
     assert isinstance(iceberg, PublishFailed)
     assert "install lithify[iceberg]" in iceberg.reasons[0]

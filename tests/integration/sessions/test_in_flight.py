@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from compactor import DeltaCatalog, compact
-from compactor.catalog.actions import SessionPlanEnded, SessionPlanned
+from compactor.catalog.actions import SessionPlanAnnounced, SessionPlanEnded
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.engine.in_process import InProcessEngine
 from compactor.local_job_run import WAIT_POLL_SECONDS, run_here
@@ -50,10 +50,10 @@ def stream(lake: Lake) -> StreamSnapshot:
     return lake.catalog().table(TABLE_ID).stream({}).load().state
 
 
-def plans_in(lake: Lake) -> list[SessionPlanned | SessionPlanEnded]:
+def plans_in(lake: Lake) -> list[SessionPlanAnnounced | SessionPlanEnded]:
     entries = lake.catalog().table(TABLE_ID).stream({}).log.entries()
     actions = [action for entry in entries for action in entry.actions]
-    return [action for action in actions if isinstance(action, SessionPlanned | SessionPlanEnded)]
+    return [action for action in actions if isinstance(action, SessionPlanAnnounced | SessionPlanEnded)]
 
 
 def put_forward(lake: Lake, seconds: float) -> None:
@@ -82,7 +82,7 @@ def test_what_a_session_will_do_is_in_the_log_until_its_last_commit(lake: Lake) 
     engine = HeldEngine(lambda: seen.append(stream(lake)))
     attempt(lake.plan(TWO_ROUNDS), lake, engine, 1)
     (plan,) = plans_in(lake)
-    assert isinstance(plan, SessionPlanned)
+    assert isinstance(plan, SessionPlanAnnounced)
     assert [each.in_flight for each in seen] == [plan, plan], "before each of two commits"
     assert stream(lake).in_flight is None
     assert before.active is not None
@@ -120,7 +120,7 @@ def test_of_two_that_begin_at_once_the_one_whose_plan_is_second_is_refused(lake:
     )
     with pytest.raises(Conflict, match="job run first"):
         attempt(plan, lake, InProcessEngine(), 1, store)
-    assert [each.job_run_id for each in plans_in(lake) if isinstance(each, SessionPlanned)] == ["first"]
+    assert [each.job_run_id for each in plans_in(lake) if isinstance(each, SessionPlanAnnounced)] == ["first"]
 
 
 def test_a_plan_ends_with_the_failure_of_its_session(lake: Lake) -> None:
@@ -149,7 +149,7 @@ def test_the_next_attempt_of_a_killed_session_goes_on_at_once(lake: Lake) -> Non
     plan = stream(lake).in_flight
     assert plan is not None
     attempt(lake.plan(TWO_ROUNDS, "first"), lake, InProcessEngine(), 2)
-    assert [each.attempt for each in plans_in(lake) if isinstance(each, SessionPlanned)] == [1, 2]
+    assert [each.attempt for each in plans_in(lake) if isinstance(each, SessionPlanAnnounced)] == [1, 2]
     check_rows(lake)
 
 
@@ -283,7 +283,7 @@ def test_of_two_that_begin_at_once_the_second_one_waits_and_tries_again(tmp_path
     )
     (session,) = run_waiting(lake, LASTS_SECONDS_MIN + 60, store).sessions
     assert (session.rounds, session.rows_out) == (2, 3)
-    assert [(each.job_run_id, each.attempt) for each in plans_in(lake) if isinstance(each, SessionPlanned)] == [
+    assert [(each.job_run_id, each.attempt) for each in plans_in(lake) if isinstance(each, SessionPlanAnnounced)] == [
         ("first", 1),
         ("second", 2),
     ]
@@ -344,7 +344,7 @@ def test_a_rehash_has_a_plan_without_rounds_which_its_commit_ends(lake: Lake) ->
     attempt(lake.plan(TWO_ROUNDS), lake, InProcessEngine(), 1)
     rehash(lake, 3, "rehash")
     plan = plans_in(lake)[-1]
-    assert isinstance(plan, SessionPlanned)
+    assert isinstance(plan, SessionPlanAnnounced)
     assert (plan.job_run_id, plan.rounds, plan.hash_bucket_count) == ("rehash", (), 3)
     after = stream(lake)
     assert after.in_flight is None
@@ -392,7 +392,7 @@ def test_a_table_that_compact_creates_has_the_plans_of_its_source(tmp_path: Path
     compact(TABLE_ID, {"id"}, delta_catalog_client=catalog, destination_compacted_table_id="ACME.ELSEWHERE.V1")
     entries = catalog.table("ACME.ELSEWHERE.V1").stream({}).log.entries()
     first, *_ = [action for entry in entries for action in entry.actions]
-    assert isinstance(first, SessionPlanned)
+    assert isinstance(first, SessionPlanAnnounced)
 
 
 def test_a_plan_costs_one_request(tmp_path: Path) -> None:

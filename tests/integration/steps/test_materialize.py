@@ -26,7 +26,7 @@ from compactor.storage.keys import parse_any
 from compactor.tabular import FileMeasure, TabularWriter
 from compactor.tabular.parquet_pages import numbers
 from compactor.tabular.parquet_pages import row_groups as row_groups_module
-from compactor.tabular.parquet_pages.page_reader import Column, ColumnType, read_column
+from compactor.tabular.parquet_pages.page_reader import ColumnType, ReadColumn, read_column
 from compactor.tabular.parquet_pages.page_writer import ColumnChunk, encode_rows
 from tests.fakes.unruly_engine import UnrulyEngine
 
@@ -277,7 +277,7 @@ def test_a_setting_leaves_all_pages_to_arrow(
 ) -> None:
     read_here = list[str]()
 
-    def counted_read(kind: ColumnType, data: object, chunks: object) -> Column:
+    def counted_read(kind: ColumnType, data: object, chunks: object) -> ReadColumn:
         read_here.append(kind.name)
         return read_column(kind, data, chunks)  # type: ignore[arg-type]
 
@@ -293,7 +293,7 @@ def test_a_setting_leaves_all_pages_to_arrow(
     assert verify(orders.stream({})).problems == ()
 
 
-def _write_reversed(column: Column, rows: npt.NDArray[np.int64]) -> ColumnChunk:
+def _write_reversed(column: ReadColumn, rows: npt.NDArray[np.int64]) -> ColumnChunk:
     """A writer with a fault: rows of one column come in the wrong order."""
     return encode_rows(column, rows[::-1].copy() if column.column_type.name == "note" else rows)
 

@@ -17,7 +17,7 @@ import pytest
 from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget
 from compactor.model.names import ContentType, Operation
-from compactor.planning.round_plan import DeltaSource, Output
+from compactor.planning.round_plan import DeltaSource, RoundOutput
 from compactor.planning.sizing import rows_per_writer
 from compactor.steps.index_update import BucketForWriter, RowsOfFiles
 from compactor.steps.materialize import materialize
@@ -72,7 +72,7 @@ def _materialize(folder: Path, path: Path, rows: int) -> None:
     file = TabularFile(f"file://{path}", ContentType.PARQUET)
     source = DeltaSource(0, file, rows, path.stat().st_size, 1, Operation.UPSERT, sorts=True)
     parts = Parts.of([source], TASK_BYTES)
-    output = Output(
+    output = RoundOutput(
         content_type=ContentType.PARQUET,
         schema=SCHEMA,
         rows_per_compacted_file=4_000_000,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.catalog.arriving_rows import ArrivingRows
+from compactor.catalog.arriving_rows import ArrivingRowsCheck
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, Operation
@@ -32,7 +32,7 @@ def objects(lake: DeltaCatalog) -> list[str]:
 
 
 def refusal(rows: pa.Table, value: str, *, is_published: bool = False) -> str | None:
-    arriving = ArrivingRows("f", rows.schema, {"day": value}, Operation.UPSERT, is_published=is_published)
+    arriving = ArrivingRowsCheck("f", rows.schema, {"day": value}, Operation.UPSERT, is_published=is_published)
     try:
         arriving.add(rows)
     except Invalid as error:
@@ -135,12 +135,12 @@ def test_values_are_not_read_where_the_bounds_of_a_file_settle_it(
     pq.write_table(pa.table({"id": [1, 2], "day": values}), tmp_path / "rows.parquet")
     uri = f"file://{tmp_path}/rows.parquet"
     found = measure(lake.location, TabularFile(uri, ContentType.PARQUET))
-    arriving = ArrivingRows(uri, found.schema, DAY, Operation.UPSERT)
+    arriving = ArrivingRowsCheck(uri, found.schema, DAY, Operation.UPSERT)
     assert arriving.wanted(found.columns) == wanted
 
 
 def test_a_file_without_a_column_of_a_partition_key_or_a_mark_is_not_read() -> None:
-    assert ArrivingRows("f", pa.schema([("id", pa.int64())]), DAY, Operation.UPSERT).wanted({}) == []
+    assert ArrivingRowsCheck("f", pa.schema([("id", pa.int64())]), DAY, Operation.UPSERT).wanted({}) == []
 
 
 # -- marks of deletes

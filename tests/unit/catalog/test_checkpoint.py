@@ -24,8 +24,8 @@ from compactor.catalog.actions import (
     IndexRehashed,
     PlannedRound,
     RoundCommitted,
+    SessionPlanAnnounced,
     SessionPlanEnded,
-    SessionPlanned,
     StreamAction,
     StreamVersionCreated,
     StreamVersionReleased,
@@ -90,7 +90,7 @@ rounds = some(
 rehashes = some(IndexRehashed, index_files=tuples_of(index_files))
 deltas = some(DeltaAdded, files=tuples_of(data_files))
 plans = some(
-    SessionPlanned,
+    SessionPlanAnnounced,
     from_index_version=st.none() | numbers,
     from_commit_id=st.none() | names,
     rounds=tuples_of(some(PlannedRound, processed=st.none() | some(Watermark, file_number=st.none() | numbers))),
@@ -110,7 +110,7 @@ def ends_of(draw: st.DrawFn, snapshot: StreamSnapshot, *, retires: bool) -> Stre
 
 
 @st.composite
-def plans_after(draw: st.DrawFn, in_flight: SessionPlanned | None) -> StreamAction:
+def plans_after(draw: st.DrawFn, in_flight: SessionPlanAnnounced | None) -> StreamAction:
     """Another plan, or the end of one: of that in force or of an earlier one."""
     if in_flight is None or draw(st.booleans()):
         return draw(plans)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.events.types import SessionPlanned, SessionStalled, SessionSucceeded
+from compactor.events.types import SessionSucceededEvent
 from compactor.model.errors import Corrupt, Invalid, LithifyError, OutOfMemory, Unavailable
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from compactor.sessions.keys import SessionObject
@@ -19,8 +19,10 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.records.costs import used_usd
-from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus, SessionEnded
+from dispatcher.records.job_run_events import SessionPlannedEvent, SessionStalledEvent
+from dispatcher.records.job_run_log import CancelRequested, JobRunClaimed, JobRunState, JobRunStatus
 from dispatcher.records.metrics_samples import COST, EXPECTED_COST, SESSIONS_RUNNING
+from dispatcher.records.sessions import SessionEnded
 from launcher.outcomes import Cancelled
 from launcher.poller import PollerSettings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
@@ -522,8 +524,8 @@ def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_bef
     state = succeeded(desk, job_run_id, 3)
     assert launches(desk) == ["bundle"]
     data = [event.data for event in desk.sink.events]
-    planned = [each.cluster for each in data if isinstance(each, SessionPlanned)]
-    ended = [each for each in data if isinstance(each, SessionSucceeded)]
+    planned = [each.cluster for each in data if isinstance(each, SessionPlannedEvent)]
+    ended = [each for each in data if isinstance(each, SessionSucceededEvent)]
     assert len(ended) == 3
     parts = [each.cost for each in planned if each is not None]
     assert len({part.instances_usd for part in parts}) == 1
@@ -553,7 +555,7 @@ def test_a_bundle_whose_cluster_is_started_for_it_has_that_much_longer_to_begin(
     job_run_id = desk.accept(source_table_id=DAYS)
     desk.run()
     succeeded(desk, job_run_id, 3)
-    quiet = {each.data.quiet_seconds for each in desk.sink.events if isinstance(each.data, SessionStalled)}
+    quiet = {each.data.quiet_seconds for each in desk.sink.events if isinstance(each.data, SessionStalledEvent)}
     assert len(quiet) == 1
     assert min(quiet) > WatchTimers().start_seconds + start_seconds
 

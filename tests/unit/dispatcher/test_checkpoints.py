@@ -12,7 +12,7 @@ import pytest
 from compactor.log.checkpoints import WholeCheckpoint
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.counts import RowCounts
-from compactor.sessions.session_log import SESSION_LOG, RoundDone, SessionStarted, SessionState
+from compactor.sessions.session_log import SESSION_LOG, RoundDone, SessionLogState, SessionStarted
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import JOB_RUN_LOG, JobRunState, JobRunWaitsForMoney
 from dispatcher.records.job_run_store import JobRunStore
@@ -95,7 +95,7 @@ def test_a_session_of_many_rounds_is_loaded_from_its_checkpoint() -> None:
         )
         log.append(lambda _, done=done: [done])  # type: ignore[misc]
     store.requests.clear()
-    again: DurableLog[SessionState, object] = DurableLog(store, "log", SESSION_LOG, clock)  # type: ignore[arg-type]
+    again: DurableLog[SessionLogState, object] = DurableLog(store, "log", SESSION_LOG, clock)  # type: ignore[arg-type]
     assert again.load().state == log.newest.state
     assert len(again.load().state.rounds_done) == 500
     assert len(store.requests) <= 40

@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.events import types as event_types
 from compactor.events.relay import Event, Subject, entry_event
-from compactor.events.types import EventData
+from compactor.events.types import EventData, HeartbeatEvent, SessionStartedEvent, SessionSucceededEvent
 from compactor.log.durable_log import Entry
 from compactor.model.errors import Invalid
 from compactor.model.names import Operation
@@ -19,6 +18,13 @@ from dispatcher.demo import tpch
 from dispatcher.demo.event_text import event_text
 from dispatcher.demo.folder import PARENT, make_folder
 from dispatcher.demo.progress import DemoProgress
+from dispatcher.records.job_run_events import (
+    JobRunAcceptedEvent,
+    JobRunFailedEvent,
+    SessionLaunchedEvent,
+    SessionPlannedEvent,
+    SessionRetriedEvent,
+)
 
 ORDERS = 4_000
 SESSION, PARTITION = "orders.1", {"o_orderyear": "1994"}
@@ -85,8 +91,8 @@ def event(number: int, data: EventData) -> Event:
     return entry_event(Subject("orders", "TPCH.ORDERS.V1"), "a/log", Entry(number, "id", number, ()), 0, data)
 
 
-def planned() -> event_types.SessionPlanned:
-    return event_types.SessionPlanned(
+def planned() -> SessionPlannedEvent:
+    return SessionPlannedEvent(
         session_id=SESSION,
         partition=PARTITION,
         hash_bucket_count=2,
@@ -99,8 +105,8 @@ def planned() -> event_types.SessionPlanned:
     )
 
 
-def succeeded() -> event_types.SessionSucceeded:
-    return event_types.SessionSucceeded(
+def succeeded() -> SessionSucceededEvent:
+    return SessionSucceededEvent(
         session_id=SESSION,
         partition=PARTITION,
         nothing_to_do=False,
@@ -120,7 +126,7 @@ def test_progress_follows_a_session_from_its_plan_to_its_end() -> None:
     progress.apply(
         event(
             2,
-            event_types.SessionLaunched(
+            SessionLaunchedEvent(
                 session_id=SESSION, partition=PARTITION, attempt=1, cluster="local process 7, output in a file"
             ),
         )
@@ -128,10 +134,10 @@ def test_progress_follows_a_session_from_its_plan_to_its_end() -> None:
     progress.apply(
         event(
             3,
-            event_types.SessionStarted(session_id=SESSION, partition=PARTITION, attempt=1, rounds=2, expected_sla=5.0),
+            SessionStartedEvent(session_id=SESSION, partition=PARTITION, attempt=1, rounds=2, expected_sla=5.0),
         )
     )
-    beat = event_types.HeartbeatEmitted(
+    beat = HeartbeatEvent(
         session_id=SESSION,
         partition=PARTITION,
         attempt=1,
@@ -155,12 +161,10 @@ def test_progress_follows_a_session_from_its_plan_to_its_end() -> None:
 
 def test_progress_knows_when_every_job_run_has_ended() -> None:
     progress = DemoProgress()
-    accepted = event_types.JobRunAccepted(
-        destination_compacted_table_id="A.B.V1", sessions=1, priority=0, desired_sla=None
-    )
+    accepted = JobRunAcceptedEvent(destination_compacted_table_id="A.B.V1", sessions=1, priority=0, desired_sla=None)
     progress.apply(event(1, accepted))
     assert not progress.have_ended(["orders"])
-    progress.apply(event(2, event_types.JobRunFailed(failed_sessions=("orders.1",), reasons=("no disk",), seconds=1.0)))
+    progress.apply(event(2, JobRunFailedEvent(failed_sessions=("orders.1",), reasons=("no disk",), seconds=1.0)))
     assert progress.have_ended(["orders"])
     assert not progress.have_ended(["orders", "paper"])
 
@@ -169,9 +173,7 @@ def test_an_event_is_shown_in_a_few_words() -> None:
     assert event_text(planned()) == "2 hash buckets, expected in 4.5 s"
     assert event_text(succeeded()) == "190 deduplicated, 10 deleted, 1.5 s"
     assert (
-        event_text(
-            event_types.SessionRetried(session_id=SESSION, partition=PARTITION, attempt=2, reasons=("it crashed",))
-        )
+        event_text(SessionRetriedEvent(session_id=SESSION, partition=PARTITION, attempt=2, reasons=("it crashed",)))
         == "it crashed"
     )
 

@@ -11,7 +11,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Denied, Unavailable
 from dispatcher.assembly import DispatcherSettings
 from dispatcher.operations.health import HEALTH_FILE, HealthFile, read_health
-from dispatcher.options.service_options import Places, ServiceOptions
+from dispatcher.options.service_options import ServiceOptions, ServicePlaces
 from dispatcher.options.settings import dispatcher_settings
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import health_file
@@ -99,7 +99,7 @@ def test_a_dispatcher_that_was_killed_is_gone_once_others_take_over_from_it(tmp_
     for claim_seconds, gone_after_seconds in ((10.0, 10.0), (300.0, 60.0)):
         controller = JobRunControllerSettings(claim_seconds=claim_seconds)
         options = ServiceOptions(
-            places=Places(work_folder=tmp_path), dispatcher=DispatcherSettings(controller=controller)
+            places=ServicePlaces(work_folder=tmp_path), dispatcher=DispatcherSettings(controller=controller)
         )
         settings = dispatcher_settings(options, {}).service
         assert settings.health_seconds <= claim_seconds / 3, "or it would be taken for dead while it is well"

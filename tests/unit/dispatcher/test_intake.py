@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from compactor.events import types as event_types
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Denied, Invalid, Unavailable
@@ -18,6 +17,7 @@ from dispatcher.intake.admission import Admission
 from dispatcher.intake.instruction import InstructionDocument, content_digest, parse_instruction
 from dispatcher.intake.intake import REPEATS_MAX, Accepted, PutBack, Rejected, Repeated, Taken
 from dispatcher.intake.queue import QueueMessage
+from dispatcher.records.job_run_events import JobRunRepeatedEvent
 from dispatcher.records.job_run_log import JobRunStatus
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
 from tests.fakes.manual_clock import ManualClock
@@ -378,7 +378,7 @@ def test_a_document_sent_again_starts_nothing_and_its_sender_is_told_by_an_event
     desk.publish("nightly")
     assert desk.sink.names == [*before, "job_run.repeated"]
     data = desk.sink.events[-1].data
-    assert isinstance(data, event_types.JobRunRepeated)
+    assert isinstance(data, JobRunRepeatedEvent)
     assert (data.message_id, data.status) == (second, "succeeded")
     assert "send another job_run_id" in data.answer
     assert desk.records.open_job_run_ids() == []
@@ -394,7 +394,7 @@ def test_a_document_of_a_failed_job_run_sent_again_is_told_why_it_failed_and_wha
     assert desk.take() == [Repeated("nightly", JobRunStatus.FAILED)]
     desk.publish("nightly")
     data = desk.sink.events[-1].data
-    assert isinstance(data, event_types.JobRunRepeated)
+    assert isinstance(data, JobRunRepeatedEvent)
     assert "has failed" in data.answer
     assert "a page is broken" in data.answer
     assert "another job_run_id" in data.answer

@@ -22,9 +22,10 @@ from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
 from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
-from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus, SessionLaunching, session_spec
+from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus
 from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, MarkedJobRun, ReleaseOfState
 from dispatcher.records.liveness import Fleet, SignOfLife
+from dispatcher.records.sessions import SessionLaunching, session_spec
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
 from launcher.spark_job import SparkJob, job_name

@@ -29,15 +29,17 @@ from dispatcher.records.job_run_log import (
     JobRunEnded,
     JobRunOutcome,
     JobRunState,
+)
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.outcome import expected_sla
+from dispatcher.records.sessions import (
     SessionEnded,
     SessionLaunching,
     SessionPin,
     SessionPlanned,
     SessionRetried,
     SessionState,
-    expected_sla,
 )
-from dispatcher.records.job_run_store import JobRunStore
 from launcher.outcomes import Failed, Succeeded
 from launcher.plan import makespan_seconds
 from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster

@@ -21,13 +21,15 @@ from dispatcher.records.job_run_log import (
     JobRunReleased,
     JobRunState,
     JobRunStatus,
+    apply,
+)
+from dispatcher.records.outcome import conclude
+from dispatcher.records.sessions import (
     SessionEnded,
     SessionLaunched,
     SessionLaunching,
     SessionPin,
     SessionRetried,
-    apply,
-    conclude,
 )
 from launcher.outcomes import Cancelled, Failed, NothingToDo, SessionEnd, Succeeded
 from launcher.retrying import Setbacks

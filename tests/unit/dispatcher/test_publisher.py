@@ -16,8 +16,9 @@ from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG
 from dispatcher.intake.admission import Admission
-from dispatcher.outbox.event_publisher import Publisher, PublisherSettings, publish_to_the_end
-from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionLaunched
+from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings, publish_to_the_end
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.records.sessions import SessionLaunched
 from tests.fakes.dispatch_desk import FOLLOWS_SPEED, STALL_SECONDS, Desk, instruction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -119,7 +120,7 @@ def test_a_topic_in_trouble_keeps_no_other_topic_waiting(tmp_path: Path, error: 
 def test_a_silent_topic_gets_one_try_a_round_and_is_left_alone_for_longer_each_time(tmp_path: Path) -> None:
     clock, sink = ManualClock(), RefusingSink(Unavailable("no answer"))
     desk = Desk(tmp_path, clock=clock)
-    publisher = Publisher(desk.records, lambda _: sink, desk.answers, PublisherSettings(), clock)
+    publisher = EventPublisher(desk.records, lambda _: sink, desk.answers, PublisherSettings(), clock)
     desk.append([{"id": 1}])
     for number in range(3):
         job_run_id = desk.accept(job_run_id=f"run {number}")

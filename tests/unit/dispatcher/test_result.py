@@ -20,14 +20,13 @@ from dispatcher.records.job_run_log import (
     JobRunEnded,
     JobRunRejected,
     JobRunState,
-    SessionEnded,
-    SessionPin,
     Waiter,
     apply,
-    conclude,
 )
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.outcome import conclude
 from dispatcher.records.result import Failure, ResultDocument, Success, answer_of, result_document
+from dispatcher.records.sessions import SessionEnded, SessionPin
 from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, OUTPUT_BYTES_MAX
 from launcher.outcomes import Succeeded
 from tests.fakes.manual_clock import ManualClock

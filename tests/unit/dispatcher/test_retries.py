@@ -12,7 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from compactor.engine.in_process import InProcessEngine
-from compactor.events.types import SessionPlanned, SessionRetried, SessionRoundCompleted, SessionSucceeded
+from compactor.events.types import SessionRoundCompletedEvent, SessionSucceededEvent
 from compactor.model.errors import Denied, ErrorKind, OutOfMemory, Unavailable
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
@@ -21,8 +21,10 @@ from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import SessionFolder
 from dispatcher.operations.status import view_job_run
 from dispatcher.records.claims import Claim, claim_job_run
-from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionLaunching
+from dispatcher.records.job_run_events import SessionPlannedEvent, SessionRetriedEvent
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.metrics_samples import COST
+from dispatcher.records.sessions import SessionLaunching
 from launcher.outcomes import Failed
 from launcher.retrying import RetryPolicy, Setbacks
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
@@ -113,7 +115,7 @@ def test_an_attempt_that_was_overtaken_counts_as_no_failure_and_the_rest_is_plan
     assert setbacks(desk, job_run_id) == Setbacks(fenced=1)
     assert "3 delta rows" in plan_of(desk, job_run_id, 1).arithmetic[0]
     assert "1 delta row" in plan_of(desk, job_run_id, 2).arithmetic[0]
-    (data,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRetried)]
+    (data,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRetriedEvent)]
     assert data.reasons == ("attempt 1 was overtaken by another compactor; it wrote nothing",)
 
 
@@ -157,7 +159,7 @@ def test_a_round_that_a_dead_attempt_did_not_log_is_always_logged(tmp_path: Path
         desk.records.log(job_run_id).append(lambda _: [CancelRequested(reason="not now")])
     desk.run()
     assert desk.job_run(job_run_id).status == ("succeeded" if ends == "retried" else ends)
-    (data,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRoundCompleted)]
+    (data,) = [event.data for event in desk.sink.events if isinstance(event.data, SessionRoundCompletedEvent)]
     assert (data.attempt, data.round_number, data.counts.rows_out) == (1, 1, 1)
     desk.close()
 
@@ -257,7 +259,7 @@ def test_an_attempt_without_enough_memory_is_followed_by_one_with_more_buckets_a
     assert [plan.hash_bucket_count for plan in plans] == [2, 4, 8]
     assert [plan.max_rows_per_round for plan in plans][1:] == [4, 2]
     assert [plan.task_memory_bytes for plan in plans] == [1 << 30, 1 << 29, 1 << 28]
-    planned = [event.data for event in desk.sink.events if isinstance(event.data, SessionPlanned)]
+    planned = [event.data for event in desk.sink.events if isinstance(event.data, SessionPlannedEvent)]
     assert [data.attempt for data in planned] == [1, 2, 3]
     assert planned[2].changes == (
         "8 hash buckets instead of 4",
@@ -344,7 +346,7 @@ def test_who_takes_over_plans_with_the_cores_and_the_memory_that_it_has(tmp_path
     plan = plan_of(second, job_run_id, 2)
     assert (plan.task_memory_bytes, plan.tasks) == (1 << 28, 8)
     assert [job.resources for job in second.cluster.launched] == [Resources(1 << 28, 8)]
-    (_, planned) = [event.data for event in second.sink.events if isinstance(event.data, SessionPlanned)]
+    (_, planned) = [event.data for event in second.sink.events if isinstance(event.data, SessionPlannedEvent)]
     assert "8 tasks side by side instead of 2" in planned.changes
     second.close()
 
@@ -366,8 +368,8 @@ def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_afte
     desk.run()
     assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
     data = [event.data for event in desk.sink.events]
-    (planned,) = [each for each in data if isinstance(each, SessionPlanned)]
-    (succeeded,) = [each for each in data if isinstance(each, SessionSucceeded)]
+    (planned,) = [each for each in data if isinstance(each, SessionPlannedEvent)]
+    (succeeded,) = [each for each in data if isinstance(each, SessionSucceededEvent)]
     assert planned.cluster is not None
     assert succeeded.expected_cost == planned.cluster.cost
     assert succeeded.cost is not None

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.events.types import JobRunAccepted
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Corrupt, Invalid
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.opening import open_store
 from dispatcher.intake.instruction import InstructionDocument, parse_instruction
 from dispatcher.intake.intake import preview_job_run_id
-from dispatcher.operations.retry import Retry, begin_retry, plan_retry
+from dispatcher.operations.retry import JobRunRetry, begin_retry, plan_retry
 from dispatcher.operations.status import view_job_run
+from dispatcher.records.job_run_events import JobRunAcceptedEvent
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from launcher.spark_job import SparkJob
 from tests.conftest import Command
@@ -39,11 +39,11 @@ def lake(desk: Desk, location: StoreLocation) -> DeltaCatalog:
     return desk.lake
 
 
-def planned(desk: Desk, job_run_id: str) -> Retry:
+def planned(desk: Desk, job_run_id: str) -> JobRunRetry:
     return plan_retry(desk.records, lambda location: lake(desk, location), job_run_id, desk.clock)
 
 
-def retry(desk: Desk, job_run_id: str) -> Retry:
+def retry(desk: Desk, job_run_id: str) -> JobRunRetry:
     return begin_retry(desk.records, planned(desk, job_run_id))
 
 
@@ -75,7 +75,7 @@ def test_a_failed_job_run_is_retried_as_a_new_one_that_names_its_predecessor(des
     assert state.accepted.spec.priority == 3
     assert [session.pin.partition for session in state.sessions.values()] == [{"day": "2"}]
     assert view_job_run(desk.records, "orders-retry-1", desk.clock).predecessor == "orders"
-    accepted = [event.data for event in desk.sink.events if isinstance(event.data, JobRunAccepted)]
+    accepted = [event.data for event in desk.sink.events if isinstance(event.data, JobRunAcceptedEvent)]
     assert [data.predecessor for data in accepted] == [None, "orders"]
     assert desk.job_run("orders").status is JobRunStatus.FAILED
 
@@ -144,7 +144,7 @@ def test_the_loser_of_a_race_gets_the_winners_retry(desk: Desk) -> None:
     desk.run()
     mine, theirs = planned(desk, "orders"), planned(desk, "orders")
     begin_retry(desk.records, theirs)
-    assert begin_retry(desk.records, mine) == Retry(theirs.accepted, stands=True)
+    assert begin_retry(desk.records, mine) == JobRunRetry(theirs.accepted, stands=True)
 
 
 def test_a_plan_of_it_writes_nothing(desk: Desk) -> None:

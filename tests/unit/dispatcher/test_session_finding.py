@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.events.types import JobRunAccepted as AcceptedEvent
-from compactor.events.types import SessionSucceeded
+from compactor.events.types import SessionSucceededEvent
 from compactor.lake import DeltaCatalog
 from compactor.model.errors import Unavailable
 from compactor.planning.session_planner import SessionFinder
@@ -21,7 +20,9 @@ from compactor.storage.opening import open_store
 from dispatcher.intake.intake import Accepted
 from dispatcher.intake.pinning import CLOCKS_APART_MS, STREAMS_PINNED_MAX
 from dispatcher.operations.retry import begin_retry, plan_retry
-from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionState
+from dispatcher.records.job_run_events import JobRunAcceptedEvent
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
+from dispatcher.records.sessions import SessionState
 from dispatcher.records.work_id import ShardNumber, WorkId
 from launcher.outcomes import NothingToDo
 from tests.fakes.dispatch_desk import Busy, Desk, instruction
@@ -118,9 +119,9 @@ def test_subscribers_get_the_partition_of_each_session_that_is_found(folder: Pat
     desk = Desk(folder)
     job_run_id = desk.accept(source_table_id=WIDE)
     desk.run()
-    (accepted,) = (event.data for event in desk.sink.events if isinstance(event.data, AcceptedEvent))
+    (accepted,) = (event.data for event in desk.sink.events if isinstance(event.data, JobRunAcceptedEvent))
     assert (accepted.sessions, accepted.finds_sessions) == (0, True)
-    ended = [event.data for event in desk.sink.events if isinstance(event.data, SessionSucceeded)]
+    ended = [event.data for event in desk.sink.events if isinstance(event.data, SessionSucceededEvent)]
     assert sorted(data.partition["day"] for data in ended) == ALL
     assert len({event.id for event in desk.sink.events}) == len(desk.sink.events)
     outcome = desk.job_run(job_run_id).ended

@@ -23,8 +23,9 @@ from dispatcher.operations.status import view_all, view_job_run
 from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
-from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionPin, SessionsFound, ShardEnded
+from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionsFound, ShardEnded
 from dispatcher.records.keys import JobRunLogFolder, JobRunObject, PausedObject
+from dispatcher.records.sessions import SessionPin
 from dispatcher.records.work_id import (
     OPEN_SHARDS_MAX,
     STREAMS_PER_SHARD,

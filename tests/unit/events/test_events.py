@@ -14,18 +14,15 @@ from pydantic import ValidationError
 
 from compactor.events.relay import (
     EVENTS_PER_CALL,
-    REASON_CHARACTERS_MAX,
-    REASONS_MAX,
     Event,
     Relay,
     SessionSubject,
     Subject,
-    bounded,
     event_json_schema,
     heartbeat_event,
     session_log_events,
 )
-from compactor.events.types import EVENT_TYPES, EventData, SessionData, Severity
+from compactor.events.types import REASON_CHARACTERS_MAX, REASONS_MAX, EventData, SessionData, Severity, bounded
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.counts import RowCounts
 from compactor.model.errors import ErrorKind, Unavailable
@@ -37,9 +34,10 @@ from compactor.sessions.session_log import (
     RoundDone,
     SessionAction,
     SessionFailed,
+    SessionLogState,
     SessionStarted,
-    SessionState,
 )
+from dispatcher.records.job_run_events import ALL_EVENT_TYPES
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_sink import MemorySink
@@ -139,7 +137,7 @@ def test_heartbeats_of_the_same_progress_are_the_same_event() -> None:
 
 
 def test_every_contracted_type_is_there_and_every_failure_is_grave() -> None:
-    names = {name.removeprefix("lithify.").removesuffix(".v1") for name in EVENT_TYPES}
+    names = {name.removeprefix("lithify.").removesuffix(".v1") for name in ALL_EVENT_TYPES}
     job_run = {
         f"job_run.{name}"
         for name in (
@@ -156,7 +154,7 @@ def test_every_contracted_type_is_there_and_every_failure_is_grave() -> None:
     }
     table = {"table.published", "table.publish_failed"}
     assert names == job_run | session | table | {"rehash.completed", "heartbeat.emitted"}
-    grave = {name for name, data in EVENT_TYPES.items() if data.severity is Severity.ERROR}
+    grave = {name for name, data in ALL_EVENT_TYPES.items() if data.severity is Severity.ERROR}
     assert grave == {
         f"lithify.{name}.v1" for name in ("job_run.rejected", "job_run.failed", "job_run.set_aside", "session.failed")
     }
@@ -197,7 +195,7 @@ def test_the_published_schema_holds_for_all_that_a_dispatcher_tells(tmp_path: Pa
 
 
 def test_every_type_of_data_says_which_session_it_is_about() -> None:
-    for name, data in EVENT_TYPES.items():
+    for name, data in ALL_EVENT_TYPES.items():
         assert issubclass(data, EventData)
         about_session = name.split(".")[1] in ("session", "rehash", "heartbeat")
         assert issubclass(data, SessionData) == about_session
@@ -212,12 +210,12 @@ class _EntriesAndEvents:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
-        self.log: DurableLog[SessionState, SessionAction] = DurableLog(self.store, "s/log", SESSION_LOG, self.clock)
+        self.log: DurableLog[SessionLogState, SessionAction] = DurableLog(self.store, "s/log", SESSION_LOG, self.clock)
 
     def write(self, *actions: SessionAction) -> None:
         self.log.append(lambda _: actions)
 
-    def relay(self, sink: MemorySink) -> Relay[SessionState, SessionAction]:
+    def relay(self, sink: MemorySink) -> Relay[SessionLogState, SessionAction]:
         def build(entry: Entry[SessionAction]) -> Sequence[Event]:
             return session_log_events(ABOUT, "s/log", entry)
 

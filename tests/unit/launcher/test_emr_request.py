@@ -19,7 +19,7 @@ from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from compactor.sessions.keys import BundleFolder, SessionFolder
 from compactor.storage.location import StoreLocation
-from launcher.emr.request import JsonObject, Launch, run_job_flow_request
+from launcher.emr.request import ClusterLaunch, JsonObject, run_job_flow_request
 from launcher.emr.serverless_request import start_job_run_request
 from launcher.emr.settings import EmrServerlessSettings, EmrSettings, SecurityGroups
 from launcher.emr.tags import state_digest, tags_of
@@ -104,11 +104,11 @@ ON_DEMAND = ClusterPlan(
 WITH_SPOT = ON_DEMAND.model_copy(update={"spot_nodes": 2})
 
 
-def launch(plan: ClusterPlan, own_tags: Mapping[str, str] = MappingProxyType({}), name: str = "") -> Launch:
+def launch(plan: ClusterPlan, own_tags: Mapping[str, str] = MappingProxyType({}), name: str = "") -> ClusterLaunch:
     state = StoreLocation("s3://state/root", None, "eu-west-1")
     key = SessionFolder("nightly", "nightly.1").plan(2).key
     job = SparkJob(name or "lithify-nightly-1-a2-5f0c9d1e7a3b", state, key, 2, Resources(6 * GIB, 48))
-    return Launch(job, tags_of(job, "host/1/abc", own_tags), plan)
+    return ClusterLaunch(job, tags_of(job, "host/1/abc", own_tags), plan)
 
 
 def requests() -> dict[str, JsonObject]:

@@ -14,7 +14,7 @@ from compactor.model.errors import Invalid
 from compactor.planning.machine_share import GIB
 from compactor.planning.sizing import Resources
 from compactor.storage.location import StoreLocation
-from dispatcher.options.service_options import Places, ServiceOptions, SparkOptions
+from dispatcher.options.service_options import ServiceOptions, ServicePlaces, SparkOptions
 from dispatcher.options.settings import standalone_address
 from launcher.archive import MANIFEST, ArchiveManifest, check_archive, python_release, read_manifest
 from launcher.clusters.standalone import is_this_machine, violations
@@ -55,7 +55,7 @@ def options(tmp_path: Path, lake: str | None = None, **changes: object) -> Servi
         "memory_gib": 64.0,
         **changes,
     }
-    return ServiceOptions(places=Places(lake=lake), spark=SparkOptions(**given))  # type: ignore[arg-type]
+    return ServiceOptions(places=ServicePlaces(lake=lake), spark=SparkOptions(**given))  # type: ignore[arg-type]
 
 
 def test_a_session_takes_its_cores_of_the_cluster_and_its_environment_from_the_archive() -> None:

@@ -19,7 +19,7 @@ from compactor.kernels.pointers import compacted_pointers
 from compactor.model.counts import Watermark
 from compactor.model.files import DeletionVector, IndexFile
 from compactor.model.names import ContentType, Operation
-from compactor.planning.round_plan import CompactedSource, DeltaSource, Output, RoundPlan
+from compactor.planning.round_plan import CompactedSource, DeltaSource, RoundOutput, RoundPlan
 from compactor.planning.sizing import BYTES_PER_TASK, rows_per_writer
 from compactor.sessions.round_runner import hash_tasks
 from compactor.steps.dedupe import DedupeStep, indexed_buckets
@@ -99,7 +99,7 @@ def plan_of(
         processed=Watermark(position=1),
         horizon=1,
         tombstone_retention=-1,
-        output=Output(
+        output=RoundOutput(
             content_type=ContentType.PARQUET,
             schema=pa.schema([("id", pa.int64())]),
             rows_per_compacted_file=rows_per_file,

@@ -14,7 +14,7 @@ from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget
 from compactor.model.errors import Corrupt
 from compactor.model.names import ContentType, Operation
-from compactor.planning.round_plan import DeltaSource, Output
+from compactor.planning.round_plan import DeltaSource, RoundOutput
 from compactor.steps.dedupe import DedupeStep, IndexedBucket, dedupe_bucket
 from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.index_update import BucketForWriter, RowsOfFiles
@@ -31,7 +31,7 @@ ATTEMPT = "0123456789abcdef"
 
 
 def write_step(folder: Path) -> WriteStep:
-    output = Output(
+    output = RoundOutput(
         content_type=ContentType.PARQUET,
         schema=SCHEMA,
         rows_per_compacted_file=4,

@@ -11,7 +11,7 @@ import pytest
 
 from compactor.tabular.parquet_pages.arrow_files import chunk_span
 from compactor.tabular.parquet_pages.page_format import Encoding
-from compactor.tabular.parquet_pages.page_reader import Column, ColumnType, UnsupportedPages, read_column
+from compactor.tabular.parquet_pages.page_reader import ColumnType, ReadColumn, UnsupportedPages, read_column
 from compactor.tabular.parquet_pages.statistics import Extremes
 from compactor.tabular.parquet_pages.thrift import (
     Field,
@@ -46,7 +46,7 @@ def dictionary_page(body: bytes, values: int, encoding: int = Encoding.PLAIN) ->
     return write_struct(header) + body
 
 
-def read(kind: ColumnType, pages: bytes, rows: int) -> Column:
+def read(kind: ColumnType, pages: bytes, rows: int) -> ReadColumn:
     chunk = Mock(compression="UNCOMPRESSED", encodings=("PLAIN",), num_values=rows, total_uncompressed_size=len(pages))
     chunk.total_compressed_size = len(pages)
     return read_column(kind, np.frombuffer(pages, np.uint8), [(chunk, 0)])

@@ -1,0 +1,84 @@
+"""Checks properties that a table is to get against its place and its compacted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Protocol
+
+from compactor.catalog.definition import reasons_against_glue, reasons_against_place
+from compactor.catalog.properties import TableProperties, packages_missing
+from compactor.catalog.snapshot import CompactedStream
+from compactor.catalog.stream import PartitionStream
+from compactor.model.counts import SortKey
+from compactor.model.errors import Invalid
+from compactor.model.names import PARTITION_STREAM_POSITION, OpenFormat, PartitionValues
+from compactor.schemas.open_types import OpenTable, reasons_against
+from compactor.schemas.text import parse_schema
+from compactor.storage.location import StoreLocation
+
+STREAMS_CHECKED_MAX = 16
+"""Streams of which one with compacted rows is searched, before new keys are accepted."""
+
+
+class StreamsOfTable(Protocol):
+    @property
+    def table_id(self) -> str: ...
+    @property
+    def partition_keys(self) -> tuple[str, ...]: ...
+
+    def stream(self, partition: PartitionValues) -> PartitionStream: ...
+
+    def each_partition(self, *, with_news: bool) -> Iterator[dict[str, str]]: ...
+
+
+def check_keys_of_index(table: StreamsOfTable, before: TableProperties, now: TableProperties) -> None:
+    """Raises `Invalid` if compacted rows have an index of other keys: the next compaction would be refused. Only the
+    first compacted stream among `STREAMS_CHECKED_MAX` is compared: compactions compare each."""
+    keys_change = (now.primary_keys, now.sort_keys) != (before.primary_keys, before.sort_keys)
+    if not keys_change or now.destination_compacted_table_id not in (None, table.table_id):
+        return
+    for stream, compacted in islice(_streams(table), STREAMS_CHECKED_MAX):
+        if compacted is None:
+            continue
+        reasons = []
+        if now.primary_keys is not None and set(now.primary_keys) != set(compacted.primary_keys):
+            reasons.append(f"with primary_keys={','.join(compacted.primary_keys)}")
+        sort_keys = () if now.sort_keys == (SortKey(column=PARTITION_STREAM_POSITION),) else now.sort_keys
+        if sort_keys is not None and sort_keys != compacted.sort_keys:
+            by = ",".join(f"{key.column}:{key.order}" for key in compacted.sort_keys)
+            reasons.append(f"with sort_keys={by}" if by else "by arrival")
+        if reasons:
+            raise Invalid(
+                f"{stream} was compacted {' and '.join(reasons)}: keep these, or set "
+                "destination_compacted_table_id to another table, too"
+            )
+        return
+
+
+def check_publishable(table: StreamsOfTable, location: StoreLocation, properties: TableProperties) -> None:
+    """Raises `Invalid`, with every reason, if other engines could not read the rows that are compacted already."""
+    found = dict.fromkeys(
+        (*reasons_against_location(location, table.table_id, properties), *packages_missing(properties))
+    )
+    for _, compacted in _streams(table):
+        if compacted is not None:
+            sorted_by = [key.column for key in compacted.sort_keys]
+            for_delta = OpenFormat.DELTA in properties.publish
+            about = OpenTable(table.partition_keys, compacted.primary_keys, sorted_by, for_delta)
+            found |= dict.fromkeys(reasons_against(parse_schema(compacted.last_round.compacted_schema), about))
+    if found:
+        raise Invalid(*(f"{table.table_id} cannot be published: {reason}" for reason in found))
+
+
+def _streams(table: StreamsOfTable) -> Iterator[tuple[PartitionStream, CompactedStream | None]]:
+    for partition in table.each_partition(with_news=False):
+        stream = table.stream(partition)
+        yield stream, stream.load().state.compacted
+
+
+def reasons_against_location(location: StoreLocation, table_id: str, properties: TableProperties) -> tuple[str, ...]:
+    """Why other engines would not find the table, as its properties want it."""
+    publish = reasons_against_place(location, table_id) if properties.publish else ()
+    glue = reasons_against_glue(location, table_id) if properties.glue_database is not None else ()
+    return (*publish, *glue)

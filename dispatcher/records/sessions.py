@@ -1,0 +1,242 @@
+"""The sessions of a job run in its log: their actions, and the fold of these for each session.
+
+    PINNED -- planned --> PLANNED -- launching, launched --> LAUNCHED -- ended --> ENDED (see SessionEnd)
+                                      ^                |
+                                      +----------------+ stalled, retried, or launched anew after a takeover
+
+All of it is written by the holder of the claim on the job run (`job_run_log.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, assert_never
+
+from pydantic import Field
+
+from compactor.model.document import Document
+from compactor.model.errors import ErrorKind
+from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.spec import JobRunSpec, Partition, SessionPlan, SessionSpec
+from launcher.outcomes import SessionEnd
+from launcher.retrying import Setbacks
+from launcher.spark_job import ClusterReference, InFlight
+
+
+class SessionPin(Document):
+    """A requested session: one partition stream, and the positions of its logs when the job run was accepted."""
+
+    session_id: str
+    partition: Partition
+    source_stream_version: int
+    source_entry_number: int
+    source_position: int | None
+    destination_entry_number: int
+
+
+def pin_of(spec: SessionSpec, session_id: str) -> SessionPin:
+    return SessionPin(
+        session_id=session_id,
+        partition=spec.partition,
+        source_stream_version=spec.source_stream_version,
+        source_entry_number=spec.source_entry_number,
+        source_position=spec.source_position,
+        destination_entry_number=spec.destination_entry_number,
+    )
+
+
+def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
+    return SessionSpec(
+        job_run=job_run,
+        session_id=pin.session_id,
+        partition=pin.partition,
+        source_stream_version=pin.source_stream_version,
+        source_entry_number=pin.source_entry_number,
+        source_position=pin.source_position,
+        destination_entry_number=pin.destination_entry_number,
+    )
+
+
+class SessionPlanned(Document):
+    """The plan of attempts from number `attempt` on. `changes`: differences from the previous plan, one sentence each.
+
+    cluster  launched for them; None: they run on an existing machine
+    bundle  id of the bundle, if the attempt shares a Spark job with other sessions; None: it has its own
+    """
+
+    action: Literal["session_planned"] = "session_planned"
+    epoch: int
+    session_id: str
+    attempt: int = 1
+    hash_bucket_count: int
+    max_rows_per_round: int
+    task_memory_bytes: int
+    tasks: int
+    expected_sla: float
+    arithmetic: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    cluster: ClusterPlan | None = None
+    bundle: str | None = None
+
+
+def planned_action(epoch: int, attempt: int, plan: SessionPlan, bundle: str | None = None) -> SessionPlanned:
+    return SessionPlanned(
+        epoch=epoch,
+        session_id=plan.spec.session_id,
+        attempt=attempt,
+        hash_bucket_count=plan.hash_bucket_count,
+        max_rows_per_round=plan.max_rows_per_round,
+        task_memory_bytes=plan.task_memory_bytes,
+        tasks=plan.tasks,
+        expected_sla=plan.expected_sla,
+        arithmetic=plan.arithmetic,
+        cluster=plan.cluster,
+        bundle=bundle,
+    )
+
+
+class SessionLaunching(Document):
+    """Takes the attempt's number. It is written before the launch, so that no two attempts share a number.
+
+    at_ms  by the holder's wall clock, for display only
+    name, place  of the attempt on its cluster, to find it again
+    bundle  as in `SessionPlanned`
+    """
+
+    action: Literal["session_launching"] = "session_launching"
+    epoch: int
+    session_id: str
+    attempt: int = Field(ge=1)
+    at_ms: int
+    name: str
+    place: str
+    bundle: str | None = None
+
+
+class SessionLaunched(Document):
+    """`cluster`: where it runs, for display only; `reference`: to attach to it."""
+
+    action: Literal["session_launched"] = "session_launched"
+    epoch: int
+    session_id: str
+    attempt: int = Field(ge=1)
+    cluster: str
+    reference: ClusterReference
+    bundle: str | None = None
+
+
+class SessionStalled(Document):
+    """No progress for `quiet_seconds`: the attempt was stopped."""
+
+    action: Literal["session_stalled"] = "session_stalled"
+    epoch: int
+    session_id: str
+    attempt: int
+    quiet_seconds: float
+
+
+class SessionRetried(Document):
+    """An attempt has failed and another will follow; `attempt` is the one to come.
+
+    failed_at_ms  by the observer's wall clock
+    progressed    the failed attempt had committed a round
+    alone         it failed in a bundle, and the next attempt has a Spark job of its own
+    """
+
+    action: Literal["session_retried"] = "session_retried"
+    epoch: int
+    session_id: str
+    attempt: int
+    error_kind: ErrorKind
+    reasons: tuple[str, ...]
+    failed_at_ms: int
+    progressed: bool = False
+    alone: bool = False
+
+
+class SessionEnded(Document):
+    """`at_ms`: by the holder's wall clock, for display only; None: not recorded."""
+
+    action: Literal["session_ended"] = "session_ended"
+    epoch: int
+    session_id: str
+    end: SessionEnd
+    at_ms: int | None = None
+
+
+AboutSession = SessionPlanned | SessionLaunching | SessionLaunched | SessionStalled | SessionRetried | SessionEnded
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """
+    attempt         the last number taken for a launch, 0 before the first
+    setbacks        failures of the attempts, under all holders
+    launched_epoch  of the last launch, while its end is unknown
+    in_flight       the last attempt, until its end is recorded
+    launched_at_ms, ended_at_ms  of the last attempt, and of the session, if recorded
+    failed_seconds  from launch to end of each failed attempt, if both were recorded
+    failed_launched_at_ms  of the last failed attempt
+    bundle          in which the last attempt was launched; None: it had a Spark job of its own
+    alone           it has failed in a bundle, and is not bundled again
+    """
+
+    pin: SessionPin
+    plan: SessionPlanned | None = None
+    attempt: int = 0
+    setbacks: Setbacks = field(default_factory=Setbacks)
+    launched_epoch: int | None = None
+    cluster: str | None = None
+    end: SessionEnd | None = None
+    launched_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    in_flight: InFlight | None = None
+    failed_seconds: tuple[float, ...] = ()
+    failed_launched_at_ms: int | None = None
+    bundle: str | None = None
+    alone: bool = False
+
+    def attempt_seconds(self, now_ms: int) -> tuple[float, ...]:
+        """The seconds of every attempt from its launch to its end; of one that has not failed, until now."""
+        if self.launched_at_ms is None or self.launched_at_ms == self.failed_launched_at_ms:
+            return self.failed_seconds
+        return (*self.failed_seconds, max(now_ms - self.launched_at_ms, 0) / 1000)
+
+
+def apply_to_session(session: SessionState, action: AboutSession) -> SessionState:
+    match action:
+        case SessionPlanned():
+            return replace(session, plan=action)
+        case SessionLaunching():
+            vanished = session.launched_epoch not in (None, action.epoch)
+            return replace(
+                session,
+                attempt=action.attempt,
+                cluster=None,
+                setbacks=replace(session.setbacks, unwatched=session.setbacks.unwatched + vanished),
+                launched_epoch=action.epoch,
+                launched_at_ms=action.at_ms,
+                in_flight=InFlight(action.attempt, action.name, action.place),
+                bundle=action.bundle,
+            )
+        case SessionLaunched():
+            before = session.in_flight or InFlight(action.attempt)
+            in_flight = replace(before, attempt=action.attempt, reference=action.reference)
+            return replace(session, cluster=action.cluster, in_flight=in_flight)
+        case SessionStalled():
+            return session
+        case SessionRetried():
+            after = session.setbacks.after(action.error_kind, action.failed_at_ms, progressed=action.progressed)
+            return replace(
+                session,
+                setbacks=after,
+                launched_epoch=None,
+                in_flight=None,
+                failed_seconds=session.attempt_seconds(action.failed_at_ms),
+                failed_launched_at_ms=session.launched_at_ms,
+                alone=session.alone or action.alone,
+            )
+        case SessionEnded():
+            return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)
+        case _:
+            assert_never(action)
