@@ -245,7 +245,7 @@ class Dispatcher:
         stopped = () if is_done else (NOT_EVERYTHING_DONE,)
         aside = (
             f"job run {job_run_id} was set aside, its log cannot be read: `lithify status` says why"
-            for job_run_id in self._controller.set_aside
+            for job_run_id in self._controller.quarantined
         )
         paused = (f"job run {job_run_id} waits: it is paused" for job_run_id in self._controller.paused)
         unpublished = (

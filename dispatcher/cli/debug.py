@@ -34,7 +34,7 @@ from dispatcher.layout import time_text
 from dispatcher.records.history import HISTORY_LOG
 from dispatcher.records.job_run_log import JOB_RUN_LOG
 from dispatcher.records.keys import HistoryDayLog, JobRunLogFolder, TurnsLog
-from dispatcher.scheduling.lease_log import TURN_LOG
+from dispatcher.scheduling.lease_log import LEASE_LOG
 
 ENTRIES_SHOWN = 20
 
@@ -53,7 +53,7 @@ _KINDS = (
     _Kind(SessionLogFolder, SESSION_LOG),
     _Kind(JobRunLogFolder, JOB_RUN_LOG),
     _Kind(HistoryDayLog, HISTORY_LOG),
-    _Kind(TurnsLog, TURN_LOG),
+    _Kind(TurnsLog, LEASE_LOG),
 )
 
 

@@ -1,12 +1,11 @@
-"""What an open job run waits for while nothing of it runs: money, its turn on a stream, or a place. Reads only.
+"""What an open job run waits for while nothing of it runs: money, its turn on a stream, or a slot. Reads only.
 
-The log of turns and the markers are read once, and only if a job run is asked about that may wait for them.
+The log of leases and the markers are read once, and only if a job run is asked about that may wait for them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from compactor.log.durable_log import DurableLog
@@ -16,10 +15,10 @@ from compactor.model.names import counted
 from dispatcher.records.job_run_log import JobRunAccepted, JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
 from dispatcher.records.keys import MarkedJobRun, TurnsLog
-from dispatcher.records.ranking import ahead_of, mark_of, stream_digest, work_of
+from dispatcher.records.ranking import ahead_of, mark_of, stream_digest
 from dispatcher.records.work_id import WorkId
-from dispatcher.scheduling.lease_log import TURN_LOG, TurnAction, TurnState
-from dispatcher.scheduling.leases import open_streams
+from dispatcher.scheduling.lease_log import LEASE_LOG, LeaseAction, LeaseState
+from dispatcher.scheduling.leases import blocked_streams
 
 AHEAD_READ_MAX = 5
 """Job runs ahead on a stream whose logs are read for one that waits: mostly the first is in the way."""
@@ -27,7 +26,7 @@ AHEAD_READ_MAX = 5
 
 @dataclass(frozen=True)
 class _Seen:
-    turns: TurnState
+    leases: LeaseState
     markers: dict[WorkId, OpenMarker]
 
 
@@ -60,38 +59,30 @@ class Waits:
 
     def _for_others(self, accepted: JobRunAccepted, state: JobRunState, seen: _Seen, accepted_at_ms: int) -> str | None:
         work, sessions = accepted.work, state.open_sessions()
-        if seen.turns.turn_of(work, [each.pin.session_id for each in sessions]) is not None:
+        if seen.leases.lease_of(work, [each.pin.session_id for each in sessions]) is not None:
             return None  # it is being planned
         streams = {stream_digest(each.pin.partition) for each in sessions}
-        in_the_way = self._in_the_way(_mark(seen, accepted, accepted_at_ms), streams, seen)
-        if in_the_way is not None:
-            return f"its turn: job run {in_the_way} on its stream"
-        at_work = f"{counted(len(seen.turns.turns), 'Spark job')} at work"
-        if work.text in seen.turns.wants:
+        mark = _mark(seen, accepted, accepted_at_ms)
+        leases = [each for each in seen.leases.turns.values() if each.work in seen.markers]
+        marks = [each.valid for each in seen.markers.values()]
+        ahead = ahead_of(mark, streams, marks)[:AHEAD_READ_MAX]
+        reasons = blocked_streams(mark, streams, leases, ahead, self._state_of)
+        if reasons:
+            return f"its turn: {next(iter(reasons.values()))}"
+        at_work = f"{counted(len(seen.leases.turns), 'Spark job')} at work"
+        if work.text in seen.leases.wants:
             return f"a limit on what runs at a time ({at_work})"
         return f"a place: no dispatcher has had room for it yet ({at_work})" if state.claim is None else None
 
     def _look(self) -> _Seen:
         with self._lock:
             if self._seen is None:
-                turns: DurableLog[TurnState, TurnAction] = DurableLog(
-                    self._records.store, TurnsLog().key, TURN_LOG, self._clock
+                leases: DurableLog[LeaseState, LeaseAction] = DurableLog(
+                    self._records.store, TurnsLog().key, LEASE_LOG, self._clock
                 )
                 markers = {each.work: each for each in self._records.open_markers()}
-                self._seen = _Seen(turns.load().state, markers)
+                self._seen = _Seen(leases.load().state, markers)
             return self._seen
-
-    def _in_the_way(self, mark: MarkedJobRun, streams: Collection[str], seen: _Seen) -> str | None:
-        for turn in seen.turns.turns.values():
-            is_other = turn.work != work_of(mark) and turn.work in seen.markers
-            if is_other and turn.table == mark.table and not set(streams).isdisjoint(turn.streams):
-                return f"{turn.work.job_run_id} runs"
-        marks = [each.valid for each in seen.markers.values()]
-        for ahead in ahead_of(mark, streams, marks)[:AHEAD_READ_MAX]:
-            state = self._state_of(work_of(ahead))
-            if state is not None and not open_streams(state).isdisjoint(streams):
-                return f"{work_of(ahead).job_run_id} is ahead"
-        return None
 
     def _state_of(self, work: WorkId) -> JobRunState | None:
         """None: its log cannot be read."""

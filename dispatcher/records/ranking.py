@@ -6,7 +6,7 @@ priority 0 goes before one of priority 3 that was accepted 30 minutes later.
 | question                                            | answered by                                                 |
 |-----------------------------------------------------|-------------------------------------------------------------|
 | two sessions of one destination stream              | `stream_rank`: no clock is read, so all see the same order  |
-| which of all waiting sessions takes the next place  | `place_rank`: by level; within it, the table with the       |
+| which of all waiting sessions takes the next slot   | `slot_rank`: by level; within it, the table with the       |
 |                                                     | fewest running sessions; within that, `stream_rank`         |
 """
 
@@ -32,7 +32,7 @@ waits for longer than 33 hours for what is accepted after it."""
 _DIGEST_CHARACTERS = 12
 
 StreamRank = tuple[int, int, int, str]
-PlaceRank = tuple[int, int, StreamRank]
+SlotRank = tuple[int, int, StreamRank]
 
 
 def stream_rank(priority: int, accepted_at_ms: int, job_run_id: str) -> StreamRank:
@@ -45,18 +45,18 @@ def stream_rank(priority: int, accepted_at_ms: int, job_run_id: str) -> StreamRa
     return (accepted_at_ms - counted * STEP_SECONDS * 1000, -priority, accepted_at_ms, job_run_id)
 
 
-def place_rank(rank: StreamRank, now_ms: int, running_of_table: int) -> PlaceRank:
-    """Smaller goes first. Job runs whose ranks differ by less than a step share places between their tables."""
+def slot_rank(rank: StreamRank, now_ms: int, running_of_table: int) -> SlotRank:
+    """Smaller goes first. Job runs whose ranks differ by less than a step share slots between their tables."""
     return (-((now_ms - rank[0]) // (STEP_SECONDS * 1000)), running_of_table, rank)
 
 
 def table_digest(lake: StoreLocation, table_id: str) -> str:
-    """The name of a table of a lake in markers and turns."""
+    """The name of a table of a lake in markers and leases."""
     return _digest(lake.root_uri, table_id)
 
 
 def stream_digest(partition: PartitionValues) -> str:
-    """The name of a partition stream in markers and turns, unique within its table."""
+    """The name of a partition stream in markers and leases, unique within its table."""
     return _digest(*(text for key in sorted(partition) for text in (key, partition[key])))
 
 

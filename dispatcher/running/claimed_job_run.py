@@ -18,8 +18,8 @@ from dispatcher.records.ranking import mark_of, stream_digest
 from dispatcher.records.sessions import SessionEnded, SessionState
 from dispatcher.running.journal import ClaimJournal
 from dispatcher.scheduling.budgets import LaunchGate
-from dispatcher.scheduling.lease_log import Turn
-from dispatcher.scheduling.leases import Turns
+from dispatcher.scheduling.lease_log import Lease
+from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import WaitingSession
 from launcher.launch import SessionCommand
 from launcher.outcomes import Failed, SessionEnd
@@ -55,7 +55,7 @@ class ClaimedJobRun:
     no_thread_since_seconds  by the monotonic clock: since when it could start if a thread were free
     """
 
-    def __init__(self, claim: Claim, state: JobRunState, listeners: Listeners, turns: Turns, clock: Clock) -> None:
+    def __init__(self, claim: Claim, state: JobRunState, listeners: Listeners, leases: Leases, clock: Clock) -> None:
         """`state` is the fold with the claim. Raises `Corrupt` if the job run was never accepted."""
         if state.accepted is None:
             raise Corrupt(f"{claim.log.folder} was claimed and never accepted")
@@ -74,14 +74,14 @@ class ClaimedJobRun:
         self.wants_slot = False
         self.no_thread_since_seconds: float | None = None
         self._listeners = listeners
-        self._turns = turns
-        self._turn_of: dict[str, Turn] = {}
+        self._leases = leases
+        self._lease_of: dict[str, Lease] = {}
         self._clock = clock
         self._sessions_taken = len(state.sessions)
         self._notified_entry_number = 0
         self._checked_at_seconds: float | None = clock.monotonic_seconds()  # the claim's entry follows the newest
 
-    def look(self, every_seconds: float) -> JobRunState:
+    def poll(self, every_seconds: float) -> JobRunState:
         """The fold of its log, read again after `every_seconds`; own writes need no read. Raises `Fenced` if the claim
         in it is not ours."""
         now_seconds = self._clock.monotonic_seconds()
@@ -126,9 +126,9 @@ class ClaimedJobRun:
         )
 
     def session(self, session_id: str) -> SessionState:
-        return self.look(every_seconds=0).sessions[session_id]
+        return self.poll(every_seconds=0).sessions[session_id]
 
-    def order(self, of_all: SessionCommand) -> SessionCommand:
+    def command(self, of_all: SessionCommand) -> SessionCommand:
         """The command for its sessions; `of_all`: the command for all sessions of this dispatcher."""
         if self.lost:
             return SessionCommand.LEAVE
@@ -136,29 +136,29 @@ class ClaimedJobRun:
             return SessionCommand.STOP
         return SessionCommand.CANCEL if self.cancelled else of_all
 
-    def starts(self, turn: Turn) -> None:
-        """The sessions of this turn start."""
-        self._turn_of |= dict.fromkeys(turn.session_ids, turn)
+    def starts(self, lease: Lease) -> None:
+        """The sessions of this lease start."""
+        self._lease_of |= dict.fromkeys(lease.session_ids, lease)
 
-    def turn_of(self, session_id: str) -> Turn | None:
-        return self._turn_of.get(session_id)
+    def lease_of(self, session_id: str) -> Lease | None:
+        return self._lease_of.get(session_id)
 
-    def ends(self, turn: Turn) -> None:
-        """No session of this turn runs any more."""
-        for session_id in turn.session_ids:
-            if self._turn_of.get(session_id) == turn:
-                del self._turn_of[session_id]
-        self._turns.end(turn)
+    def ends(self, lease: Lease) -> None:
+        """No session of this lease runs any more."""
+        for session_id in lease.session_ids:
+            if self._lease_of.get(session_id) == lease:
+                del self._lease_of[session_id]
+        self._leases.end(lease)
 
     def journal(self, session_ids: Sequence[str], heartbeat_event_seconds: float = 0) -> ClaimJournal:
-        """Of sessions that have one turn, or none."""
+        """Of sessions that have one lease, or none."""
         spec = self.accepted.spec
         return ClaimJournal(
             self.claim,
             self.work.text,
             Subject(spec.job_run_id, spec.source_table_id),
             self._listeners,
-            LaunchGate(self.claim, self._turns, self._turn_of.get(session_ids[0]), self._clock),
+            LaunchGate(self.claim, self._leases, self._lease_of.get(session_ids[0]), self._clock),
             self._clock,
             heartbeat_event_seconds=heartbeat_event_seconds,
             logs_each=len(session_ids) == 1,

@@ -19,7 +19,7 @@ from dispatcher.records.pauses import Pauses
 from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns, reason_of
-from dispatcher.scheduling.leases import Turns
+from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import SessionPool
 from launcher.outcomes import level_of
 
@@ -51,7 +51,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         records: JobRunStore,
         listeners: Listeners,
         open_runs: OpenJobRuns,
-        turns: Turns,
+        leases: Leases,
         pool: SessionPool,
         *,
         pauses: Pauses,
@@ -60,7 +60,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         self._records = records
         self._listeners = listeners
         self._open = open_runs
-        self._turns = turns
+        self._leases = leases
         self._pool = pool
         self._pauses = pauses
         self._clock = clock
@@ -95,7 +95,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         """A job run was claimed here; `state` is the fold with the claim. Raises the store's errors: then it has left
         again. After any other error, a bug too, the job run has ended as failed."""
         try:
-            claimed = ClaimedJobRun(claim, state, self._listeners, self._turns, self._clock)
+            claimed = ClaimedJobRun(claim, state, self._listeners, self._leases, self._clock)
             self._claimed[found.work] = claimed
             self._follow(claimed, state)
         except (Unavailable, Conflict):
@@ -122,7 +122,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         log, name = claimed.claim.log, claimed.work.text
         if claimed.claim.epoch > 1:
             in_flight = [each.pin.session_id for each in state.open_sessions() if each.in_flight is not None]
-            self._turns.inherit(claimed.mark, in_flight)
+            self._leases.inherit(claimed.mark, in_flight)
         is_new = log.newest.entry_number == CLAIM_ENTRY_NUMBER
         self._listeners.publisher.follow(name, log, state, is_new=is_new)
         self._listeners.tables.follow(name, state)
@@ -194,7 +194,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         if work.shard is not None:
             self._leave_callbacks_of(work.job_run_id)
         if is_over or departure is Departure.LEFT_TO_OTHERS:
-            self._turns.end_all_of(work)
+            self._leases.end_all_of(work)
         if departure is Departure.LEFT_TO_OTHERS and claimed is not None:
             self._open.offer(work, claimed.claim.log)
         else:

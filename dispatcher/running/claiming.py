@@ -32,7 +32,7 @@ from dispatcher.running.session_starts import SessionStarts
 
 _log = structlog.get_logger(__name__)
 
-CANCEL_LOOK_SECONDS = 300.0
+CANCEL_POLL_SECONDS = 300.0
 """Interval between two reads of the log of a job run that waits unclaimed: it may have been cancelled meanwhile."""
 
 PAUSED_SECONDS = 300.0
@@ -97,7 +97,7 @@ class Claiming:
     def retry_blocked(self) -> None:
         """A session has ended: job runs that could not start before may start now."""
         self._no_share_until_seconds = 0.0
-        self._open.let_go_on()
+        self._open.retry_blocked()
 
     def work(self, capacity: int) -> None:
         """Claims offered and unclaimed job runs, in one order, up to `capacity`; and those of dead dispatchers in any
@@ -109,7 +109,7 @@ class Claiming:
             self._answers.look_again(work.job_run_id)
             if not self._publisher.sent_again(work.text):  # a followed job run is claimed already, or has ended
                 self._open.offer(work, log)
-        self._open.look(self._marks, self._publisher.followed)
+        self._open.poll(self._marks, self._publisher.followed)
         self.last_error = self._open.last_error
         for found in self._open.left_behind()[:TAKEN_OVER_MAX]:
             with bound(job_run_id=str(found.work)):
@@ -147,24 +147,24 @@ class Claiming:
         return found if self._starts.have_room_for(found) else None
 
     def _take_on_or_wait(self, found: OpenJobRun) -> None:
-        """Claims the job run, or lets it wait for its turn. A cancelled job run need not wait: its log is read from
+        """Claims the job run, or lets it wait for a lease. A cancelled job run need not wait: its log is read from
         time to time."""
-        if not self._starts.has_no_turn(found.mark, self._open.markers):
+        if not self._starts.is_blocked(found.mark, self._open.markers):
             return self._take_on(found)
-        if self._open.is_cancelled(found, CANCEL_LOOK_SECONDS):
+        if self._open.is_cancelled(found, CANCEL_POLL_SECONDS):
             return self._take_on(found)
-        return self._open.wait(found.work, self._starts.look_seconds)
+        return self._open.wait(found.work, self._starts.poll_seconds)
 
     def _take_on(self, found: OpenJobRun) -> None:
         try:
             self._claim(found)
         except Outdated as error:
-            self._open.set_aside(found.work, found.log, error)
+            self._open.quarantine(found.work, found.log, error)
         except (Unavailable, Conflict, Fenced) as error:
             _log.warning("job_run_not_taken_on", reason=str(error))
             self._open.leave_alone(found.work, 0)  # its marker stays: the next sweep tries again
         except Exception as error:  # noqa: BLE001  (any error affects this job run only)
-            self._open.set_aside(found.work, found.log, error)
+            self._open.quarantine(found.work, found.log, error)
 
     def _claim(self, found: OpenJobRun) -> None:
         log = found.log

@@ -14,7 +14,7 @@ A tick processes every claimed job run once. An error of one does not affect the
 |---|---|
 | a service does not answer, or denies access | tried again at the next tick |
 | another dispatcher has claimed it | that dispatcher watches its Spark jobs |
-| its log cannot be read, or breaks the rules of this release | set aside: an event says so, and it is skipped |
+| its log cannot be read, or breaks the rules of this release | quarantined: an event says so, and it is skipped |
 | anything else, a bug too | its sessions are stopped, and it ends as failed, with the reason |
 """
 
@@ -45,7 +45,7 @@ from dispatcher.running.session_runs import SessionRuns
 from dispatcher.running.session_starts import SessionStarts
 from dispatcher.running.sharding import Sharding
 from dispatcher.scheduling.budgets import MONEY_SECONDS
-from dispatcher.scheduling.leases import Turns
+from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.limits import Limits
 from dispatcher.scheduling.session_pool import SessionPool, WaitingSession
 from launcher.launch import SessionCommand
@@ -62,7 +62,7 @@ TICK_SECONDS_MIN = 0.2
 class JobRunControllerSettings:
     """
     max_sessions             sessions at a time, over all job runs
-    max_job_runs             held and waiting job runs at which no more messages are received; job runs of dead
+    max_job_runs             claimed and waiting job runs at which no more messages are received; job runs of dead
                              dispatchers are claimed beyond this limit
     claim_seconds            after which others take over from a silent dispatcher (the paper: 5 minutes)
     receiver_seconds         after which a receiving thread that does not turn counts as stuck, and this dispatcher
@@ -70,9 +70,9 @@ class JobRunControllerSettings:
     stuck_seconds            the same for the ticking thread
     sweep_seconds            between two listings of the markers of open job runs
     pause_look_seconds       between two reads of the pauses, while sessions wait to be started
-    turn_look_seconds        between two reads of the turns, while sessions wait for their turn or for a place
+    turn_look_seconds        between two reads of the leases, while sessions wait for a lease or for a slot
     limits                   on concurrent sessions, clusters and vCPUs, and on money
-    look_seconds             between two reads of a held job run's log, for entries of others: a cancel, a claim
+    look_seconds             between two reads of a claimed job run's log, for entries of others: a cancel, a claim
     requeue_seconds          before a session that ended because the state's store did not answer is run again
     set_aside_seconds        before an unreadable log is read again
     tick_seconds             between two ticks
@@ -128,11 +128,11 @@ class JobRunController:
         fleet = Fleet(records.store, owner, settings.claim_seconds, clock)
         intervals = OpenRunsIntervals(settings.sweep_seconds, settings.set_aside_seconds)
         self._open = OpenJobRuns(records, fleet, listeners.publisher, intervals, clock)
-        self.turns = Turns(records, owner, settings.limits, settings.turn_look_seconds, clock)
+        self.leases = Leases(records, owner, settings.limits, settings.turn_look_seconds, clock)
         self._claimed = ClaimedJobRuns(
-            records, listeners, self._open, self.turns, self._pool, pauses=self._pauses, clock=clock
+            records, listeners, self._open, self.leases, self._pool, pauses=self._pauses, clock=clock
         )
-        self._starts = SessionStarts(self._pool, self.turns, self._claimed, settings.turn_look_seconds, clock)
+        self._starts = SessionStarts(self._pool, self.leases, self._claimed, settings.turn_look_seconds, clock)
         self._claiming = Claiming(
             owner, self._open, self._claimed, self._starts, self._pauses, listeners=listeners, clock=clock
         )
@@ -180,8 +180,8 @@ class JobRunController:
 
     def job_runs_by_state(self) -> dict[str, int]:
         """Known open job runs. Thread-safe."""
-        paused, set_aside = len(self._claiming.paused), len(self._open.are_set_aside)
-        known = {"running": len(self._claimed), "paused": paused, "set_aside": set_aside}
+        paused, quarantined = len(self._claiming.paused), len(self._open.quarantined)
+        known = {"running": len(self._claimed), "paused": paused, "set_aside": quarantined}
         return {**known, "waiting": max(self._open.known_count - paused, 0)}
 
     def wait_for_tick(self, stops: threading.Event) -> None:
@@ -204,9 +204,9 @@ class JobRunController:
         return tuple(sorted({work.job_run_id for work in self._claiming.paused | self._claimed.paused}))
 
     @property
-    def set_aside(self) -> tuple[str, ...]:
+    def quarantined(self) -> tuple[str, ...]:
         """Job runs whose log could not be read."""
-        return tuple(sorted(map(str, self._open.are_set_aside)))
+        return tuple(sorted(map(str, self._open.quarantined)))
 
     @property
     def job_runs_held(self) -> int:
@@ -297,7 +297,7 @@ class JobRunController:
 
     def _advance(self, claimed: ClaimedJobRun) -> None:
         try:
-            state = claimed.look(self._settings.look_seconds)
+            state = claimed.poll(self._settings.look_seconds)
         except Fenced as error:
             return self._claimed.lose(claimed, str(error))
         except Exception as error:  # noqa: BLE001  (its log; see above)
@@ -305,7 +305,7 @@ class JobRunController:
                 self.last_error = error
                 _log.warning("job_run_not_looked_after", reason=str(error))
                 return None
-            self._open.set_aside(claimed.work, claimed.claim.log, error)
+            self._open.quarantine(claimed.work, claimed.claim.log, error)
             return self._claimed.lose(claimed, str(error))
         try:
             if state.ended is None:
@@ -352,7 +352,7 @@ class JobRunController:
         """Lets it end as failed once none of its sessions runs. If that fails too, its claim is given up."""
         _log.error("job_run_broke", exc_info=error)
         if claimed.broken is not None:
-            self._open.set_aside(claimed.work, claimed.claim.log, error)
+            self._open.quarantine(claimed.work, claimed.claim.log, error)
             return self._claimed.lose(claimed, str(error))
         claimed.broken = (kind_of(error), reason_of(error))
         self._pool.forget(claimed.work)
@@ -403,7 +403,7 @@ class JobRunController:
             self._starts.start(self._open.markers, self._runs.run)
         except LithifyError as error:
             self.last_error = error
-            _log.warning("turns_not_taken", reason=str(error))
+            _log.warning("leases_not_taken", reason=str(error))
 
     # -- what others could start
 
@@ -433,7 +433,7 @@ class JobRunController:
             claimed.no_thread_since_seconds = since_seconds
             return settings.turn_look_seconds if now_seconds - since_seconds >= settings.sweep_seconds else None
         clusters = [each.plan.cluster if each.plan is not None else None for each in sessions]
-        if all(self.turns.lacks_own_share(claimed.mark, cluster) for cluster in clusters):
+        if all(self.leases.lacks_own_share(claimed.mark, cluster) for cluster in clusters):
             self._claiming.nothing_further(settings.turn_look_seconds)
             return MONEY_SECONDS
         return None

@@ -1,7 +1,7 @@
 """Open job runs that this dispatcher may claim, in order: offered ones, and those that markers name.
 
-    offered, marked --> WAITING: no dispatcher holds it  by priority, then by acceptance; claimed when there is room
-                    --> HELD by a live dispatcher        skipped, its log is not read
+    offered, marked --> WAITING: no dispatcher has it  by priority, then by acceptance; claimed when there is room
+                    --> CLAIMED by a live dispatcher     skipped, its log is not read
                     --> ORPHANED: its owner is gone      taken over at once, oldest first, shared among live dispatchers
                     --> EMPTY: its acceptance is not written, and perhaps never will be
 
@@ -27,9 +27,9 @@ from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
 from dispatcher.records.keys import MarkedJobRun
 from dispatcher.records.liveness import Fleet
-from dispatcher.records.ranking import PlaceRank, StreamRank, mark_of, place_rank, stream_rank
+from dispatcher.records.ranking import SlotRank, StreamRank, mark_of, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
-from dispatcher.scheduling.session_pool import Moment
+from dispatcher.scheduling.session_pool import SchedulerSnapshot
 
 _log = structlog.get_logger(__name__)
 
@@ -138,7 +138,7 @@ class OpenJobRuns:
         self._publisher = publisher
         self._intervals = intervals
         self._clock = clock
-        self._set_aside: set[WorkId] = set()
+        self._quarantined: set[WorkId] = set()
         self._open: dict[WorkId, OpenJobRun] = {}
         self._markers: list[MarkedJobRun] = []
         self._swept_at_seconds: float | None = None
@@ -147,8 +147,8 @@ class OpenJobRuns:
 
     @property
     def are_all_others(self) -> bool:
-        """Whether a sweep was made, and each job run that it found was set aside or is held by another dispatcher that
-        has given a sign of life since."""
+        """Whether a sweep was made, and each job run that it found was quarantined or has another dispatcher that has
+        given a sign of life since."""
         now_seconds = self._clock.monotonic_seconds()
         return self._swept_at_seconds is not None and all(
             each.not_before_seconds > now_seconds or self._owner_lives(each) for each in self._open.values()
@@ -156,7 +156,7 @@ class OpenJobRuns:
 
     @property
     def known_count(self) -> int:
-        """Number of open job runs that are not held here. Thread-safe."""
+        """Number of open job runs that are not claimed here. Thread-safe."""
         return len(self._open)
 
     @property
@@ -176,11 +176,11 @@ class OpenJobRuns:
         each.was_tried = False  # a sweep may have found its marker before its first entry
         each.was_read = log is not None and each.log is log and log.newest.state.accepted is not None
 
-    def look(self, held: Mapping[WorkId, MarkedJobRun], publishing: Iterable[str]) -> None:
-        """Lists the markers when a sweep is due, and reads logs that are due. Skips `held`, our job runs with the
+    def poll(self, claimed: Mapping[WorkId, MarkedJobRun], publishing: Iterable[str]) -> None:
+        """Lists the markers when a sweep is due, and reads logs that are due. Skips `claimed`, our job runs with the
         marker that each must have, and `publishing`, whose events are published here."""
         try:
-            self._sweep_when_due(held, frozenset(publishing))
+            self._sweep_when_due(claimed, frozenset(publishing))
         except LithifyError as error:
             self.last_error = error
             _log.warning("open_job_runs_not_listed", reason=str(error))
@@ -196,27 +196,27 @@ class OpenJobRuns:
         for each in due[:READS_MAX]:
             self._judge(each)
 
-    def next(self, moment: Moment) -> OpenJobRun | None:
-        """The unclaimed job run that gets the next place."""
+    def next(self, moment: SchedulerSnapshot) -> OpenJobRun | None:
+        """The unclaimed job run that gets the next slot."""
 
-        def place(each: OpenJobRun) -> PlaceRank:
-            return place_rank(each.rank, moment.now_ms, moment.running_of.get(each.mark.table or "", 0))
+        def rank(each: OpenJobRun) -> SlotRank:
+            return slot_rank(each.rank, moment.now_ms, moment.running_of.get(each.mark.table or "", 0))
 
         free = [each for each in self._takeable() if each.owner is None]
-        return min(free, key=place, default=None)
+        return min(free, key=rank, default=None)
 
     @property
     def markers(self) -> Iterable[MarkedJobRun]:
-        """The markers of all open job runs as last listed, including those held here."""
+        """The markers of all open job runs as last listed, including those claimed here."""
         return self._markers
 
-    def list_again(self, held: Mapping[WorkId, MarkedJobRun], publishing: Iterable[str]) -> None:
+    def list_again(self, claimed: Mapping[WorkId, MarkedJobRun], publishing: Iterable[str]) -> None:
         """Lists the markers now. Called before a start: no session may pass an earlier job run. Raises the store's
         errors."""
-        self._list(held, frozenset(publishing))
+        self._list(claimed, frozenset(publishing))
 
     def wait(self, work: WorkId, seconds: float) -> None:
-        """It could not start now. It is not claimed before `seconds` have passed or `let_go_on` is called."""
+        """It could not start now. It is not claimed before `seconds` have passed or `retry_blocked` is called."""
         each = self._open.get(work)
         if each is not None:
             each.waits_until_seconds = self._clock.monotonic_seconds() + seconds
@@ -231,13 +231,13 @@ class OpenJobRuns:
             found.log.load()
         return found.log.newest.state.cancel is not None
 
-    def let_go_on(self) -> None:
+    def retry_blocked(self) -> None:
         """Waiting job runs may be tried again: the state has changed."""
         for each in self._open.values():
             each.waits_until_seconds = 0.0
 
     def left_behind(self) -> list[OpenJobRun]:
-        """Job runs that need no free place: those whose owner is gone and that are assigned to this dispatcher, the
+        """Job runs that need no free slot: those whose owner is gone and that are assigned to this dispatcher, the
         oldest first; and those that are cancelled, or have ended and have unpublished events."""
         found = [
             each
@@ -247,7 +247,7 @@ class OpenJobRuns:
         return sorted(found, key=lambda each: (each.accepted_at_ms, each.work.text))
 
     def taken(self, work: WorkId) -> None:
-        """Removes a job run: it is held here now, or has no work left."""
+        """Removes a job run: it is claimed here now, or has no work left."""
         self._open.pop(work, None)
 
     def leave_alone(self, work: WorkId, seconds: float) -> None:
@@ -271,19 +271,19 @@ class OpenJobRuns:
             self._note_empty(each)
 
     @property
-    def are_set_aside(self) -> frozenset[WorkId]:
+    def quarantined(self) -> frozenset[WorkId]:
         """Job runs whose log could not be read."""
-        return frozenset(self._set_aside)
+        return frozenset(self._quarantined)
 
-    def set_aside(self, work: WorkId, log: JobRunLog, error: Exception) -> None:
+    def quarantine(self, work: WorkId, log: JobRunLog, error: Exception) -> None:
         """Skips a job run whose log is unreadable. Nothing is written to it: a newer release may have written it."""
         self.leave_alone(work, self._intervals.set_aside_seconds)
-        if work in self._set_aside:
+        if work in self._quarantined:
             return
         bug = None if isinstance(error, LithifyError) else error
         reason = reason_of(error) + (self._what_to_install() if isinstance(error, Outdated) else "")
         _log.error("job_run_set_aside", job_run_id=str(work), reason=reason, exc_info=bug)
-        self._set_aside.add(work)
+        self._quarantined.add(work)
         accepted = self._records.accepted_in(log)
         topic_arn = accepted.spec.sns_event_topic_arn if accepted is not None else None
         event = set_aside_event(work, log.folder, accepted, reason, self._clock.now_ms())
@@ -332,11 +332,11 @@ class OpenJobRuns:
     def _owner_lives(self, each: OpenJobRun) -> bool:
         return each.owner is not None and self._fleet.has_seen_life(each.owner)
 
-    def _sweep_when_due(self, held: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> None:
+    def _sweep_when_due(self, claimed: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> None:
         now_seconds = self._clock.monotonic_seconds()
         if self._swept_at_seconds is not None and now_seconds - self._swept_at_seconds < self._intervals.sweep_seconds:
             return
-        markers = self._list(held, publishing)
+        markers = self._list(claimed, publishing)
         self._swept_at_seconds = now_seconds
         for each in self._open.values():
             each.was_tried = False
@@ -345,14 +345,14 @@ class OpenJobRuns:
             self._fleet.look(owners)
         for each in self._open.values():
             each.is_due = each.is_due or self._must_be_read(each)
-        self._repair_marker(markers, held)
+        self._repair_marker(markers, claimed)
 
-    def _list(self, held: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> dict[WorkId, OpenMarker]:
+    def _list(self, claimed: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> dict[WorkId, OpenMarker]:
         markers = {marker.work: marker for marker in self._records.open_markers()}
         for gone in self._open.keys() - markers.keys():
             del self._open[gone]
         for work, marker in markers.items():
-            if work not in held and work.text not in publishing:
+            if work not in claimed and work.text not in publishing:
                 self._seen(work, marker)
         self._markers = [marker.valid for marker in markers.values()]
         return markers
@@ -370,10 +370,10 @@ class OpenJobRuns:
         is_claimed = each.state is not None and each.state.claim is not None
         return each.is_empty or (is_claimed and not is_marked_as_held)
 
-    def _repair_marker(self, markers: Mapping[WorkId, OpenMarker], held: Mapping[WorkId, MarkedJobRun]) -> None:
-        """A held job run must have exactly one marker, ours: it may be missing, or an old one may have been written
+    def _repair_marker(self, markers: Mapping[WorkId, OpenMarker], claimed: Mapping[WorkId, MarkedJobRun]) -> None:
+        """A claimed job run must have exactly one marker, ours: it may be missing, or an old one may have been written
         again."""
-        for work, mark in held.items():
+        for work, mark in claimed.items():
             marker = markers.get(work)
             if marker is None or marker.keys != {mark.key}:
                 self._records.mark_held(mark, marker.keys if marker is not None else ())
@@ -401,11 +401,11 @@ class OpenJobRuns:
                     each.priority = each.state.accepted.spec.priority
                 self._note_empty(each)
             case Outdated():  # the dispatchers that can read it may be gone: report it
-                self.set_aside(each.work, each.log, each.failure)
+                self.quarantine(each.work, each.log, each.failure)
             case Unavailable() | Conflict():
                 _log.warning("job_run_not_read", job_run_id=str(each.work), reason=str(each.failure))
             case error:
-                self.set_aside(each.work, each.log, error)
+                self.quarantine(each.work, each.log, error)
 
     def _note_empty(self, each: OpenJobRun) -> None:
         """Measures here, by one clock, how long it has been empty."""

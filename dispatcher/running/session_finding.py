@@ -47,25 +47,27 @@ class SessionFinding:
         self._refusals = refusals
         self._clock = clock
 
-    def find(self, held: ClaimedJobRun) -> None:
+    def find(self, claimed: ClaimedJobRun) -> None:
         """Finds further sessions, and records them. Raises the errors of lake and state, and `Invalid` if the job run
         can no longer work: nothing is lost, the next call begins again."""
-        until_seconds, until_ms = self._clock.monotonic_seconds() + FINDING_SECONDS, held.accepted.pinned_until_ms
+        until_seconds, until_ms = self._clock.monotonic_seconds() + FINDING_SECONDS, claimed.accepted.pinned_until_ms
         try:
             while (
-                until_ms is not None and held.newest.is_finding and len(held.newest.open_sessions()) < OPEN_SESSIONS_MAX
+                until_ms is not None
+                and claimed.newest.is_finding
+                and len(claimed.newest.open_sessions()) < OPEN_SESSIONS_MAX
             ):
-                self._find_page(held, until_ms)
+                self._find_page(claimed, until_ms)
                 if self._clock.monotonic_seconds() >= until_seconds:
                     break
         except Exception:
-            held.finder = None
+            claimed.finder = None
             raise
-        if not held.newest.is_finding:
-            held.finder = None
+        if not claimed.newest.is_finding:
+            claimed.finder = None
 
-    def _find_page(self, held: ClaimedJobRun, until_ms: int) -> None:
-        page = self._finder_of(held, until_ms).next()
+    def _find_page(self, claimed: ClaimedJobRun, until_ms: int) -> None:
+        page = self._finder_of(claimed, until_ms).next()
         if page is not None and not page:
             return
         reasons = {id(pinned): tuple(self._reasons_against(pinned)) for pinned in page or ()}
@@ -76,10 +78,10 @@ class SessionFinding:
             if not state.is_finding or not (new or page is None):
                 return []
             pins = [
-                pin_of(pinned.spec, _session_id(held.accepted, number))
+                pin_of(pinned.spec, _session_id(claimed.accepted, number))
                 for number, pinned in enumerate(new, len(state.sessions) + 1)
             ]
-            epoch = held.claim.epoch
+            epoch = claimed.claim.epoch
             ends = [
                 SessionEnded(epoch=epoch, session_id=pin.session_id, end=_refused(why), at_ms=self._clock.now_ms())
                 for pin, why in zip(pins, (reasons[id(pinned)] for pinned in new), strict=True)
@@ -87,15 +89,15 @@ class SessionFinding:
             ]
             return [SessionsFound(epoch=epoch, sessions=tuple(pins), is_last=page is None), *ends]
 
-        state = held.claim.write(decide)
+        state = claimed.claim.write(decide)
         _log.info("sessions_found", sessions=len(state.sessions), is_last=not state.is_finding)
 
-    def _finder_of(self, held: ClaimedJobRun, until_ms: int) -> SessionFinder:
-        if held.finder is None:
-            lake, work = self._open_lake(held.accepted.spec.lake), held.work
+    def _finder_of(self, claimed: ClaimedJobRun, until_ms: int) -> SessionFinder:
+        if claimed.finder is None:
+            lake, work = self._open_lake(claimed.accepted.spec.lake), claimed.work
             takes = None if work.shard is None else lambda partition: work.may_have(stream_digest(partition))
-            held.finder = SessionFinder(held.accepted.spec, lake, until_ms, takes)
-        return held.finder
+            claimed.finder = SessionFinder(claimed.accepted.spec, lake, until_ms, takes)
+        return claimed.finder
 
     def _reasons_against(self, pinned: PinnedSession) -> Iterator[str]:
         run = pinned.spec.job_run

@@ -2,11 +2,11 @@
 
 | a session's thread ends                      | then                                                    |
 |----------------------------------------------|---------------------------------------------------------|
-| with the session's end in the log            | its turn ends                                           |
-| since the session waits for its next attempt | its turn ends, the session waits in the pool            |
-| and leaves its Spark job running             | its turn stays: whoever claims the job run inherits it  |
-| since a service does not answer              | its turn stays, the session waits in the pool           |
-| since the claim is lost                      | its turn stays, the job run leaves                      |
+| with the session's end in the log            | its lease ends                                           |
+| since the session waits for its next attempt | its lease ends, the session waits in the pool            |
+| and leaves its Spark job running             | its lease stays: whoever claims the job run inherits it  |
+| since a service does not answer              | its lease stays, the session waits in the pool           |
+| since the claim is lost                      | its lease stays, the job run leaves                      |
 | with any other error, a bug too              | the session ends as failed, with the reason             |
 """
 
@@ -26,7 +26,7 @@ from dispatcher.records.sessions import session_spec
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns
 from dispatcher.running.open_runs import reason_of
-from dispatcher.scheduling.lease_log import Turn
+from dispatcher.scheduling.lease_log import Lease
 from dispatcher.scheduling.session_pool import SessionPool, Unit, WaitingSession
 from launcher.launch import Control, LeftOpen, RunAgain, SessionCommand
 from launcher.outcomes import Failed
@@ -58,7 +58,7 @@ class SessionRuns:
         self.command = SessionCommand.RUN
         """For all sessions here; a job run may have another one for its own."""
 
-    def run(self, claimed: ClaimedJobRun, unit: Unit, turn: Turn) -> None:
+    def run(self, claimed: ClaimedJobRun, unit: Unit, lease: Lease) -> None:
         left_running, failure = False, None
         try:
             unit = _still_open(claimed, unit)
@@ -71,7 +71,7 @@ class SessionRuns:
             for each in unit:
                 self._meter.session_left(each.work.text, each.session_id)
             if not left_running and not isinstance(failure, Fenced | Unavailable | Conflict):
-                claimed.ends(turn)  # no session of it may run any more
+                claimed.ends(lease)  # no session of it may run any more
 
     def _run(self, claimed: ClaimedJobRun, unit: Unit) -> LeftOpen:
         """Runs sessions of one job run, each through its next attempt; what is to run again waits in the pool again."""
@@ -80,7 +80,7 @@ class SessionRuns:
         with bound(job_run_id=str(claimed.work), **session_id):
             control = Control(
                 claimed.journal(list(waiting), self._heartbeat_event_seconds),
-                lambda: claimed.order(self.command),
+                lambda: claimed.command(self.command),
                 lambda reruns: self._requeue(waiting, reruns),
             )
             left_open = self._sessions.run([_task(claimed, each) for each in unit], control)

@@ -51,43 +51,43 @@ class Sharding:
         self._open_lake = open_lake
         self._clock = clock
 
-    def go_on(self, held: ClaimedJobRun) -> Iterator[tuple[WorkId, JobRunLog]]:
-        """Does what is due for a held job run, and yields the shards that any dispatcher may claim now. Raises the
+    def go_on(self, claimed: ClaimedJobRun) -> Iterator[tuple[WorkId, JobRunLog]]:
+        """Does what is due for a claimed job run, and yields the shards that any dispatcher may claim now. Raises the
         errors of lake and state, and `Invalid` if the job run can no longer work: the next call continues."""
         until_seconds = self._clock.monotonic_seconds() + SHARDING_SECONDS
-        if held.newest.cancel is not None:
-            yield from self.cancel(held, held.newest.cancel.reason)
+        if claimed.newest.cancel is not None:
+            yield from self.cancel(claimed, claimed.newest.cancel.reason)
             return
-        if held.newest.shards is None and not self._divide(held, until_seconds):
+        if claimed.newest.shards is None and not self._divide(claimed, until_seconds):
             return
-        self._open_further(held)
-        shards, opened = held.newest.shards, held.shards.opened
+        self._open_further(claimed)
+        shards, opened = claimed.newest.shards, claimed.shards.opened
         for number in shards.open if shards is not None else ():
             if number not in opened and self._clock.monotonic_seconds() < until_seconds:
-                accepted = self._accepted(held, number)
+                accepted = self._accepted(claimed, number)
                 yield accepted.work, self._open(accepted)
                 opened.add(number)
 
-    def cancel(self, held: ClaimedJobRun, reason: str) -> Sequence[tuple[WorkId, JobRunLog]]:
+    def cancel(self, claimed: ClaimedJobRun, reason: str) -> Sequence[tuple[WorkId, JobRunLog]]:
         """Forwards a cancel to the open shards, once. Returns them."""
-        cancelled, found = held.shards.cancelled, []
+        cancelled, found = claimed.shards.cancelled, []
 
         def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
             is_open = before.state.status.is_open and before.state.cancel is None
             return [CancelRequested(reason=reason)] if is_open else []
 
-        for number in held.newest.shards.open if held.newest.shards is not None else ():
+        for number in claimed.newest.shards.open if claimed.newest.shards is not None else ():
             if number not in cancelled:
-                accepted = self._accepted(held, number)
+                accepted = self._accepted(claimed, number)
                 log = self._open(accepted)
                 log.append(decide)
                 cancelled.add(number)
                 found.append((accepted.work, log))
         return found
 
-    def _divide(self, held: ClaimedJobRun, until_seconds: float) -> bool:
+    def _divide(self, claimed: ClaimedJobRun, until_seconds: float) -> bool:
         """Counts the streams, and records how many shards they make. False: the next tick goes on counting."""
-        here, spec = held.shards, held.accepted.spec
+        here, spec = claimed.shards, claimed.accepted.spec
         if here.counting is None:
             here.counting, here.counted = listed_streams(spec, self._open_lake(spec.lake)), 0
         try:
@@ -100,36 +100,36 @@ class Sharding:
             raise
         here.counting = None
         count = shard_count(here.counted)
-        self._write(held, count, min(count, OPEN_SHARDS_MAX))
+        self._write(claimed, count, min(count, OPEN_SHARDS_MAX))
         _log.info("job_run_sharded", streams=here.counted, shards=count)
         return True
 
-    def _open_further(self, held: ClaimedJobRun) -> None:
-        shards = held.newest.shards
+    def _open_further(self, claimed: ClaimedJobRun) -> None:
+        shards = claimed.newest.shards
         if shards is not None:
             opened = min(shards.count, shards.opened + OPEN_SHARDS_MAX - len(shards.open))
             if opened > shards.opened:
-                self._write(held, shards.count, opened)
+                self._write(claimed, shards.count, opened)
 
-    def _write(self, held: ClaimedJobRun, count: int, opened: int) -> None:
+    def _write(self, claimed: ClaimedJobRun, count: int, opened: int) -> None:
         def decide(state: JobRunState) -> Sequence[HolderAction]:
             before = state.shards.opened if state.shards is not None else 0
             if state.cancel is not None or state.ended is not None or before >= opened:
                 return []
-            return [JobRunSharded(epoch=held.claim.epoch, count=count, opened=opened)]
+            return [JobRunSharded(epoch=claimed.claim.epoch, count=count, opened=opened)]
 
-        held.claim.write(decide)
+        claimed.claim.write(decide)
 
-    def _accepted(self, held: ClaimedJobRun, number: int) -> JobRunAccepted:
+    def _accepted(self, claimed: ClaimedJobRun, number: int) -> JobRunAccepted:
         """The first entry of a shard: every dispatcher would write the same one."""
-        count = held.newest.shards.count if held.newest.shards is not None else 1
+        count = claimed.newest.shards.count if claimed.newest.shards is not None else 1
         return JobRunAccepted(
-            spec=held.accepted.spec,
-            content_digest=held.accepted.content_digest,
-            message_id=held.accepted.message_id,
+            spec=claimed.accepted.spec,
+            content_digest=claimed.accepted.content_digest,
+            message_id=claimed.accepted.message_id,
             sessions=(),
-            pinned_until_ms=held.accepted.pinned_until_ms,
-            shard=Shard(number=number, count=count, accepted_at_ms=held.accepted_at_ms),
+            pinned_until_ms=claimed.accepted.pinned_until_ms,
+            shard=Shard(number=number, count=count, accepted_at_ms=claimed.accepted_at_ms),
         )
 
     def _open(self, accepted: JobRunAccepted) -> JobRunLog:

@@ -1,1 +1,1 @@
-"""Which session is next, and may it start: leases of streams, places, budgets."""
+"""Which session is next, and may it start: leases of streams, slots, budgets."""

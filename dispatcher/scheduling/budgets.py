@@ -1,5 +1,5 @@
 """Whether a planned session may be launched now: the last check before a cluster is requested, and the first one that
-knows its size. A session that may not be launched gives its turn back and waits."""
+knows its size. A session that may not be launched gives its lease back and waits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dispatcher.records.claims import Claim, JobRunLog
 from dispatcher.records.costs import expected_cost, session_cost, total_usd
 from dispatcher.records.job_run_log import JobRunAction, JobRunState, JobRunWaitsForMoney
 from dispatcher.records.sessions import SessionState
-from dispatcher.scheduling.lease_log import Lack, RunCost, Turn
-from dispatcher.scheduling.leases import Turns
+from dispatcher.scheduling.lease_log import Lease, QuotaExceeded, RunCost
+from dispatcher.scheduling.leases import Leases
 
 _log = structlog.get_logger(__name__)
 
@@ -28,25 +28,25 @@ ROOM_SECONDS = 30.0
 
 
 class LaunchGate:
-    """The gate of one turn."""
+    """The gate of one lease."""
 
-    def __init__(self, claim: Claim, turns: Turns, turn: Turn | None, clock: Clock) -> None:
-        """`turn` None: nothing will be launched."""
+    def __init__(self, claim: Claim, leases: Leases, lease: Lease | None, clock: Clock) -> None:
+        """`lease` None: nothing will be launched."""
         self._claim = claim
-        self._turns = turns
-        self._turn = turn
+        self._leases = leases
+        self._lease = lease
         self._clock = clock
 
     def wait_seconds(self, cluster: ClusterPlan | None) -> float | None:
         """None: it may be launched, and its cluster counts from now on. Raises the state's store's errors."""
-        if cluster is None or self._turn is None:
+        if cluster is None or self._lease is None:
             return None
-        is_limited = self._turns.limits.job_run.usd is not None
-        lack = self._turns.charge(self._turn, cluster, self._cost_so_far() if is_limited else None)
-        if lack is None:
+        is_limited = self._leases.limits.job_run.usd is not None
+        exceeded = self._leases.charge(self._lease, cluster, self._cost_so_far() if is_limited else None)
+        if exceeded is None:
             return None
-        _log.info("session_waits", reason=lack.reason)
-        return seconds_of(lack, self._claim.log)
+        _log.info("session_waits", reason=exceeded.reason)
+        return seconds_of(exceeded, self._claim.log)
 
     def _cost_so_far(self) -> RunCost | None:
         """Of the whole job run, though other dispatchers may hold shards of it."""
@@ -55,27 +55,27 @@ class LaunchGate:
             return None
         job_run_id, states, ended_usd = state.accepted.spec.job_run_id, [state], 0.0
         if state.accepted.shard is not None:
-            whole, open_shards = self._turns.shards_of(job_run_id)
+            whole, open_shards = self._leases.shards_of(job_run_id)
             states, ended_usd = [*open_shards, state], (whole.shards.usd or 0.0) if whole.shards is not None else 0.0
         now_ms = self._clock.now_ms()
         usd_of = {key: _usd_of_session(each, now_ms) for found in states for key, each in found.sessions.items()}
         return RunCost(job_run_id, ended_usd, usd_of)
 
 
-def seconds_of(lack: Lack, log: JobRunLog) -> float:
+def seconds_of(exceeded: QuotaExceeded, log: JobRunLog) -> float:
     """How long it waits. A wait for money is logged in the job-run log and published once."""
-    if not lack.is_money:
+    if not exceeded.is_money:
         return ROOM_SECONDS
-    note_lack_of_money(log, lack)
+    note_over_budget(log, exceeded)
     return MONEY_SECONDS
 
 
-def note_lack_of_money(log: JobRunLog, lack: Lack) -> None:
+def note_over_budget(log: JobRunLog, exceeded: QuotaExceeded) -> None:
     def decide(before: LogState[JobRunState]) -> Sequence[JobRunAction]:
         state = before.state
         if not state.status.is_open or state.waits_for_money is not None:
             return []
-        return [JobRunWaitsForMoney(reason=lack.reason, again=state.has_lacked_money)]
+        return [JobRunWaitsForMoney(reason=exceeded.reason, again=state.has_lacked_money)]
 
     log.append(decide, log.newest)
 

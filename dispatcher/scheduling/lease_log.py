@@ -1,15 +1,16 @@
-"""The log of turns: the sessions that run in the whole state, with their job runs, streams and cost.
+"""The log of leases: the sessions that run in the whole state, with their job runs, streams and cost.
 
     (nothing) -- taken --> RUNS -- charged: its cluster is known --> RUNS -- ended --> its cost is booked
                             |
                             +-- inherited: another dispatcher has claimed the job run, and watches it now
 
-A *turn* is the work of one Spark job: one session, or several sessions of one job run. Its first entry decides between
-dispatchers: a turn is refused if another one runs on the stream, or if a limit is reached. This log says which sessions
-run; a job run's own log says how they ended. If a dispatcher dies, its turns are ended by the dispatcher that claims
-the job run, or by a dispatcher that waits for the turn and finds that the job run has ended.
+A *lease* is for the work of one Spark job: one session, or several sessions of one job run. Its first entry decides
+between dispatchers: a lease is refused if another one runs on the stream, or if a limit is reached. This log says which
+sessions run; a job run's own log says how they ended. If a dispatcher dies, its leases are ended by the dispatcher that
+claims the job run, or by a dispatcher that waits for the lease and finds that the job run has ended.
 
-A *want* is a job run that waits for a place because a limit is reached. Job runs of lower rank leave that place free.
+A *reservation* is of a job run that waits for a slot because a limit is reached. Job runs of lower rank leave that slot
+free. What stands in the log, and in its state, has the names `turn` and `want`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DAYS_KEPT = 2
 IN_ALL = "all"
 
 
-class Turn(Document):
+class Lease(Document):
     """
     table, streams  digests, as in markers
     began_at_ms     by its dispatcher's clock, for money only
@@ -62,8 +63,8 @@ class Turn(Document):
         return self.usd_hour * max(at_ms - self.began_at_ms, 0) / 3_600_000
 
 
-class Want(Document):
-    """A job run that waits for a place. `rank`: a `StreamRank`."""
+class Reservation(Document):
+    """A job run that waits for a slot. `rank`: a `StreamRank`."""
 
     job_run_id: str
     epoch: int
@@ -75,13 +76,13 @@ class Want(Document):
 # ------------------------------------------------------------------------------------------------------ actions
 
 
-class TurnTaken(Document):
+class LeaseTaken(Document):
     action: Literal["turn_taken"] = "turn_taken"
-    turn: Turn
+    turn: Lease
 
 
-class TurnCharged(Document):
-    """The turn is planned, and a cluster is launched for it now."""
+class LeaseCharged(Document):
+    """The lease is planned, and a cluster is launched for it now."""
 
     action: Literal["turn_charged"] = "turn_charged"
     turn_id: str
@@ -91,14 +92,14 @@ class TurnCharged(Document):
     usd_hour: float
 
 
-class TurnInherited(Document):
+class LeaseInherited(Document):
     action: Literal["turn_inherited"] = "turn_inherited"
     turn_id: str
     epoch: int
     owner: str
 
 
-class TurnEnded(Document):
+class LeaseEnded(Document):
     """`usd`: its cost, booked on `day` (UTC)."""
 
     action: Literal["turn_ended"] = "turn_ended"
@@ -108,19 +109,20 @@ class TurnEnded(Document):
     usd: float = 0.0
 
 
-class PlaceWanted(Document):
+class SlotRequested(Document):
     action: Literal["place_wanted"] = "place_wanted"
-    want: Want
+    want: Reservation
 
 
-class PlaceNotWanted(Document):
+class SlotReturned(Document):
     action: Literal["place_not_wanted"] = "place_not_wanted"
     job_run_id: str
     epoch: int
 
 
-TurnAction = Annotated[
-    TurnTaken | TurnCharged | TurnInherited | TurnEnded | PlaceWanted | PlaceNotWanted, Field(discriminator="action")
+LeaseAction = Annotated[
+    LeaseTaken | LeaseCharged | LeaseInherited | LeaseEnded | SlotRequested | SlotReturned,
+    Field(discriminator="action"),
 ]
 
 
@@ -128,19 +130,19 @@ TurnAction = Annotated[
 
 
 @dataclass(frozen=True)
-class TurnState:
+class LeaseState:
     """
-    turns  by id
+    turns  leases, by id
     wants  by job run
     spent  US dollars by day, then by share: `IN_ALL`, `of_table`, `of_owner`
     """
 
-    turns: Mapping[str, Turn] = field(default_factory=lambda: MappingProxyType({}))
-    wants: Mapping[str, Want] = field(default_factory=lambda: MappingProxyType({}))
+    turns: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
+    wants: Mapping[str, Reservation] = field(default_factory=lambda: MappingProxyType({}))
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
 
-    def turn_of(self, work: WorkId, session_ids: Iterable[str]) -> Turn | None:
-        """The turn that has one of these sessions; None if there is none."""
+    def lease_of(self, work: WorkId, session_ids: Iterable[str]) -> Lease | None:
+        """The lease that has one of these sessions; None if there is none."""
         wanted = frozenset(session_ids)
         found = (each for each in self.turns.values() if each.work == work)
         return next((each for each in found if not wanted.isdisjoint(each.session_ids)), None)
@@ -157,27 +159,27 @@ def of_owner(owner: str) -> str:
     return f"dispatcher {owner}"
 
 
-def apply(state: TurnState, action: TurnAction) -> TurnState:
-    """The state after one more action. Ignores a dispatcher's actions on a turn that a later claim gave to another
+def apply(state: LeaseState, action: LeaseAction) -> LeaseState:
+    """The state after one more action. Ignores a dispatcher's actions on a lease that a later claim gave to another
     one."""
     match action:
-        case TurnTaken(turn=turn):
-            wants = {key: want for key, want in state.wants.items() if key != turn.job_run_id}
+        case LeaseTaken(turn=lease):
+            wants = {key: want for key, want in state.wants.items() if key != lease.job_run_id}
             return replace(
                 state,
-                turns=MappingProxyType({**state.turns, turn.turn_id: turn}),
+                turns=MappingProxyType({**state.turns, lease.turn_id: lease}),
                 wants=MappingProxyType(wants),
             )
-        case TurnCharged():
+        case LeaseCharged():
             figures = {"vcpus": action.vcpus, "usd": action.usd, "usd_hour": action.usd_hour}
-            return _with_turn(state, action, figures)
-        case TurnInherited():
-            return _with_turn(state, action, {"epoch": action.epoch, "owner": action.owner})
-        case TurnEnded():
+            return _with_lease(state, action, figures)
+        case LeaseInherited():
+            return _with_lease(state, action, {"epoch": action.epoch, "owner": action.owner})
+        case LeaseEnded():
             return _ended(state, action)
-        case PlaceWanted(want=want):
+        case SlotRequested(want=want):
             return replace(state, wants=MappingProxyType({**state.wants, want.job_run_id: want}))
-        case PlaceNotWanted():
+        case SlotReturned():
             existing = state.wants.get(action.job_run_id)
             if existing is None or existing.epoch > action.epoch:
                 return state
@@ -187,33 +189,35 @@ def apply(state: TurnState, action: TurnAction) -> TurnState:
             assert_never(action)
 
 
-def _with_turn(state: TurnState, action: TurnCharged | TurnInherited, figures: Mapping[str, object]) -> TurnState:
-    turn = state.turns.get(action.turn_id)
-    if turn is None or turn.epoch > action.epoch:
+def _with_lease(state: LeaseState, action: LeaseCharged | LeaseInherited, figures: Mapping[str, object]) -> LeaseState:
+    lease = state.turns.get(action.turn_id)
+    if lease is None or lease.epoch > action.epoch:
         return state
-    return replace(state, turns=MappingProxyType({**state.turns, turn.turn_id: turn.model_copy(update=dict(figures))}))
+    return replace(
+        state, turns=MappingProxyType({**state.turns, lease.turn_id: lease.model_copy(update=dict(figures))})
+    )
 
 
-def _ended(state: TurnState, action: TurnEnded) -> TurnState:
-    turn = state.turns.get(action.turn_id)
-    if turn is None or turn.epoch > action.epoch:
+def _ended(state: LeaseState, action: LeaseEnded) -> LeaseState:
+    lease = state.turns.get(action.turn_id)
+    if lease is None or lease.epoch > action.epoch:
         return state
-    turns = {key: each for key, each in state.turns.items() if key != action.turn_id}
+    leases = {key: each for key, each in state.turns.items() if key != action.turn_id}
     spent = {day: dict(amounts) for day, amounts in state.spent.items()}
     if action.usd:
         of_day = spent.setdefault(action.day, {})
-        for scope in (IN_ALL, of_table(turn.table), of_owner(turn.owner)):
+        for scope in (IN_ALL, of_table(lease.table), of_owner(lease.owner)):
             of_day[scope] = of_day.get(scope, 0.0) + action.usd
     kept = {day: MappingProxyType(spent[day]) for day in sorted(spent)[-DAYS_KEPT:]}
-    return replace(state, turns=MappingProxyType(turns), spent=MappingProxyType(kept))
+    return replace(state, turns=MappingProxyType(leases), spent=MappingProxyType(kept))
 
 
-TURN_LOG: LogFormat[TurnState, TurnAction] = LogFormat(
+LEASE_LOG: LogFormat[LeaseState, LeaseAction] = LogFormat(
     name="turns",
-    action_type=TypeAdapter(TurnAction),
-    initial=TurnState(),
+    action_type=TypeAdapter(LeaseAction),
+    initial=LeaseState(),
     apply=apply,
-    checkpoint=small_checkpoint(TurnState),
+    checkpoint=small_checkpoint(LeaseState),
 )
 
 
@@ -222,7 +226,7 @@ TURN_LOG: LogFormat[TurnState, TurnAction] = LogFormat(
 
 @dataclass(frozen=True)
 class Demand:
-    """The demand of a turn, and the owner and table whose limits apply. `vcpus` 0: no cluster is launched for it."""
+    """The demand of a lease, and the owner and table whose limits apply. `vcpus` 0: no cluster is launched for it."""
 
     owner: str
     table: str
@@ -231,15 +235,17 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Lack:
-    """Why there is no place now. `is_money`: a limit on money is reached, and the wait may be long."""
+class QuotaExceeded:
+    """Why there is no slot now. `is_money`: a limit on money is reached, and the wait may be long."""
 
     reason: str
     scope: LimitScope
     is_money: bool = False
 
 
-def lack_of_sessions(state: TurnState, demand: Demand, limits: Limits, wanted: Iterable[Want]) -> Lack | None:
+def over_session_limit(
+    state: LeaseState, demand: Demand, limits: Limits, wanted: Iterable[Reservation]
+) -> QuotaExceeded | None:
     """A limit on sessions that is reached; None: there is a place. `wanted`: the wants of job runs of higher rank."""
     first = list(wanted)
     of_table_first = sum(want.table == demand.table for want in first)
@@ -249,37 +255,39 @@ def lack_of_sessions(state: TurnState, demand: Demand, limits: Limits, wanted: I
     )
     for most, running, scope in bounds:
         if most is not None and running >= most:
-            return Lack(f"{running} sessions of {scope} run, or go first, and {most} may", scope)
+            return QuotaExceeded(f"{running} sessions of {scope} run, or go first, and {most} may", scope)
     return None
 
 
-def lack_of_clusters(state: TurnState, demand: Demand, limits: Limits, turn_id: str | None = None) -> Lack | None:
-    """A limit on clusters or vCPUs that is reached, without the share of turn `turn_id`; None: there is room."""
+def over_cluster_limit(
+    state: LeaseState, demand: Demand, limits: Limits, turn_id: str | None = None
+) -> QuotaExceeded | None:
+    """A limit on clusters or vCPUs that is reached, without the share of lease `turn_id`; None: there is room."""
     if not demand.vcpus:
         return None
-    for scope, turns in _shares(state, demand, turn_id).items():
-        running, limit = sum(each.vcpus > 0 for each in turns), limits.of(scope)
+    for scope, leases in _shares(state, demand, turn_id).items():
+        running, limit = sum(each.vcpus > 0 for each in leases), limits.of(scope)
         if limit.clusters is not None and running >= limit.clusters:
-            return Lack(f"{running} clusters of {scope} run, and {limit.clusters} may", scope)
-        used = sum(each.vcpus for each in turns)
+            return QuotaExceeded(f"{running} clusters of {scope} run, and {limit.clusters} may", scope)
+        used = sum(each.vcpus for each in leases)
         if limit.vcpus is not None and used + demand.vcpus > limit.vcpus:
-            return Lack(
+            return QuotaExceeded(
                 f"{used} vCPUs of {scope} are in use, it takes {demand.vcpus} more, and {limit.vcpus} may be in use",
                 scope,
             )
     return None
 
 
-def lack_of_money(
-    state: TurnState, demand: Demand, limits: Limits, day: str, turn_id: str | None = None
-) -> Lack | None:
-    """A limit on money per day that is reached: by spent money and the expected cost of the other running turns."""
+def over_budget(
+    state: LeaseState, demand: Demand, limits: Limits, day: str, turn_id: str | None = None
+) -> QuotaExceeded | None:
+    """A limit on money per day that is reached: by spent money and the expected cost of the other running leases."""
     spent = state.spent.get(day, {})
     names = (of_owner(demand.owner), of_table(demand.table), IN_ALL)
-    for (scope, turns), name in zip(_shares(state, demand, turn_id).items(), names, strict=True):
-        used, most = spent.get(name, 0.0) + sum(each.usd for each in turns), limits.of(scope).usd_per_day
+    for (scope, leases), name in zip(_shares(state, demand, turn_id).items(), names, strict=True):
+        used, most = spent.get(name, 0.0) + sum(each.usd for each in leases), limits.of(scope).usd_per_day
         if most is not None and demand.usd and used + demand.usd > most:
-            return Lack(
+            return QuotaExceeded(
                 f"it is expected to cost ${demand.usd:,.2f}; of the ${most:,.2f} that {scope} may spend on {day}, "
                 f"${used:,.2f} are spent or planned",
                 scope,
@@ -300,23 +308,23 @@ class RunCost:
     ended_usd: float
     usd_of: Mapping[str, float]
 
-    def usd_beside(self, turn_id: str, turns: Iterable[Turn]) -> float:
-        """With the other turns that run now: a cluster may have been charged since the sessions were read."""
-        running = [each for each in turns if each.work.job_run_id == self.job_run_id and each.turn_id != turn_id]
-        in_turns = {session_id for each in running for session_id in each.session_ids}
-        others = sum(usd for session_id, usd in self.usd_of.items() if session_id not in in_turns)
+    def usd_beside(self, turn_id: str, leases: Iterable[Lease]) -> float:
+        """With the other leases that run now: a cluster may have been charged since the sessions were read."""
+        running = [each for each in leases if each.work.job_run_id == self.job_run_id and each.turn_id != turn_id]
+        in_leases = {session_id for each in running for session_id in each.session_ids}
+        others = sum(usd for session_id, usd in self.usd_of.items() if session_id not in in_leases)
         return self.ended_usd + others + sum(max(each.usd, self._usd_of_all(each.session_ids)) for each in running)
 
     def _usd_of_all(self, session_ids: Iterable[str]) -> float:
         return sum(self.usd_of.get(each, 0.0) for each in session_ids)
 
 
-def lack_of_run_money(used: float, usd: float, limits: Limits) -> Lack | None:
+def over_run_budget(used: float, usd: float, limits: Limits) -> QuotaExceeded | None:
     """The limit on money of one job run, if it is reached. `used`: cost of its sessions, expected for running ones."""
     most = limits.job_run.usd
     if most is None or not usd or used + usd <= most:
         return None
-    return Lack(
+    return QuotaExceeded(
         f"it is expected to cost ${usd:,.2f} more; of the ${most:,.2f} that a job run may spend, ${used:,.2f} are "
         "spent or planned",
         LimitScope.RUN,
@@ -324,7 +332,7 @@ def lack_of_run_money(used: float, usd: float, limits: Limits) -> Lack | None:
     )
 
 
-def _shares(state: TurnState, demand: Demand, turn_id: str | None) -> dict[LimitScope, list[Turn]]:
+def _shares(state: LeaseState, demand: Demand, turn_id: str | None) -> dict[LimitScope, list[Lease]]:
     others = [each for each in state.turns.values() if each.turn_id != turn_id]
     return {
         LimitScope.DISPATCHER: [each for each in others if each.owner == demand.owner],

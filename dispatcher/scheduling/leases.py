@@ -1,14 +1,14 @@
-"""Turns of this dispatcher's sessions: taken before sessions start, ended when none of them runs any more.
+"""Leases of this dispatcher's sessions: taken before sessions start, ended when none of them runs any more.
 
-Markers and turns decide the order on a stream. The markers of all open job runs give their ranks: a dispatcher lists
-them before it takes a turn, and reads the logs of job runs ahead, whose sessions of that stream may have ended. The log
-of turns says which sessions run; its entry decides between two dispatchers that take a turn at the same time.
+Markers and leases decide the order on a stream. The markers of all open job runs give their ranks: a dispatcher lists
+them before it takes a lease, and reads the logs of job runs ahead, whose sessions of that stream may have ended. The
+log of leases says which sessions run; its entry decides between two dispatchers that take a lease at the same time.
 
-    markers listed --none ahead--> turn taken --> session runs --> session's end in its log --> turn ended
+    markers listed --none ahead--> lease taken --> session runs --> session's end in its log --> lease ended
 
-A turn outlives its dispatcher, as its Spark job does: the dispatcher that claims the job run inherits the turn, or ends
-it if none of its sessions runs. A forgotten turn is ended by a dispatcher that waits for it, once the logs say that its
-sessions have ended.
+A lease outlives its dispatcher, as its Spark job does: the dispatcher that claims the job run inherits the lease, or
+ends it if none of its sessions runs. A forgotten lease is ended by a dispatcher that waits for it, once the logs say
+that its sessions have ended.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import MarkedJobRun, TurnsLog
-from dispatcher.records.ranking import ahead_of, place_rank, rank_of, stream_digest, work_of
+from dispatcher.records.ranking import ahead_of, rank_of, slot_rank, stream_digest, work_of
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.lease_log import (
-    TURN_LOG,
+    LEASE_LOG,
     Demand,
-    Lack,
-    PlaceNotWanted,
-    PlaceWanted,
+    Lease,
+    LeaseAction,
+    LeaseCharged,
+    LeaseEnded,
+    LeaseInherited,
+    LeaseState,
+    LeaseTaken,
+    QuotaExceeded,
+    Reservation,
     RunCost,
-    Turn,
-    TurnAction,
-    TurnCharged,
-    TurnEnded,
-    TurnInherited,
-    TurnState,
-    TurnTaken,
-    Want,
-    lack_of_clusters,
-    lack_of_money,
-    lack_of_run_money,
-    lack_of_sessions,
+    SlotRequested,
+    SlotReturned,
+    over_budget,
+    over_cluster_limit,
+    over_run_budget,
+    over_session_limit,
 )
 from dispatcher.scheduling.limits import Limits, LimitScope
 
@@ -57,10 +57,10 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class TurnRequest:
+class LeaseRequest:
     """The sessions that would start.
 
-    mark     the marker of their job run while it is held
+    mark     the marker of their job run while it is claimed
     streams  digests of their streams, by session id; these sessions share a Spark job
     cluster  of the last plan; None: no cluster, or not planned yet
     """
@@ -71,20 +71,20 @@ class TurnRequest:
 
 
 @dataclass(frozen=True)
-class TurnAnswer:
+class LeaseAnswer:
     """
-    turn     of the sessions that may start; None: none may
+    lease     of the sessions that may start; None: none may
     blocked  by session id: the job run that is ahead or runs on its stream
-    lack     why none may start although a stream is free
+    exceeded     why none may start although a stream is free
     """
 
-    turn: Turn | None = None
+    lease: Lease | None = None
     blocked: Mapping[str, str] = field(default_factory=dict)
-    lack: Lack | None = None
+    exceeded: QuotaExceeded | None = None
 
 
 @dataclass
-class _SeenJobRun:
+class _PolledJobRun:
     log: JobRunLog
     checked_at_seconds: float | None = None
 
@@ -94,7 +94,7 @@ def vcpus_of(cluster: ClusterPlan) -> int:
     return max(cluster.nodes_max * cluster.cores_per_node, 1)
 
 
-class Turns:
+class Leases:
     """`shards_of`, `charge` and `end` are thread-safe. All other methods are for the ticking thread."""
 
     def __init__(
@@ -102,34 +102,34 @@ class Turns:
         records: JobRunStore,
         owner: str,
         limits: Limits,
-        look_seconds: float,
+        poll_seconds: float,
         clock: Clock,
     ) -> None:
-        """`look_seconds`: between two reads of the turns, and of a job run that others hold, while sessions wait."""
+        """`poll_seconds`: between two reads of the leases, and of a job run that others hold, while sessions wait."""
         self.limits = limits
         self._records = records
         self._owner = owner
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
         self._clock = clock
-        self._log: DurableLog[TurnState, TurnAction] = DurableLog(records.store, TurnsLog().key, TURN_LOG, clock)
-        self._seen: dict[WorkId, _SeenJobRun] = {}
+        self._log: DurableLog[LeaseState, LeaseAction] = DurableLog(records.store, TurnsLog().key, LEASE_LOG, clock)
+        self._polled: dict[WorkId, _PolledJobRun] = {}
         self._checked_at_seconds: float | None = None
         self._lock = threading.Lock()
-        self._to_end: dict[str, Turn] = {}
+        self._to_end: dict[str, Lease] = {}
 
     @property
-    def newest(self) -> TurnState:
+    def newest(self) -> LeaseState:
         """The fold as last read or written here."""
         return self._log.newest.state
 
-    def now(self) -> TurnState:
-        """Reads the log of turns. Raises the store's errors."""
+    def now(self) -> LeaseState:
+        """Reads the log of leases. Raises the store's errors."""
         return self._log.load().state
 
     def refresh(self) -> None:
-        """Reads the log of turns if it is due. Raises the store's errors."""
+        """Reads the log of leases if it is due. Raises the store's errors."""
         now_seconds = self._clock.monotonic_seconds()
-        if self._checked_at_seconds is None or now_seconds - self._checked_at_seconds >= self._look_seconds:
+        if self._checked_at_seconds is None or now_seconds - self._checked_at_seconds >= self._poll_seconds:
             self._log.load()
             self._checked_at_seconds = now_seconds
 
@@ -140,96 +140,86 @@ class Turns:
         mark: MarkedJobRun,
         streams: Collection[str],
         markers: Iterable[MarkedJobRun],
-        held: Callable[[WorkId], JobRunState | None],
+        claimed: Mapping[WorkId, JobRunState],
     ) -> dict[str, str]:
         """The streams on which another job run is ahead or runs, each with a sentence about it.
 
-        held  the newest state of a job run that is held here
+        claimed  the newest states of the job runs that are claimed here
         """
-        found: dict[str, str] = {}
-        for turn in self.newest.turns.values():
-            if turn.table == mark.table and turn.job_run_id != mark.job_run_id:
-                in_the_way = set(turn.streams).intersection(streams)
-                if in_the_way and not self._was_forgotten(turn, held):
-                    found |= dict.fromkeys(in_the_way, f"job run {turn.work.job_run_id} runs on its stream")
-        for ahead in ahead_of(mark, streams, markers):
-            left = set(streams) - found.keys()
-            if not left:
-                break
-            state = self._state_of(work_of(ahead), held)
-            if state is not None:
-                waits_for = left.intersection(open_streams(state))
-                found |= dict.fromkeys(waits_for, f"job run {work_of(ahead).job_run_id} is ahead on its stream")
-        return found
+        in_the_way = [each for each in self.newest.turns.values() if _streams_taken(each, mark, streams)]
+        leases = [each for each in in_the_way if not self._was_forgotten(each, claimed)]
+        return blocked_streams(
+            mark, streams, leases, ahead_of(mark, streams, markers), lambda work: self._state_of(work, claimed)
+        )
 
-    def has_turn(self, work: WorkId) -> bool:
-        """Whether a turn of this job run has not ended, by the last read."""
-        return any(turn.work == work for turn in self.newest.turns.values())
+    def has_lease(self, work: WorkId) -> bool:
+        """Whether a lease of this job run has not ended, by the last read."""
+        return any(lease.work == work for lease in self.newest.turns.values())
 
-    def lacks_place(self, mark: MarkedJobRun) -> bool:
+    def lacks_slot(self, mark: MarkedJobRun) -> bool:
         """Whether a limit on sessions stops this job run from starting one, by the last read."""
         demand = Demand(self._owner, mark.table or "")
-        return lack_of_sessions(self.newest, demand, self.limits, self._first(self.newest, mark)) is not None
+        return over_session_limit(self.newest, demand, self.limits, self._first(self.newest, mark)) is not None
 
     def lacks_own_share(self, mark: MarkedJobRun, cluster: ClusterPlan | None) -> bool:
         """Whether this dispatcher's own limits stop a cluster that another dispatcher may launch, by the last read."""
         if cluster is None:
             return False
-        lack = self._lack(self.newest, mark.table or "", cluster, None)
-        return lack is not None and lack.scope is LimitScope.DISPATCHER
+        exceeded = self._exceeded(self.newest, mark.table or "", cluster, None)
+        return exceeded is not None and exceeded.scope is LimitScope.DISPATCHER
 
     def forget_all_but(self, open_work: Collection[WorkId]) -> None:
         """Drops cached states of job runs that are no longer open."""
-        for gone in self._seen.keys() - set(open_work):
-            del self._seen[gone]
+        for gone in self._polled.keys() - set(open_work):
+            del self._polled[gone]
 
-    def _state_of(self, work: WorkId, held: Callable[[WorkId], JobRunState | None]) -> JobRunState | None:
+    def _state_of(self, work: WorkId, claimed: Mapping[WorkId, JobRunState]) -> JobRunState | None:
         """The job run's state; None: it cannot be read, which must not delay others."""
-        state = held(work)
+        state = claimed.get(work)
         if state is not None:
             return state
-        seen = self._seen.setdefault(work, _SeenJobRun(self._records.log(work.text)))
+        polled = self._polled.setdefault(work, _PolledJobRun(self._records.log(work.text)))
         now_seconds = self._clock.monotonic_seconds()
-        is_due = seen.checked_at_seconds is None or now_seconds - seen.checked_at_seconds >= self._look_seconds
-        is_empty = seen.log.newest.state.status is JobRunStatus.ABSENT  # its marker comes before its acceptance
+        is_due = polled.checked_at_seconds is None or now_seconds - polled.checked_at_seconds >= self._poll_seconds
+        is_empty = polled.log.newest.state.status is JobRunStatus.ABSENT  # its marker comes before its acceptance
         try:
             if is_due or is_empty:
-                seen.log.load()
-                seen.checked_at_seconds = now_seconds
+                polled.log.load()
+                polled.checked_at_seconds = now_seconds
         except LithifyError as error:
             if isinstance(error, Unavailable | Conflict) and not isinstance(error, Outdated):
                 raise
             _log.warning("job_run_ahead_not_read", job_run_id=str(work), reason=str(error))
             return None
-        return seen.log.newest.state
+        return polled.log.newest.state
 
-    def _was_forgotten(self, turn: Turn, held: Callable[[WorkId], JobRunState | None]) -> bool:
-        """Whether all of its sessions have ended by their job run's log; then ends the turn."""
-        state = self._state_of(turn.work, held)
+    def _was_forgotten(self, lease: Lease, claimed: Mapping[WorkId, JobRunState]) -> bool:
+        """Whether all of its sessions have ended by their job run's log; then ends the lease."""
+        state = self._state_of(lease.work, claimed)
         if state is None or state.accepted is None:
             return False
-        sessions = [state.sessions.get(session_id) for session_id in turn.session_ids]
+        sessions = [state.sessions.get(session_id) for session_id in lease.session_ids]
         if state.ended is None and any(session is None or session.end is None for session in sessions):
             return False
-        self.end(turn)
+        self.end(lease)
         return True
 
     # -- taking and ending
 
     def take(
         self,
-        request: TurnRequest,
+        request: LeaseRequest,
         markers: Iterable[MarkedJobRun],
-        held: Callable[[WorkId], JobRunState | None],
-    ) -> TurnAnswer:
-        """Takes a turn for the sessions whose streams are free, if there is a place. Raises the store's errors: then it
-        is not known whether a turn was taken."""
+        claimed: Mapping[WorkId, JobRunState],
+    ) -> LeaseAnswer:
+        """Takes a lease for the sessions whose streams are free, if there is a slot. Raises the store's errors: then it
+        is not known whether a lease was taken."""
         mark = request.mark
-        ahead = self.blocked(mark, set(request.streams.values()), markers, held)
+        ahead = self.blocked(mark, set(request.streams.values()), markers, claimed)
         turn_id = self._clock.new_id()
-        answers: list[TurnAnswer] = []
+        answers: list[LeaseAnswer] = []
 
-        def decide(before: LogState[TurnState]) -> Sequence[TurnAction]:
+        def decide(before: LogState[LeaseState]) -> Sequence[LeaseAction]:
             answer, actions = self._decide(request, ahead, before.state, turn_id)
             answers[:] = [answer]
             return actions
@@ -239,37 +229,37 @@ class Turns:
             if self._log.append(decide, self._log.newest).entry is None:
                 self._log.append(decide)
         except Unavailable:
-            if answers and answers[0].turn is not None:  # it may have been written
-                self._remember_to_end(answers[0].turn)
+            if answers and answers[0].lease is not None:  # it may have been written
+                self._remember_to_end(answers[0].lease)
             raise
         return answers[0]
 
-    def adopt(self, request: TurnRequest) -> Turn:
-        """Takes a turn for sessions that run already, regardless of limits and order."""
+    def adopt(self, request: LeaseRequest) -> Lease:
+        """Takes a lease for sessions that run already, regardless of limits and order."""
         work, session_ids = work_of(request.mark), tuple(request.streams)
-        new = self._turn(request, session_ids, self._clock.new_id())
+        new = self._lease(request, session_ids, self._clock.new_id())
 
-        def decide(before: LogState[TurnState]) -> Sequence[TurnAction]:
-            return [TurnTaken(turn=new)] if before.state.turn_of(work, session_ids) is None else []
+        def decide(before: LogState[LeaseState]) -> Sequence[LeaseAction]:
+            return [LeaseTaken(turn=new)] if before.state.lease_of(work, session_ids) is None else []
 
-        existing = self.newest.turn_of(work, session_ids)
-        return existing or self._log.append(decide).after.state.turn_of(work, session_ids) or new
+        existing = self.newest.lease_of(work, session_ids)
+        return existing or self._log.append(decide).after.state.lease_of(work, session_ids) or new
 
     def inherit(self, mark: MarkedJobRun, in_flight: Collection[str]) -> None:
-        """Called after a claim of a job run that was claimed before: inherits turns of earlier claims that have a
+        """Called after a claim of a job run that was claimed before: inherits leases of earlier claims that have a
         session in flight, and ends the others."""
 
-        def decide(before: LogState[TurnState]) -> Sequence[TurnAction]:
-            actions: list[TurnAction] = []
-            for turn in before.state.turns.values():
-                if turn.job_run_id == mark.job_run_id and turn.epoch < mark.epoch:
-                    if set(turn.session_ids).isdisjoint(in_flight):
-                        actions.append(self._ended(turn, mark.epoch))
+        def decide(before: LogState[LeaseState]) -> Sequence[LeaseAction]:
+            actions: list[LeaseAction] = []
+            for lease in before.state.turns.values():
+                if lease.job_run_id == mark.job_run_id and lease.epoch < mark.epoch:
+                    if set(lease.session_ids).isdisjoint(in_flight):
+                        actions.append(self._ended(lease, mark.epoch))
                     else:
-                        actions.append(TurnInherited(turn_id=turn.turn_id, epoch=mark.epoch, owner=self._owner))
+                        actions.append(LeaseInherited(turn_id=lease.turn_id, epoch=mark.epoch, owner=self._owner))
             want = before.state.wants.get(mark.job_run_id)
             if want is not None and want.epoch < mark.epoch:
-                actions.append(PlaceNotWanted(job_run_id=mark.job_run_id, epoch=mark.epoch))
+                actions.append(SlotReturned(job_run_id=mark.job_run_id, epoch=mark.epoch))
             return actions
 
         self._log.append(decide)
@@ -281,24 +271,24 @@ class Turns:
         names = [work.text for work in open_work]
         return whole, list(run_concurrently(self._records.store.location, self._records.state, names))
 
-    def charge(self, turn: Turn, cluster: ClusterPlan, so_far: RunCost | None = None) -> Lack | None:
-        """Counts the cluster that will be launched for a turn. Returns the reached limit if there is no room for it.
+    def charge(self, lease: Lease, cluster: ClusterPlan, so_far: RunCost | None = None) -> QuotaExceeded | None:
+        """Counts the cluster that will be launched for a lease. Returns the reached limit if there is no room for it.
         `so_far`: the cost of its job run, if there is a limit on that."""
-        lack: list[Lack] = []
+        exceeded: list[QuotaExceeded] = []
 
-        def decide(before: LogState[TurnState]) -> Sequence[TurnAction]:
-            lack.clear()
+        def decide(before: LogState[LeaseState]) -> Sequence[LeaseAction]:
+            exceeded.clear()
             state, usd = before.state, cluster.cost.total_usd
-            used = so_far.usd_beside(turn.turn_id, state.turns.values()) if so_far is not None else 0.0
-            found = lack_of_run_money(used, usd, self.limits) if so_far is not None else None
-            found = found or self._lack(state, turn.table, cluster, turn.turn_id)
+            used = so_far.usd_beside(lease.turn_id, state.turns.values()) if so_far is not None else 0.0
+            found = over_run_budget(used, usd, self.limits) if so_far is not None else None
+            found = found or self._exceeded(state, lease.table, cluster, lease.turn_id)
             if found is not None:
-                lack.append(found)
+                exceeded.append(found)
                 return []
             return [
-                TurnCharged(
-                    turn_id=turn.turn_id,
-                    epoch=turn.epoch,
+                LeaseCharged(
+                    turn_id=lease.turn_id,
+                    epoch=lease.epoch,
                     vcpus=vcpus_of(cluster),
                     usd=usd,
                     usd_hour=cluster.rates.usd_hour,
@@ -306,30 +296,30 @@ class Turns:
             ]
 
         self._log.append(decide)
-        return lack[0] if lack else None
+        return exceeded[0] if exceeded else None
 
     def end_all_of(self, work: WorkId, session_ids: Collection[str] | None = None) -> None:
-        """Ends the turns of a job run, or of these sessions of it: none of them runs any more."""
-        for turn in list(self.newest.turns.values()):
-            if turn.work == work and (session_ids is None or not set(session_ids).isdisjoint(turn.session_ids)):
-                self.end(turn)
+        """Ends the leases of a job run, or of these sessions of it: none of them runs any more."""
+        for lease in list(self.newest.turns.values()):
+            if lease.work == work and (session_ids is None or not set(session_ids).isdisjoint(lease.session_ids)):
+                self.end(lease)
 
-    def end(self, turn: Turn) -> None:
-        """Ends a turn. If the entry cannot be written now, `catch_up` writes it later."""
+    def end(self, lease: Lease) -> None:
+        """Ends a lease. If the entry cannot be written now, `catch_up` writes it later."""
         newest = self._log.newest
         try:
-            before = newest if turn.turn_id in newest.state.turns else None
-            self._log.append(lambda at: self._end_once(at.state, turn), before)
+            before = newest if lease.turn_id in newest.state.turns else None
+            self._log.append(lambda at: self._end_once(at.state, lease), before)
         except LithifyError as error:
-            _log.warning("turn_not_ended", job_run_id=str(turn.work), reason=str(error))
-            self._remember_to_end(turn)
+            _log.warning("lease_not_ended", job_run_id=str(lease.work), reason=str(error))
+            self._remember_to_end(lease)
 
     def catch_up(self) -> None:
-        """Ends turns that could not be ended before."""
+        """Ends leases that could not be ended before."""
         with self._lock:
             pending, self._to_end = self._to_end, {}
-        for turn in pending.values():
-            self.end(turn)
+        for lease in pending.values():
+            self.end(lease)
 
     def leave_all_but(self, kept: Collection[WorkId]) -> None:
         """Removes the wants of this dispatcher's job runs, except these. Raises the store's errors."""
@@ -341,57 +331,55 @@ class Turns:
         if stale:
             self._log.append(
                 lambda before: [
-                    PlaceNotWanted(job_run_id=want.job_run_id, epoch=want.epoch)
+                    SlotReturned(job_run_id=want.job_run_id, epoch=want.epoch)
                     for want in stale
                     if want.job_run_id in before.state.wants
                 ]
             )
 
     def _decide(
-        self, request: TurnRequest, ahead: Mapping[str, str], state: TurnState, turn_id: str
-    ) -> tuple[TurnAnswer, Sequence[TurnAction]]:
+        self, request: LeaseRequest, ahead: Mapping[str, str], state: LeaseState, turn_id: str
+    ) -> tuple[LeaseAnswer, Sequence[LeaseAction]]:
         mark = request.mark
-        busy = {
-            stream: f"job run {turn.work.job_run_id} runs on its stream"
-            for turn in state.turns.values()
-            if turn.table == mark.table and turn.job_run_id != mark.job_run_id
-            for stream in turn.streams
-        }
-        in_the_way = {**busy, **ahead}
+        in_the_way = {**blocked_streams(mark, set(request.streams.values()), state.turns.values()), **ahead}
         blocked = {each: in_the_way[stream] for each, stream in request.streams.items() if stream in in_the_way}
         free = tuple(each for each in request.streams if each not in blocked)
         if not free:
-            return TurnAnswer(blocked=blocked), ()
+            return LeaseAnswer(blocked=blocked), ()
         table = mark.table or ""
-        lack = lack_of_sessions(state, Demand(self._owner, table), self.limits, self._first(state, mark))
-        if lack is None and request.cluster is not None:
-            lack = self._lack(state, table, request.cluster, None)
-        if lack is None:
-            turn = self._turn(request, free, turn_id)
-            return TurnAnswer(turn, blocked), [TurnTaken(turn=turn)]
-        if lack.is_money or mark.job_run_id in state.wants:
-            return TurnAnswer(blocked=blocked, lack=lack), ()
-        want = Want(job_run_id=mark.job_run_id, epoch=mark.epoch, owner=self._owner, table=table, rank=rank_of(mark))
-        return TurnAnswer(blocked=blocked, lack=lack), [PlaceWanted(want=want)]
+        exceeded = over_session_limit(state, Demand(self._owner, table), self.limits, self._first(state, mark))
+        if exceeded is None and request.cluster is not None:
+            exceeded = self._exceeded(state, table, request.cluster, None)
+        if exceeded is None:
+            lease = self._lease(request, free, turn_id)
+            return LeaseAnswer(lease, blocked), [LeaseTaken(turn=lease)]
+        if exceeded.is_money or mark.job_run_id in state.wants:
+            return LeaseAnswer(blocked=blocked, exceeded=exceeded), ()
+        want = Reservation(
+            job_run_id=mark.job_run_id, epoch=mark.epoch, owner=self._owner, table=table, rank=rank_of(mark)
+        )
+        return LeaseAnswer(blocked=blocked, exceeded=exceeded), [SlotRequested(want=want)]
 
-    def _first(self, state: TurnState, mark: MarkedJobRun) -> list[Want]:
+    def _first(self, state: LeaseState, mark: MarkedJobRun) -> list[Reservation]:
         """Wants of job runs with a higher rank than this one."""
         now_ms = self._clock.now_ms()
-        own = place_rank(rank_of(mark), now_ms, state.running_of(mark.table or ""))
+        own = slot_rank(rank_of(mark), now_ms, state.running_of(mark.table or ""))
         return [
             want
             for want in state.wants.values()
-            if want.job_run_id != mark.job_run_id and place_rank(want.rank, now_ms, state.running_of(want.table)) < own
+            if want.job_run_id != mark.job_run_id and slot_rank(want.rank, now_ms, state.running_of(want.table)) < own
         ]
 
-    def _lack(self, state: TurnState, table: str, cluster: ClusterPlan, turn_id: str | None) -> Lack | None:
+    def _exceeded(
+        self, state: LeaseState, table: str, cluster: ClusterPlan, turn_id: str | None
+    ) -> QuotaExceeded | None:
         demand = Demand(self._owner, table, vcpus_of(cluster), cluster.cost.total_usd)
-        return lack_of_clusters(state, demand, self.limits, turn_id) or lack_of_money(
+        return over_cluster_limit(state, demand, self.limits, turn_id) or over_budget(
             state, demand, self.limits, self._day(), turn_id
         )
 
-    def _turn(self, request: TurnRequest, session_ids: tuple[str, ...], turn_id: str) -> Turn:
-        return Turn(
+    def _lease(self, request: LeaseRequest, session_ids: tuple[str, ...], turn_id: str) -> Lease:
+        return Lease(
             turn_id=turn_id,
             job_run_id=request.mark.job_run_id,
             epoch=request.mark.epoch,
@@ -402,20 +390,53 @@ class Turns:
             began_at_ms=self._clock.now_ms(),
         )
 
-    def _end_once(self, state: TurnState, turn: Turn) -> Sequence[TurnAction]:
-        existing = state.turns.get(turn.turn_id)
-        return [] if existing is None else [self._ended(existing, turn.epoch)]
+    def _end_once(self, state: LeaseState, lease: Lease) -> Sequence[LeaseAction]:
+        existing = state.turns.get(lease.turn_id)
+        return [] if existing is None else [self._ended(existing, lease.epoch)]
 
-    def _ended(self, turn: Turn, epoch: int) -> TurnEnded:
-        usd = turn.usd_until(self._clock.now_ms())
-        return TurnEnded(turn_id=turn.turn_id, epoch=epoch, day=self._day(), usd=usd)
+    def _ended(self, lease: Lease, epoch: int) -> LeaseEnded:
+        usd = lease.usd_until(self._clock.now_ms())
+        return LeaseEnded(turn_id=lease.turn_id, epoch=epoch, day=self._day(), usd=usd)
 
-    def _remember_to_end(self, turn: Turn) -> None:
+    def _remember_to_end(self, lease: Lease) -> None:
         with self._lock:
-            self._to_end[turn.turn_id] = turn
+            self._to_end[lease.turn_id] = lease
 
     def _day(self) -> str:
         return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).strftime("%Y-%m-%d")
+
+
+def blocked_streams(
+    mark: MarkedJobRun,
+    streams: Collection[str],
+    leases: Iterable[Lease],
+    ahead: Iterable[MarkedJobRun] = (),
+    state_of: Callable[[WorkId], JobRunState | None] = lambda _: None,
+) -> dict[str, str]:
+    """The streams on which another job run runs or is ahead of this one, each with a sentence about it. Raises what
+    `state_of` raises.
+
+    ahead     as from `ahead_of`
+    state_of  called while a stream is left; None: its log cannot be read, which must not delay others
+    """
+    found: dict[str, str] = {}
+    for lease in leases:
+        taken = _streams_taken(lease, mark, streams)
+        found |= dict.fromkeys(taken, f"job run {lease.work.job_run_id} runs on its stream")
+    for work in map(work_of, ahead):
+        left = set(streams) - found.keys()
+        if not left:
+            break
+        state = state_of(work)
+        if state is not None:
+            waits_for = left.intersection(open_streams(state))
+            found |= dict.fromkeys(waits_for, f"job run {work.job_run_id} is ahead on its stream")
+    return found
+
+
+def _streams_taken(lease: Lease, mark: MarkedJobRun, streams: Collection[str]) -> set[str]:
+    is_other = lease.table == mark.table and lease.job_run_id != mark.job_run_id
+    return set(lease.streams).intersection(streams) if is_other else set()
 
 
 def open_streams(state: JobRunState) -> set[str]:

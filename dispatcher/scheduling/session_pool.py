@@ -1,7 +1,7 @@
 """Chooses the next session, and runs sessions in threads: a bounded number over all job runs.
 
 Sessions of one destination stream run one after the other, in the order in which their job runs were accepted. A
-session that waits for its next attempt keeps its turn. Between dispatchers `leases.py` decides.
+session that waits for its next attempt keeps its lease. Between dispatchers `leases.py` decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from dispatcher.records.ranking import StreamRank, place_rank, stream_rank
+from dispatcher.records.ranking import StreamRank, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 
 SessionKey = tuple[WorkId, str]
@@ -61,7 +61,7 @@ SHARED_MIN = 50
 
 
 @dataclass(frozen=True)
-class Moment:
+class SchedulerSnapshot:
     """
     now_seconds  monotonic
     now_ms       by the wall clock, to compute how long a session has waited
@@ -77,7 +77,7 @@ def choose(
     waiting: Iterable[WaitingSession],
     running: Iterable[WaitingSession],
     slots: int,
-    moment: Moment,
+    moment: SchedulerSnapshot,
     bundle_max: int = 1,
 ) -> tuple[Unit, ...]:
     """The units to start now: the first in rank whose stream is free, one for each slot. Pure.
@@ -99,7 +99,7 @@ def choose(
     sharing = Counter(session.work for session in free if session.may_share and session.bundle is None)
     units: list[list[WaitingSession]] = []
     open_units: dict[tuple[WorkId, str | None], list[WaitingSession]] = {}
-    for session in _by_place(free, moment):
+    for session in _by_slot(free, moment):
         shared = (session.work, session.bundle)
         unit = open_units.get(shared) if session.may_share or session.bundle is not None else None
         share = max(SHARED_MIN, -(-sharing[session.work] // slots))
@@ -112,8 +112,8 @@ def choose(
     return tuple(tuple(unit) for unit in units)
 
 
-def _by_place(free: Iterable[WaitingSession], moment: Moment) -> Iterator[WaitingSession]:
-    """The sessions in the order in which they get places: each takes one place of its table; sessions that may share a
+def _by_slot(free: Iterable[WaitingSession], moment: SchedulerSnapshot) -> Iterator[WaitingSession]:
+    """The sessions in the order in which they get slots: each takes one slot of its table; sessions that may share a
     Spark job take one together."""
     running_of = Counter(moment.running_of)
     of_tables: dict[str, deque[WaitingSession]] = {}
@@ -121,7 +121,7 @@ def _by_place(free: Iterable[WaitingSession], moment: Moment) -> Iterator[Waitin
         of_tables.setdefault(session.table, deque()).append(session)
     shared: set[WorkId] = set()
     while of_tables:
-        table = min(of_tables, key=lambda each: place_rank(of_tables[each][0].rank, moment.now_ms, running_of[each]))
+        table = min(of_tables, key=lambda each: slot_rank(of_tables[each][0].rank, moment.now_ms, running_of[each]))
         session = of_tables[table].popleft()
         if not of_tables[table]:
             del of_tables[table]
@@ -158,8 +158,8 @@ class SessionPool:
     def is_full(self) -> bool:
         return self.running_count >= self._max_sessions
 
-    def has_room_for(self, candidate: WaitingSession, moment: Moment) -> bool:
-        """Whether this session, of a job run that is not held here, would be started now, if its stream is free."""
+    def has_room_for(self, candidate: WaitingSession, moment: SchedulerSnapshot) -> bool:
+        """Whether this session, of a job run that is not claimed here, would be started now, if its stream is free."""
         running = [session for session, _ in self._running.values()]
         slots = self._max_sessions - self.running_count
         units = choose([*self._startable(moment), candidate], running, slots, moment, self._bundle_max)
@@ -209,7 +209,7 @@ class SessionPool:
             return (work, session_id) in self._running
         return any(running == work for running, _ in self._running)
 
-    def candidates(self, moment: Moment) -> tuple[Unit, ...]:
+    def candidates(self, moment: SchedulerSnapshot) -> tuple[Unit, ...]:
         """The units that could be started now."""
         running = [session for session, _ in self._running.values()]
         slots = self._max_sessions - self.running_count
@@ -223,14 +223,14 @@ class SessionPool:
             self._running[session.key] = (session, future)
 
     def hold_back(self, keys: Iterable[SessionKey], until_seconds: float) -> None:
-        """These sessions are not started before that time: others are ahead, or there is no place."""
+        """These sessions are not started before that time: others are ahead, or there is no slot."""
         self._held_back |= dict.fromkeys(keys, until_seconds)
 
-    def let_go_on(self) -> None:
+    def retry_blocked(self) -> None:
         """Sessions that were held back may be tried again: the state has changed."""
         self._held_back.clear()
 
-    def _startable(self, moment: Moment) -> list[WaitingSession]:
+    def _startable(self, moment: SchedulerSnapshot) -> list[WaitingSession]:
         return [session for session in self._waiting.values() if not self._is_kept(session, moment.now_seconds)]
 
     def _rests(self, session: WaitingSession, now_seconds: float) -> bool:

@@ -148,7 +148,7 @@ class Desk:
         finding = SessionFinding(open_lake, admission.file_refusals, self.clock)
         launchers = Launchers(launcher, finding, Sharding(self.records, open_lake, self.clock))
         self.controller = JobRunController(self.owner, self.records, launchers, listeners, self.settings, self.clock)
-        self.turns = self.controller.turns
+        self.turns = self.controller.leases
         self.intake = Intake(
             self.queue,
             self.records,

@@ -28,7 +28,7 @@ from dispatcher.records.job_run_log import JobRunAction
 from dispatcher.records.liveness import SignOfLife
 from dispatcher.records.pauses import PauseNote
 from dispatcher.records.result import ResultDocument
-from dispatcher.scheduling.lease_log import TurnAction
+from dispatcher.scheduling.lease_log import LeaseAction
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
@@ -42,7 +42,7 @@ ACTIONS: dict[str, Any] = {
     "job_run": JobRunAction,
     "session": SessionAction,
     "history": HistoryAction,
-    "turns": TurnAction,
+    "turns": LeaseAction,
 }
 DOCUMENTS: tuple[type[Document], ...] = (
     SessionPlan,

@@ -51,7 +51,7 @@ from dispatcher.records.ranking import table_digest
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
-from dispatcher.scheduling.leases import TurnAnswer, Turns
+from dispatcher.scheduling.leases import LeaseAnswer, Leases
 from launcher.clusters.drivers import status_of_exit
 from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
@@ -125,7 +125,7 @@ class Ask(StrEnum):
     LOSE_AN_EVENT = "lose an event"
     COMMIT_TWICE = "commit twice"
     LOSE_A_RECORD = "lose a record"
-    TAKE_ANY_TURN = "take any turn"
+    TAKE_ANY_TURN = "take any lease"
     PASS_OTHERS = "pass others"
     """Something is broken on purpose: the run must say so."""
 
@@ -456,15 +456,15 @@ class NodeCluster:
         return None if job is None else job.reference
 
 
-def take_any_turn(turns: Turns) -> None:
+def take_any_turn(leases: Leases) -> None:
     """Break its order: nobody is ahead of anybody, and nobody in the way."""
-    turns.blocked = lambda *_: {}  # type: ignore[method-assign]
-    turns.take = lambda request, *_: TurnAnswer(turns.adopt(request))  # type: ignore[method-assign]
+    leases.blocked = lambda *_: {}  # type: ignore[method-assign]
+    leases.take = lambda request, *_: LeaseAnswer(leases.adopt(request))  # type: ignore[method-assign]
 
 
-def pass_others(turns: Turns) -> None:
+def pass_others(leases: Leases) -> None:
     """Break its order: nobody is ahead of anybody."""
-    turns.blocked = lambda *_: {}  # type: ignore[method-assign]
+    leases.blocked = lambda *_: {}  # type: ignore[method-assign]
 
 
 class Node:
@@ -504,9 +504,9 @@ class Node:
         launchers = Launchers(launcher, finding, sharding)
         self.controller = JobRunController(process.name, self.records, launchers, listeners, CONTROLLER, clock)
         if world.takes_any_turn:
-            take_any_turn(self.controller.turns)
+            take_any_turn(self.controller.leases)
         if world.passes_others:
-            pass_others(self.controller.turns)
+            pass_others(self.controller.leases)
         queue = NodeQueue(world, process, world.queue)
         intake = Intake(
             queue,
@@ -527,18 +527,18 @@ class Node:
     def start(self) -> None:
         self.world.note(self.process.name, "starts")
         spawn = self.world.scheduler.spawn
-        for every, turn in (
+        for every, lease in (
             (2.0, self._receive),
             (CONTROLLER.tick_seconds, self._tick),
             (2.0, self.publisher.publish_round),
             (2.0, self.answers.answer_round),
             (300.0, self._keep_history),
         ):
-            spawn(self.process, lambda every=every, turn=turn: self._loop(every, turn))  # type: ignore[misc]
+            spawn(self.process, lambda every=every, lease=lease: self._loop(every, lease))  # type: ignore[misc]
 
-    def _loop(self, every: float, turn: Callable[[], None]) -> None:
+    def _loop(self, every: float, lease: Callable[[], None]) -> None:
         while True:
-            turn()
+            lease()
             self.world.scheduler.sleep(every * self.world.chance.uniform(0.8, 1.2))
 
     def _tick(self) -> None:

@@ -1,6 +1,6 @@
 """Watches that sessions of one destination stream run in the order of acceptance, within priority.
 
-It reads what is written: a turn that is taken on a stream must not pass an open session of a job run that goes first,
+It reads what is written: a lease that is taken on a stream must not pass an open session of a job run that goes first,
 if that session was in its log before the dispatcher's tick began, in which it listed the open job runs.
 """
 
@@ -21,7 +21,7 @@ from dispatcher.records.job_run_log import (
 from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import StreamRank, destination_of, stream_digest, stream_rank
 from dispatcher.records.sessions import SessionEnded, SessionLaunching, SessionPin, SessionRetried
-from dispatcher.scheduling.lease_log import TURN_LOG, Turn, TurnTaken
+from dispatcher.scheduling.lease_log import LEASE_LOG, Lease, LeaseTaken
 from tests.simulation.virtual_threads import Process
 
 Stream = tuple[str, str]
@@ -54,7 +54,7 @@ class OrderOfAcceptance:
         self._stream_of: dict[str, Stream] = {}
         self._in_flight: dict[str, str] = {}
         self.turns_seen = 0
-        """Turns that were taken and not adopted."""
+        """Leases that were taken and not adopted."""
 
     def ticks(self, process: Process) -> None:
         self._ticked_at[process.name] = self._now()
@@ -66,8 +66,8 @@ class OrderOfAcceptance:
             return
         if log == TurnsLog().key:
             for each in json.loads(body)["actions"]:
-                action = TURN_LOG.action_type.validate_json(json.dumps(each))
-                if isinstance(action, TurnTaken):
+                action = LEASE_LOG.action_type.validate_json(json.dumps(each))
+                if isinstance(action, LeaseTaken):
                     self._taken(process, action.turn)
         elif log.startswith("job_runs/") and log.endswith("/log") and "/sessions/" not in log:
             entry = json.loads(body)
@@ -116,11 +116,11 @@ class OrderOfAcceptance:
         self._stream_of[pin.session_id] = stream
         self._open[stream][pin.session_id] = _Open(log, pin.session_id, seen_from_seconds)
 
-    def _taken(self, process: Process, turn: Turn) -> None:
-        if any(session_id in self._in_flight for session_id in turn.session_ids):
+    def _taken(self, process: Process, lease: Lease) -> None:
+        if any(session_id in self._in_flight for session_id in lease.session_ids):
             return  # it runs already, and is watched by another dispatcher from now on
         self.turns_seen += 1
-        for session_id in turn.session_ids:
+        for session_id in lease.session_ids:
             stream = self._stream_of[session_id]
             own = self._open[stream].get(session_id)
             if own is None:

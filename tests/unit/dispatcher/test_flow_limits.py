@@ -18,12 +18,12 @@ from dispatcher.operations.status import view_job_run, view_open
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.keys import TurnsLog
-from dispatcher.records.ranking import STEP_SECONDS, place_rank, stream_rank
+from dispatcher.records.ranking import STEP_SECONDS, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
-from dispatcher.scheduling.lease_log import Turn
+from dispatcher.scheduling.lease_log import Lease
 from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits, SharedLimits
-from dispatcher.scheduling.session_pool import Moment, WaitingSession, choose
+from dispatcher.scheduling.session_pool import SchedulerSnapshot, WaitingSession, choose
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory
 from tests.fakes.dispatch_desk import Desk
@@ -99,7 +99,7 @@ def fleet(tmp_path: Path, limits: Limits, hold: threading.Event, max_sessions: i
     return desk, other
 
 
-def is_over(desk: Desk, turn: Turn) -> bool:
+def is_over(desk: Desk, turn: Lease) -> bool:
     """Whether its sessions have ended: the thread that ran them ends it next."""
     sessions = desk.job_run(turn.job_run_id).sessions
     return all(sessions[each].end is not None for each in turn.session_ids)
@@ -385,19 +385,19 @@ def waiting(table: str, number: int, priority: int = 0, accepted_at_ms: int = 0)
 def test_tables_share_places_however_much_one_has_waiting() -> None:
     sessions = [waiting("A", number, accepted_at_ms=number) for number in range(100)]
     sessions += [waiting("B", number, accepted_at_ms=200 + number) for number in range(3)]
-    chosen = choose(sessions, [], 4, Moment(0, 1_000))
+    chosen = choose(sessions, [], 4, SchedulerSnapshot(0, 1_000))
     assert [unit[0].table for unit in chosen] == ["A", "B", "A", "B"]
 
 
 def test_a_table_of_which_others_run_sessions_comes_after_one_of_which_nobody_does() -> None:
     sessions = [waiting("A", 1, accepted_at_ms=1), waiting("B", 1, accepted_at_ms=2)]
-    chosen = choose(sessions, [], 1, Moment(0, 1_000, {"A": 2, "B": 1}))
+    chosen = choose(sessions, [], 1, SchedulerSnapshot(0, 1_000, {"A": 2, "B": 1}))
     assert [unit[0].table for unit in chosen] == ["B"]
 
 
 def test_priority_counts_before_the_share_of_a_table() -> None:
     sessions = [waiting("A", number, priority=1) for number in range(2)] + [waiting("B", 1)]
-    chosen = choose(sessions, [], 2, Moment(0, 1_000))
+    chosen = choose(sessions, [], 2, SchedulerSnapshot(0, 1_000))
     assert [unit[0].table for unit in chosen] == ["A", "A"]
 
 
@@ -407,7 +407,7 @@ def test_what_waits_for_long_enough_goes_before_a_higher_priority() -> None:
     assert old < new
     assert stream_rank(3, 3 * step_ms - 1, "new") < old
     now_ms = 4 * step_ms
-    assert place_rank(old, now_ms, 0) < place_rank(new, now_ms, 0)
+    assert slot_rank(old, now_ms, 0) < slot_rank(new, now_ms, 0)
 
 
 def test_no_priority_is_so_high_that_something_waits_for_ever() -> None:

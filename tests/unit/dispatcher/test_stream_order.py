@@ -156,9 +156,9 @@ def test_a_job_run_that_was_marked_before_it_was_accepted_goes_first_from_its_ac
     first = model.model_copy(update={"spec": model.spec.model_copy(update={"job_run_id": "first"})})
     mark = mark_of(model.work, model.spec, model.partitions, desk.clock.now_ms() + 60_000)
     marks = [desk.records.mark_open(first)]
-    assert desk.turns.blocked(mark, mark.streams or (), marks, lambda _: None) == {}
+    assert desk.turns.blocked(mark, mark.streams or (), marks, {}) == {}
     desk.records.log("first").append(lambda _: [first])
-    blocked = desk.turns.blocked(mark, mark.streams or (), marks, lambda _: None)
+    blocked = desk.turns.blocked(mark, mark.streams or (), marks, {})
     assert list(blocked.values()) == ["job run first is ahead on its stream"]
 
 
