@@ -132,7 +132,8 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     listeners = Listeners(publisher, answers, Meter(outside.clock), tables)
     controller = JobRunController(outside.owner, records, launchers, listeners, settings.controller, outside.clock)
     intake = Intake(outside.queue, records, open_lake, settings.intake, outside.clock)
-    receiver = Receiver(outside.queue, intake, controller, listeners.meter, settings.receiver, outside.clock)
+    polls = settings.receiver.until_idle() if settings.service.until_idle else settings.receiver
+    receiver = Receiver(outside.queue, intake, controller, listeners.meter, polls, outside.clock)
     health = health_file(settings.service, outside.owner, outside.clock)
     sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
     background = Background(HistoryUpkeep(records, settings.history, outside.clock), sweep, outside.task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -32,6 +32,10 @@ class ReceiverSettings:
     idle_seconds: float = 1.0
     count_seconds: float = 15.0
     unavailable_seconds: float = 5.0
+
+    def until_idle(self) -> ReceiverSettings:
+        """For a dispatcher that ends when the queue is empty: the last long poll, which finds nothing, is short."""
+        return replace(self, wait_seconds=min(self.wait_seconds, 1))
 
 
 class Receiver:

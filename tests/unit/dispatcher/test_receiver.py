@@ -167,3 +167,9 @@ def test_a_queue_that_is_not_there_ends_the_receiver(desk: Desk) -> None:
     desk.queue.receive_errors = [Invalid("there is no such queue")]
     with pytest.raises(Invalid, match="no such queue"):
         receiver_of(desk).run(threading.Event())
+
+
+def test_a_dispatcher_that_ends_when_idle_polls_briefly_and_one_that_runs_on_does_not() -> None:
+    assert ReceiverSettings().until_idle().wait_seconds == 1
+    assert ReceiverSettings(wait_seconds=0).until_idle().wait_seconds == 0
+    assert ReceiverSettings().wait_seconds == 10
