@@ -38,7 +38,7 @@ class Observed:
 
 def test_one_thread_observes_all_sessions_their_logs_every_ten_seconds() -> None:
     clock = ManualClock()
-    poller = Poller(PollerSettings(), clock)
+    poller = Poller(PollerSettings(poll_seconds=1.0), clock)
     sessions: list[Observed] = []
 
     def all_were_seen() -> bool:
