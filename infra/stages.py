@@ -55,7 +55,8 @@ class Stage:
 
     spark          where sessions run: emr, emr_serverless, or local, which is the dispatcher's own task
     release_label  of EMR
-    max_nodes, max_vcpus, max_usd, spot_share   of one session
+    max_nodes, max_vcpus, max_usd  limits of one session
+    spot_share     of a session's worker nodes, from 0 to 1
 
     visibility_seconds   time-out of an instruction
     deliveries_max       before the queue itself moves it to the dead letters

@@ -25,7 +25,7 @@ from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import open_job_runs, open_lake
 from dispatcher.cli.tables import TABLE_COLUMNS, table_figures
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
-from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text
+from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text, usd_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
 from dispatcher.records.job_run_store import JobRunStore
 
@@ -38,6 +38,7 @@ _RUN_COLUMNS = (
     Column("expected_sla", "expected", seconds_text),
     Column("desired_sla", "desired", count_text),
     Column("late_seconds", "late", seconds_text),
+    Column("usd", show=usd_text),
 )
 _SESSION_COLUMNS = (
     Column("job_run_id", "job run"),
@@ -73,7 +74,7 @@ def runs(
     region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Job runs, the latest first: how long each took, against what was expected and desired."""
+    """Job runs, the latest first: how long each took, against what was expected and desired, and what it cost."""
     dependencies = dependencies_of(context)
     recorded = open_job_runs(dependencies, state, s3_endpoint_url, region)
     views = view_open(recorded, dependencies.clock) if only_open else view_all(recorded, dependencies.clock)

@@ -63,8 +63,8 @@ class SharedLimits(DispatcherLimits):
 
 
 class Limits(_Limits):
-    """The document of `--limits`. A limit that is left out, or null, is none. Clusters, vCPUs and money count only for
-    clusters that are launched for sessions: a machine that runs anyway costs nothing."""
+    """The document of `--limits`. A limit that is left out has its default; most have none. Clusters, vCPUs and money
+    count only for clusters that are launched for sessions: a machine that runs anyway costs nothing."""
 
     session: SessionLimits = SessionLimits()
     """Limits of each session."""

@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from infra.app import build, checked_stage
 from infra.deploy import teardown_table
 from infra.permission_table import permission_table
 from infra.permissions import Part
-from infra.stages import Stage
+from infra.stages import STAGES, Stage
 from tests.pages.sources import write as write_place
 from tests.roles.policies import GOLDEN, Template
 
@@ -123,13 +122,12 @@ def alarm_sections(stage: Stage) -> Iterator[str]:
 
 
 def stage_table() -> Iterator[str]:
-    """The fields of a stage, as its docstring explains them, and their defaults; those without one are the stages'."""
-    yield "| setting | meaning | default |"
-    yield "|---|---|---|"
-    defaults = {each.name: each.default for each in fields(Stage) if each.default is not MISSING}
+    """The fields of a stage, as its docstring explains them, and what each stage has."""
+    yield f"| setting | meaning | {' | '.join(f'in `{name}`' for name in STAGES)} |"
+    yield "|---|---" + "|---" * len(STAGES) + "|"
     for names, meaning in _explained(inspect.getdoc(Stage) or ""):
-        values = [_written(defaults[name]) for name in names if name in defaults]
-        yield f"| {', '.join(f'`{name}`' for name in names)} | {meaning} | {', '.join(filter(None, values))} |"
+        values = [", ".join(_written(getattr(stage, name)) for name in names) for stage in STAGES.values()]
+        yield f"| {', '.join(f'`{name}`' for name in names)} | {meaning} | {' | '.join(values)} |"
 
 
 def _explained(docstring: str) -> Iterator[tuple[list[str], str]]:
@@ -140,9 +138,12 @@ def _explained(docstring: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _written(default: object) -> str:
-    if default in (None, "", ()):
-        return ""
+    if default is None:
+        return "**required**"
+    if default in ("", ()):
+        return "none"
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    text = text.lower() if isinstance(default, bool) else text
     return f"`{text}`"
 
 

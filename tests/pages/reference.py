@@ -42,11 +42,13 @@ def options() -> Iterator[str]:
         for each in found:
             yield f"| `{each.flag}` | {_takes(each)} | {_default(each)} | {_cell(each.option.help)} |"
         yield ""
-    yield from ("## Limits", "", *(inspect.getdoc(Limits) or "").splitlines(), "", "| field | meaning |", "|---|---|")
+    yield from ("## Limits", "", *(inspect.getdoc(Limits) or "").splitlines(), "")
+    yield from ("| field | default | meaning |", "|---|---|---|")
     for share, limits in Limits.model_fields.items():
-        yield f"| `{share}` | {_cell(limits.description or '')} |"
+        yield f"| `{share}` | | {_cell(limits.description or '')} |"
         for name, info in type(limits.default).model_fields.items():
-            yield f"| `{share}.{name}` | {_cell(info.description or '')} |"
+            default = "none" if info.default is None else f"`{info.default}`"
+            yield f"| `{share}.{name}` | {default} | {_cell(info.description or '')} |"
 
 
 def _takes(of: OptionField) -> str:
