@@ -23,7 +23,7 @@ from compactor.planning.spec import (
     violations,
 )
 from compactor.planning.table_terms import complete_by_table
-from compactor.sessions.progress import Listener
+from compactor.sessions.session_log import Listener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -47,10 +47,9 @@ from compactor.publishing.publication import PublishFailed, publish, publishers_
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.keys import JobRunFolder
-from compactor.sessions.progress import Listener, SessionProgress
 from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import SessionJournal
-from compactor.sessions.session_log import Heartbeat
+from compactor.sessions.session_log import Heartbeat, Listener, SessionProgress
 from compactor.storage.concurrently import AT_ONCE, run_concurrently
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,7 +22,6 @@ from compactor.storage.opening import with_region
 from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.queue import Queue
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
-from dispatcher.lakes import OpenLakes
 from dispatcher.operations.ownerless import owners_in
 from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.listeners import Listeners
@@ -151,3 +152,26 @@ def _sweep(outside: ExternalServices, records: JobRunStore, interval_seconds: fl
         return None
     location = outside.state.location
     return Sweep(outside.listing, location, lambda tags: owners_in(records, tags), outside.clock, interval_seconds)
+
+
+LAKES_KEPT = 16
+"""Each caches a bounded part of its logs, so memory does not grow with the number of job runs."""
+
+
+class OpenLakes:
+    """Thread-safe."""
+
+    def __init__(self, open_lake: Callable[[StoreLocation], DeltaCatalog]) -> None:
+        self._open_lake = open_lake
+        self._lock = threading.Lock()
+        self._lakes: OrderedDict[StoreLocation, DeltaCatalog] = OrderedDict()
+
+    def at(self, location: StoreLocation) -> DeltaCatalog:
+        with self._lock:
+            lake = self._lakes.pop(location, None)
+            if lake is None:
+                lake = self._open_lake(location)
+            self._lakes[location] = lake
+            if len(self._lakes) > LAKES_KEPT:
+                self._lakes.popitem(last=False)
+            return lake

@@ -89,7 +89,7 @@ class ServiceClients:
         )
 
     def sns_regions(self) -> Mapping[str, frozenset[str]]:
-        from compactor.events.aws.regions import sns_regions
+        from compactor.events.aws.sns import sns_regions
 
         return sns_regions()
 

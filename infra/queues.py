@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -45,3 +46,11 @@ class InstructionQueues(Construct):
             retention_period=Duration.days(stage.retention_days),
             visibility_timeout=Duration.seconds(stage.visibility_seconds),
         )
+
+
+class EventsTopic(Construct):
+    """`topic`: standard, not FIFO. An event has its own id and sequence, so consumers can order and deduplicate."""
+
+    def __init__(self, scope: Construct, construct_id: str, key: kms.IKey) -> None:
+        super().__init__(scope, construct_id)
+        self.topic = sns.Topic(self, "Topic", enforce_ssl=True, master_key=key)

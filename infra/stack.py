@@ -17,19 +17,17 @@ from infra.alarms import Alarms, alarms
 from infra.aws.regions import partition_of
 from infra.dashboard import dashboard_body
 from infra.dispatcher_environment import Addresses, cluster_settings, dispatcher_environment, lake_uris, state_uri
-from infra.encryption import encryption_key
-from infra.events import EventsTopic
 from infra.keeper import count_runs, create_schedule, keeper_container
 from infra.network import Network
 from infra.outputs import OUTPUTS
 from infra.permissions import Part
-from infra.queues import InstructionQueues
+from infra.queues import EventsTopic, InstructionQueues
 from infra.roles import create_role
 from infra.service import ContainerPlace, create_workflow, dispatcher_container, task_definition
 from infra.spark import Spark
 from infra.stage_checks import STATE_PREFIX
 from infra.stages import ANY_ACCOUNT, Stage
-from infra.storage import Storage
+from infra.storage import Storage, encryption_key
 
 
 def stack_name(stage: Stage) -> str:

@@ -22,7 +22,7 @@ from compactor.maintenance.verify import verify
 from compactor.model.files import DataFile, DeletionVector, IndexFile, IndexPointers
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionSpec
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.tabular import TabularFile, read_table
 from tests.arrow_types import KEY_TYPES, Raw, plain_digest
 

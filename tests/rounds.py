@@ -14,8 +14,7 @@ from compactor.catalog.transaction import CommitOutcome, commit
 from compactor.model.counts import RowCounts, Watermark
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType
-from compactor.schemas.text import render_schema
-from compactor.schemas.unify import unify_schemas
+from compactor.schemas.unify import render_schema, unify_schemas
 from compactor.tabular import TabularWriter
 
 

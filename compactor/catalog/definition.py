@@ -21,8 +21,7 @@ from compactor.model.document import Document
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import TableId, is_unicode
 from compactor.schemas.nesting import deep_columns
-from compactor.schemas.text import parse_schema, render_schema
-from compactor.schemas.unify import plain_schema
+from compactor.schemas.unify import parse_schema, plain_schema, render_schema
 from compactor.storage.location import StoreLocation
 
 _GLUE_NAME_MAX = 200

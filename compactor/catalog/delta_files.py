@@ -24,8 +24,7 @@ from compactor.model.names import ContentType, Operation, PartitionValues
 from compactor.schemas.cast import plain_table
 from compactor.schemas.missing import missing_fields, named, near_name
 from compactor.schemas.nesting import refuse_deep_nesting
-from compactor.schemas.text import fingerprint_schema
-from compactor.schemas.unify import plain_schema, refuse_repeated_columns, unify_schemas
+from compactor.schemas.unify import fingerprint_schema, plain_schema, refuse_repeated_columns, unify_schemas
 from compactor.storage.location import StoreLocation, lies_below
 from compactor.storage.opening import range_reader
 from compactor.tabular import (

@@ -36,8 +36,7 @@ from compactor.model.errors import Denied, Invalid
 from compactor.model.names import no_such_partition
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition
-from compactor.storage.listing import decoded_names
-from compactor.storage.object_store import ObjectEntry, ObjectStore
+from compactor.storage.object_store import ObjectEntry, ObjectStore, decoded_names
 
 DefinitionLog = DurableLog[TableDefinition | None, TableAction]
 

@@ -14,7 +14,7 @@ from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.names import PARTITION_STREAM_POSITION, OpenFormat, PartitionValues
 from compactor.schemas.open_types import OpenTable, reasons_against
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.storage.location import StoreLocation
 
 STREAMS_CHECKED_MAX = 16

@@ -24,8 +24,7 @@ from compactor.model.files import DataFile
 from compactor.model.names import PARTITION_STREAM_POSITION, Operation
 from compactor.schemas.missing import NAMED_MAX, missing_fields, named, near_name
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
-from compactor.schemas.text import parse_schema
-from compactor.schemas.unify import plain_schema, unify_schemas
+from compactor.schemas.unify import parse_schema, plain_schema, unify_schemas
 from compactor.tabular import TabularFile, read_schema
 
 FILES_READ_MAX = 32

@@ -61,13 +61,11 @@ from compactor.model.names import (
     render_partition,
 )
 from compactor.schemas.open_types import open_schema
-from compactor.schemas.text import parse_schema
-from compactor.schemas.unify import unify_schemas
+from compactor.schemas.unify import parse_schema, unify_schemas
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode, decode_partition
-from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, key_bytes_max
-from compactor.storage.object_store import ObjectStore
+from compactor.storage.object_store import ObjectStore, decoded_names
 
 __all__ = ["Delta", "DeltaCatalog", "PartitionStream", "Table"]
 

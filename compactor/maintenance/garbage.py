@@ -86,8 +86,7 @@ from compactor.publishing.keys import (
 from compactor.publishing.publication import PublishedFiles, published_files
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition, encode_partition, parse_any
-from compactor.storage.listing import decoded_names
-from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite
+from compactor.storage.object_store import ObjectEntry, ObjectStore, UnfinishedWrite, decoded_names
 from compactor.tabular.output_file import is_unfinished
 
 

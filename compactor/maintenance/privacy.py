@@ -66,7 +66,7 @@ from compactor.model.names import ContentType, PartitionValues
 from compactor.planning.spec import Partition
 from compactor.publishing.keys import IcebergFolder
 from compactor.publishing.publication import published_bounds
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import encode_partition, parse_any
 from compactor.storage.object_store import ObjectEntry
 from compactor.tabular import TabularFile, read_batches, read_table

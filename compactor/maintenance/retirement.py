@@ -33,8 +33,7 @@ from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.storage.keys import decode_partition
-from compactor.storage.listing import decoded_names
-from compactor.storage.object_store import ObjectStore
+from compactor.storage.object_store import ObjectStore, decoded_names
 
 RETENTION_SECONDS = GRACE_SECONDS
 """Where a table sets no other."""

@@ -30,7 +30,7 @@ from compactor.model.errors import Corrupt
 from compactor.model.machine import usable_memory_bytes
 from compactor.model.names import LifecycleState, counted
 from compactor.planning.machine_share import GUEST_MEMORY_SHARE
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.tabular import TabularFile, check_bytes, read_batches, written_here
 
 PROBLEMS_SHOWN_MAX = 20

@@ -30,8 +30,7 @@ from compactor.planning.rounds import split_into_rounds
 from compactor.planning.session_streams import NO_READ_REPORT, READ_FOOTERS, ReadReport, SessionStreams
 from compactor.planning.spec import KnownSchema, SessionPlan, SessionSpec
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
-from compactor.schemas.text import parse_schema, render_schema
-from compactor.schemas.unify import unify_schemas
+from compactor.schemas.unify import parse_schema, render_schema, unify_schemas
 from compactor.storage.location import StoreLocation, is_remote
 from compactor.tabular import TabularFile, read_schema, stored_schema
 

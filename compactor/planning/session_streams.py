@@ -23,7 +23,7 @@ from compactor.model.names import counted, render_partition
 from compactor.planning.destinations import check_destination_stream, check_keys
 from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.spec import JobRunSpec, SessionSpec
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 
 Commit = tuple[int, RoundCommitted | IndexRehashed]
 """A durable change of a session, with its entry number in the compacted stream's log."""

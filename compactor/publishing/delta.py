@@ -46,7 +46,7 @@ from compactor.publishing.protocol import (
     PublishedState,
     Refused,
 )
-from compactor.schemas.text import render_schema
+from compactor.schemas.unify import render_schema
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore

@@ -15,8 +15,7 @@ from compactor.model.errors import Invalid
 from compactor.model.names import OpenFormat, counted
 from compactor.publishing.changes import FileChanges, LiveFile, changes, live_files
 from compactor.publishing.protocol import Published, Refused
-from compactor.schemas.text import parse_schema
-from compactor.schemas.unify import unify_schemas
+from compactor.schemas.unify import parse_schema, unify_schemas
 from compactor.storage.keys import encode_partition
 
 

@@ -18,7 +18,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from compactor.publishing.due_streams import DueStream
 from compactor.publishing.iceberg_files import Commit
 from compactor.publishing.iceberg_schema import iceberg_schema
-from compactor.schemas.text import render_schema
+from compactor.schemas.unify import render_schema
 
 SNAPSHOTS_MAX = 100
 METADATA_BYTES_MAX = 128 << 10

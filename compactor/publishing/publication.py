@@ -25,7 +25,7 @@ from compactor.publishing.keys import IcebergFolder
 from compactor.publishing.protocol import Outcome, PublishedState, TablePublisher
 from compactor.publishing.published_bounds import PublishedBounds
 from compactor.schemas.open_types import OpenTable, reasons_against
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 

@@ -23,7 +23,7 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import ColumnStats, DataFile, IndexFile
 from compactor.reading.scan import partition_constants, with_partition_columns
 from compactor.schemas.cast import conform, python_rows
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import range_reader
 from compactor.storage.ranges import Span

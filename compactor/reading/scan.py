@@ -40,8 +40,7 @@ from compactor.reading.excluded import (
 )
 from compactor.schemas.cast import conform
 from compactor.schemas.open_types import open_schema
-from compactor.schemas.text import parse_schema
-from compactor.schemas.unify import unify_schemas
+from compactor.schemas.unify import parse_schema, unify_schemas
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore

@@ -37,7 +37,7 @@ from compactor.planning.round_plan import DeltaFileRef
 from compactor.planning.rounds import watermark_after
 from compactor.planning.session_input import SessionInput
 from compactor.planning.spec import SessionPlan, SessionSpec
-from compactor.schemas.text import render_schema
+from compactor.schemas.unify import render_schema
 
 LASTS_SECONDS_MIN = 300
 """The shortest time of a plan. A session that is expected to take a few seconds takes longer if the store does not

@@ -44,7 +44,7 @@ from compactor.model.errors import Fenced, Unavailable
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RehashPlan, RoundPlan
 from compactor.planning.spec import SessionSpec
-from compactor.schemas.text import render_schema
+from compactor.schemas.unify import render_schema
 from compactor.sessions.round_runner import RoundResult
 
 

@@ -6,6 +6,7 @@ a session share one log: an attempt that sees a later attempt's start has been s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Protocol, assert_never
 
@@ -16,7 +17,7 @@ from compactor.log.small_states import small_checkpoint
 from compactor.model.counts import RowCounts
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind
-from compactor.model.names import counted
+from compactor.model.names import PartitionValues, counted
 from compactor.planning.session_streams import READ_FOOTERS, READ_LOG_ENTRIES
 from compactor.planning.spec import SessionResult
 
@@ -162,3 +163,24 @@ SESSION_LOG: LogFormat[SessionLogState, SessionAction] = LogFormat(
 )
 
 SessionLog = DurableLog[SessionLogState, SessionAction]
+
+
+@dataclass(frozen=True)
+class SessionProgress:
+    """One progress report.
+
+    number, sessions  the number of the session among those with work, and their count
+    heartbeat         its progress; None: it starts, and perhaps a Spark for it
+    waits_for         the session that has its stream, if it waits for the end of that one; then `number` and
+                      `sessions` count the waiting sessions
+    """
+
+    number: int
+    sessions: int
+    partition: PartitionValues
+    heartbeat: Heartbeat | None
+    waits_for: str | None = None
+
+
+Listener = Callable[[SessionProgress], None]
+"""Called from any thread; must return quickly. Its errors are logged and have no other effect."""

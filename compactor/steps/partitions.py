@@ -16,8 +16,7 @@ from compactor.model.machine import peak_memory_bytes
 from compactor.steps.dedupe import DedupeStep, IndexedBucket, dedupe_bucket
 from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.index_update import BucketForWriter, FinishStep, FinishTask, finish_bucket
-from compactor.steps.mark_dead import mark_dead
-from compactor.steps.materialize import materialize
+from compactor.steps.materialize import mark_dead, materialize
 from compactor.steps.new_run import BucketPiece, DedupedBucket
 from compactor.steps.output_files import WriteStep
 from compactor.steps.placement import BucketCounts, WriterTask

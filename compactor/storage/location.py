@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
 
 _S3 = "s3://"
@@ -75,3 +75,17 @@ def parse_location(uri_or_path: str, *, endpoint_url: str | None = None, region:
     if "://" in uri_or_path or not uri_or_path:
         raise Invalid(f"{uri_or_path!r} is not a location: use s3://bucket/prefix, file:///path or a local path")
     return StoreLocation("file://" + str(Path(uri_or_path).absolute()))
+
+
+def checked_endpoint(url: str | None) -> str | None:
+    """The URL, or None for AWS's own endpoint. Raises `Invalid` if no request could be sent to it."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # half an IPv6 address; a port that is no number
+        reachable = False
+    if not reachable or any(character.isspace() for character in url):
+        raise Invalid(f"{url!r} is not an endpoint: write http://host:port or https://host")
+    return url

@@ -7,11 +7,13 @@ a plain value that is sent to Spark executors; it never holds credentials, which
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from compactor.model.errors import Invalid
+from compactor.storage.keys import continues
 from compactor.storage.location import StoreLocation
 
 
@@ -89,3 +91,23 @@ def check_key(key: str) -> None:
     parts = key.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
         raise Invalid(f"{key!r} is not an object key: write a/b/c, no part of it empty, `.` or `..`")
+
+
+NameT = TypeVar("NameT")
+
+
+def encoded_names(store: ObjectStore, prefix: str) -> Iterator[str]:
+    """The encoded folder names below a prefix; a name that spans several path parts is joined again."""
+    for part in store.list_folders(prefix):
+        if continues(part):
+            yield from (f"{part}/{rest}" for rest in encoded_names(store, f"{prefix}{part}/"))
+        else:
+            yield part
+
+
+def decoded_names(store: ObjectStore, prefix: str, decode: Callable[[str], NameT]) -> Iterator[NameT]:
+    """The decoded names below a prefix. Folders whose names cannot be decoded belong to other programs: they are
+    skipped."""
+    for name in encoded_names(store, prefix):
+        with suppress(Invalid):
+            yield decode(name)

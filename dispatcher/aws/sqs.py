@@ -16,9 +16,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from compactor.model.clock import Clock, SystemClock
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Denied, Invalid
 from compactor.storage.aws.failures import translated
+from compactor.storage.location import checked_endpoint
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, MessageAttribute, QueueMessage
 
 if TYPE_CHECKING:

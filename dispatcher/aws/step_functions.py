@@ -11,9 +11,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Denied, Invalid, LithifyError
 from compactor.storage.aws.failures import translated
+from compactor.storage.location import checked_endpoint
 from dispatcher.workflow.callbacks import (
     CAUSE_CHARACTERS_MAX,
     ERROR_CHARACTERS_MAX,

@@ -13,7 +13,7 @@ from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Invalid
 from compactor.publishing.publication import differences, lags, publishers_of
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from dispatcher.cli.options import (
     LakeOption,
     Output,

@@ -15,12 +15,11 @@ from compactor.model.exit_codes import EXIT_INTERRUPTED
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, as_text, flush
 from dispatcher.clients import CommandDependencies, dependencies_of
-from dispatcher.demo.checks import Check, check_orders, check_paper
 from dispatcher.demo.environment import DemoEnvironment, demo_environment, make_dispatcher
 from dispatcher.demo.folder import make_folder
 from dispatcher.demo.follow_up import FollowUp, make_follow_up
 from dispatcher.demo.progress import DemoProgress
-from dispatcher.demo.report import next_commands, paper_table, sessions_table
+from dispatcher.demo.report import Check, check_orders, check_paper, next_commands, paper_table, sessions_table
 from dispatcher.demo.scenario import JOB_RUNS, Scenario
 from dispatcher.demo.screen import Screen
 from dispatcher.demo.stand_ins import AWS_VARIABLES

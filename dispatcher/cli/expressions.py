@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +17,7 @@ from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile, infer_content_type, read_schema
+from dispatcher.intake.instruction import InstructionDocument, Violations, parse_instruction
 
 _COMPARISONS: Mapping[str, Callable[[pc.Expression, pa.Scalar], pc.Expression]] = {
     "=": operator.eq,
@@ -91,3 +94,23 @@ def _known(name: str, text: str, schema: pa.Schema) -> str:
             f"--filter {text!r}: there is no column {name!r} (there are: {', '.join(schema.names) or 'none'})"
         )
     return name
+
+
+def read_document(file: str) -> str:
+    """The text of a file, or of standard input for `-`. Raises `Invalid` if it cannot be read."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise Invalid(f"there is no file {file}") from error
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{file} is not UTF-8: {error}") from error
+
+
+def valid_instruction(body: str) -> InstructionDocument:
+    """Raises `Invalid` with every reason."""
+    document = parse_instruction(body)
+    if isinstance(document, Violations):
+        raise Invalid(*document.reasons)
+    return document

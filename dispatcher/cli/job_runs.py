@@ -10,7 +10,7 @@ import typer
 from compactor.log.durable_log import LogState
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.model.names import render_partition
-from dispatcher.cli.documents import read_document, valid_instruction
+from dispatcher.cli.expressions import read_document, valid_instruction
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.options import (
     DocumentArgument,

@@ -19,7 +19,7 @@ from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.planning.table_terms import complete_by_table
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
-from dispatcher.cli.documents import read_document, valid_instruction
+from dispatcher.cli.expressions import read_document, valid_instruction
 from dispatcher.cli.options import (
     BundleSecondsOption,
     BundleSessionsOption,

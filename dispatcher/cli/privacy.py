@@ -10,7 +10,7 @@ import typer
 from compactor.maintenance.privacy import KeyValues, PrivacyProof, key_schema, prove_many
 from compactor.model.errors import Invalid
 from compactor.model.names import counted, render_partition
-from dispatcher.cli.documents import read_document
+from dispatcher.cli.expressions import read_document
 from dispatcher.cli.options import (
     LakeOption,
     Output,

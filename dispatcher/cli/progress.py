@@ -12,8 +12,7 @@ from rich.text import Text
 
 from compactor.model.clock import Clock
 from compactor.model.names import counted
-from compactor.sessions.progress import SessionProgress
-from compactor.sessions.session_log import Heartbeat, describe_progress
+from compactor.sessions.session_log import Heartbeat, SessionProgress, describe_progress
 from dispatcher.layout import partition_text, printable
 
 

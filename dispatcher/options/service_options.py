@@ -22,9 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar, get_args, get_origin, get_type_hints
 
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
-from compactor.storage.location import parse_location
+from compactor.storage.location import checked_endpoint, parse_location
 from dispatcher.assembly import DispatcherSettings
 from dispatcher.clients import variable_of
 from dispatcher.intake.instruction import parse_topic

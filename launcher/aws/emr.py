@@ -16,9 +16,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError
 
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Conflict, Denied, ErrorKind, Unavailable
 from compactor.storage.aws.failures import translated
+from compactor.storage.location import checked_endpoint
 from launcher.emr.reasons import of_refusal
 from launcher.emr.request import JsonObject
 from launcher.emr.service import ClusterSeen, JobRunSeen, StepSeen

@@ -17,9 +17,8 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from compactor.model.document import Document
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
-from compactor.storage.location import StoreLocation
+from compactor.storage.location import StoreLocation, checked_endpoint
 from launcher.emr.tags import OUR_TAGS, OUR_TAGS_OF_A_JOB, VALUE_CHARACTERS_MAX
 
 IDLE_SECONDS_MIN, IDLE_SECONDS_MAX = 60, 604_800

@@ -30,9 +30,8 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec
 from compactor.sessions.attempt import run_attempt
 from compactor.storage.keys import decode
-from compactor.storage.listing import decoded_names
 from compactor.storage.location import StoreLocation, parse_location
-from compactor.storage.object_store import ObjectStore
+from compactor.storage.object_store import ObjectStore, decoded_names
 from compactor.storage.opening import open_store
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore

@@ -20,8 +20,7 @@ from compactor.model.errors import LithifyError
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionAction, SessionStarted
 from compactor.storage.keys import decode
-from compactor.storage.listing import decoded_names
-from compactor.storage.object_store import ObjectStore
+from compactor.storage.object_store import ObjectStore, decoded_names
 from dispatcher.records.job_run_log import JobRunAction, JobRunClaimed, JobRunEnded, JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import JobRunLogFolder

@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 from infra.alarms import alarms
 from infra.app import build, checked_stage
 from infra.deploy import teardown_table
-from infra.permission_table import permission_table
-from infra.permissions import Part
+from infra.permissions import Part, permission_table
 from infra.stages import STAGES, Stage
 from tests.pages.sources import write as write_place
 from tests.roles.policies import GOLDEN, Template

@@ -19,8 +19,7 @@ from compactor.model.errors import Invalid
 from compactor.planning.sizing import SESSION_SECONDS
 from compactor.planning.spec import JobRunResult
 from compactor.sessions.keys import SessionFolder
-from compactor.sessions.progress import SessionProgress
-from compactor.sessions.session_log import SESSION_LOG, SessionStarted
+from compactor.sessions.session_log import SESSION_LOG, SessionProgress, SessionStarted
 from tests.conftest import Command
 
 REPOSITORY = Path(__file__).parents[2]

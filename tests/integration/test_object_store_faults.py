@@ -13,7 +13,7 @@ import compactor
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Unavailable
-from compactor.sessions.progress import SessionProgress
+from compactor.sessions.session_log import SessionProgress
 from compactor.storage import opening
 from compactor.storage.aws import s3
 from compactor.storage.aws.limits import RequestLimits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,10 @@ from botocore.config import Config
 
 from compactor.events.relay import Event
 from compactor.model.clock import Clock
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Denied, Invalid, Unavailable
 from compactor.model.retries import Backoff, Retry
 from compactor.storage.aws.failures import kind_of, translated
+from compactor.storage.location import checked_endpoint
 
 if TYPE_CHECKING:
     from mypy_boto3_sns import SNSClient
@@ -130,3 +130,12 @@ def _batches(events: Sequence[Event]) -> Iterator[list[Event]]:
         batch_bytes += event_bytes
     if batch:
         yield batch
+
+
+def sns_regions() -> Mapping[str, frozenset[str]]:
+    """The regions of each partition of AWS: `aws`, `aws-cn` and so on."""
+    session = boto3.session.Session()
+    return {
+        partition: frozenset(session.get_available_regions("sns", partition_name=partition))
+        for partition in session.get_available_partitions()
+    }

@@ -8,9 +8,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from compactor.model.endpoints import checked_endpoint
 from compactor.publishing.glue import GlueTable
 from compactor.storage.aws.failures import translated
+from compactor.storage.location import checked_endpoint
 
 TRIES = 3
 CONNECT_SECONDS, READ_SECONDS = 5, 20

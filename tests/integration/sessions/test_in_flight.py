@@ -19,11 +19,11 @@ from compactor.model.errors import Conflict, Corrupt, Fenced, Invalid
 from compactor.model.names import Operation
 from compactor.planning.session_planner import spec_as_compacted
 from compactor.planning.spec import JobRunResult
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.sessions.in_flight import LASTS_SECONDS_MIN
-from compactor.sessions.progress import SessionProgress
 from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import SessionJournal
+from compactor.sessions.session_log import SessionProgress
 from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID, run_of
 from tests.conftest import Command

@@ -20,7 +20,7 @@ from compactor.log.checkpoints import CheckpointHead
 from compactor.log.durable_log import CHECKPOINT_ENTRIES, DurableLog
 from compactor.model.files import DeletionVector
 from compactor.model.names import LifecycleState
-from compactor.schemas.text import parse_schema
+from compactor.schemas.unify import parse_schema
 from compactor.storage.keys import PART_BYTES_MAX, encode, encode_partition
 from dispatcher.records.liveness import SignOfLife
 from tests.fakes.manual_clock import ManualClock

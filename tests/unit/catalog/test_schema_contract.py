@@ -13,7 +13,7 @@ from compactor.catalog.keys import TableFolder
 from compactor.lake import DeltaCatalog, Table
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Invalid
-from compactor.schemas.text import render_schema
+from compactor.schemas.unify import render_schema
 from tests.fakes.manual_clock import ManualClock
 from tests.rounds import compact_by_hand
 

@@ -19,7 +19,7 @@ from compactor.planning.spec import (
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
 )
 from compactor.storage.location import StoreLocation
-from dispatcher.cli.documents import read_document
+from dispatcher.cli.expressions import read_document
 from dispatcher.intake.instruction import (
     InstructionDocument,
     Violations,

@@ -10,10 +10,9 @@ import pytest
 from compactor.lake import DeltaCatalog
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import open_store
-from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher
+from dispatcher.assembly import LAKES_KEPT, DispatcherSettings, ExternalServices, OpenLakes, build_dispatcher
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import IntakeSettings
-from dispatcher.lakes import LAKES_KEPT, OpenLakes
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from dispatcher.service import ServiceSettings
 from tests.fakes.dispatch_desk import ANSWERS_AT_ONCE, QUICK, TELLS_AT_ONCE, Desk, instruction

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.model.endpoints import checked_endpoint
 from compactor.model.errors import Invalid
-from compactor.storage.location import parse_location
+from compactor.storage.location import checked_endpoint, parse_location
 from dispatcher.aws.sqs import region_of
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from compactor.catalog.delta_files import data_file
 from compactor.model.names import ContentType
-from compactor.schemas.text import fingerprint_schema
+from compactor.schemas.unify import fingerprint_schema
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile, TabularWriter, measure, read_schema
 from tests.arrow_types import KEY_TYPES
