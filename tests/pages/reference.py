@@ -13,6 +13,7 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from compactor.api import compact
 from compactor.catalog.properties import TableProperties
 from compactor.events.types import EventData
 from compactor.model import exit_codes
@@ -130,6 +131,21 @@ def _meaning(parameter: TyperArgument | TyperOption) -> str:
     return f"{text} Default: `{getattr(default, 'value', default)}`." if shown else text
 
 
+def signature() -> Iterator[str]:
+    """Of `compact()`, a line a parameter."""
+    found = inspect.signature(compact)
+    parameters = list(found.parameters.values())
+    keyword = next(number for number, each in enumerate(parameters) if each.kind is each.KEYWORD_ONLY)
+    shown = [str(each).replace("'", "") for each in parameters]
+    yield from ("```", "compact(", *(f"    {each}," for each in (*shown[:keyword], "*", *shown[keyword:])))
+    yield from (
+        f") -> {found.return_annotation}",
+        "```",
+        "",
+        "What each means: [Python API](../reference/python.md), or the docstring in `compactor/api.py`.",
+    )
+
+
 def events() -> Iterator[str]:
     for name, model in sorted(ALL_EVENT_TYPES.items()):
         severities = model.severities or (model.severity,)
@@ -203,6 +219,7 @@ GENERATED: Mapping[str, Callable[[], Iterable[str]]] = {
     "properties": lambda: model_table("property", TableProperties),
     "options": options,
     "verbs": verbs,
+    "compact": signature,
     "events": events,
     "exit_codes": codes,
     "decisions": decisions,
