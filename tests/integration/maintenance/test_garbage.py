@@ -123,13 +123,10 @@ def test_uncommitted_files_are_deleted_once_no_attempt_can_commit_them(
     data = f"tables/{ORDERS}/data/_"
     left = {
         f"{data}/delta/{'a' * 32}/1.parquet",
-        f"{data}/compacted/1/{'b' * 32}/7.parquet",
         f"{data}/compacted/1/{'b' * 32}/.8.parquet.4711-3.partial",
         f"{data}/compacted/1/{'b' * 32}/7-0123456789abcdef.parquet",
-        f"{data}/dead/{'b' * 32}/1.arrow",
         f"{data}/dead/{'b' * 32}/1-0123456789abcdef.arrow",
         f"{data}/index/9-{'b' * 32}/0-0-0123456789abcdef.arrow",
-        f"{data}/index/9-{'b' * 32}/0-0.arrow",
     }
     for key in left:
         write(lake, key)
