@@ -124,7 +124,7 @@ class TableProperties(Document):
     publish: tuple[OpenFormat, ...] = Field(
         default=(),
         description="`delta`, `iceberg` or both (`delta,iceberg`): every committed round is published as a Delta Lake "
-        "or Apache Iceberg table (the latter needs `pip install 'lithify[iceberg]'`)",
+        "or Apache Iceberg table (the latter needs the extra `iceberg`)",
     )
 
     glue_database: Annotated[str, Field(min_length=1)] | None = Field(
