@@ -512,11 +512,10 @@ def launch_once(
 
 
 def succeeded_in(state: SessionLogState) -> Succeeded | None:
-    """The end of a session by its log; None: it has not succeeded. Completions name every file; they are in the
-    session's and the table's own logs already."""
+    """The end of a session by its log; None: it has not succeeded."""
     if not isinstance(state.end, SessionSucceeded):
         return None
-    return Succeeded(result=state.end.result.model_copy(update={"completions": ()}))
+    return Succeeded(result=state.end.result)
 
 
 def _reason_of_end(status: JobSucceeded | JobFailed | NoCapacity | JobVanished) -> tuple[ErrorKind, str]:

@@ -13,7 +13,7 @@ from compactor.planning.spec import SessionResult
 
 
 class Succeeded(Document):
-    """`result` without its completions, which are in the session's and the table's own logs."""
+    """`result` without its completions, which are in the table's own log."""
 
     end: Literal["succeeded"] = "succeeded"
     result: SessionResult

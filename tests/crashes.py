@@ -243,12 +243,12 @@ def check_session_log(lake: Lake, plan: SessionPlan, attempts: Sequence[int]) ->
     for place, action in enumerate(actions):
         if isinstance(action, SessionSucceeded):
             logged = {each.round_number for each in actions[:place] if isinstance(each, RoundDone)}
-            assert {each.round_number for each in action.result.completions} == set(range(1, len(rounds) + 1)) >= logged
+            assert set(range(1, len(rounds) + 1)) >= logged
+            assert action.result.completions == ()  # they hold bounds of rows, which the state does not keep
         assert not isinstance(action, SessionFailed) or action.attempt != started[-1]
     assert isinstance(actions[-1], SessionSucceeded)
     assert actions[-1].attempt == started[-1]
     result = actions[-1].result
-    assert result.completions == tuple(rounds)
     assert (result.rounds, result.rows_out) == (len(rounds), len(lake.expected()))
     assert result.rows_in == result.rows_out + result.rows_deduplicated + result.rows_deleted
 

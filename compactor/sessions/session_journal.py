@@ -186,13 +186,17 @@ class SessionJournal:
             self._beat = self._beat.model_copy(update={"share_done": share})
 
     def succeeded(self, result: SessionResult) -> None:
-        """On an object store the last heartbeat is written meanwhile: both say that the last round is committed."""
+        """The entry has no completions: the table's own log has them, and they hold bounds of its rows.
+
+        On an object store the last heartbeat is written meanwhile: both say that the last round is committed.
+        """
         if self._store.location.is_remote and self._beating.is_running:
             self._beating.end()
             self.settled()
             if not self._is_unseen():
                 self._writer.submit(self._write_heartbeat)
-        self._append(SessionSucceeded(attempt=self.attempt, result=result))
+        without_completions = result.model_copy(update={"completions": ()})
+        self._append(SessionSucceeded(attempt=self.attempt, result=without_completions))
 
     def failed(self, error_kind: ErrorKind, reasons: tuple[str, ...]) -> None:
         try:
