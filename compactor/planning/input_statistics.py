@@ -55,10 +55,6 @@ class SchemaStatistics:
     decoded_bytes: Mapping[str, int]
     content_types: frozenset[ContentType]
 
-    @property
-    def decoded_row_bytes(self) -> float:
-        return sum(self.decoded_bytes.values()) / max(self.rows, 1)
-
 
 @dataclass(frozen=True)
 class IndexStatistics:

@@ -94,13 +94,16 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
     def adopt(self, found: OpenJobRun, claim: Claim, state: JobRunState) -> None:
         """A job run was claimed here; `state` is the fold with the claim. Raises the store's errors: then it has left
         again. After any other error, a bug too, the job run has ended as failed."""
+        claimed = None
         try:
             claimed = ClaimedJobRun(claim, state, self._listeners, self._leases, self._clock)
             self._claimed[found.work] = claimed
             self._follow(claimed, state)
         except (Unavailable, Conflict):
             # The next dispatcher need not wait until the claim expires.
-            if not self.release(claimed, Departure.RELEASED):
+            if claimed is None:
+                self._give_back(claim)
+            elif not self.release(claimed, Departure.RELEASED):
                 self.leave(found.work, state, Departure.LOST)
             raise
         except Exception as error:  # noqa: BLE001  (its own: no other job run is affected)
@@ -162,6 +165,13 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
             return False
         self.leave(claimed.work, claimed.newest, departure)
         return True
+
+    def _give_back(self, claim: Claim) -> None:
+        """Of what was not read after its claim, nobody here knows: its marker says still that nobody holds it."""
+        try:
+            claim.release()
+        except LithifyError as error:
+            _log.warning("claim_not_released", reason=str(error))
 
     def leave(self, work: WorkId, newest: JobRunState, departure: Departure) -> None:
         """The one door. Afterwards only who has something left to send knows the job run.

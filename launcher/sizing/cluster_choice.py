@@ -58,9 +58,6 @@ SCRATCH_SPARE = 1.5
 NODES_MAX_TIMES = 2
 """Managed scaling may grow a cluster to this many times its nodes, within the limits."""
 
-SHUFFLE_NETWORK_SHARE = 0.5
-"""Share of a node's network for pointer records; the rest is for files."""
-
 CLUSTER_START_SECONDS = 420.0
 """From the request for an EMR cluster to its first Spark task, if none is measured."""
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from compactor.lake import DeltaCatalog
+from compactor.log.durable_log import DurableLog
+from compactor.model.errors import Unavailable
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
@@ -123,3 +125,22 @@ def test_what_a_dispatcher_could_not_release_when_it_stopped_is_taken_over_after
     pass_time(SILENT_SECONDS + 130, second)
     assert owners(second, [job_run_id]) == ["second"]
     second.close()
+
+
+def test_a_job_run_whose_acceptance_cannot_be_read_after_its_claim_is_given_back_and_claimed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_away(log: DurableLog[object, object], number: int) -> object:
+        raise Unavailable(f"entry {number} of {log.folder} cannot be read")
+
+    desk = Desk(tmp_path, clock=ManualClock())
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    with monkeypatch.context() as away:
+        away.setattr(DurableLog, "entry", is_away)
+        tick_all(desk, times=1)
+    assert owners(desk, [job_run_id]) == [None]
+    assert desk.controller.quarantined == ()
+    second = desk.second()
+    second.tick_until(lambda: second.job_run(job_run_id).status is JobRunStatus.SUCCEEDED)
+    close(desk, second)
