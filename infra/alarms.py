@@ -55,8 +55,19 @@ def metric_name(of: samples.Metric) -> str:
 
 
 def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterator[Alarm]:
-    ours, queue = metrics_namespace(stage), {"QueueName": queue_name}
-    log, keeper_log = (f"`aws logs tail /lithify-{stage.name}/{each}`" for each in ("dispatcher", "keeper"))
+    yield from _of_queues(stage, queue_name, dead_letter_queue_name)
+    yield from _of_sessions(metrics_namespace(stage))
+    yield from _of_dispatchers(stage, metrics_namespace(stage))
+    yield from _of_clusters(stage, metrics_namespace(stage))
+    yield _of_keeper(stage, metrics_namespace(stage))
+
+
+def _log_of(stage: Stage, part: str) -> str:
+    return f"`aws logs tail /lithify-{stage.name}/{part}`"
+
+
+def _of_queues(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterator[Alarm]:
+    log, queue = _log_of(stage, "dispatcher"), {"QueueName": queue_name}
     yield Alarm(
         "OldestInstruction",
         f"Instructions are not taken: {log} says whether dispatchers run, and what they do not reach",
@@ -82,6 +93,9 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         role=ACTS,
         dimensions={"QueueName": dead_letter_queue_name},
     )
+
+
+def _of_sessions(ours: str) -> Iterator[Alarm]:
     yield Alarm(
         "StalledSession",
         "A session has made no progress for longer than a stall takes to be ended: `lithify report sessions`",
@@ -97,6 +111,10 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         1,
         statistic="Sum",
     )
+
+
+def _of_dispatchers(stage: Stage, ours: str) -> Iterator[Alarm]:
+    log = _log_of(stage, "dispatcher")
     yield Alarm(
         "DispatchersMissing",
         f"Fewer dispatchers report than should run: {log}, and then the workflow's execution, say why",
@@ -124,6 +142,9 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         role=ACTS,
         periods=3,
     )
+
+
+def _of_clusters(stage: Stage, ours: str) -> Iterator[Alarm]:
     yield Alarm(
         "MoneyOfTheDay",
         "Sessions have cost more today than the stage expects: `lithify report runs`",
@@ -142,10 +163,13 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
         role=ACTS,
         periods=3,
     )
-    yield Alarm(
+
+
+def _of_keeper(stage: Stage, ours: str) -> Alarm:
+    return Alarm(
         "KeeperMissing",
-        f"Garbage collection has not ended well since its last run was due: {keeper_log} says which table or right it "
-        "is for; until it does, logs grow and deleted rows stay",
+        f"Garbage collection has not ended well since its last run was due: {_log_of(stage, 'keeper')} says which "
+        "table or right it is for; until it does, logs grow and deleted rows stay",
         ours,
         KEEPER_RUNS,
         1,

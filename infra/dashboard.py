@@ -17,6 +17,23 @@ Line = list[object]
 
 
 def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue_name: str) -> JsonObject:
+    return {
+        "widgets": [
+            {
+                "type": "metric",
+                "x": WIDTH * (number % 2),
+                "y": HEIGHT * (number // 2),
+                "width": WIDTH,
+                "height": HEIGHT,
+                "properties": {"title": title, "region": region, "period": PERIOD_SECONDS, "metrics": lines},
+            }
+            for number, (title, lines) in enumerate(_graphs(stage, queue_name, dead_letter_queue_name))
+        ]
+    }
+
+
+def _graphs(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Sequence[tuple[str, list[Line]]]:
+    """Each graph's title and lines, in the order of the dashboard."""
     ours = metrics_namespace(stage)
 
     def total(of: samples.Metric, statistic: str, label: str) -> Line:
@@ -26,7 +43,7 @@ def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue
         search = f"SEARCH('{{{ours},{label}}} MetricName=\"{metric_name(of)}\"', '{statistic}', {PERIOD_SECONDS})"
         return [{"expression": search}]
 
-    graphs: Sequence[tuple[str, list[Line]]] = (
+    return (
         (
             "Age of the oldest instruction that waits to be taken, seconds",
             [
@@ -84,19 +101,6 @@ def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue
             ],
         ),
     )
-    return {
-        "widgets": [
-            {
-                "type": "metric",
-                "x": WIDTH * (number % 2),
-                "y": HEIGHT * (number // 2),
-                "width": WIDTH,
-                "height": HEIGHT,
-                "properties": {"title": title, "region": region, "period": PERIOD_SECONDS, "metrics": lines},
-            }
-            for number, (title, lines) in enumerate(graphs)
-        ]
-    }
 
 
 def _messages(queue_name: str, label: str) -> Line:
