@@ -21,7 +21,6 @@ from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import STEP_SECONDS, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
-from dispatcher.scheduling.lease_log import Lease
 from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits, SharedLimits
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, WaitingSession, choose
 from launcher.outcomes import NothingToDo
@@ -97,12 +96,6 @@ def fleet(tmp_path: Path, limits: Limits, hold: threading.Event, max_sessions: i
     for each in (desk, other):
         each.cluster.behaves = lambda _: Succeeds(hold)
     return desk, other
-
-
-def is_over(desk: Desk, turn: Lease) -> bool:
-    """Whether its sessions have ended: the thread that ran them ends it next."""
-    sessions = desk.job_run(turn.job_run_id).sessions
-    return all(sessions[each].end is not None for each in turn.session_ids)
 
 
 def running(*desks: Desk) -> int:
@@ -300,8 +293,9 @@ def test_a_place_that_is_free_goes_to_the_highest_priority_whoever_holds_it(
     other.accept(job_run_id="urgent", priority=9)
     tick_all(other)
     first.set()
-    desk.tick_until(lambda: any(each.end for each in desk.job_run(wide).sessions.values()))
-    wait_until(lambda: not any(is_over(desk, turn) for turn in desk.turns.now().turns.values()))
+    # No tick before the thread of the session has ended: whose turn it is, is decided then.
+    wait_until(lambda: all(future.done() for _, future in desk.controller._pool._running.values()))
+    assert any(each.end for each in desk.job_run(wide).sessions.values())
     tick_all(desk, other)
     tick_all_until(desk, other, done=lambda: "urgent" in launched(desk, other))
     assert [job_run_of(job) for job in desk.cluster.launched].count("wide") == 1
