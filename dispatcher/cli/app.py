@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, cast
 
@@ -84,7 +84,7 @@ class VerbInterrupted(Exception):
     """Ctrl-C ended a verb. typer would turn `KeyboardInterrupt` into the exit code of a verb that ended normally."""
 
 
-class _Verbs(MutableMapping[str, Any]):
+class _Verbs(Mapping[str, Any]):
     """Commands by verb, each made when it is asked for; of a group also its groups."""
 
     def __init__(self, functions: Mapping[str, str], groups: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
@@ -95,12 +95,6 @@ class _Verbs(MutableMapping[str, Any]):
         if verb not in self._made:
             self._made[verb] = _group(verb, *self._groups[verb]) if verb in self._groups else self._command(verb)
         return self._made[verb]
-
-    def __setitem__(self, verb: str, command: Any) -> None:  # noqa: ANN401
-        self._made[verb] = command
-
-    def __delitem__(self, verb: str) -> None:
-        del self._made[verb]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._functions
