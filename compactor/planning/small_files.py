@@ -1,0 +1,118 @@
+"""Which small compacted files of a partition are merged into fewer. Pure.
+
+Each run of new keys leaves a file, and a file that no later round touches would stay small for ever. A file is *small*
+if it has less than a quarter of what a compacted file takes. Small files that follow each other in file order, whatever
+larger ones lie between them, are merged if they fit one compacted file, and none of them has more bytes than all others
+of the group together. So the file of every byte that is rewritten grows to twice its size at least, and over the life
+of a table at most log2(files) times its bytes are rewritten by merges, for files of any sizes and in any order.
+
+Worked: files of 8, 1, 1, 1, 1, 1, 1 and 1 MB: the seven are merged, since the first is larger than they together. With
+another one of 1 MB all nine are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from compactor.model.files import DataFile, DeletionVector
+
+SMALL_FILE_SHARE = 0.25
+"""A file with less than this share of a compacted file's rows and bytes is small."""
+
+SMALL_FILES = 8
+"""How many small files a partition has when they are merged, where its table does not say."""
+
+SMALL_FILES_SHARE = 0.01
+"""Which share of all files are small when they are merged, likewise. A round reads the index of all files."""
+
+MERGES_PER_ROUND = 64
+"""The most files that a round makes of small ones; what is left waits for later rounds. Worked: at 512 MiB each, they
+have 32 GiB, and at 4 million rows each, the indices of their rows take 1 GB of scratch folders."""
+
+
+@dataclass(frozen=True)
+class MergeLimits:
+    """When small files are merged, and how large a file becomes.
+
+    rows_per_file, bytes_per_file  of a compacted file at most; `bytes_per_file` None: only rows count
+    small_files, share             so many small files, and so large a share of all files, are merged; 0: none ever are
+    """
+
+    rows_per_file: int
+    bytes_per_file: int | None = None
+    small_files: int = SMALL_FILES
+    share: float = SMALL_FILES_SHARE
+
+    def are_enough(self, small: int, files: int) -> bool:
+        """Whether so many small files among `files` are merged."""
+        return bool(self.small_files) and small >= max(self.small_files, 2) and small >= self.share * files
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The live rows of a file, and their share of its bytes."""
+
+    file_number: int
+    rows: int
+    size_bytes: int
+
+
+def small_files(
+    files: Mapping[int, DataFile], vectors: Collection[DeletionVector], limits: MergeLimits
+) -> tuple[int, ...]:
+    """Numbers of the small ones among live compacted files, ascending.
+
+    vectors  of the files that have dead rows: only live rows count
+    """
+    return tuple(size.file_number for size in _small(files, vectors, limits))
+
+
+def small_files_to_merge(
+    files: Mapping[int, DataFile], vectors: Collection[DeletionVector], limits: MergeLimits
+) -> tuple[tuple[int, ...], ...]:
+    """Groups of small files, each of which becomes one file, by their numbers; no more than one round makes. None: too
+    few files are small, or all are too different in size.
+    """
+    small = _small(files, vectors, limits)
+    if not limits.are_enough(len(small), len(files)):
+        return ()
+    groups: list[tuple[int, ...]] = []
+    start = 0
+    while start < len(small) and len(groups) < MERGES_PER_ROUND:
+        count = _length_of_group(small, start, limits)
+        if count:
+            groups.append(tuple(size.file_number for size in small[start : start + count]))
+        start += max(count, 1)
+    return tuple(groups)
+
+
+def _small(files: Mapping[int, DataFile], vectors: Collection[DeletionVector], limits: MergeLimits) -> Sequence[_Size]:
+    dead = {vector.file_number: vector.rows for vector in vectors}
+    sizes = (_size_of(files[number], dead.get(number, 0)) for number in sorted(files))
+    return [size for size in sizes if _is_small(size, limits)]
+
+
+def _size_of(file: DataFile, dead_rows: int) -> _Size:
+    rows = file.rows - dead_rows
+    return _Size(file.file_number, rows, file.size_bytes * rows // max(file.rows, 1))
+
+
+def _is_small(size: _Size, limits: MergeLimits) -> bool:
+    bytes_max = limits.bytes_per_file
+    return size.rows < SMALL_FILE_SHARE * limits.rows_per_file and (
+        bytes_max is None or size.size_bytes < SMALL_FILE_SHARE * bytes_max
+    )
+
+
+def _length_of_group(small: Sequence[_Size], start: int, limits: MergeLimits) -> int:
+    """How many files from `start` on are merged, as many as possible; 0: fewer than two can be."""
+    rows = size_bytes = largest = found = 0
+    for end in range(start, len(small)):
+        rows, size_bytes = rows + small[end].rows, size_bytes + small[end].size_bytes
+        largest = max(largest, small[end].size_bytes)
+        if rows > limits.rows_per_file or (limits.bytes_per_file is not None and size_bytes > limits.bytes_per_file):
+            break
+        if end > start and 2 * largest <= size_bytes:
+            found = end + 1 - start
+    return found

@@ -1,0 +1,120 @@
+"""Which small files are merged: neighbours that fit one file, of which none is larger than the others together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor.model.files import DataFile, DeletionVector
+from compactor.model.names import ContentType
+from compactor.planning.small_files import MERGES_PER_ROUND, MergeLimits, small_files, small_files_to_merge
+
+LIMITS = MergeLimits(rows_per_file=1_000, bytes_per_file=100_000, small_files=4, share=0.0)
+
+
+def files(*rows: int, bytes_per_row: int = 100) -> dict[int, DataFile]:
+    return {
+        number: DataFile(
+            file_number=number,
+            path=f"{number}.parquet",
+            content_type=ContentType.PARQUET,
+            rows=count,
+            size_bytes=count * bytes_per_row,
+        )
+        for number, count in enumerate(rows, 1)
+    }
+
+
+def dead(number: int, rows: int) -> DeletionVector:
+    return DeletionVector(file_number=number, path=f"{number}.arrow", rows=rows, size_bytes=100)
+
+
+def test_a_file_is_small_below_a_quarter_of_the_rows_and_of_the_bytes_of_a_full_one() -> None:
+    assert small_files(files(249, 250, 1_000, 1), [], LIMITS) == (1, 4)
+    wide = files(100, bytes_per_row=250)
+    assert small_files(wide, [], LIMITS) == ()
+    assert small_files(wide, [dead(1, 1)], LIMITS) == (1,), "only live rows count"
+    assert small_files(wide, [], MergeLimits(rows_per_file=1_000)) == (1,), "without a bound of bytes rows decide"
+
+
+def test_neighbours_of_one_size_become_one_file() -> None:
+    assert small_files_to_merge(files(100, 100, 100, 100), [], LIMITS) == ((1, 2, 3, 4),)
+
+
+def test_too_few_small_files_are_left_alone() -> None:
+    assert small_files_to_merge(files(100, 100, 100), [], LIMITS) == ()
+    few_of_all = MergeLimits(rows_per_file=1_000, small_files=4, share=0.5)
+    assert small_files_to_merge(files(*[100] * 4, *[1_000] * 5), [], few_of_all) == ()
+    assert small_files_to_merge(files(*[100] * 4, *[1_000] * 4), [], few_of_all) == ((1, 2, 3, 4),)
+
+
+def test_no_small_files_is_the_number_with_which_none_are_merged() -> None:
+    assert small_files_to_merge(files(*[1] * 100), [], MergeLimits(rows_per_file=1_000, small_files=0)) == ()
+
+
+def test_a_group_fits_one_compacted_file() -> None:
+    assert small_files_to_merge(files(*[240] * 6), [], LIMITS) == ((1, 2, 3, 4), (5, 6))
+    wide = MergeLimits(rows_per_file=1_000_000, bytes_per_file=100_000, small_files=4, share=0.0)
+    assert small_files_to_merge(files(*[240] * 6), [], wide) == ((1, 2, 3, 4), (5, 6))
+
+
+def test_a_file_is_not_written_again_for_files_that_are_smaller_together() -> None:
+    assert small_files_to_merge(files(80, 10, 10, 10, 10, 10, 10, 10), [], LIMITS) == ((2, 3, 4, 5, 6, 7, 8),)
+    assert small_files_to_merge(files(80, *[10] * 8), [], LIMITS) == (tuple(range(1, 10)),)
+    assert small_files_to_merge(files(80, 40, 20, 10), [], LIMITS) == ()
+
+
+def test_larger_files_between_small_ones_do_not_keep_them_apart() -> None:
+    assert small_files_to_merge(files(10, 1_000, 10, 1_000, 10, 10), [], LIMITS) == ((1, 3, 5, 6),)
+
+
+def test_a_round_makes_a_bounded_number_of_files() -> None:
+    groups = small_files_to_merge(files(*[240] * (4 * MERGES_PER_ROUND + 8)), [], LIMITS)
+    assert len(groups) == MERGES_PER_ROUND
+
+
+def _merged_until_nothing_is_left(sizes: Sequence[int], limits: MergeLimits) -> tuple[list[int], int]:
+    """The files' rows after every merge that is due, and the rows that the merges have written."""
+    rows, written = list(sizes), 0
+    while groups := small_files_to_merge(files(*rows), [], limits):
+        merged = [sum(rows[number - 1] for number in group) for group in groups]
+        gone = {number for group in groups for number in group}
+        kept = [each for number, each in enumerate(rows, 1) if number not in gone]
+        assert len(kept) + len(merged) < len(rows)
+        rows, written = [*kept, *merged], written + sum(merged)
+    return rows, written
+
+
+@given(
+    st.lists(st.one_of(st.integers(1, 10), st.integers(1, 100_000)), min_size=2, max_size=150),
+    st.sampled_from([20, 1_000, 100_000]),
+    st.integers(2, 10),
+)
+@settings(max_examples=60, deadline=None)
+def test_over_the_life_of_a_table_merges_write_its_bytes_at_most_log2_of_its_files_times(
+    appended: list[int], rows_per_file: int, enough: int
+) -> None:
+    limits = MergeLimits(rows_per_file=rows_per_file, small_files=enough, share=0.0)
+    rows: list[int] = []
+    written = 0
+    for arrived in appended:
+        rows, more = _merged_until_nothing_is_left([*rows, arrived], limits)
+        written += more
+    assert sum(rows) == sum(appended)
+    assert written <= sum(appended) * math.log2(len(appended))
+    assert all(each <= max(rows_per_file, *appended) for each in rows)
+
+
+def test_five_hundred_appends_of_one_size_leave_eight_files_at_most() -> None:
+    limits = MergeLimits(rows_per_file=4_000_000)
+    rows: list[int] = []
+    for _ in range(500):
+        groups = small_files_to_merge(files(*rows), [], limits)
+        gone = {number for group in groups for number in group}
+        merged = [sum(rows[number - 1] for number in group) for group in groups]
+        rows = [*(each for number, each in enumerate(rows, 1) if number not in gone), *merged, 1_000]
+        assert len(rows) <= 9
+    assert len(rows) <= 8
