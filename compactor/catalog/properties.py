@@ -19,6 +19,7 @@ import pyarrow as pa
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, ValidationError, model_serializer
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json, to_jsonable_python
 
+from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_log_form
 from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
 from compactor.model.counts import SortKey
 from compactor.model.document import Document
@@ -153,6 +154,12 @@ class TableProperties(Document):
         description="`null`: rows of a delta that lacks columns have null there; `refuse`: such upserts are refused",
     )
 
+    compact_when: CompactWhen | None = Field(
+        default=None,
+        description="when the keeper has its streams compacted: JSON (`lithify schema compact_when`), or a preset: "
+        "`upsolver`, `size_ratio`, `streaming`, `nightly`, `manual`; not set: as `lithify keeper` is told",
+    )
+
     allow_files: tuple[str, ...] = Field(
         default=(),
         description="folders outside a lake on S3 whose files may be registered; dispatchers need `--allow-files` too",
@@ -208,6 +215,7 @@ _GLUE_DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 
 _WRITTEN_FORMS = {
     "allow_files": _listed,
+    "compact_when": in_log_form,
     "primary_keys": _listed,
     "private_columns": _listed,
     "publish": _listed,
@@ -234,6 +242,8 @@ def contradictions(
             "may have to be rewritten that no delta touches. Set one of them: leave out news_hints, or publish"
         )
     yield from _wrong_arrivals(properties, schema)
+    if properties.compact_when is not None:
+        yield from contradictions_of(properties.compact_when, properties.primary_keys)
     content_type = properties.compacted_file_content_type
     if content_type in NOT_WRITTEN:
         written = ", ".join(each for each in ContentType if each not in NOT_WRITTEN)
@@ -352,5 +362,7 @@ def _sentences(error: ValidationError, given: Mapping[str, object]) -> list[str]
 def _sentence(detail: ErrorDetails, given: Mapping[str, object]) -> str:
     name, *within = detail["loc"] or ("properties",)
     where = f"{name}" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in within)
+    if detail["type"] == "extra_forbidden":
+        return f"{where}: there is no such field"
     wanted = detail["msg"].removeprefix("Input should be ").replace("a valid array", "a list of names")
     return f"{where} is {_shown(detail.get('input', given.get(str(name))))}: it must be {wanted}"

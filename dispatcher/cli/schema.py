@@ -1,4 +1,4 @@
-"""`lithify schema`: the JSON Schemas of instruction documents and events."""
+"""`lithify schema`: the JSON Schemas of instruction documents, of events, and of the property `compact_when`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from compactor.catalog.compact_when import CompactWhen, policy_json_schema
 from compactor.events.relay import event_json_schema
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer
@@ -17,13 +18,18 @@ from dispatcher.records.job_run_events import ALL_EVENT_TYPES
 class DocumentKind(StrEnum):
     INSTRUCTION = "instruction"
     EVENT = "event"
+    COMPACT_WHEN = "compact_when"
 
 
 def schema(
     document: Annotated[DocumentKind, typer.Argument(help="The document whose schema to print.")],
     output: OutputOption = Output.JSON,
 ) -> None:
-    """Print the JSON Schema of instruction documents or of events. As text: the field names, or the types of event."""
-    described = instruction_json_schema() if document is DocumentKind.INSTRUCTION else event_json_schema()
-    names = FIELD_NAMES if document is DocumentKind.INSTRUCTION else tuple(sorted(ALL_EVENT_TYPES))
-    answer(output, described, names)
+    """Print the JSON Schema of instruction documents, of events, or of policies. As text: the fields, or the types."""
+    match document:
+        case DocumentKind.INSTRUCTION:
+            answer(output, instruction_json_schema(), FIELD_NAMES)
+        case DocumentKind.EVENT:
+            answer(output, event_json_schema(), tuple(sorted(ALL_EVENT_TYPES)))
+        case DocumentKind.COMPACT_WHEN:
+            answer(output, policy_json_schema(), tuple(CompactWhen.model_fields))

@@ -1,0 +1,223 @@
+"""The policy of a table: when the keeper has its partition streams compacted, and what that may cost.
+
+Every bound is compared for each partition stream by itself, and money for the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
+from pydantic_core import to_jsonable_python
+
+from compactor.model.cron import CronTimes
+from compactor.model.document import Document
+from compactor.model.errors import Invalid
+
+SHORTEST_BOUND_SECONDS = 5
+"""What a session takes that has a Spark job of its own, and nothing to read."""
+
+WINDOW_SECONDS_MAX = 7 * 24 * 3600
+
+Count = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Seconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Usd = Annotated[float, Field(gt=0)]
+
+
+class Preset(StrEnum):
+    """Policies by name.
+
+    UPSOLVER    60 files or more of less than 32 MB on average, the last of them written more than 2 days ago; or 1,000
+                files or more of less than 32 MB; or the last write is more than 35 days ago, and files have less than
+                32 MB
+    SIZE_RATIO  some files together have `ratio` times the bytes of the largest of them
+    STREAMING   the oldest delta is 5 minutes old, and the last compaction a minute
+    NIGHTLY     something is pending, from 1:00 to 5:00 UTC, once a night
+    MANUAL      never: the table is compacted by instructions only
+    """
+
+    UPSOLVER = "upsolver"
+    SIZE_RATIO = "size_ratio"
+    STREAMING = "streaming"
+    NIGHTLY = "nightly"
+    MANUAL = "manual"
+
+
+class Match(StrEnum):
+    ANY = "any"
+    ALL = "all"
+
+
+class Window(Document):
+    """Opens at each time of `cron`, in a time zone, for so many seconds."""
+
+    cron: str = Field(description="MINUTE HOUR DAY MONTH WEEKDAY")
+    time_zone: str = Field(default="UTC", description="such as Europe/Zurich")
+    seconds: Annotated[int, Field(ge=60, le=WINDOW_SECONDS_MAX)] = Field(description="how long it stays open")
+
+    def is_open(self, at_ms: int) -> bool:
+        return _is_open(self, at_ms)
+
+    def opens_at_ms(self, at_ms: int) -> int | None:
+        """When it opens next; None: never."""
+        return _opens_at_ms(self, at_ms)
+
+
+class CompactWhen(Document):
+    """A stream is due once one of its bounds is reached (`match` "all": all of them); None: no such bound.
+
+    A stream without anything to do is never due.
+    """
+
+    preset: Preset | None = Field(default=None, description="a policy by name, with no other field beside it")
+    ratio: Annotated[float, Field(ge=1)] | None = Field(default=None, description="of preset size_ratio; not set: 3")
+    match: Match = Field(default=Match.ANY, description="whether one of the bounds suffices, or all are needed")
+    pending_rows: Count | None = Field(default=None, description="rows of deltas that are not compacted")
+    pending_bytes: Count | None = Field(default=None, description="bytes of their files")
+    pending_deltas: Count | None = Field(default=None, description="number of them")
+    lag_seconds: Seconds | None = Field(default=None, description="age of the oldest of them")
+    dead_row_share: Share | None = Field(default=None, description="of the rows in compacted files")
+    small_files: Annotated[int, Field(ge=2)] | None = Field(
+        default=None, description="compacted files that are small enough to be merged"
+    )
+    small_file_share: Share | None = Field(default=None, description="of all compacted files")
+    every: Seconds | None = Field(default=None, description="seconds since the last compaction")
+    not_before_seconds: Seconds | None = Field(
+        default=None, description="after a compaction no other one is begun for so long"
+    )
+    windows: tuple[Window, ...] = Field(default=(), description="when compactions may begin; none: at any time")
+    at_latest_seconds: Seconds | None = Field(
+        default=None, description="age of the oldest pending delta from which windows are not waited for"
+    )
+    usd_per_day: Usd | None = Field(default=None, description="what the table's compactions may cost in a day (UTC)")
+    max_usd: Usd | None = Field(default=None, description="what one job run may cost")
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        rendered: dict[str, object] = handler(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in rendered.items() if getattr(self, name) != fields[name].default}
+
+    @property
+    def resolved(self) -> CompactWhen:
+        """The fields that a preset stands for, where fields can say it."""
+        return _PRESETS.get(self.preset, self) if self.preset is not None else self
+
+    def lag_bound_seconds(self) -> int | None:
+        """The age of the oldest pending delta at which a stream of the table is late; None: none is."""
+        policy = self.resolved
+        bounds = [each for each in (policy.lag_seconds, policy.at_latest_seconds) if each is not None]
+        return max(bounds, default=None) if policy.windows else min(bounds, default=None)
+
+
+_PRESETS: Mapping[Preset, CompactWhen] = {
+    Preset.STREAMING: CompactWhen(lag_seconds=300, not_before_seconds=60),
+    Preset.NIGHTLY: CompactWhen(
+        pending_deltas=1, not_before_seconds=43_200, windows=(Window(cron="0 1 * * *", seconds=14_400),)
+    ),
+}
+
+TRIGGERS = (
+    "pending_rows",
+    "pending_bytes",
+    "pending_deltas",
+    "lag_seconds",
+    "dead_row_share",
+    "small_files",
+    "small_file_share",
+    "every",
+)
+"""The bounds that can make a stream due, beside `at_latest_seconds`."""
+
+
+def policy_json_schema() -> dict[str, JsonValue]:
+    """The output of `lithify schema compact_when`."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **CompactWhen.model_json_schema()}
+
+
+def in_log_form(value: object) -> object:
+    """A policy as users write it: an object, or the name of a preset."""
+    return {"preset": value} if isinstance(value, str) else to_jsonable_python(value)
+
+
+def contradictions_of(policy: CompactWhen, primary_keys: tuple[str, ...] | None) -> Iterator[str]:
+    """All contradictions of a policy, in itself and with the keys of its table, one sentence each."""
+    if policy.preset is not Preset.MANUAL and primary_keys is None:
+        yield "compact_when: the keeper's instructions name no keys, and the table has none: set primary_keys, too"
+    if policy.dead_row_share is not None and primary_keys == ():
+        yield "compact_when.dead_row_share: a table without keys has no dead rows"
+    yield from _wrong_preset(policy)
+    yield from _wrong_times(policy)
+    for number, window in enumerate(policy.windows):
+        yield from _wrong_window(f"compact_when.windows[{number}]", window)
+    if policy.max_usd is not None and policy.usd_per_day is not None and policy.max_usd > policy.usd_per_day:
+        yield (
+            f"compact_when.max_usd is {policy.max_usd:g}, and usd_per_day {policy.usd_per_day:g}: a job run of that "
+            "cost could never begin"
+        )
+
+
+def _wrong_preset(policy: CompactWhen) -> Iterator[str]:
+    if policy.preset is None:
+        if policy.ratio is not None:
+            yield "compact_when.ratio is that of the preset size_ratio: add it, or leave ratio out"
+        if policy.at_latest_seconds is None and all(getattr(policy, name) is None for name in TRIGGERS):
+            yield f"compact_when has no bound that can make a stream due: set one of {', '.join(TRIGGERS)}, or a preset"
+        return
+    allowed = {"preset", "ratio"} if policy.preset is Preset.SIZE_RATIO else {"preset"}
+    others = sorted(policy.model_dump(mode="json").keys() - allowed)
+    if others:
+        yield f"compact_when.preset is {policy.preset}, which says all: leave out {', '.join(others)}, or the preset"
+
+
+def _wrong_times(policy: CompactWhen) -> Iterator[str]:
+    seconds = {name: getattr(policy, name) for name in ("lag_seconds", "every", "at_latest_seconds")}
+    given = {name: bound for name, bound in seconds.items() if bound is not None}
+    for name, bound in given.items():
+        if bound < SHORTEST_BOUND_SECONDS:
+            yield f"compact_when.{name} is {bound}: a session takes {SHORTEST_BOUND_SECONDS} seconds or more"
+        if policy.not_before_seconds is not None and bound < policy.not_before_seconds:
+            yield (
+                f"compact_when.{name} is {bound:,}, and not_before_seconds {policy.not_before_seconds:,}: it could not "
+                "be kept"
+            )
+    if policy.at_latest_seconds is None:
+        return
+    if not policy.windows:
+        yield "compact_when.at_latest_seconds is for a policy with windows: add windows, or set lag_seconds instead"
+    if policy.lag_seconds is not None and policy.at_latest_seconds <= policy.lag_seconds:
+        yield (
+            f"compact_when.at_latest_seconds is {policy.at_latest_seconds:,}, and lag_seconds {policy.lag_seconds:,}: "
+            "no window would ever be waited for"
+        )
+
+
+def _wrong_window(where: str, window: Window) -> Iterator[str]:
+    try:
+        times = CronTimes.parse(window.cron, window.time_zone)
+    except Invalid as error:
+        yield from (f"{where}: {reason}" for reason in error.reasons)
+        return
+    if times.next_after(datetime(2000, 1, 1, tzinfo=UTC)) is None:
+        yield f"{where}: cron {window.cron!r} names no day of any year, so it never opens"
+
+
+@lru_cache(maxsize=1_024)
+def _times_of(window: Window) -> CronTimes:
+    return CronTimes.parse(window.cron, window.time_zone)
+
+
+@lru_cache(maxsize=1_024)
+def _is_open(window: Window, at_ms: int) -> bool:
+    return _times_of(window).last_within(datetime.fromtimestamp(at_ms / 1000, UTC), window.seconds) is not None
+
+
+@lru_cache(maxsize=1_024)
+def _opens_at_ms(window: Window, at_ms: int) -> int | None:
+    found = _times_of(window).next_after(datetime.fromtimestamp(at_ms / 1000, UTC))
+    return None if found is None else round(found.timestamp() * 1000)
