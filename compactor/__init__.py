@@ -52,7 +52,7 @@ _MODULES = {
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from compactor.model.release import this_release
+        from compactor.model.machine import this_release
 
         return this_release()
     if name in _MODULES:

@@ -29,8 +29,7 @@ prefer_unpacked_pyspark()
 from pyspark import SparkContext  # noqa: E402
 
 from compactor.engine.prestart import prestart_workers  # noqa: E402
-from compactor.model.errors import Corrupt, Fenced, Invalid, LithifyError  # noqa: E402
-from compactor.model.exit_codes import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID  # noqa: E402
+from compactor.model.errors import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID, Corrupt, Fenced, Invalid, LithifyError  # noqa: E402  # noqa: E402
 
 if TYPE_CHECKING:
     from compactor.sessions.keys import BundleObject

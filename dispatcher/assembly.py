@@ -24,13 +24,13 @@ from dispatcher.intake.queue import Queue
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
 from dispatcher.operations.ownerless import owners_in
 from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.metrics_samples import Meter
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.running.journal import Listeners
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
 from dispatcher.service import Background, Dispatcher, ServiceSettings, health_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,30 @@ class Clients(Protocol):
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
         """Clusters on EMR, or job runs on EMR Serverless. Sends no request. `owner`: of the launched ones."""
+
+
+class TopicSinks:
+    """Opens one sink for each topic, at its first use. The topic of a job run is the one in its instruction, else the
+    dispatcher's own, else none. Thread-safe."""
+
+    def __init__(self, own_topic_arn: str | None, open_topic: Callable[[str], EventSink]) -> None:
+        self._own_topic_arn = own_topic_arn
+        self._open_topic = open_topic
+        self._lock = threading.Lock()
+        self._sinks: dict[str, EventSink] = {}
+
+    def of(self, topic_arn: str | None) -> EventSink:
+        """The sink of job runs with this topic, or without one (None). Sends no request to the topic. Raises `Invalid`
+        if the ARN is not a topic's."""
+        wanted = topic_arn or self._own_topic_arn
+        if wanted is None:
+            from compactor.events.relay import NoSink
+
+            return NoSink()
+        with self._lock:
+            if wanted not in self._sinks:
+                self._sinks[wanted] = self._open_topic(wanted)
+            return self._sinks[wanted]
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from typer.main import get_command
 
 from compactor.log_context import configure_logging
 from compactor.model.clock import SystemClock
-from compactor.model.errors import Invalid, LithifyError
-from compactor.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID
+from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, Invalid, LithifyError
 from compactor.model.machine import usable_cores, usable_memory_bytes
 from dispatcher.cli.app import VerbInterrupted, app
 from dispatcher.cli.output import flush, print_error

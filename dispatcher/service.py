@@ -36,10 +36,10 @@ from dispatcher.operations.metrics import (
     EmbeddedMetrics,
 )
 from dispatcher.operations.ownerless import sweep_once
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.history_upkeep import HistoryUpkeep
 from dispatcher.records.metrics_samples import Reading
 from dispatcher.running.job_run_controller import JobRunController
+from dispatcher.running.journal import Listeners
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.sweep import INTERVAL_SECONDS, Sweep
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from compactor.model.exit_codes import EXIT_INTERRUPTED
+from compactor.model.errors import EXIT_INTERRUPTED
 from dispatcher.stops import Stops
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from aws_cdk import App
 
-from compactor.model.errors import Invalid
-from compactor.model.exit_codes import EXIT_INVALID
+from compactor.model.errors import EXIT_INVALID, Invalid
 from infra.dispatcher_environment import check_environment
 from infra.stack import LithifyStack, stack_name
 from infra.stage_checks import check_stage

@@ -19,8 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from compactor.model.clock import Clock, SystemClock
-from compactor.model.errors import Invalid, LithifyError
-from compactor.model.exit_codes import EXIT_FAILED, EXIT_INVALID
+from compactor.model.errors import EXIT_FAILED, EXIT_INVALID, Invalid, LithifyError
 from infra.app import checked_stage, synthesise
 from infra.aws.deployment import ChangePlan, StackInAccount, clients
 from infra.outputs import OUTPUTS

@@ -11,8 +11,7 @@ from constructs import Construct
 from infra.access.dispatcher import dispatcher_part, execution_part
 from infra.access.people import people
 from infra.access.places import ARCHIVE_FOLDER, Folder, Places
-from infra.access.running import keeper_part, keeper_schedule_part, workflow_part
-from infra.access.workflow_logs import flow_logs_part, workflow_logs
+from infra.access.running import flow_logs_part, keeper_part, keeper_schedule_part, workflow_logs, workflow_part
 from infra.alarms import Alarms, alarms
 from infra.aws.regions import partition_of
 from infra.dashboard import dashboard_body

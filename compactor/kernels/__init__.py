@@ -8,5 +8,5 @@ Numba checks no index in these loops: an index outside of its array reads or ove
 function states under "Precondition" what its loops rely on, makes the checks that are cheap, and raises `ValueError`
 for a caller's mistake. Data from files is checked where it enters, in the loop itself or by the array's reader, and
 raises `Corrupt` or `Invalid`. `make test-bounds` runs the tests with numba's checks on; these do not cover copies by
-memcpy (`copy_bytes.py`).
+memcpy (`copy_bytes` in `compilation.py`).
 """

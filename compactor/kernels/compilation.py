@@ -1,10 +1,14 @@
-"""Reports each kernel that numba compiles. It happens once for a processor and a source, and takes seconds for each."""
+"""What kernels have of numba beside its decorators: reports of compilation, and a copy of bytes by the C library.
+
+A kernel is compiled once for a processor and a source, which takes seconds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba.core import event
+from numba.core import cgutils, event, types
+from numba.extending import intrinsic
 
 
 class _Compilations(event.Listener):
@@ -31,3 +35,23 @@ def on_compilation(report: Callable[[int], None]) -> None:
     Kernels that numba's cache holds are loaded, not compiled, and not reported.
     """
     event.register("numba:compile", _Compilations(report))  # type: ignore[no-untyped-call]
+
+
+@intrinsic
+def copy_bytes(_, target, _target_start, source, _source_start, _count):  # type: ignore[no-untyped-def]
+    """Copies source[source_start:source_start + count] to target[target_start:], faster than a loop.
+
+    Precondition: both are C-contiguous uint8 arrays of one dimension that do not overlap, 0 <= count,
+    0 <= source_start <= len(source) - count, 0 <= target_start <= len(target) - count. It is not checked, not even by
+    numba's bounds checks.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        to = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        come = context.make_array(signature.args[2])(context, builder, arguments[2]).data
+        to, come = builder.gep(to, [arguments[1]]), builder.gep(come, [arguments[3]])
+        cgutils.raw_memcpy(builder, to, come, arguments[4], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    number = types.int64
+    return types.void(target, number, source, number, number), generate

@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.copy_bytes import copy_bytes
+from compactor.kernels.compilation import copy_bytes
 from compactor.kernels.sha1 import Digests
 from compactor.model.errors import Invalid
 

@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from compactor.kernels.copy_bytes import copy_bytes
+from compactor.kernels.compilation import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]
 Codes = npt.NDArray[np.uint32]

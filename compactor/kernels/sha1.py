@@ -16,7 +16,7 @@ from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from compactor.kernels.copy_bytes import copy_bytes
+from compactor.kernels.compilation import copy_bytes
 
 Digests: TypeAlias = npt.NDArray[np.uint32]
 

@@ -146,3 +146,16 @@ class Corrupt(LithifyError):
 def kind_of(error: BaseException) -> ErrorKind:
     """The kind to record in logs and events; `BUG` for an exception that is not a `LithifyError`."""
     return error.kind if isinstance(error, LithifyError) else ErrorKind.BUG
+
+
+# Exit codes of the processes. From the Spark job's the launcher decides what to do next.
+
+EXIT_FAILED = 1
+"""A service is unavailable, a session failed, or `verify`, `health` or `privacy prove` found something. The sentence on
+stderr says what; most can be tried again."""
+EXIT_INVALID = 2
+"""The input can never work as it stands. Every reason is on stderr: fix it."""
+EXIT_FENCED = 3
+"""Of the Spark job alone: another compactor has committed to the stream. Nothing is wrong; the launcher plans anew."""
+EXIT_INTERRUPTED = 130
+"""Ctrl-C. No process is left behind; the same command again goes on, or begins anew."""

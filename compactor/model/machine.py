@@ -1,10 +1,12 @@
-"""The cores, memory and disk that the machine, or the container of this process, gives it."""
+"""What this process runs on: the release of Lithify, and the cores, memory and disk of its machine or container."""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 _BYTES_PER_KIBIBYTE = 1024
@@ -39,3 +41,12 @@ def usable_memory_bytes(control_groups: Path = Path("/sys/fs/cgroup")) -> int:
 def peak_memory_bytes() -> int:
     """The largest resident size of this process so far. A reused worker includes the peak of its earlier tasks."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_PER_KIBIBYTE
+
+
+@lru_cache(maxsize=1)
+def this_release() -> str:
+    """The version of Lithify; "unknown" if it is not installed: the source folder is on the path."""
+    try:
+        return metadata.version("lithify")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from compactor.catalog.delta_files import data_file
 from compactor.catalog.keys import CompactedFilePath, OpenFilePath, StreamFolder, partition_hash
+from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import render_partition
@@ -256,3 +257,15 @@ def _finished(target: OutputTarget, file_number: int, writer: TabularWriter, che
             check_row_group(target.step.location, written, check.row_group, check.source.file, check.row_indices)
     output = target.step.output
     return data_file(file_number, target.path(file_number), output.content_type, measure, output.private_columns)
+
+
+TASK_ATTEMPT_DIGITS = 16
+
+
+def new_task_attempt(clock: Clock) -> str:
+    """A new name for this attempt of a task: hexadecimal digits. Call it where the task runs, not where it is planned.
+
+    Spark runs a task again when it has lost contact with the first attempt, and with speculation when that is slow:
+    both may write at the same time. Under names of its own, none replaces or deletes the files of another.
+    """
+    return clock.new_id()[:TASK_ATTEMPT_DIGITS]

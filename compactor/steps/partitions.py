@@ -18,9 +18,8 @@ from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.index_update import BucketForWriter, FinishStep, FinishTask, finish_bucket
 from compactor.steps.materialize import mark_dead, materialize
 from compactor.steps.new_run import BucketPiece, DedupedBucket
-from compactor.steps.output_files import WriteStep
+from compactor.steps.output_files import WriteStep, new_task_attempt
 from compactor.steps.placement import BucketCounts, WriterTask
-from compactor.steps.task_attempt import new_task_attempt
 from compactor.task_progress import RowCounter
 
 

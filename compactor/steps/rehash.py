@@ -21,7 +21,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RehashPlan
 from compactor.planning.sizing import SENT_INDEX
-from compactor.steps.task_attempt import new_task_attempt
+from compactor.steps.output_files import new_task_attempt
 from compactor.storage.location import StoreLocation
 from compactor.storage.sending import Sending
 

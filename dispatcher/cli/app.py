@@ -10,8 +10,8 @@ import typer
 from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]
 from typer.main import get_command
 
-from compactor.model.exit_codes import EXIT_INVALID
-from compactor.model.release import this_release
+from compactor.model.errors import EXIT_INVALID
+from compactor.model.machine import this_release
 
 VERBS = {
     "demo": "demo:demo",
@@ -26,7 +26,7 @@ VERBS = {
     "retry": "job_runs:retry",
     "pause": "pause:pause",
     "resume": "pause:resume",
-    "schema": "schema:schema",
+    "schema": "events:schema",
     "archive": "archive:archive",
     "redrive": "redrive:redrive",
     "rehash": "audit:rehash",
@@ -35,7 +35,7 @@ VERBS = {
     "clean": "history:clean",
     "clusters": "clusters:clusters",
     "health": "health:health",
-    "warm": "warm:warm",
+    "warm": "archive:warm",
 }
 """The functions that do the verbs, as `module:function` of this package, in the order of the help."""
 

@@ -1,4 +1,4 @@
-"""`lithify archive`: the Python environment that workers of a cluster run in, as one file."""
+"""`lithify archive`, `lithify warm`: the Python environment of a cluster's workers as one file; compiled kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
-from dispatcher.cli.output import answer
+from dispatcher.cli.output import answer, console, write_lines
+from dispatcher.clients import dependencies_of
 from launcher.archive import THIS_CPU, ArchiveManifest, pack_archive
 
 MIB = 1024 * 1024
@@ -47,3 +48,25 @@ def archive(
 
 def _needed(manifest: ArchiveManifest) -> str:
     return "no Python" if manifest.with_python else f"Python {manifest.python}"
+
+
+def warm(context: typer.Context) -> None:
+    """Compile the kernels for this processor, which the first compaction does otherwise. It takes about half a minute,
+    once for each release and user; run it when an image or a machine is made.
+    """
+    from compactor.kernels.compilation import on_compilation
+    from compactor.kernels.warm import warm_kernels
+
+    clock = dependencies_of(context).clock
+    began_at_seconds, compiled = clock.monotonic_seconds(), [0]
+    with console().status("loading kernels") as status:
+
+        def show(before: int) -> None:
+            compiled[0] = before + 1
+            status.update(f"compiling kernels: {counted(before, 'kernel')} compiled")
+
+        on_compilation(show)
+        warm_kernels()
+    seconds = clock.monotonic_seconds() - began_at_seconds
+    done = f"Compiled {counted(compiled[0], 'kernel')}" if compiled[0] else "Loaded the kernels, which were compiled,"
+    write_lines([f"{done} in {seconds:.0f} s."])

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from compactor.model.exit_codes import EXIT_FAILED
+from compactor.model.errors import EXIT_FAILED
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer_records

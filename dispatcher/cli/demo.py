@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 
 from compactor.log_context import configure_logging
-from compactor.model.errors import Unavailable
-from compactor.model.exit_codes import EXIT_INTERRUPTED
+from compactor.model.errors import EXIT_INTERRUPTED, Unavailable
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, as_text, flush
 from dispatcher.clients import CommandDependencies, dependencies_of

@@ -14,8 +14,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from compactor.model.errors import Invalid, Unavailable
-from compactor.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
 from compactor.model.names import counted
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices, build_dispatcher

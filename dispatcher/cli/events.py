@@ -1,21 +1,24 @@
-"""`lithify events publish`: publishes pending events of job runs after their topic was fixed."""
+"""`lithify events publish`, `lithify schema`: pending events of job runs; the JSON Schemas of documents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from compactor.model.errors import LithifyError
-from compactor.model.exit_codes import EXIT_FAILED
+from compactor.catalog.compact_when import CompactWhen, policy_json_schema
+from compactor.events.relay import event_json_schema
+from compactor.model.errors import EXIT_FAILED, LithifyError
 from compactor.model.names import counted
 from dispatcher.cli.options import EndpointOption, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
-from dispatcher.cli.output import answer_records
-from dispatcher.clients import dependencies_of
+from dispatcher.cli.output import answer, answer_records
+from dispatcher.clients import TopicSinks, dependencies_of
+from dispatcher.intake.instruction import FIELD_NAMES, instruction_json_schema
 from dispatcher.layout import Column
 from dispatcher.outbox.event_publisher import publish_to_the_end
-from dispatcher.outbox.topic_sinks import TopicSinks
+from dispatcher.records.job_run_events import ALL_EVENT_TYPES
 from dispatcher.records.job_run_store import JobRunStore
 
 _COLUMNS = (Column("job_run_id"), Column("told"), Column("reason"))
@@ -77,3 +80,23 @@ def _publish(records: JobRunStore, sinks: TopicSinks, job_run_id: str) -> dict[s
         return {"job_run_id": job_run_id, "told": False, "reason": str(error)}
     reason = None if is_published else "it has not ended: its dispatcher publishes its events"
     return {"job_run_id": job_run_id, "told": is_published, "reason": reason}
+
+
+class DocumentKind(StrEnum):
+    INSTRUCTION = "instruction"
+    EVENT = "event"
+    COMPACT_WHEN = "compact_when"
+
+
+def schema(
+    document: Annotated[DocumentKind, typer.Argument(help="The document whose schema to print.")],
+    output: OutputOption = Output.JSON,
+) -> None:
+    """Print the JSON Schema of instruction documents, of events, or of policies. As text: the fields, or the types."""
+    match document:
+        case DocumentKind.INSTRUCTION:
+            answer(output, instruction_json_schema(), FIELD_NAMES)
+        case DocumentKind.EVENT:
+            answer(output, event_json_schema(), tuple(sorted(ALL_EVENT_TYPES)))
+        case DocumentKind.COMPACT_WHEN:
+            answer(output, policy_json_schema(), tuple(CompactWhen.model_fields))

@@ -29,8 +29,7 @@ from compactor.maintenance.garbage import (
 )
 from compactor.maintenance.retirement import StreamRetired, retention_of, retire_table
 from compactor.model.clock import Clock, SystemClock
-from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Unavailable
-from compactor.model.exit_codes import EXIT_FAILED
+from compactor.model.errors import EXIT_FAILED, Corrupt, Denied, Invalid, LithifyError, Unavailable
 from compactor.model.names import counted
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore, UnfinishedWrite

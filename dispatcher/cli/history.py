@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from compactor.model.errors import Invalid, LithifyError
-from compactor.model.exit_codes import EXIT_FAILED
+from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer_records, page_width, print_error

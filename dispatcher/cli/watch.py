@@ -12,8 +12,7 @@ import typer
 from rich.live import Live
 
 from compactor.model.clock import Clock
-from compactor.model.errors import Unavailable
-from compactor.model.exit_codes import EXIT_INTERRUPTED
+from compactor.model.errors import EXIT_INTERRUPTED, Unavailable
 from dispatcher.cli.job_run_lines import Changes, is_open, job_run_lines
 from dispatcher.cli.options import JobRunArgument, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import answer, as_text, console, flush, page_width, print_error, write_lines

@@ -16,13 +16,12 @@ from compactor.model.errors import Invalid, Unavailable
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices
-from dispatcher.clients import CommandDependencies, QueueAddress, StandaloneAddress, machine_share
+from dispatcher.clients import CommandDependencies, QueueAddress, StandaloneAddress, TopicSinks, machine_share
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.queue import Queue
 from dispatcher.operations.health import HEALTH_FILE
 from dispatcher.options.documents import document_body
 from dispatcher.options.service_options import ServiceOptions
-from dispatcher.outbox.topic_sinks import TopicSinks
 from dispatcher.scheduling.limits import Limits
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.archive import ArchiveManifest

@@ -19,7 +19,7 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.log.keys import EntryObject
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError
-from compactor.model.release import this_release
+from compactor.model.machine import this_release
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionLog
 from compactor.storage.object_store import ObjectStore

@@ -10,13 +10,12 @@ from compactor.events.relay import Subject
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, ErrorKind
 from compactor.planning.session_planner import SessionFinder
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim
 from dispatcher.records.job_run_log import HolderAction, JobRunEnded, JobRunOutcome, JobRunState, apply
 from dispatcher.records.outcome import conclude, expected_sla, outcome_of_sessions, paused_seconds
 from dispatcher.records.ranking import mark_of, stream_digest
 from dispatcher.records.sessions import SessionEnded, SessionState
-from dispatcher.running.journal import ClaimJournal
+from dispatcher.running.journal import ClaimJournal, Listeners
 from dispatcher.scheduling.budgets import LaunchGate
 from dispatcher.scheduling.lease_log import Lease
 from dispatcher.scheduling.leases import Leases

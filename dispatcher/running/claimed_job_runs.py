@@ -11,13 +11,13 @@ import structlog
 from compactor.events.types import bounded
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim
 from dispatcher.records.job_run_log import JobRunOutcome, JobRunState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.pauses import Pauses
 from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun, end_as_failed
+from dispatcher.running.journal import Listeners
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns, reason_of
 from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import SessionPool

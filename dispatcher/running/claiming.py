@@ -18,7 +18,6 @@ import structlog
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import JobRunLog, NotClaimed, claim_job_run
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.keys import MarkedJobRun
@@ -27,6 +26,7 @@ from dispatcher.records.ranking import work_of
 from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns
+from dispatcher.running.journal import Listeners
 from dispatcher.running.open_runs import OpenJobRun, OpenJobRuns
 from dispatcher.running.session_starts import SessionStarts
 

@@ -29,7 +29,6 @@ import structlog
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Unavailable, kind_of
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
@@ -39,6 +38,7 @@ from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun, end_as_failed
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns, Departure
 from dispatcher.running.claiming import Claiming
+from dispatcher.running.journal import Listeners
 from dispatcher.running.open_runs import OpenJobRuns, OpenRunsIntervals, reason_of
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.session_runs import SessionRuns

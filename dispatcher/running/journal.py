@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from logging import INFO, WARNING
 
 import structlog
@@ -16,10 +17,13 @@ from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import Heartbeat, SessionLog
-from dispatcher.outbox.listeners import Listeners
+from dispatcher.outbox.event_publisher import EventPublisher
+from dispatcher.outbox.table_publications import TablePublications
+from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
 from dispatcher.records.claims import Claim
 from dispatcher.records.costs import with_cost
 from dispatcher.records.job_run_log import JobRunState
+from dispatcher.records.metrics_samples import Meter
 from dispatcher.records.sessions import (
     AboutSession,
     SessionEnded,
@@ -30,6 +34,7 @@ from dispatcher.records.sessions import (
     SessionStalled,
     planned_action,
 )
+from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import LaunchGate
 from launcher.launch_journal import Launch, Member, Retried
 from launcher.outcomes import Failed, SessionEnd, Succeeded, level_of
@@ -37,6 +42,28 @@ from launcher.plan import plan_changes
 from launcher.spark_job import ClusterReference
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """What learns of the progress of job runs. Thread-safe: each has its own thread, or none."""
+
+    publisher: EventPublisher
+    answers: WorkflowAnswers
+    meter: Meter
+    tables: TablePublications
+
+    def session_progressed(self, job_run_id: str, session_id: str) -> None:
+        """The session was planned or launched, has written to its log, or has a new heartbeat."""
+        self.answers.progressed(WorkId.parse(job_run_id).job_run_id)
+        self.meter.session_progressed(job_run_id, session_id)
+        self.tables.moved(job_run_id, session_id)
+
+    def leave(self, job_run_id: str) -> None:
+        """Another dispatcher continues it."""
+        self.publisher.leave(job_run_id)
+        self.tables.leave(job_run_id)
+        self.answers.leave(job_run_id)  # a shard has no waiters: its holder leaves those of the job run
 
 
 class ClaimJournal:

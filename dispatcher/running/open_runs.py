@@ -19,7 +19,7 @@ import structlog
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, LithifyError, Outdated, Unavailable
-from compactor.model.release import this_release
+from compactor.model.machine import this_release
 from dispatcher.outbox.event_publisher import EventPublisher
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_events import set_aside_event

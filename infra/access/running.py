@@ -1,6 +1,9 @@
-"""Permissions of the workflow, which starts and replaces dispatchers, and of the keeper, which collects garbage."""
+"""Permissions of the workflow, which starts and replaces dispatchers, of the keeper, which collects garbage, and of AWS
+itself, which writes the logs of the workflow and of the network."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from infra.access.places import Places, find_uploads, list_lakes, list_state, use_key
 from infra.permissions import Part, Permission, actions
@@ -104,6 +107,34 @@ def keeper_schedule_part(places: Places, keeper_role: str, container_start_role:
                 ("iam:PassRole",),
                 (keeper_role, container_start_role),
                 {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
+            ),
+        ),
+    )
+
+
+def workflow_logs(part: Part) -> Part:
+    """The part with permission to let Step Functions write its log."""
+    names = (
+        "CreateLogDelivery DeleteLogDelivery DescribeLogGroups DescribeResourcePolicies GetLogDelivery "
+        "ListLogDeliveries PutResourcePolicy UpdateLogDelivery"
+    )
+    permission = Permission(
+        "WriteWorkflowLog", "AWS knows no resource for the delivery of logs", actions("logs", names), ("*",)
+    )
+    return replace(part, permissions=(*part.permissions, permission))
+
+
+def flow_logs_part(log_group: str) -> Part:
+    return Part(
+        "log of connections",
+        "ConnectionLogRole",
+        ("vpc-flow-logs",),
+        (
+            Permission(
+                "WriteConnections",
+                "of the network",
+                actions("logs", "CreateLogStream DescribeLogStreams PutLogEvents"),
+                (f"{log_group}:*",),
             ),
         ),
     )

@@ -28,8 +28,7 @@ from compactor.engine.java_home import utf8_locale
 from compactor.engine.settings import QUICK_JVM
 from compactor.model.clock import Clock
 from compactor.model.document import Document
-from compactor.model.errors import ErrorKind, Invalid, Unavailable
-from compactor.model.exit_codes import EXIT_FENCED, EXIT_INVALID
+from compactor.model.errors import EXIT_FENCED, EXIT_INVALID, ErrorKind, Invalid, Unavailable
 from launcher.clusters import supervisor
 from launcher.clusters.supervisor import process_started
 from launcher.scratch import ScratchFolder, is_held, is_locked, sweep

@@ -24,8 +24,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compactor.model.errors import ErrorKind
-from compactor.model.exit_codes import EXIT_FENCED, EXIT_INVALID
+from compactor.model.errors import EXIT_FENCED, EXIT_INVALID, ErrorKind
 from launcher.spark_job import JobFailed, JobStatus, JobSucceeded, NoCapacity
 
 KILLED_EXIT_CODE = 137

@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 from compactor.lake import DeltaCatalog
 from compactor.model.clock import SystemClock
-from compactor.model.errors import Fenced, Invalid, LithifyError
-from compactor.model.exit_codes import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID
+from compactor.model.errors import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID, Fenced, Invalid, LithifyError
 from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt

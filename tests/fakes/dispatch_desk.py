@@ -28,13 +28,13 @@ from compactor.storage.opening import open_store
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.intake import Accepted, Intake, IntakeSettings, Taken
 from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.metrics_samples import Meter
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.running.journal import Listeners
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
 from launcher.launch import LaunchDependencies

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
-from compactor.model.errors import ErrorKind, Fenced, LithifyError, Unavailable
-from compactor.model.exit_codes import EXIT_FENCED
+from compactor.model.errors import EXIT_FENCED, ErrorKind, Fenced, LithifyError, Unavailable
 from compactor.planning.bundle_plan import BundleMember, BundlePlan
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources

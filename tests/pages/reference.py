@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from compactor.api import compact
 from compactor.catalog.properties import TableProperties
 from compactor.events.types import EventData
-from compactor.model import exit_codes
+from compactor.model import errors
 from dispatcher.cli.app import app
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.options.service_options import OptionField, option_fields
@@ -187,9 +187,9 @@ def codes() -> Iterator[str]:
     yield "| code | meaning |"
     yield "|---|---|"
     yield "| 0 | Done, also if there was nothing to do. |"
-    body = ast.parse(inspect.getsource(exit_codes)).body
+    body = ast.parse(inspect.getsource(errors)).body
     for named, documented in pairwise(body):
-        if isinstance(named, ast.Assign) and isinstance(documented, ast.Expr):
+        if isinstance(named, ast.Assign) and isinstance(documented, ast.Expr) and "EXIT_" in ast.unparse(named):
             yield f"| {ast.literal_eval(named.value)} | {_cell(_paragraph(ast.literal_eval(documented.value)))} |"
 
 

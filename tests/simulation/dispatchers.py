@@ -23,8 +23,7 @@ from compactor.events.relay import Event
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log.keys import EntryObject
-from compactor.model.errors import Conflict, Denied, Fenced, LithifyError, Unavailable
-from compactor.model.exit_codes import EXIT_FENCED
+from compactor.model.errors import EXIT_FENCED, Conflict, Denied, Fenced, LithifyError, Unavailable
 from compactor.model.retries import Backoff
 from compactor.planning.bundle_plan import BundleBounds
 from compactor.planning.cluster_plan import ClusterPlan
@@ -40,7 +39,6 @@ from dispatcher.intake.intake import Intake, IntakeSettings
 from dispatcher.intake.queue import QueueMessage
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
 from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
@@ -49,6 +47,7 @@ from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.metrics_samples import Meter
 from dispatcher.records.ranking import table_digest
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
+from dispatcher.running.journal import Listeners
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
 from dispatcher.scheduling.leases import LeaseAnswer, Leases

@@ -11,7 +11,7 @@ import pytest
 import compactor
 from compactor import DeltaCatalog, Invalid
 from compactor.model import errors
-from compactor.model.release import this_release
+from compactor.model.machine import this_release
 from tests.rounds import compact_by_hand
 
 ROWS = pa.table({"id": [1, 2, 3], "status": ["new", None, "paid"]})

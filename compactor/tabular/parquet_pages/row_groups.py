@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compactor.model.errors import Invalid
+from compactor.model.machine import this_release
 from compactor.model.names import ContentType
-from compactor.model.release import this_release
 from compactor.storage.location import StoreLocation
 from compactor.storage.ranges import Span
 from compactor.tabular.filesystems import reading

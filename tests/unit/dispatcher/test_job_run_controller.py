@@ -16,7 +16,7 @@ import pytest
 from compactor.engine.in_process import InProcessEngine
 from compactor.log.keys import EntryObject
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
-from compactor.model.release import this_release
+from compactor.model.machine import this_release
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import SessionFolder

@@ -20,7 +20,6 @@ from compactor.storage.keys import parse_any
 from dispatcher.cli.job_run_lines import job_run_lines
 from dispatcher.cli.output import as_text
 from dispatcher.operations.status import view_all, view_job_run
-from dispatcher.outbox.listeners import Listeners
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus, SessionsFound, ShardEnded
@@ -33,6 +32,7 @@ from dispatcher.records.work_id import (
     WorkId,
     shard_count,
 )
+from dispatcher.running.journal import Listeners
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock

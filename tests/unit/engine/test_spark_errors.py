@@ -12,8 +12,18 @@ from compactor.engine.errors import spark_job
 from compactor.engine.local import stop_spark
 from compactor.engine.protocol import sentence_of
 from compactor.main import exit_code_of
-from compactor.model.errors import Corrupt, Denied, Fenced, Invalid, LithifyError, OutOfMemory, Unavailable
-from compactor.model.exit_codes import EXIT_FAILED, EXIT_FENCED, EXIT_INVALID
+from compactor.model.errors import (
+    EXIT_FAILED,
+    EXIT_FENCED,
+    EXIT_INVALID,
+    Corrupt,
+    Denied,
+    Fenced,
+    Invalid,
+    LithifyError,
+    OutOfMemory,
+    Unavailable,
+)
 
 TASK_LOST = "org.apache.spark.SparkException: Job aborted: Task 0 in stage 3.0 failed 4 times"
 
