@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any, cast
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]
@@ -110,7 +112,7 @@ class _Verbs(Mapping[str, Any]):
         module, function = self._functions[verb].split(":")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         does = getattr(import_module(f"dispatcher.cli.{module}"), function)
-        alone.command(verb, context_settings=getattr(does, "context_settings", None))(does)
+        alone.command(verb, context_settings=getattr(does, "context_settings", None))(_with_single_options(does))
         return get_command(alone)
 
 
@@ -141,6 +143,36 @@ class _Group(TyperGroup):
 class _Lithify(_Group):
     def __init__(self, *, commands: Any, **attributes: Any) -> None:  # noqa: ANN401
         super().__init__(commands=_verbs(VERBS, GROUPS), **attributes)
+
+
+def _with_single_options(does: Callable[..., None]) -> Callable[..., None]:
+    """The same verb, with an option for each field of a parameter that is a dataclass: a lake, or a state. Options that
+    may be left out stand before `--output`."""
+    own = signature(does, eval_str=True).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+    if not groups:
+        return does
+    single: list[Parameter] = []
+    later: list[Parameter] = []
+    for name, each in own.items():
+        if name not in groups:
+            single += [*(later if name == "output" else []), each]
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        for option in fields(groups[name]):
+            default = Parameter.empty if option.default is MISSING else option.default
+            parameter = Parameter(option.name, Parameter.KEYWORD_ONLY, annotation=hints[option.name], default=default)
+            (single if option.default is MISSING else later).append(parameter)
+    single = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in single]
+
+    def verb(**given: object) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{option.name: given.pop(option.name) for option in fields(group)})
+        does(**given)
+
+    verb.__doc__, verb.__signature__ = does.__doc__, Signature(single)  # type: ignore[attr-defined]
+    verb.__annotations__ = {each.name: each.annotation for each in single}
+    return verb
 
 
 def _verbs(functions: Mapping[str, str], groups: Mapping[str, tuple[str, Mapping[str, str]]]) -> dict[str, Any]:

@@ -14,18 +14,9 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Invalid
 from compactor.publishing.publication import differences, lags, publishers_of
 from compactor.schemas.unify import parse_schema
-from dispatcher.cli.options import (
-    LakeOption,
-    Output,
-    OutputOption,
-    PartitionOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-    VerboseOption,
-)
+from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument, VerboseOption
 from dispatcher.cli.output import answer_json, answer_records, page_width
-from dispatcher.cli.table_places import existing_stream, open_lake, parse_key, partitions_of
+from dispatcher.cli.table_places import LakePlace, existing_stream, parse_key, partitions_of
 from dispatcher.layout import FAILED, PARTITION, Column, count_text, data_columns, problem_style, sentence_lines
 
 KeyOption = Annotated[
@@ -59,14 +50,12 @@ _REHASH_COLUMNS = (
 def lookup(
     table: TableArgument,
     key: KeyOption,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the compacted row of one primary key, found by the index."""
-    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened, stream = existing_stream(lake.open(), table, partition)
     row = opened.lookup(stream.partition, _parse_key(stream, key))
     if output is Output.JSON:
         answer_json({"row": row})
@@ -77,20 +66,18 @@ def lookup(
 
 def verify_table(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
     published: Annotated[
         bool, typer.Option("--published", help="Compare what other engines read with the logs instead.")
     ] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Audit keys and pointers: every live row has exactly one pointer, and it is true. Exit code 1 if not."""
     if published:
-        _verify_published(table, lake, partition, s3_endpoint_url, region, output)
+        _verify_published(table, lake.open(), partition, output)
         return
-    reports = [(stream, verify(stream)) for stream in _streams(lake, s3_endpoint_url, region, table, partition)]
+    reports = [(stream, verify(stream)) for stream in _streams(lake.open(), table, partition)]
     answer_records(
         output,
         {"streams": [{"partition": stream.partition, **report.model_dump(mode="json")} for stream, report in reports]},
@@ -108,17 +95,9 @@ def verify_table(
         raise Corrupt("the index and the files disagree: restore the files, or compact into another destination table")
 
 
-def _verify_published(
-    table: str,
-    lake: str,
-    partition: list[str] | None,
-    s3_endpoint_url: str | None,
-    region: str | None,
-    output: Output,
-) -> None:
+def _verify_published(table: str, catalog: DeltaCatalog, partition: list[str] | None, output: Output) -> None:
     if partition:
         raise Invalid("--published compares the whole table: leave --partition out")
-    catalog = open_lake(lake, s3_endpoint_url, region)
     opened, clock = catalog.table(table), SystemClock()
     if not opened.properties.publish:
         raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` (or iceberg) begins it")
@@ -148,12 +127,10 @@ def _verify_published(
 
 def rehash(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     hash_bucket_count: Annotated[int, typer.Option(min=1, help="The new number of hash buckets of the index.")],
     partition: PartitionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
     verbose: VerboseOption = False,
 ) -> None:
@@ -162,9 +139,9 @@ def rehash(
 
     if verbose:
         be_verbose()
-    catalog = DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region)
+    catalog = lake.open()
     moved = []
-    for stream in _streams(lake, s3_endpoint_url, region, table, partition):
+    for stream in _streams(catalog, table, partition):
         compacted = stream.load().state.compacted
         if compacted is None or compacted.hash_bucket_count == hash_bucket_count:
             continue
@@ -188,10 +165,8 @@ def rehash(
     )
 
 
-def _streams(
-    lake: str, s3_endpoint_url: str | None, region: str | None, table: str, partition: list[str] | None
-) -> list[PartitionStream]:
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+def _streams(lake: DeltaCatalog, table: str, partition: list[str] | None) -> list[PartitionStream]:
+    opened = lake.table(table)
     return [opened.stream(each) for each in partitions_of(opened, partition)]
 
 

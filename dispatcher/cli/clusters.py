@@ -11,8 +11,9 @@ from rich.text import Text
 
 from compactor.model.errors import EXIT_FAILED
 from compactor.model.names import counted
-from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records
+from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, time_text
 from dispatcher.operations.ownerless import owners_in
@@ -40,7 +41,7 @@ _COLUMNS = (
 
 def clusters(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     cluster_settings: Annotated[
         str,
         typer.Option(help="The cluster settings of the dispatchers: JSON of EMR or EMR Serverless, or a file of it."),
@@ -55,15 +56,13 @@ def clusters(
     seconds_between_looks: Annotated[
         float, typer.Option(min=1, help="Time between two checks; a cluster ends if both find no owner.")
     ] = SECONDS_BETWEEN_LOOKS,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the clusters that dispatchers of a state launched and that still run; with --end, end those without
     an owner."""
     dependencies = dependencies_of(context)
     settings = parse_settings(*document_body(cluster_settings, "the cluster settings"))
-    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    records = JobRunStore(state.store(dependencies), dependencies.clock)
     sweep = Sweep(
         dependencies.clients.aws_cluster(settings, ClusterRoom(), dependencies.owner),
         records.store.location,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compactor import DeltaCatalog, compact
+from compactor import compact
 from compactor.log_context import be_verbose
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import ContentType, SortOrder
@@ -18,19 +18,11 @@ from compactor.planning.spec import (
     SessionResult,
 )
 from compactor.sessions.session_journal import rows_arrived
-from dispatcher.cli.options import (
-    LakeOption,
-    Output,
-    OutputOption,
-    PartitionOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-    VerboseOption,
-)
+from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument, VerboseOption
 from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.plan import NOTHING_TO_DO
 from dispatcher.cli.progress import ProgressScreen
+from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, count_text, seconds_text
 
@@ -50,7 +42,7 @@ _COLUMNS = (
 def compact_table(
     context: typer.Context,
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     primary_key: Annotated[
         list[str] | None,
         typer.Option("--primary-key", "-k", help="A key column; once for each. Default: the table's keys."),
@@ -92,8 +84,6 @@ def compact_table(
             min=0, help="Seconds to wait for another compactor of a table with session_plans; 0 fails at once."
         ),
     ] = 0.0,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
     verbose: VerboseOption = False,
 ) -> None:
@@ -106,7 +96,7 @@ def compact_table(
                 table,
                 set(primary_key) if primary_key else None,
                 sort_keys=[parse_sort_key(text) for text in sort_key] if sort_key else None,
-                delta_catalog_client=DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region),
+                delta_catalog_client=lake.reach(),
                 destination_compacted_table_id=destination,
                 rows_per_primary_key_index_file=rows_per_primary_key_index_file,
                 rows_per_compacted_file=rows_per_compacted_file,

@@ -10,18 +10,10 @@ import typer
 from compactor.catalog.dropping import Drop, Purge
 from compactor.model.errors import Invalid
 from compactor.model.names import counted, render_partition
-from dispatcher.cli.options import (
-    EndpointOption,
-    LakeOption,
-    Output,
-    OutputOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-)
+from dispatcher.cli.options import EndpointOption, Output, OutputOption, TableArgument
 from dispatcher.cli.output import answer, parse_partition
 from dispatcher.cli.publish import publish_table
-from dispatcher.cli.table_places import open_lake
+from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import time_text
 
@@ -31,7 +23,7 @@ _PARTITIONS_SHOWN_MAX = 20
 def drop(
     context: typer.Context,
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,9 +50,7 @@ def drop(
             "--nothing-runs", help="No writer, compaction or reader of the table runs now: --purge need not wait."
         ),
     ] = False,
-    s3_endpoint_url: S3EndpointOption = None,
     endpoint_url: EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Drop a table, or some of its partitions. Nobody reads, writes or compacts a dropped table. A dropped partition
@@ -68,10 +58,10 @@ def drop(
 
     Files that were registered where they lie stay there.
     """
-    catalog, glue = open_lake(lake, s3_endpoint_url, region), dependencies_of(context).clients.glue
+    catalog, glue = lake.open(), dependencies_of(context).clients.glue
+    if purge and partition:
+        raise Invalid("--purge is of a whole table: lithify gc deletes the files of dropped partitions")
     if purge:
-        if partition:
-            raise Invalid("--purge is of a whole table: lithify gc deletes the files of dropped partitions")
         purged = catalog.purge_table(table, dry_run=not delete, nothing_runs=nothing_runs)
         value = {"table_id": table, "purged": delete, "objects": purged.objects, "bytes": purged.size_bytes}
         answer(output, value, [_purge_line(purged, delete=delete)])
@@ -84,7 +74,7 @@ def drop(
         dropped = catalog.drop_table(table, dry_run=not delete)
     unpublished: list[str] = []
     if delete and opened.properties.publish:
-        _, unpublished = publish_table(catalog.store, opened, lambda: glue(region, endpoint_url), dry_run=False)
+        _, unpublished = publish_table(catalog.store, opened, lambda: glue(lake.region, endpoint_url), dry_run=False)
     value = {"table_id": table, "dropped": delete, **_figures(dropped), "unpublished": unpublished}
     answer(output, value, [*_lines(dropped, of_partitions=bool(partition), delete=delete), *unpublished])
 

@@ -12,8 +12,9 @@ from compactor.catalog.compact_when import CompactWhen, policy_json_schema
 from compactor.events.relay import event_json_schema
 from compactor.model.errors import EXIT_FAILED, LithifyError
 from compactor.model.names import counted
-from dispatcher.cli.options import EndpointOption, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.options import EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer, answer_records
+from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import TopicSinks, dependencies_of
 from dispatcher.intake.instruction import FIELD_NAMES, instruction_json_schema
 from dispatcher.layout import Column
@@ -26,21 +27,19 @@ _COLUMNS = (Column("job_run_id"), Column("told"), Column("reason"))
 
 def publish(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     job_run_ids: Annotated[
         list[str] | None,
         typer.Argument(help="Ended job runs. By default all that have unpublished events.", metavar="JOB_RUN_ID..."),
     ] = None,
     topic_arn: Annotated[str | None, typer.Option(help="The topic for job runs whose instruction names none.")] = None,
     endpoint_url: EndpointOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Publish the events of ended job runs that their topic refused, after the topic was fixed. Each event keeps
     its id. An event may be published twice if the record of its publication was lost."""
     dependencies = dependencies_of(context)
-    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    records = JobRunStore(state.store(dependencies), dependencies.clock)
     sinks = TopicSinks(topic_arn, lambda arn: dependencies.clients.topic(arn, endpoint_url, patient=True))
     tried = [_publish(records, sinks, each) for each in job_run_ids or _waiting(records)]
     failed = sum(not each["told"] for each in tried)

@@ -34,9 +34,9 @@ from compactor.model.names import counted
 from compactor.storage.location import parse_location
 from compactor.storage.object_store import ObjectStore, UnfinishedWrite
 from compactor.storage.opening import open_store
-from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
+from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records, print_error
-from dispatcher.cli.table_places import check_exists, open_lake
+from dispatcher.cli.table_places import LakePlace, check_exists
 from dispatcher.layout import Column, count_text, time_text
 
 _log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ _COLUMNS = (
 
 
 def gc(
-    lake: LakeOption,
+    lake: LakePlace,
     table: Annotated[
         list[str] | None,
         typer.Argument(help="Tables, OWNER.NAME.Vn. Default: all tables of the lake.", metavar="TABLE..."),
@@ -92,8 +92,6 @@ def gc(
             "the lake: both only where no table is named.",
         ),
     ] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Find deltas and files that no reader and no compaction still needs, and with --delete, retire and delete them.
@@ -105,8 +103,8 @@ def gc(
             f"a grace of {grace_hours:g} hours may delete files that a compaction or a writer is about to commit: "
             "give 1 hour or more, or stop all of them and add --nothing-runs"
         )
-    catalog = open_lake(lake, s3_endpoint_url, region)
-    stores = [catalog.store, *_state_beside(catalog.store, state, s3_endpoint_url, region)]
+    catalog = lake.open()
+    stores = [catalog.store, *_state_beside(catalog.store, state, lake)]
     grace = _Grace(grace_hours, counts_for_all=nothing_runs and grace_hours is not None)
     console = Console(stderr=True)
     with console.status(Text("tables are listed")) as status:
@@ -120,24 +118,7 @@ def gc(
                 run.collect_dropped(table_id)
         for store in stores if not table else ():
             run.give_up_unfinished(store, console)
-    answer_records(
-        output,
-        {
-            "deleted": delete,
-            "streams": run.streams,
-            "retired": [asdict(each) for each in run.retired],
-            "unfinished": [{"root_uri": root_uri, **asdict(write)} for root_uri, write in run.unfinished],
-            "failed": [asdict(each) for each in run.failed],
-        },
-        "streams",
-        _COLUMNS,
-        none="No stream has any data yet.",
-        after=list(_summary(run)),
-    )
-    for failed in run.failed:
-        print_error(f"{failed.table_id or 'unfinished writes'}: {failed.reason}")
-    if run.failed:
-        raise typer.Exit(EXIT_FAILED)
+    _answer(output, run)
 
 
 @dataclass(frozen=True)
@@ -289,6 +270,22 @@ class _Run:
             self.failed.append(_Failed(table_id, str(error)))
 
 
+def _answer(output: Output, run: _Run) -> None:
+    value = {
+        "deleted": run.deletes,
+        "streams": run.streams,
+        "retired": [asdict(each) for each in run.retired],
+        "unfinished": [{"root_uri": root_uri, **asdict(write)} for root_uri, write in run.unfinished],
+        "failed": [asdict(each) for each in run.failed],
+    }
+    none = "No stream has any data yet."
+    answer_records(output, value, "streams", _COLUMNS, none=none, after=list(_summary(run)))
+    for failed in run.failed:
+        print_error(f"{failed.table_id or 'unfinished writes'}: {failed.reason}")
+    if run.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def _existing(catalog: DeltaCatalog, table_ids: Sequence[str], dropped: Sequence[str]) -> Sequence[str]:
     """Those that are not dropped. Raises `Invalid` if a table that was named does not exist."""
     existing = [table_id for table_id in table_ids if table_id not in dropped]
@@ -312,13 +309,11 @@ def _properties_of(catalog: DeltaCatalog, table_id: str) -> TableProperties:
     )
 
 
-def _state_beside(
-    lake: ObjectStore, state: str | None, s3_endpoint_url: str | None, region: str | None
-) -> Iterator[ObjectStore]:
+def _state_beside(lake: ObjectStore, state: str | None, place: LakePlace) -> Iterator[ObjectStore]:
     """The store of an existing state, if one is named, and it is not that of the lake."""
     if state is None:
         return
-    store = open_store(parse_location(state, endpoint_url=s3_endpoint_url, region=region))
+    store = open_store(parse_location(state, endpoint_url=place.s3_endpoint_url, region=place.region))
     check_exists(store, "state")
     if store.location.root_uri != lake.location.root_uri:
         yield store

@@ -10,9 +10,9 @@ import typer
 
 from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError
 from compactor.model.names import counted
-from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer_records, page_width, print_error
-from dispatcher.cli.table_places import open_job_runs
+from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import (
     FAILED,
@@ -59,15 +59,13 @@ _CLEAN_COLUMNS = (
 
 def history(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD, in UTC.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day, YYYY-MM-DD.")] = None,
     table: Annotated[str | None, typer.Option("--table", help="Only job runs of this source table.")] = None,
     status: Annotated[
         str | None, typer.Option("--status", help=f"Only job runs with this status: {', '.join(ENDS)}.")
     ] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show job runs that have ended, the latest first: all of them, or those of some days."""
@@ -76,7 +74,7 @@ def history(
         raise Invalid(f"--since {first} is after --until {last}")
     if status is not None and status not in ENDS:
         raise Invalid(f"--status {status!r} is none of {', '.join(ENDS)}")
-    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
+    records = state.open(dependencies_of(context))
     days = list(records.history.read(first, last))
     found = [
         {"day": day.day, **each.model_dump(mode="json"), "job_run_id": each.own_id, "message_id": each.message_id}
@@ -102,15 +100,13 @@ def _notes(days: list[RecordedDay]) -> Iterator[Line]:
 
 def clean(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     older_than_days: Annotated[
         float, typer.Option("--older-than-days", min=0, help="Days since the end of the day on which a job run ended.")
     ] = HistorySettings.keep_plans_days,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete them. Without this option, they are only listed.")
     ] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Find plans, heartbeats and cursors of job runs that ended long ago, and with --delete, delete them.
@@ -118,7 +114,7 @@ def clean(
     Their logs and the history stay. Days that are not closed yet are left alone. Dispatchers do the same by themselves,
     see --keep-plans-days of `lithify dispatch`. Exit code 1: some days failed, and are named with the reason.
     """
-    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
+    records = state.open(dependencies_of(context))
     upkeep = HistoryUpkeep(records, HistorySettings(), dependencies_of(context).clock)
     days = upkeep.days_to_clean(older_than_days)
     found: list[Leftovers] = []

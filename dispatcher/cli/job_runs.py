@@ -23,10 +23,9 @@ from dispatcher.cli.options import (
     QueueOption,
     RegionOption,
     S3EndpointOption,
-    StateOption,
 )
 from dispatcher.cli.output import answer, answer_records, page_width
-from dispatcher.cli.table_places import open_job_runs, open_lake
+from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
@@ -82,7 +81,8 @@ def submit(
         else None
     )
     lake_uri = document.delta_catalog or lake
-    unchecked = None if lake_uri is None else _check_table(document.source_table_id, lake_uri, s3_endpoint_url, region)
+    place = None if lake_uri is None else LakePlace(lake_uri, s3_endpoint_url, region)
+    unchecked = None if place is None else _check_table(document.source_table_id, place)
     preview = _preview(document, records)
     sentences = [each for each in (preview, unchecked) if each is not None]
     outlook = {"outlook": " ".join(sentences)} if sentences else {}
@@ -106,11 +106,11 @@ def submit(
     )
 
 
-def _check_table(table_id: str, lake: str, s3_endpoint_url: str | None, region: str | None) -> str | None:
+def _check_table(table_id: str, lake: LakePlace) -> str | None:
     """Raises `Invalid` if the table does not exist. Returns a sentence where this user cannot see the lake: its
     dispatcher may."""
     try:
-        open_lake(lake, s3_endpoint_url, region).table(table_id)
+        lake.open().table(table_id)
     except Unavailable as error:
         return f"Whether table {table_id} exists was not checked: {error}"
     return None
@@ -127,20 +127,18 @@ def _preview(document: InstructionDocument, records: JobRunStore | None) -> str 
 
 def status(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     job_run_id: Annotated[
         str | None, typer.Argument(metavar="JOB_RUN_ID", help="A job run. Default: all of them.")
     ] = None,
     last: Annotated[
         int, typer.Option("--last", min=0, help="How many ended job runs to show, the latest first (approximately).")
     ] = ENDED_SHOWN,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show job runs, or one with its sessions. `lithify table show TABLE` shows who else is at work on a table."""
     dependencies = dependencies_of(context)
-    records = open_job_runs(dependencies, state, s3_endpoint_url, region)
+    records = state.open(dependencies)
     if job_run_id is not None:
         view = view_job_run(records, job_run_id, dependencies.clock)
         answer(output, view.model_dump(mode="json"), job_run_lines(view, page_width()))
@@ -177,17 +175,15 @@ def status(
 def cancel(
     context: typer.Context,
     job_run_id: JobRunArgument,
-    state: StateOption,
+    state: StatePlace,
     reason: Annotated[
         str, typer.Option(help="The reason that the job run's log and its event record.")
     ] = "cancelled by hand",
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Ask for a job run to be cancelled. Its dispatcher stops its Spark jobs; what was committed stays committed."""
     dependencies = dependencies_of(context)
-    records = open_job_runs(dependencies, state, s3_endpoint_url, region)
+    records = state.open(dependencies)
     before = records.state(job_run_id)
     if before.accepted is None:
         raise Invalid(f"there is no job run {job_run_id!r} here that could be cancelled")
@@ -205,15 +201,13 @@ def cancel(
 def retry(
     context: typer.Context,
     job_run_id: JobRunArgument,
-    state: StateOption,
+    state: StatePlace,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and start nothing.")] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Run a failed or cancelled job run again, as a new job run. What it has committed stays committed."""
     dependencies = dependencies_of(context)
-    records = open_job_runs(dependencies, state, s3_endpoint_url, region)
+    records = state.open(dependencies)
     rerun = plan_retry(records, dependencies.lake, job_run_id, dependencies.clock)
     if not dry_run:
         rerun = begin_retry(records, rerun)

@@ -22,17 +22,7 @@ from rich.text import Text
 
 from compactor.model.errors import Invalid, Unavailable
 from dispatcher.cli.options import Output
-from dispatcher.layout import (
-    FAILED,
-    PARTITION,
-    Column,
-    Line,
-    Record,
-    data_text,
-    printable,
-    sentence_lines,
-    table_lines,
-)
+from dispatcher.layout import FAILED, PARTITION, Column, Line, Record, data_text, printable, sentence_lines, table_lines
 
 Lines = Iterable[str | Line]
 

@@ -8,9 +8,9 @@ import typer
 
 from compactor.model.errors import Invalid
 from compactor.model.names import TableId
-from dispatcher.cli.options import Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer
-from dispatcher.cli.table_places import open_job_runs
+from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
@@ -25,18 +25,16 @@ EverythingOption = Annotated[bool, typer.Option("--everything", help="All job ru
 
 def pause(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     job_run_id: JobRun = None,
     table: TableOption = None,
     everything: EverythingOption = False,
     reason: Annotated[str, typer.Option(help="The reason that status and the event show.")] = "paused by hand",
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Start no new session of a job run, of a table, or of anything, until `resume`. Sessions that run go on to their
     end; documents are accepted as before, and wait. There is one event for each job run that is held up."""
-    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
+    records = state.open(dependencies_of(context))
     target = _target(job_run_id, table, everything=everything)
     if job_run_id is not None:
         _check_open(records, job_run_id)
@@ -47,16 +45,14 @@ def pause(
 
 def resume(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     job_run_id: JobRun = None,
     table: TableOption = None,
     everything: EverythingOption = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Let go on what was paused. What else is paused stays so."""
-    records = open_job_runs(dependencies_of(context), state, s3_endpoint_url, region)
+    records = state.open(dependencies_of(context))
     target = _target(job_run_id, table, everything=everything)
     if not records.pauses.resume(target):
         raise Invalid(f"{_named(target)} is not paused: {', '.join(_paused(records)) or 'nothing'} is")

@@ -11,17 +11,9 @@ from compactor.maintenance.privacy import KeyValues, PrivacyProof, key_schema, p
 from compactor.model.errors import Invalid
 from compactor.model.names import counted, render_partition
 from dispatcher.cli.expressions import read_document
-from dispatcher.cli.options import (
-    LakeOption,
-    Output,
-    OutputOption,
-    PartitionOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-)
+from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer_records
-from dispatcher.cli.table_places import open_lake, parse_key, parse_keys, partition_even_dropped
+from dispatcher.cli.table_places import LakePlace, parse_key, parse_keys, partition_even_dropped
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, count_text, time_text
 
@@ -37,7 +29,7 @@ _COLUMNS = (
 def prove_key(
     context: typer.Context,
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     key: Annotated[
         list[str] | None,
         typer.Option("--key", "-k", metavar="COLUMN=VALUE", help="A key column and its value; once for each column."),
@@ -51,8 +43,6 @@ def prove_key(
         ),
     ] = None,
     partition: PartitionOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Name every object that may still hold the values of a key, and when it goes. Exit code 1 while there is one. Of
@@ -63,7 +53,7 @@ def prove_key(
     """
     if (key is None) == (keys is None):
         raise Invalid("which key? Give --key COLUMN=VALUE for each of its columns, or --keys FILE for many keys")
-    catalog, clock = open_lake(lake, s3_endpoint_url, region), dependencies_of(context).clock
+    catalog, clock = lake.open(), dependencies_of(context).clock
     wanted = partition_even_dropped(catalog, table, partition)
     schema = key_schema(catalog, table, wanted)
     if keys is not None:

@@ -24,9 +24,9 @@ from compactor.publishing.publication import (
     with_gone_streams,
 )
 from compactor.storage.object_store import ObjectStore
-from dispatcher.cli.options import EndpointOption, LakeOption, Output, OutputOption, RegionOption, S3EndpointOption
+from dispatcher.cli.options import EndpointOption, Output, OutputOption
 from dispatcher.cli.output import answer_records
-from dispatcher.cli.table_places import open_lake
+from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import Column, count_text
 
@@ -44,27 +44,25 @@ _COLUMNS = (
 
 def publish_tables(
     context: typer.Context,
-    lake: LakeOption,
+    lake: LakePlace,
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help="One table. Default: every table with the property publish.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be published, and write nothing.")] = False,
-    s3_endpoint_url: S3EndpointOption = None,
     endpoint_url: EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Publish committed rounds in the table formats that other engines read. No row is copied. Exit code 1 if
     something could not be published."""
-    catalog = open_lake(lake, s3_endpoint_url, region)
+    catalog = lake.open()
     if table is not None and not catalog.table(table).properties.publish:
         raise Invalid(f"{table} is not published: `lithify table set {table} publish=delta` (or iceberg) begins it")
     tables = [catalog.table(each) for each in ([table] if table is not None else catalog.tables())]
     published = [each for each in tables if each.properties.publish]
     shown, reasons = [], []
-    clients = dependencies_of(context).clients
+    glue = dependencies_of(context).clients.glue
     for each in published:
-        found, refused = publish_table(catalog.store, each, lambda: clients.glue(region, endpoint_url), dry_run=dry_run)
+        found, refused = publish_table(catalog.store, each, lambda: glue(lake.region, endpoint_url), dry_run=dry_run)
         shown += found
         reasons += refused
     answer_records(

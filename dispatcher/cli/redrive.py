@@ -12,14 +12,7 @@ import typer
 
 from compactor.model.errors import Invalid, LithifyError
 from compactor.model.names import counted
-from dispatcher.cli.options import (
-    DeadLettersOption,
-    EndpointOption,
-    Output,
-    OutputOption,
-    QueueOption,
-    RegionOption,
-)
+from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption, QueueOption, RegionOption
 from dispatcher.cli.output import answer
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.queue import ORIGIN_ATTRIBUTE, REASONS_ATTRIBUTE, Queue, QueueMessage

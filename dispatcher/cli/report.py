@@ -9,20 +9,10 @@ from typing import Annotated
 
 import typer
 
-from dispatcher.cli.options import (
-    DeadLettersOption,
-    EndpointOption,
-    LakeOption,
-    Output,
-    OutputOption,
-    QueueOption,
-    RegionOption,
-    S3EndpointOption,
-    StateOption,
-)
+from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption, QueueOption, RegionOption
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.redrive import Selection, move
-from dispatcher.cli.table_places import open_job_runs, open_lake
+from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.cli.tables import TABLE_COLUMNS, table_figures
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
 from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text, usd_text
@@ -68,15 +58,13 @@ _DEAD_LETTER_COLUMNS = (
 
 def runs(
     context: typer.Context,
-    state: StateOption,
+    state: StatePlace,
     only_open: Annotated[bool, typer.Option("--open", help="Only job runs that have not ended.")] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Job runs, the latest first: how long each took, against what was expected and desired, and what it cost."""
     dependencies = dependencies_of(context)
-    recorded = open_job_runs(dependencies, state, s3_endpoint_url, region)
+    recorded = state.open(dependencies)
     views = view_open(recorded, dependencies.clock) if only_open else view_all(recorded, dependencies.clock)
     records = [_run(view) for view in views]
     answer_records(output, {"job_runs": records}, "job_runs", _RUN_COLUMNS, none="There is no job run here.")
@@ -84,28 +72,24 @@ def runs(
 
 def sessions(
     context: typer.Context,
-    state: StateOption,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
+    state: StatePlace,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Sessions of all job runs that have not ended."""
     dependencies = dependencies_of(context)
-    found = _open_sessions(dependencies, open_job_runs(dependencies, state, s3_endpoint_url, region))
+    found = _open_sessions(dependencies, state.open(dependencies))
     none = "No job run is open here."
     answer_records(output, {"sessions": found}, "sessions", _SESSION_COLUMNS, none=none)
 
 
 def clusters(
     context: typer.Context,
-    state: StateOption,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
+    state: StatePlace,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """What runs where: the cluster, or the Spark job on this machine, of each session that runs."""
     dependencies = dependencies_of(context)
-    found = _open_sessions(dependencies, open_job_runs(dependencies, state, s3_endpoint_url, region))
+    found = _open_sessions(dependencies, state.open(dependencies))
     running = [each for each in found if each["status"] == "running" and each["cluster"] is not None]
     none = "No session runs here."
     answer_records(output, {"clusters": running}, "clusters", _CLUSTER_COLUMNS, none=none)
@@ -129,13 +113,11 @@ def dead_letters(
 
 def tables(
     context: typer.Context,
-    lake: LakeOption,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
+    lake: LakePlace,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait."""
-    catalog = open_lake(lake, s3_endpoint_url, region)
+    catalog = lake.open()
     now_ms = dependencies_of(context).clock.now_ms()
     found = [table_figures(catalog.table(table_id), now_ms) for table_id in catalog.tables()]
     found.sort(key=lambda figures: (-figures.pending_seconds, -figures.pending_rows, figures.table_id))

@@ -10,18 +10,10 @@ import typer
 
 from compactor.catalog.restoring import Restore
 from compactor.model.names import counted
-from dispatcher.cli.options import (
-    EndpointOption,
-    LakeOption,
-    Output,
-    OutputOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-)
+from dispatcher.cli.options import EndpointOption, Output, OutputOption, TableArgument
 from dispatcher.cli.output import answer_records, parse_partition
 from dispatcher.cli.publish import publish_table
-from dispatcher.cli.table_places import open_lake
+from dispatcher.cli.table_places import LakePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, count_text, time_text
 
@@ -40,7 +32,7 @@ _COLUMNS = (
 def restore(
     context: typer.Context,
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     as_of: Annotated[
         str, typer.Option(help="A time in ISO 8601, UTC if it has no zone; of one partition also an entry of its log.")
     ],
@@ -56,15 +48,13 @@ def restore(
     write: Annotated[
         bool, typer.Option("--write", help="Restore them. Without this option, they are only described.")
     ] = False,
-    s3_endpoint_url: S3EndpointOption = None,
     endpoint_url: EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Make the rows of a table, or of some of its partitions, what they were at a time within its retention. No row is
     copied, and writers go on. Rows that were appended since are undone; another restore brings them back.
     """
-    catalog = open_lake(lake, s3_endpoint_url, region)
+    catalog = lake.open()
     opened = catalog.table(table)
     moment = int(as_of) if as_of.isdecimal() else as_of
     wanted = parse_partition(partition) if partition else None
@@ -72,7 +62,7 @@ def restore(
     unpublished: list[str] = []
     if write and opened.properties.publish:
         clients, store = dependencies_of(context).clients, catalog.store
-        _, unpublished = publish_table(store, opened, lambda: clients.glue(region, endpoint_url), dry_run=False)
+        _, unpublished = publish_table(store, opened, lambda: clients.glue(lake.region, endpoint_url), dry_run=False)
     records = [asdict(each) for each in restored.partitions]
     answer_records(
         output,

@@ -8,31 +8,21 @@ import typer
 
 from compactor.lake import Table
 from compactor.model.names import LifecycleState, PartitionValues, render_partition
-from dispatcher.cli.options import (
-    LakeOption,
-    Output,
-    OutputOption,
-    PartitionOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-)
+from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer
-from dispatcher.cli.table_places import existing_stream, named_partition, open_lake
+from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition
 
 VersionOption = Annotated[int, typer.Option("--stream-version", min=1, help="The number of the stream version.")]
 
 
 def new_version(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Create the next version of a partition stream. Fill it by append --stream-version, then release it."""
-    opened, named = named_partition(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened, named = named_partition(lake.open(), table, partition)
     wanted = opened.stream(named).partition
     number = opened.create_stream_version(wanted)
     _answer(output, opened, wanted, number, "is unreleased: compactions do not read it until it is released")
@@ -40,22 +30,20 @@ def new_version(
 
 def release(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     stream_version: VersionOption,
     partition: PartitionOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Make a version of a partition stream the active one; the active one before it is deprecated."""
-    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened, stream = existing_stream(lake.open(), table, partition)
     opened.release_stream_version(stream.partition, stream_version)
     _answer(output, opened, stream.partition, stream_version, "is active: writers and compactions take it from now on")
 
 
 def deprecate(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     stream_version: VersionOption,
     partition: PartitionOption = None,
     abandon: Annotated[
@@ -65,12 +53,10 @@ def deprecate(
             help="Deprecate the active version even if rows of it are not compacted yet: they never will be.",
         ),
     ] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Make a version of a partition stream take no more deltas, for ever."""
-    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened, stream = existing_stream(lake.open(), table, partition)
     opened.deprecate_stream_version(stream.partition, stream_version, abandon_pending=abandon)
     _answer(output, opened, stream.partition, stream_version, "is deprecated: it takes no more deltas")
 

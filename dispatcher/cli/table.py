@@ -15,17 +15,9 @@ from compactor.publishing.publication import columns_left_out, lags, publishers_
 from compactor.reading.scan import Scan
 from compactor.schemas.cast import python_rows
 from dispatcher.cli.expressions import parse_filters, parse_schema_option
-from dispatcher.cli.options import (
-    LakeOption,
-    Output,
-    OutputOption,
-    PartitionOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-)
+from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer, answer_records
-from dispatcher.cli.table_places import existing_stream, named_partition, open_lake, partitions_of
+from dispatcher.cli.table_places import LakePlace, existing_stream, named_partition, partitions_of
 from dispatcher.cli.table_properties import parse_properties
 from dispatcher.layout import PARTITION, Column, age_text, count_text, data_columns, time_text
 
@@ -71,7 +63,7 @@ _ENTRY_COLUMNS = (
 
 def create(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition_key: Annotated[
         list[str] | None, typer.Option(help="A partition key; once for each, in order. Default: none, one stream.")
     ] = None,
@@ -91,12 +83,10 @@ def create(
             show_default=False,
         ),
     ] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Create a table. Creating it again with the same partition keys, schema and properties changes nothing."""
-    catalog = _open(lake, s3_endpoint_url, region)
+    catalog = lake.reach()
     declared = None if schema is None else parse_schema_option(schema, catalog.location)
     given = parse_properties(properties or ())
     created = catalog.create_table(table, partition_key or (), declared, properties=given)
@@ -119,7 +109,7 @@ def append(
     files: Annotated[
         list[str], typer.Argument(help="Data files, as URIs or local paths. They are registered in place.")
     ],
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
     operation: Annotated[Operation, typer.Option()] = Operation.UPSERT,
     delta_id: Annotated[
@@ -137,12 +127,10 @@ def append(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
     ] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Append one delta to a partition stream."""
-    opened, wanted = named_partition(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened, wanted = named_partition(lake.open(), table, partition)
     delta = opened.append(
         wanted,
         files,
@@ -172,29 +160,25 @@ def append(
 
 def retract(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     delta: Annotated[str, typer.Option(help="The delta's id, which `append` prints and `log` shows.")],
     partition: PartitionOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Take a delta back that no compaction has taken in. Its id is not given again."""
-    opened, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
+    opened, stream = existing_stream(lake.open(), table, partition)
     opened.retract(stream.partition, delta)
     value = {"table_id": table, "partition": stream.partition, "delta_id": delta, "retracted": True}
     answer(output, value, [f"Delta {delta} is taken back: no compaction will take it in."])
 
 
 def show(
-    lake: LakeOption,
+    lake: LakePlace,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="One table. Default: all of them.")] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a lake's tables, or one table's partition streams."""
-    catalog = open_lake(lake, s3_endpoint_url, region)
+    catalog = lake.open()
     if table is None:
         ids = catalog.tables()
         answer(output, {"tables": ids}, ids or ["There is no table here yet."])
@@ -219,15 +203,13 @@ def show(
 
 def log(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
     after: Annotated[int, typer.Option(min=0, help="Show only entries after this number.")] = 0,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the entries of a partition stream's log."""
-    _, stream = existing_stream(open_lake(lake, s3_endpoint_url, region), table, partition)
+    _, stream = existing_stream(lake.open(), table, partition)
     entries = [
         {"entry_number": entry.number, "at_ms": entry.at_ms, "actions": [each.model_dump() for each in entry.actions]}
         for entry in stream.log.entries(after)
@@ -243,7 +225,7 @@ def log(
 
 def scan(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
     column: Annotated[
         list[str] | None, typer.Option("--column", "-c", help="A column to show; once for each. Default: all.")
@@ -265,12 +247,10 @@ def scan(
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Show only how many rows there are.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Show the files that a scan reads, instead of rows.")] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a table's rows."""
-    shown = open_lake(lake, s3_endpoint_url, region).table(table)
+    shown = lake.open().table(table)
     wanted = partitions_of(shown, partition)[0] if partition else None
     moment = int(as_of) if as_of is not None and as_of.isdecimal() else as_of
     condition = parse_filters(row_filter, shown.scan(wanted, None, None, moment, view).schema) if row_filter else None
@@ -303,10 +283,6 @@ def _first_rows(opened: Scan, limit: int) -> tuple[list[dict[str, object]], bool
         if limit and len(rows) > limit:
             return rows[:limit], True
     return rows, False
-
-
-def _open(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCatalog:
-    return DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region)
 
 
 def _published_figures(

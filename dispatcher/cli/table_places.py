@@ -1,9 +1,13 @@
-"""Opens the lake, the partitions or the job runs that a command names, and reports missing ones."""
+"""The lake or the state that a command names, as groups of options; its tables and partitions. Reports missing ones.
+
+A parameter of one of these types is an option for each of its fields (`app.py`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +19,7 @@ from compactor.model.arrow_types import decoded_type
 from compactor.model.errors import Invalid
 from compactor.model.names import no_such_partition
 from compactor.storage.object_store import ObjectStore
+from dispatcher.cli.options import LakeOption, RegionOption, S3EndpointOption, StateOption
 from dispatcher.cli.output import parse_partition
 from dispatcher.clients import CommandDependencies
 
@@ -25,22 +30,40 @@ REASONS_MAX = 20
 """Of a file of keys: the first ones are enough to mend it."""
 
 
-def open_lake(lake: str, s3_endpoint_url: str | None, region: str | None) -> DeltaCatalog:
-    """An existing lake. Raises `Invalid` if there is nothing at that location."""
-    catalog = DeltaCatalog.open(lake, endpoint_url=s3_endpoint_url, region=region)
-    check_exists(catalog.store, "lake")
-    return catalog
+@dataclass(frozen=True)
+class LakePlace:
+    lake: LakeOption
+    s3_endpoint_url: S3EndpointOption = None
+    region: RegionOption = None
+
+    def reach(self) -> DeltaCatalog:
+        """The lake, which need not exist yet."""
+        return DeltaCatalog.open(self.lake, endpoint_url=self.s3_endpoint_url, region=self.region)
+
+    def open(self) -> DeltaCatalog:
+        """An existing lake. Raises `Invalid` if there is nothing at that location."""
+        catalog = self.reach()
+        check_exists(catalog.store, "lake")
+        return catalog
 
 
-def open_job_runs(
-    dependencies: CommandDependencies, state: str, s3_endpoint_url: str | None, region: str | None
-) -> JobRunStore:
-    """The job runs of a state that exists."""
-    from dispatcher.records.job_run_store import JobRunStore
+@dataclass(frozen=True)
+class StatePlace:
+    state: StateOption
+    s3_endpoint_url: S3EndpointOption = None
+    region: RegionOption = None
 
-    records = JobRunStore(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
-    check_exists(records.store, "state")
-    return records
+    def store(self, dependencies: CommandDependencies) -> ObjectStore:
+        """The state, which need not exist yet."""
+        return dependencies.store(self.state, self.s3_endpoint_url, self.region)
+
+    def open(self, dependencies: CommandDependencies) -> JobRunStore:
+        """The job runs of a state that exists."""
+        from dispatcher.records.job_run_store import JobRunStore
+
+        records = JobRunStore(self.store(dependencies), dependencies.clock)
+        check_exists(records.store, "state")
+        return records
 
 
 def check_exists(store: ObjectStore, noun: str) -> None:

@@ -10,9 +10,9 @@ from pydantic_core import to_jsonable_python
 
 from compactor.catalog.properties import NAMES, TableProperties, value_of_text
 from compactor.model.errors import Invalid
-from dispatcher.cli.options import LakeOption, Output, OutputOption, RegionOption, S3EndpointOption, TableArgument
+from dispatcher.cli.options import Output, OutputOption, TableArgument
 from dispatcher.cli.output import answer_json, answer_records
-from dispatcher.cli.table_places import open_lake
+from dispatcher.cli.table_places import LakePlace
 from dispatcher.layout import Column, value_text
 
 _COLUMNS = (
@@ -24,36 +24,32 @@ _COLUMNS = (
 
 def set_properties(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     properties: Annotated[
         list[str] | None,
         typer.Argument(metavar="PROPERTY=VALUE...", help=f"Properties and their values. Names: {', '.join(NAMES)}."),
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(help="A property to unset; once for each.")] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Set properties of a table. The others stay; if one is refused, none is changed."""
     changes = parse_properties(properties or (), unset or ())
     if not changes:
         raise Invalid(f"there is nothing to set: name PROPERTY=VALUE, of {', '.join(NAMES)}, or --unset PROPERTY")
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    opened = lake.open().table(table)
     _answer(output, table, opened.set_properties(changes), NAMES)
 
 
 def get_properties(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="PROPERTY...", help="Properties to show. Default: all.")
     ] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the properties of a table."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    opened = lake.open().table(table)
     if names:
         TableProperties().changed(dict.fromkeys(names))  # refuses one that does not exist
     _answer(output, table, opened.properties, names or NAMES)

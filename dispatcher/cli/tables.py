@@ -14,17 +14,9 @@ from compactor.model.document import Document
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.reading.scan import ScanFile
-from dispatcher.cli.options import (
-    LakeOption,
-    Output,
-    OutputOption,
-    PartitionOption,
-    RegionOption,
-    S3EndpointOption,
-    TableArgument,
-)
+from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer_records, parse_partition, write_lines
-from dispatcher.cli.table_places import open_lake, partitions_of
+from dispatcher.cli.table_places import LakePlace, partitions_of
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, age_text, count_text
 
@@ -61,20 +53,18 @@ class FilesOutput(StrEnum):
 
 def list_tables(
     context: typer.Context,
-    lake: LakeOption,
+    lake: LakePlace,
     garbage: Annotated[
         bool,
         typer.Option(
             "--garbage", help="Add what lithify gc --delete could free now. Lists every file of the lake, as gc does."
         ),
     ] = False,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show all tables of a lake with their sizes: live rows, bytes of compacted files, rows not compacted yet, and for
     how long the oldest of them have been waiting."""
-    catalog = open_lake(lake, s3_endpoint_url, region)
+    catalog = lake.open()
     clock = dependencies_of(context).clock
     tables, no_tables = _tables_of(catalog)
     listed = [
@@ -146,14 +136,12 @@ def table_figures(table: Table, now_ms: int) -> TableFigures:
 
 def schema(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a table's columns and types: what was declared, what is compacted, what deltas bring that are pending."""
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    opened = lake.open().table(table)
     found = opened.known_schema([parse_partition(partition)] if partition else None)
     declared = opened.schema.names if opened.schema is not None else []
     columns = [
@@ -168,10 +156,8 @@ def schema(
 
 def files(
     table: TableArgument,
-    lake: LakeOption,
+    lake: LakePlace,
     partition: PartitionOption = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     output: Annotated[
         FilesOutput, typer.Option("--output", "-o", help="Format of the answer; paths: one file per line.")
     ] = FilesOutput.TEXT,
@@ -180,7 +166,7 @@ def files(
 
     A file with dead rows comes with its deletion vector. --output paths has no room for one, and refuses.
     """
-    opened = open_lake(lake, s3_endpoint_url, region).table(table)
+    opened = lake.open().table(table)
     live = [scanned for each in partitions_of(opened, partition) for scanned in opened.scan(each).scan_files]
     if output is FilesOutput.PATHS:
         _refuse_dead_rows(table, live)

@@ -14,8 +14,9 @@ from rich.live import Live
 from compactor.model.clock import Clock
 from compactor.model.errors import EXIT_INTERRUPTED, Unavailable
 from dispatcher.cli.job_run_lines import Changes, is_open, job_run_lines
-from dispatcher.cli.options import JobRunArgument, Output, OutputOption, RegionOption, S3EndpointOption, StateOption
+from dispatcher.cli.options import JobRunArgument, Output, OutputOption
 from dispatcher.cli.output import answer, as_text, console, flush, page_width, print_error, write_lines
+from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import time_text
 from dispatcher.operations.status import JobRunView, find_job_run
@@ -25,7 +26,7 @@ from dispatcher.records.job_run_store import JobRunStore, WatchedJobRuns
 def watch(
     context: typer.Context,
     job_run_id: JobRunArgument,
-    state: StateOption,
+    state: StatePlace,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -38,8 +39,6 @@ def watch(
             help="The message that `submit` has sent: rejections of earlier documents with this id are not its answer."
         ),
     ] = None,
-    s3_endpoint_url: S3EndpointOption = None,
-    region: RegionOption = None,
     poll_seconds: Annotated[float, typer.Option(min=0.05, help="Seconds between two polls.")] = 1.0,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -48,7 +47,7 @@ def watch(
     Without a terminal, and as jsonl, there is a line for each change.
     """
     dependencies = dependencies_of(context)
-    records = WatchedJobRuns(dependencies.store(state, s3_endpoint_url, region), dependencies.clock)
+    records = WatchedJobRuns(state.store(dependencies), dependencies.clock)
     stops = dependencies.stops_on_signal()
     look = Look(records, job_run_id, dependencies.clock, message_id)
     view = _follow(look, output, look.until_it_ends(stops, timeout, poll_seconds))
