@@ -386,12 +386,7 @@ def _id(session: PinnedSession) -> str:
 
 
 def _failure(session: PinnedSession, error: LithifyError) -> SessionFailure:
-    return SessionFailure(
-        session_id=session.spec.session_id,
-        partition=session.spec.partition,
-        error_kind=error.kind,
-        reasons=error.reasons,
-    )
+    return SessionFailure.from_facts(session.spec, error, error_kind=error.kind)
 
 
 def _together(errors: Sequence[LithifyError], result: JobRunResult) -> LithifyError:

@@ -19,16 +19,10 @@ def publish_event(about: Subject, table_id: str, outcome: Outcome | PublishFaile
                 log_id,
                 at_ms,
                 f"{outcome.format}.{outcome.version}",
-                TablePublishedEvent(
+                TablePublishedEvent.from_facts(
+                    outcome,
                     published_table_id=table_id,
-                    format=outcome.format,
-                    version=outcome.version,
-                    snapshot=outcome.snapshot,
                     entries=dict(outcome.entries),
-                    files_added=outcome.files_added,
-                    files_removed=outcome.files_removed,
-                    files_marked=outcome.files_marked,
-                    rows=outcome.rows,
                     lag_seconds=outcome.lag_ms / 1_000,
                     refused=tuple(sentence for each in outcome.refused for sentence in _sentences(each)),
                 ),

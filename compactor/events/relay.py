@@ -187,13 +187,13 @@ def session_log_events(about: SessionSubject, log_id: str, entry: Entry[SessionA
 def _of_session_action(about: SessionSubject, action: SessionAction) -> EventData | None:
     match action:
         case SessionStarted():
-            return SessionStartedEvent.of(about, action)
+            return SessionStartedEvent.from_facts(about, action)
         case RoundDone():
-            return SessionRoundCompletedEvent.of(about, action)
+            return SessionRoundCompletedEvent.from_facts(about, action)
         case ExpectedSlaChanged():
-            return SessionExpectedSlaChangedEvent.of(about, action)
+            return SessionExpectedSlaChangedEvent.from_facts(about, action)
         case IndexMoved():
-            return RehashCompletedEvent.of(about, action)
+            return RehashCompletedEvent.from_facts(about, action)
         case SessionSucceeded() | SessionFailed():
             return None
         case _:
@@ -202,7 +202,7 @@ def _of_session_action(about: SessionSubject, action: SessionAction) -> EventDat
 
 def heartbeat_event(about: SessionSubject, log_id: str, heartbeat: Heartbeat) -> Event:
     """Progress. Its id contains the time of the progress, so that the same progress is the same event."""
-    data = HeartbeatEvent.of(about, heartbeat)
+    data = HeartbeatEvent.from_facts(about, heartbeat)
     return _event(about.of, f"{log_id}#heartbeat.{heartbeat.at_ms}", heartbeat.at_ms, "heartbeat", data)
 
 

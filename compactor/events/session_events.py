@@ -69,27 +69,23 @@ def session_succeeded(
     session_id: str, partition: Mapping[str, str], result: SessionResult | None
 ) -> SessionSucceededEvent:
     """`result` None: there was nothing to do, so nothing was launched."""
+    if result is not None:
+        return SessionSucceededEvent.from_facts(
+            result, session_id=session_id, partition=dict(partition), nothing_to_do=result.rounds == 0
+        )
     return SessionSucceededEvent(
         session_id=session_id,
         partition=dict(partition),
-        nothing_to_do=result is None or result.rounds == 0,
-        rounds=result.rounds if result else 0,
-        rows_in=result.rows_in if result else 0,
-        rows_out=result.rows_out if result else 0,
-        rows_deduplicated=result.rows_deduplicated if result else 0,
-        rows_deleted=result.rows_deleted if result else 0,
-        seconds=result.seconds if result else 0.0,
-        expected_sla=result.expected_sla if result else None,
-        expected_cost=result.expected_cost if result else None,
-        cost=result.cost if result else None,
+        nothing_to_do=True,
+        rounds=0,
+        rows_in=0,
+        rows_out=0,
+        rows_deduplicated=0,
+        rows_deleted=0,
+        seconds=0.0,
+        expected_sla=None,
     )
 
 
 def session_failed(session_id: str, partition: Mapping[str, str], failure: EndedInFailure) -> SessionFailedEvent:
-    return SessionFailedEvent(
-        session_id=session_id,
-        partition=dict(partition),
-        attempt=failure.attempt,
-        error_kind=failure.error_kind,
-        reasons=failure.reasons,
-    )
+    return SessionFailedEvent.from_facts(failure, session_id=session_id, partition=dict(partition))

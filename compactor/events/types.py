@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, field_validator
 
@@ -59,12 +59,6 @@ class EventData(Document):
     def __pydantic_init_subclass__(cls, **options: object) -> None:
         if "event_type" in cls.__dict__:
             EVENT_TYPES[cls.event_type] = cls
-
-    @classmethod
-    def of(cls, *facts: object) -> Self:
-        """The event of facts, such as a log's action: each field is that of the first fact that has one of its name."""
-        having = ((name, next((fact for fact in facts if hasattr(fact, name)), None)) for name in cls.model_fields)
-        return cls.model_validate({name: getattr(fact, name) for name, fact in having if fact is not None})
 
     @property
     def grade(self) -> Severity:

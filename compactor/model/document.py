@@ -25,6 +25,16 @@ class Document(BaseModel):
         return self.model_dump_json().encode()
 
     @classmethod
+    def from_facts(cls, *facts: object, **own: object) -> Self:
+        """A projection of facts, such as a log's action: each field that is not given is that of the first fact that
+        has one of its name."""
+        for name in cls.model_fields:
+            having = next((fact for fact in facts if hasattr(fact, name)), None)
+            if name not in own and having is not None:
+                own[name] = getattr(having, name)
+        return cls.model_validate(own)
+
+    @classmethod
     def parse_durable(cls, body: bytes, where: str) -> Self:
         """A document that Lithify itself wrote at `where`. Raises `Outdated` if a newer release did, `Corrupt` if it is
         not what it must be."""

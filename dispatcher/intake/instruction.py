@@ -395,26 +395,13 @@ def fields_given(document: InstructionDocument) -> frozenset[str]:
 
 def job_run_spec(document: InstructionDocument, job_run_id: str, lake: StoreLocation) -> JobRunSpec:
     """What is asked for, with every default written in, but for what the table knows (`planning/table_terms.py`)."""
-    return JobRunSpec(
+    return JobRunSpec.from_facts(
+        document,
         job_run_id=job_run_id,
-        source_table_id=document.source_table_id,
         primary_keys=tuple(sorted(document.primary_keys or ())),
         sort_keys=tuple(SortKey(column=column, order=order) for column, order in document.sort_keys),
-        desired_sla=document.desired_sla,
         lake=lake,
         destination_compacted_table_id=document.destination_compacted_table_id or document.source_table_id,
-        rows_per_primary_key_index_file=document.rows_per_primary_key_index_file,
-        rows_per_compacted_file=document.rows_per_compacted_file,
-        hash_bucket_count=document.hash_bucket_count,
-        sns_event_topic_arn=document.sns_event_topic_arn,
-        compacted_file_content_type=document.compacted_file_content_type,
-        partitions=document.partitions,
-        max_rows_per_round=document.max_rows_per_round,
-        tombstone_retention=document.tombstone_retention,
-        max_dead_row_share=document.max_dead_row_share,
-        own_parquet_pages=document.own_parquet_pages,
-        page_check_share=document.page_check_share,
-        priority=document.priority,
     )
 
 

@@ -17,7 +17,7 @@ from compactor.planning.session_planner import PinnedSession, check_tables, in_o
 from compactor.planning.spec import JobRunSpec
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.lake_checks import check_against_lake
-from dispatcher.records.sessions import SessionPin, pin_of
+from dispatcher.records.sessions import SessionPin
 
 STREAMS_PINNED_MAX = 64
 """Streams that are read before a job run is accepted: more than these take longer than a message should wait."""
@@ -58,7 +58,7 @@ def pin_sources(
 
 def pins(sessions: Iterable[PinnedSession]) -> tuple[SessionPin, ...]:
     """The sessions of a job run that have work."""
-    return tuple(pin_of(pinned.spec, pinned.spec.session_id) for pinned in sessions if pinned.work)
+    return tuple(SessionPin.from_facts(pinned.spec) for pinned in sessions if pinned.work)
 
 
 def _refuse_if(reasons: Iterable[str]) -> None:

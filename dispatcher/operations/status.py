@@ -9,7 +9,7 @@ from pydantic import Field
 
 from compactor.model.clock import Clock
 from compactor.model.document import Document
-from compactor.model.errors import Corrupt, Denied, Invalid, LithifyError, Outdated, Unavailable
+from compactor.model.errors import Corrupt, Invalid, LithifyError, Outdated, Unavailable
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.spec import Partition
 from compactor.sessions.keys import SessionFolder
@@ -17,7 +17,7 @@ from compactor.sessions.session_log import Heartbeat
 from dispatcher.operations.waits import Waits, for_money
 from dispatcher.records.costs import expected_cost, expected_usd, session_cost, used_usd
 from dispatcher.records.history import EndedJobRun
-from dispatcher.records.job_run_log import JobRunState, JobRunStatus, ShardsState
+from dispatcher.records.job_run_log import JobRunAccepted, JobRunState, JobRunStatus, ShardsState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.outcome import expected_sla, paused_seconds, seconds_late
 from dispatcher.records.sessions import SessionState
@@ -245,11 +245,12 @@ def _view(
     )
 
 
-def _shards(state: JobRunState) -> ShardsView | None:
+def _shards(state: JobRunState, owners: tuple[str, ...] = ()) -> ShardsView | None:
     shards = state.shards
     if shards is None:
         return None
-    return ShardsView(count=shards.count, ended=len(shards.ended), sessions_done=shards.outcome.sessions)
+    ended, done = len(shards.ended), shards.outcome.sessions
+    return ShardsView(count=shards.count, ended=ended, sessions_done=done, owners=owners)
 
 
 def _with_shards(
@@ -272,12 +273,7 @@ def _with_shards(
         update={
             "sessions": _sessions(records, view.job_run_id, running[:SHARD_SESSIONS_SHOWN], clock),
             "expected_sla": max(known, default=None),
-            "shards": ShardsView(
-                count=shards.count,
-                ended=len(shards.ended),
-                sessions_done=shards.outcome.sessions,
-                owners=tuple(sorted(set(held.values()))),
-            ),
+            "shards": _shards(state, tuple(sorted(set(held.values())))),
         }
     )
 
@@ -315,7 +311,7 @@ def _ended(records: JobRunStore, ended_max: int | None) -> Iterator[JobRunView]:
     count = 0
     for day in records.history.read():
         if day.failure is not None:
-            yield _unreadable_day(day.day, day.failure)
+            yield _unreadable(f"history of {day.day}", day.failure)
         yield from map(view_ended, day.job_runs)
         count += len(day.job_runs)
         if ended_max is not None and count >= ended_max:
@@ -324,36 +320,18 @@ def _ended(records: JobRunStore, ended_max: int | None) -> Iterator[JobRunView]:
 
 def view_ended(ended: EndedJobRun) -> JobRunView:
     """As the history has it."""
-    return JobRunView(
-        job_run_id=ended.own_id,
-        message_id=ended.message_id,
-        table=ended.table,
-        destination=ended.destination,
-        status=ended.status,
-        owner=None,
-        accepted_at_ms=ended.accepted_at_ms,
-        seconds=ended.seconds,
-        expected_sla=ended.expected_sla,
-        desired_sla=ended.desired_sla,
-        predecessor=ended.predecessor,
-        cancel_requested=ended.cancel_requested or ended.status == JobRunStatus.CANCELLED,
-        waiters=ended.waiters,
-        reasons=ended.reasons,
-        requested_job_run_id=ended.requested_job_run_id,
-        expected_usd=ended.expected_usd,
-        usd=ended.usd,
-        paused_seconds=ended.paused_seconds,
-    )
+    cancelled = ended.cancel_requested or ended.status == JobRunStatus.CANCELLED
+    return JobRunView.from_facts(ended, job_run_id=ended.own_id, owner=None, cancel_requested=cancelled, sessions=())
 
 
-def _unreadable_day(day: str, reason: str) -> JobRunView:
+def _unreadable(job_run_id: str, reason: str, accepted: JobRunAccepted | None = None, at_ms: int = 0) -> JobRunView:
     return JobRunView(
-        job_run_id=f"history of {day}",
-        table=None,
-        destination=None,
+        job_run_id=job_run_id,
+        table=accepted.spec.source_table_id if accepted is not None else None,
+        destination=accepted.spec.destination_compacted_table_id if accepted is not None else None,
         status=UNREADABLE,
         owner=None,
-        accepted_at_ms=0,
+        accepted_at_ms=at_ms,
         seconds=0.0,
         cancel_requested=False,
         reasons=(reason,),
@@ -363,29 +341,13 @@ def _unreadable_day(day: str, reason: str) -> JobRunView:
 def _outlined(records: JobRunStore, job_run_id: str, clock: Clock, waits: Waits) -> JobRunView | None:
     try:
         outline = records.outline(job_run_id)
-    except Outdated as error:
-        return _unreadable(records, job_run_id, str(error))
-    except (Unavailable, Denied):
-        raise  # an error of the store concerns every log
     except LithifyError as error:
-        return _unreadable(records, job_run_id, str(error))
+        if isinstance(error, Unavailable) and not isinstance(error, Outdated):
+            raise  # an error of the store concerns every log
+        log = records.log(job_run_id)
+        accepted = records.accepted_in(log)
+        return _unreadable(job_run_id, str(error), accepted, log.entry(1).at_ms if accepted is not None else 0)
     return None if outline is None else _view(job_run_id, outline.state, outline.accepted_at_ms, clock, waits)
-
-
-def _unreadable(records: JobRunStore, job_run_id: str, reason: str) -> JobRunView:
-    log = records.log(job_run_id)
-    accepted = records.accepted_in(log)
-    return JobRunView(
-        job_run_id=job_run_id,
-        table=accepted.spec.source_table_id if accepted is not None else None,
-        destination=accepted.spec.destination_compacted_table_id if accepted is not None else None,
-        status=UNREADABLE,
-        owner=None,
-        accepted_at_ms=log.entry(1).at_ms if accepted is not None else 0,
-        seconds=0.0,
-        cancel_requested=False,
-        reasons=(reason,),
-    )
 
 
 def _sessions(

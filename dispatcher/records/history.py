@@ -131,31 +131,21 @@ def ended_job_run(job_run_id: str, state: JobRunState, accepted_at_ms: int) -> E
         return None
     spec, outcome = state.accepted.spec, state.ended.outcome
     ended_at_ms = accepted_at_ms + round(state.ended.seconds * 1000)
-    return EndedJobRun(
+    return EndedJobRun.from_facts(
+        outcome,
+        state.ended,
+        state.accepted,
+        spec,
         job_run_id=job_run_id,
-        status=outcome.status,
         table=spec.source_table_id,
         destination=spec.destination_compacted_table_id,
         accepted_at_ms=accepted_at_ms,
         ended_at_ms=ended_at_ms,
-        seconds=state.ended.seconds,
-        expected_sla=state.ended.expected_sla,
-        desired_sla=spec.desired_sla,
-        priority=spec.priority,
-        nothing_to_do=outcome.nothing_to_do,
-        sessions=outcome.sessions,
-        rounds=outcome.rounds,
-        rows_in=outcome.rows_in,
-        rows_out=outcome.rows_out,
-        rows_deduplicated=outcome.rows_deduplicated,
-        rows_deleted=outcome.rows_deleted,
         expected_usd=expected_usd(state),
         usd=used_usd(state, ended_at_ms),
         cancel_requested=state.cancel is not None,
         waiters=len(state.waiters),
-        predecessor=state.accepted.predecessor,
         reasons=bounded(outcome.reasons),
-        paused_seconds=state.ended.paused_seconds,
     )
 
 

@@ -278,21 +278,15 @@ def job_run_events(
 def _data_of(action: JobRunAction, beside: _Beside) -> EventData | None:
     projection = EVENT_OF.get(type(action))
     if projection is not None:
-        return projection.of(action, beside)
+        return projection.from_facts(action, beside)
     match action:
         case JobRunAccepted():
-            return JobRunAcceptedEvent(
-                destination_compacted_table_id=action.spec.destination_compacted_table_id,
-                sessions=len(action.sessions),
-                priority=action.spec.priority,
-                desired_sla=action.spec.desired_sla,
-                predecessor=action.predecessor,
-                finds_sessions=action.pinned_until_ms is not None,
-            )
+            found, finds = len(action.sessions), action.pinned_until_ms is not None
+            return JobRunAcceptedEvent.from_facts(action.spec, action, sessions=found, finds_sessions=finds)
         case JobRunWaitsForMoney():
-            return None if action.again else JobRunWaitsForMoneyEvent.of(action)
+            return None if action.again else JobRunWaitsForMoneyEvent.from_facts(action)
         case JobRunClaimed():
-            return JobRunStartedEvent.of(action) if action.epoch == 1 else None
+            return JobRunStartedEvent.from_facts(action) if action.epoch == 1 else None
         case JobRunEnded():
             return _job_run_ended(action, beside)
         case SessionEnded():
@@ -305,9 +299,9 @@ def _job_run_ended(action: JobRunEnded, beside: _Beside) -> EventData:
     outcome = action.outcome
     match outcome.status:
         case "succeeded":
-            return JobRunSucceededEvent.of(action, outcome, beside)
+            return JobRunSucceededEvent.from_facts(action, outcome, beside)
         case "failed":
-            return JobRunFailedEvent.of(action, outcome, beside)
+            return JobRunFailedEvent.from_facts(action, outcome, beside)
         case "cancelled":
             return JobRunCancelledEvent(reason="; ".join(outcome.reasons), seconds=action.seconds)
         case _:

@@ -95,23 +95,14 @@ def result_document(job_run_id: str, state: JobRunState) -> ResultDocument:
     if state.accepted is None or state.ended is None:
         raise Corrupt(f"job run {job_run_id} has no result: it is {state.status}")
     spec, outcome = state.accepted.spec, state.ended.outcome
-    return ResultDocument(
-        job_run_id=job_run_id,
+    return ResultDocument.from_facts(
+        outcome,
+        state.ended,
+        spec,
         table=spec.source_table_id,
         destination=spec.destination_compacted_table_id,
-        status=outcome.status,
-        nothing_to_do=outcome.nothing_to_do,
-        rounds=outcome.rounds,
-        rows_in=outcome.rows_in,
-        rows_out=outcome.rows_out,
-        rows_deduplicated=outcome.rows_deduplicated,
-        rows_deleted=outcome.rows_deleted,
-        seconds=state.ended.seconds,
-        expected_sla=state.ended.expected_sla,
-        desired_sla=spec.desired_sla,
-        reasons=outcome.reasons,
+        job_run_id=job_run_id,
         sessions=tuple(_session(session) for session in state.sessions.values()),
-        paused_seconds=state.ended.paused_seconds,
     )
 
 
@@ -159,22 +150,6 @@ def _without_sessions(document: ResultDocument, uri: str) -> ResultDocument:
 
 def _session(session: SessionState) -> SessionSummary:
     end = session.end
-    summary = SessionSummary(
-        session_id=session.pin.session_id,
-        partition=session.pin.partition,
-        status=end.end if end is not None else "open",
-        reasons=end.reasons if isinstance(end, Failed) else (),
-    )
-    if not isinstance(end, Succeeded):
-        return summary
-    result = end.result
-    return summary.model_copy(
-        update={
-            "rounds": result.rounds,
-            "rows_in": result.rows_in,
-            "rows_out": result.rows_out,
-            "rows_deduplicated": result.rows_deduplicated,
-            "rows_deleted": result.rows_deleted,
-            "seconds": result.seconds,
-        }
-    )
+    result = end.result if isinstance(end, Succeeded) else None
+    status, reasons = end.end if end is not None else "open", end.reasons if isinstance(end, Failed) else ()
+    return SessionSummary.from_facts(session.pin, result, status=status, reasons=reasons)

@@ -17,7 +17,7 @@ from pydantic import Field
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind
 from compactor.planning.cluster_plan import ClusterPlan
-from compactor.planning.spec import JobRunSpec, Partition, SessionPlan, SessionSpec
+from compactor.planning.spec import Partition
 from launcher.outcomes import SessionEnd
 from launcher.retrying import Setbacks
 from launcher.spark_job import ClusterReference, InFlight
@@ -32,29 +32,6 @@ class SessionPin(Document):
     source_entry_number: int
     source_position: int | None
     destination_entry_number: int
-
-
-def pin_of(spec: SessionSpec, session_id: str) -> SessionPin:
-    return SessionPin(
-        session_id=session_id,
-        partition=spec.partition,
-        source_stream_version=spec.source_stream_version,
-        source_entry_number=spec.source_entry_number,
-        source_position=spec.source_position,
-        destination_entry_number=spec.destination_entry_number,
-    )
-
-
-def session_spec(job_run: JobRunSpec, pin: SessionPin) -> SessionSpec:
-    return SessionSpec(
-        job_run=job_run,
-        session_id=pin.session_id,
-        partition=pin.partition,
-        source_stream_version=pin.source_stream_version,
-        source_entry_number=pin.source_entry_number,
-        source_position=pin.source_position,
-        destination_entry_number=pin.destination_entry_number,
-    )
 
 
 class SessionPlanned(Document):
@@ -77,22 +54,6 @@ class SessionPlanned(Document):
     changes: tuple[str, ...] = ()
     cluster: ClusterPlan | None = None
     bundle: str | None = None
-
-
-def planned_action(epoch: int, attempt: int, plan: SessionPlan, bundle: str | None = None) -> SessionPlanned:
-    return SessionPlanned(
-        epoch=epoch,
-        session_id=plan.spec.session_id,
-        attempt=attempt,
-        hash_bucket_count=plan.hash_bucket_count,
-        max_rows_per_round=plan.max_rows_per_round,
-        task_memory_bytes=plan.task_memory_bytes,
-        tasks=plan.tasks,
-        expected_sla=plan.expected_sla,
-        arithmetic=plan.arithmetic,
-        cluster=plan.cluster,
-        bundle=bundle,
-    )
 
 
 class SessionLaunching(Document):

@@ -32,7 +32,6 @@ from dispatcher.records.sessions import (
     SessionPlanned,
     SessionRetried,
     SessionStalled,
-    planned_action,
 )
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import LaunchGate
@@ -215,7 +214,7 @@ class ClaimJournal:
 
     def _planned(self, launch: Launch, member: Member, state: JobRunState) -> list[SessionPlanned]:
         """The plan, if it or the bundle differs from the previous one."""
-        planned = planned_action(self._claim.epoch, member.attempt, member.plan, launch.bundle_id)
+        planned = SessionPlanned.from_facts(member, member.plan, epoch=self._claim.epoch, bundle=launch.bundle_id)
         before = state.sessions[member.session_id].plan
         if before is None:
             return [planned]
@@ -227,16 +226,7 @@ class ClaimJournal:
 
     def _retried(self, retried: Retried, at_ms: int) -> SessionRetried:
         failed = retried.failed
-        return SessionRetried(
-            epoch=self._claim.epoch,
-            session_id=retried.session_id,
-            attempt=retried.attempt,
-            error_kind=failed.error_kind,
-            reasons=failed.reasons,
-            failed_at_ms=at_ms,
-            progressed=failed.progressed,
-            alone=retried.alone,
-        )
+        return SessionRetried.from_facts(retried, failed, epoch=self._claim.epoch, failed_at_ms=at_ms)
 
     def _heartbeat_is_due(self) -> bool:
         now_seconds = self._clock.monotonic_seconds()

@@ -21,7 +21,7 @@ from compactor.planning.session_planner import PinnedSession, SessionFinder, che
 from compactor.storage.location import StoreLocation
 from dispatcher.records.job_run_log import HolderAction, JobRunAccepted, JobRunState, SessionsFound
 from dispatcher.records.ranking import stream_digest
-from dispatcher.records.sessions import SessionEnded, pin_of
+from dispatcher.records.sessions import SessionEnded, SessionPin
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from launcher.outcomes import Failed
 
@@ -78,7 +78,7 @@ class SessionFinding:
             if not state.is_finding or not (new or page is None):
                 return []
             pins = [
-                pin_of(pinned.spec, _session_id(claimed.accepted, number))
+                SessionPin.from_facts(pinned.spec, session_id=_session_id(claimed.accepted, number))
                 for number, pinned in enumerate(new, len(state.sessions) + 1)
             ]
             epoch = claimed.claim.epoch

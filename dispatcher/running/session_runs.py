@@ -21,8 +21,8 @@ import structlog
 from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
+from compactor.planning.spec import SessionSpec
 from dispatcher.records.metrics_samples import Meter
-from dispatcher.records.sessions import session_spec
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns
 from dispatcher.running.open_runs import reason_of
@@ -155,7 +155,7 @@ def _task(claimed: ClaimedJobRun, waiting: WaitingSession) -> SessionTask:
     """What waits again after its bundle is not attached to that bundle again."""
     session = claimed.newest.sessions[waiting.session_id]
     in_flight = session.in_flight if session.bundle == waiting.bundle else None
-    spec = session_spec(claimed.accepted.spec, session.pin)
+    spec = SessionSpec.from_facts(session.pin, job_run=claimed.accepted.spec)
     return SessionTask(spec, session.attempt, session.setbacks, in_flight, waiting.bundle)
 
 

@@ -123,14 +123,9 @@ class Sharding:
     def _accepted(self, claimed: ClaimedJobRun, number: int) -> JobRunAccepted:
         """The first entry of a shard: every dispatcher would write the same one."""
         count = claimed.newest.shards.count if claimed.newest.shards is not None else 1
-        return JobRunAccepted(
-            spec=claimed.accepted.spec,
-            content_digest=claimed.accepted.content_digest,
-            message_id=claimed.accepted.message_id,
-            sessions=(),
-            pinned_until_ms=claimed.accepted.pinned_until_ms,
-            shard=Shard(number=number, count=count, accepted_at_ms=claimed.accepted_at_ms),
-        )
+        shard = Shard(number=number, count=count, accepted_at_ms=claimed.accepted_at_ms)
+        own = {"sessions": (), "predecessor": None, "waiter": None, "shard": shard}
+        return claimed.accepted.model_copy(update=own)
 
     def _open(self, accepted: JobRunAccepted) -> JobRunLog:
         """Creates the log of a shard, if it is missing. Others may give its marker up while its log is empty."""

@@ -17,7 +17,7 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.log.keys import EntryObject
 from compactor.model.errors import Conflict, Corrupt, Invalid, Unavailable
 from compactor.model.machine import this_release
-from compactor.planning.spec import SessionPlan
+from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.sessions.attempt import run_attempt
 from compactor.sessions.keys import SessionFolder
 from dispatcher.intake.intake import Accepted, Rejected
@@ -25,7 +25,7 @@ from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus
 from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, MarkedJobRun, ReleaseOfState
 from dispatcher.records.liveness import Fleet, SignOfLife
-from dispatcher.records.sessions import SessionLaunching, session_spec
+from dispatcher.records.sessions import SessionLaunching
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
 from launcher.spark_job import SparkJob, job_name
@@ -426,7 +426,7 @@ def test_a_session_that_succeeded_while_nobody_watched_is_not_run_again(desk: De
     accepted = desk.job_run(job_run_id).accepted
     assert accepted is not None
     (pin,) = accepted.sessions
-    plan = desk.plan(session_spec(accepted.spec, pin))
+    plan = desk.plan(SessionSpec.from_facts(pin, job_run=accepted.spec))
     assert isinstance(plan, SessionPlan)
     desk.state.put_if_absent(SessionFolder(job_run_id, pin.session_id).plan(1).key, plan.render())
     launching = SessionLaunching(epoch=1, session_id=pin.session_id, attempt=1, at_ms=0, name="lost", place="elsewhere")
