@@ -22,6 +22,8 @@ from compactor.maintenance.verify import verify
 from compactor.model.files import DataFile, DeletionVector, IndexFile, IndexPointers
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionSpec
+from compactor.planning.stream_figures import StreamFigures
+from compactor.planning.table_figures import read_figures
 from compactor.schemas.unify import parse_schema
 from compactor.tabular import TabularFile, read_table
 from tests.arrow_types import KEY_TYPES, Raw, plain_digest
@@ -214,3 +216,9 @@ def pinned_session(lake: DeltaCatalog, table_id: str = TABLE_ID, **fields: objec
     """The only session of `run_of`."""
     (pinned,) = pin_sessions(run_of(lake, table_id, **fields), lake)
     return pinned.spec
+
+
+def figures_of_stream(table: Table, partition: Mapping[str, str] = NO_PARTITION) -> StreamFigures:
+    """What waits in a partition stream, and what is compacted."""
+    (figures,) = read_figures(table, [partition])
+    return figures

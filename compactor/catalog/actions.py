@@ -40,6 +40,7 @@ class DeltaAdded(Document):
     """A delta, durable with this entry.
 
     content_digest  of the appended data; the same delta id with another digest is refused
+    at_ms           the writer's clock; None: not recorded
     """
 
     action: Literal["delta_added"] = "delta_added"
@@ -49,6 +50,7 @@ class DeltaAdded(Document):
     delta_id: str
     content_digest: str
     files: tuple[DataFile, ...]
+    at_ms: int | None = None
 
 
 class DeltaRetracted(Document):
@@ -95,6 +97,7 @@ class RoundCommitted(Document):
     digest_encoding        the number of the digests' key encoding (FORMAT.md)
     compacted_schema       Arrow schema of the rows, as a base64 IPC message; later rounds may widen it
     tombstone_retention    for how many stream positions the round has remembered deleted keys; None: for ever
+    at_ms                  the compactor's clock; None: not recorded
     """
 
     action: Literal["round_committed"] = "round_committed"
@@ -122,6 +125,7 @@ class RoundCommitted(Document):
     counts: RowCounts
     steps: dict[str, StepFigures]
     tombstone_retention: int | None = Field(default=None, ge=0)
+    at_ms: int | None = None
 
 
 class IndexRehashed(Document):

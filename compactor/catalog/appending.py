@@ -212,6 +212,7 @@ def add_delta(
             delta_id=request.delta_id,
             content_digest=delta_files.content_digest,
             files=delta_files.files,
+            at_ms=now_ms,
         ),
     ]
 

@@ -64,6 +64,7 @@ class _Source(Document):
     stream_version: int
     state: LifecycleState
     last_position: int | None
+    last_write_at_ms: int | None = None
     retracted: tuple[RetractedDelta, ...] = ()
     taken: tuple[TakenBy, ...] = ()
     retired: _Retired | None = None
@@ -99,6 +100,7 @@ def _sources(snapshot: StreamSnapshot) -> Iterator[_Source]:
             stream_version=source.stream_version,
             state=source.state,
             last_position=source.last_position,
+            last_write_at_ms=source.last_write_at_ms,
             retracted=source.retracted,
             taken=source.taken,
             retired=None
@@ -181,6 +183,7 @@ def _source(stored: _Source, rows: Mapping[str, pa.Table]) -> SourceStream:
         taken=stored.taken,
         retired=retired,
         last_position=stored.last_position,
+        last_write_at_ms=stored.last_write_at_ms,
     )
 
 

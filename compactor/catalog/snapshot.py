@@ -61,6 +61,7 @@ class SourceStream:
     deltas         without retracted and retired ones
     retired        None: no delta was retired
     last_position  the last position ever used, also by a retracted or retired delta; None: no position was used
+    last_write_at_ms  when the last delta was appended, by its writer's clock; None: not recorded
     """
 
     stream_version: int
@@ -70,6 +71,7 @@ class SourceStream:
     taken: tuple[TakenBy, ...] = ()
     retired: RetiredDeltas | None = None
     last_position: int | None = None
+    last_write_at_ms: int | None = None
 
     @property
     def retracted_positions(self) -> frozenset[int]:
@@ -276,7 +278,8 @@ def _add_delta(snapshot: StreamSnapshot, action: DeltaAdded) -> StreamSnapshot:
         )
     if stream.last_position is not None and action.position <= stream.last_position:
         raise Corrupt(f"delta {action.delta_id!r} at {action.position} is not above position {stream.last_position}")
-    grown = replace(stream, deltas=stream.deltas.added(action), last_position=action.position)
+    deltas = stream.deltas.added(action)
+    grown = replace(stream, deltas=deltas, last_position=action.position, last_write_at_ms=action.at_ms)
     return replace(snapshot, sources=MappingProxyType({**snapshot.sources, action.stream_version: grown}))
 
 

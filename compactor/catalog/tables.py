@@ -18,7 +18,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 from compactor.catalog import appending
-from compactor.catalog.backlog import Backlog, backlog_of
 from compactor.catalog.definition import (
     TableAction,
     TableDefinition,
@@ -44,6 +43,7 @@ from compactor.catalog.properties import (
     packages_missing,
 )
 from compactor.catalog.property_checks import check_keys_of_index, check_publishable, reasons_against_location
+from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import (
     StreamSchemas,
@@ -479,18 +479,18 @@ class Table:
             named = [(name, open_schema(schema)) for name, schema in named]
         return unify_schemas(named) if named else pa.schema([])
 
-    def backlog(self, partition: PartitionValues) -> Backlog:
-        """The deltas of a partition that are not compacted yet; for a compacted copy those of its source table. Of a
-        source that is only compacted into other tables: those that one of them has not taken yet."""
+    def compactions(self, partition: PartitionValues) -> list[tuple[PartitionStream, StreamSnapshot]]:
+        """What takes the deltas of a partition: pairs of the stream that has them and the state of the stream that they
+        are compacted into. One, but for a source that several tables are compacted from."""
         stream = self.stream(partition)
         snapshot = stream.load().state
         compacted = snapshot.compacted
         if compacted is not None:
             own = compacted.source_table_id == self.table_id
-            return backlog_of(stream if own else self._same_partition(compacted.source_table_id, stream), snapshot)
+            return [(stream if own else self._same_partition(compacted.source_table_id, stream), snapshot)]
         copies = snapshot.active.taken if snapshot.active is not None else ()
         sides = [self._same_partition(each.compacted_table_id, stream).load().state for each in copies]
-        return max((backlog_of(stream, side) for side in sides or [snapshot]), key=lambda each: each.deltas)
+        return [(stream, side) for side in sides or [snapshot]]
 
     def _same_partition(self, table_id: str, stream: PartitionStream) -> PartitionStream:
         return PartitionStream.open(self._store, TableFolder(table_id).stream(stream.partition), self._clock)

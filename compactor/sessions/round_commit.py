@@ -69,7 +69,7 @@ def commit_round(
     return _commit(stream, completion, plan.read_point, plan_id=plan_id)
 
 
-def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult) -> RoundCommitted:
+def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult, now_ms: int) -> RoundCommitted:
     """The completion of a round for the log."""
     carried_bytes = sum(file.size_bytes for file in plan.compacted if file.file_number not in result.files_removed)
     return RoundCommitted(
@@ -97,6 +97,7 @@ def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult) -> RoundCo
         counts=result.counts,
         steps=result.steps,
         tombstone_retention=spec.job_run.tombstone_retention,
+        at_ms=now_ms,
     )
 
 

@@ -261,7 +261,7 @@ def _run_round(
         dependencies.report.step_started(turn.number, turn.rounds, step, tasks)
 
     result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
-    completion = complete(plan.spec, round_plan, result)
+    completion = complete(plan.spec, round_plan, result, dependencies.clock.now_ms())
     dependencies.report.settled()
     committed = commit_round(
         session.streams.destination, session.streams.source, round_plan, completion, session.plan_id

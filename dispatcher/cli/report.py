@@ -13,10 +13,11 @@ from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, Ou
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import LakePlace, StatePlace
-from dispatcher.cli.tables import TABLE_COLUMNS, table_figures
+from dispatcher.cli.tables import TABLE_COLUMNS, table_record
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
 from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text, usd_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
+from dispatcher.operations.table_lag import most_behind_first, table_lag
 from dispatcher.records.job_run_store import JobRunStore
 
 _RUN_COLUMNS = (
@@ -119,9 +120,8 @@ def tables(
     """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait."""
     catalog = lake.open()
     now_ms = dependencies_of(context).clock.now_ms()
-    found = [table_figures(catalog.table(table_id), now_ms) for table_id in catalog.tables()]
-    found.sort(key=lambda figures: (-figures.pending_seconds, -figures.pending_rows, figures.table_id))
-    records = [figures.model_dump() for figures in found]
+    lags = most_behind_first(table_lag(catalog.table(table_id), now_ms) for table_id in catalog.tables())
+    records = [table_record(lag) for lag in lags]
     answer_records(output, {"tables": records}, "tables", TABLE_COLUMNS, none="There is no table here yet.")
 
 

@@ -11,6 +11,7 @@ from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from compactor.model.names import ContentType, LifecycleState, Operation, counted
+from compactor.planning.table_figures import read_figures
 from compactor.publishing.publication import columns_left_out, lags, publishers_of, reasons_against_publishing
 from compactor.reading.scan import Scan
 from compactor.schemas.cast import python_rows
@@ -330,8 +331,8 @@ def _published_lines(published: dict[str, object]) -> list[str]:
 def _stream_figures(table: Table, partition: dict[str, str]) -> dict[str, object]:
     """The active stream version's deltas, the compacted side, and what of the one is not in the other."""
     stream = table.stream(partition)
-    snapshot, backlog = stream.load().state, table.backlog(partition)
-    age_ms = None if backlog.oldest_at_ms is None else max(0, SystemClock().now_ms() - backlog.oldest_at_ms)
+    (figures,) = read_figures(table, [partition])
+    snapshot, oldest_at_ms = stream.load().state, figures.oldest_pending_at_ms
     deltas = snapshot.active.deltas if snapshot.active is not None else ()
     compacted = snapshot.compacted
     return {
@@ -341,13 +342,13 @@ def _stream_figures(table: Table, partition: dict[str, str]) -> dict[str, object
         "deltas": len(deltas),
         "delta_rows": sum(file.rows for delta in deltas for file in delta.files),
         "compacted_to": compacted.processed.position if compacted is not None else None,
-        "pending_deltas": backlog.deltas,
-        "pending_rows": backlog.rows,
-        "oldest_pending_at_ms": backlog.oldest_at_ms,
-        "pending_seconds": None if age_ms is None else age_ms / 1000,
-        "files": len(compacted.files) if compacted is not None else 0,
-        "rows": compacted.rows if compacted is not None else 0,
-        "bytes": compacted.bytes_at_rest if compacted is not None else 0,
+        "pending_deltas": figures.pending_deltas,
+        "pending_rows": figures.pending_rows,
+        "oldest_pending_at_ms": oldest_at_ms,
+        "pending_seconds": None if oldest_at_ms is None else figures.lag_seconds(SystemClock().now_ms()),
+        "files": figures.files,
+        "rows": figures.rows,
+        "bytes": figures.file_bytes,
         "hash_bucket_count": compacted.hash_bucket_count if compacted is not None else None,
         "in_flight": None if snapshot.in_flight is None else snapshot.in_flight.model_dump(exclude=_NOT_SHOWN),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,7 +9,6 @@ import typer
 
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
-from compactor.model.document import Document
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.reading.scan import ScanFile
@@ -19,8 +17,7 @@ from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.table_places import LakePlace, partitions_of
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, age_text, count_text
-
-_STREAMS_AT_ONCE = 16
+from dispatcher.operations.table_lag import TableLag, table_lag
 
 TABLE_COLUMNS = (
     Column("table_id", "table"),
@@ -69,7 +66,7 @@ def list_tables(
     tables, no_tables = _tables_of(catalog)
     listed = [
         {
-            **table_figures(table, clock.now_ms()).model_dump(),
+            **table_record(table_lag(table, clock.now_ms())),
             **(_garbage_figures(catalog, table, clock) if garbage else {}),
         }
         for table in tables
@@ -107,31 +104,17 @@ def _garbage_figures(catalog: DeltaCatalog, table: Table, clock: Clock) -> dict[
     return {"garbage_files": files, "garbage_bytes": size_bytes}
 
 
-class TableFigures(Document):
-    """`pending_seconds`: since the oldest delta that is not compacted was appended; 0: all are."""
-
-    table_id: str
-    partitions: int
-    rows: int
-    bytes: int
-    pending_rows: int
-    pending_seconds: float
-
-
-def table_figures(table: Table, now_ms: int) -> TableFigures:
-    streams = [table.stream(partition) for partition in table.partitions()]
-    with ThreadPoolExecutor(_STREAMS_AT_ONCE) as threads:
-        sides = [each for each in threads.map(lambda stream: stream.load().state.compacted, streams) if each]
-        pending = list(threads.map(lambda stream: table.backlog(stream.partition), streams))
-    since_ms = min((each.oldest_at_ms for each in pending if each.oldest_at_ms is not None), default=now_ms)
-    return TableFigures(
-        table_id=table.table_id,
-        partitions=len(streams),
-        rows=sum(side.rows for side in sides),
-        bytes=sum(side.bytes_at_rest for side in sides),
-        pending_rows=sum(each.rows for each in pending),
-        pending_seconds=max(now_ms - since_ms, 0) / 1000,
-    )
+def table_record(lag: TableLag) -> dict[str, object]:
+    """A line of `table list` and `report tables`. `pending_seconds`: since the oldest delta that is not compacted was
+    appended; 0: all are."""
+    return {
+        "table_id": lag.table_id,
+        "partitions": lag.partitions,
+        "rows": lag.figures.rows,
+        "bytes": lag.figures.file_bytes,
+        "pending_rows": lag.figures.pending_rows,
+        "pending_seconds": lag.lag_seconds,
+    }
 
 
 def schema(

@@ -16,7 +16,7 @@ from compactor.catalog.actions import StreamAction
 from compactor.catalog.definition import TableAction
 from compactor.catalog.stream import STREAM_LOG
 from compactor.events.relay import PublishCursor
-from compactor.log.durable_log import DurableLog
+from compactor.log.durable_log import CHECKPOINT_ENTRIES, DurableLog
 from compactor.model.document import Document
 from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
@@ -112,6 +112,24 @@ def test_a_shared_checkpoint_is_read_and_holds_what_its_log_folds_to() -> None:
     source = loaded.state.sources[1]
     assert [delta.position for delta in source.deltas] == [3, 5, 6]
     assert (source.retired is not None and source.retired.count, source.last_position) == (2, 6)
+
+
+def test_a_checkpoint_goes_on_from_pieces_whose_deltas_lack_later_fields() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    for file in SHARED.rglob("*"):
+        if file.is_file():
+            store.overwrite(f"log/{file.relative_to(SHARED).as_posix()}", file.read_bytes())
+    log = DurableLog(store, "log", STREAM_LOG, clock)
+    last = log.load().state.sources[1].deltas[-1]
+    for position in range(7, 7 + 2 * CHECKPOINT_ENTRIES):
+        later = last.model_copy(update={"position": position, "delta_id": f"delta {position}", "at_ms": position})
+        log.append(lambda _, later=later: [later])  # type: ignore[misc]
+    reads = FaultyStore(store)
+    loaded = DurableLog(reads, "log", STREAM_LOG, clock).load()
+    assert loaded == log.load()
+    assert reads.count("read", ".parquet") >= 3, "it is read from pieces, old and new"
+    assert [each.at_ms for each in loaded.state.sources[1].deltas[:4]] == [None, None, None, 7]
 
 
 @pytest.mark.parametrize("log", ACTIONS)

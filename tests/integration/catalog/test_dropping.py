@@ -23,7 +23,7 @@ from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, SessionResult
 from compactor.sessions.attempt import run_attempt
 from dispatcher.intake.pinning import pin_sources
-from tests.builders import run_of
+from tests.builders import figures_of_stream, run_of
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.manual_clock import ManualClock
@@ -117,7 +117,7 @@ def test_a_dropped_partition_is_hidden_from_every_list_and_view(
         assert [*table.partition_pages()] == [[TUESDAY]]
         assert keys(table) == keys(table, view="merged") == [3]
         assert keys(table, MONDAY) == keys(table, MONDAY, view="merged") == []
-        assert table.backlog(MONDAY).rows == 0
+        assert figures_of_stream(table, MONDAY).pending_rows == 0
         assert table.lookup(MONDAY, {"id": 1}) is None
     assert [session.partition for session in run(lake).sessions] == [TUESDAY]
     assert pin_sources(run_of(lake, ORDERS), lake, orders, clock).sessions == ()

@@ -17,6 +17,7 @@ from compactor.maintenance.retirement import StreamRetirement, retention_of
 from compactor.maintenance.verify import verify
 from compactor.model.errors import Fenced, Invalid, Unavailable
 from compactor.model.names import LifecycleState
+from tests.builders import figures_of_stream
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
 from tests.fakes.manual_clock import ManualClock
@@ -102,7 +103,7 @@ def test_rows_are_again_what_they_were_and_writers_and_compactions_go_on(days: D
     assert (monday.outcome, monday.rows_now, monday.rows_then, monday.rows_undone) == ("restored", 3, 3, 3)
     assert rows(days.again(), MONDAY) == rows(days.table, MONDAY) == "a1 b1 c1"
     assert rows(days.table, MONDAY, view="merged") == "a1 b1 c1"
-    assert days.table.backlog(MONDAY).rows == 0
+    assert figures_of_stream(days.table, MONDAY).pending_rows == 0
     assert days.table.lookup(MONDAY, {"id": "d"}) is None
     assert verify(days.table.stream(MONDAY)).problems == ()
     days.compact()
@@ -126,7 +127,7 @@ def test_deltas_that_were_appended_by_then_are_kept_and_later_ones_are_not(days:
     assert (monday.rows_pending, monday.rows_undone) == (1, 3)
     assert rows(days.table, MONDAY) == "a1"
     assert rows(days.table, MONDAY, view="merged") == "a1 b2"
-    assert days.table.backlog(MONDAY).rows == 1
+    assert figures_of_stream(days.table, MONDAY).pending_rows == 1
     days.put(MONDAY, d="3")
     days.compact()
     assert rows(days.table, MONDAY) == "a1 b2 d3"

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor import DeltaCatalog, compact
-from compactor.catalog.backlog import Backlog
 from compactor.lake import Table
 from compactor.model.errors import Invalid
+from tests.builders import figures_of_stream
 from tests.conftest import Command, CommandResult
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.unruly_engine import UnrulyEngine
@@ -113,7 +113,7 @@ def test_the_backlog_is_told_with_its_age(lithify: Lithify, orders: Table) -> No
 def test_a_source_whose_rows_are_all_in_its_compacted_copy_waits_for_nothing(lake: DeltaCatalog) -> None:
     source = lake.create_table("ACME.SOURCE.V1", partition_keys=["day"])
     source.append(MONDAY, pa.table({"id": [1], "price": [1.0]}))
-    assert source.backlog(MONDAY).deltas == 1
+    assert figures_of_stream(source, MONDAY).pending_deltas == 1
     compact(
         source.table_id,
         {"id"},
@@ -121,9 +121,10 @@ def test_a_source_whose_rows_are_all_in_its_compacted_copy_waits_for_nothing(lak
         destination_compacted_table_id="ACME.COPY.V1",
         engine=UnrulyEngine(),
     )
-    assert source.backlog(MONDAY) == Backlog(0, 0, None)
+    nothing = figures_of_stream(source, MONDAY)
+    assert (nothing.pending_deltas, nothing.pending_rows, nothing.oldest_pending_at_ms) == (0, 0, None)
     source.append(MONDAY, pa.table({"id": [2], "price": [1.0]}))
-    assert source.backlog(MONDAY).rows == 1
+    assert figures_of_stream(source, MONDAY).pending_rows == 1
 
 
 def test_the_oldest_pending_delta_is_found_among_many_entries(
@@ -135,11 +136,11 @@ def test_the_oldest_pending_delta_is_found_among_many_entries(
         if number == 11:
             run(lake)
     stream = orders.stream(TUESDAY)
-    backlog = orders.backlog(TUESDAY)
+    figures = figures_of_stream(orders, TUESDAY)
     first = next(
         entry for entry in stream.log.entries(after=0) if entry.actions[0] == stream.load().state.sources[1].deltas[-8]
     )
-    assert (backlog.deltas, backlog.rows, backlog.oldest_at_ms) == (8, 8, first.at_ms)
+    assert (figures.pending_deltas, figures.pending_rows, figures.oldest_pending_at_ms) == (8, 8, first.at_ms)
 
 
 @pytest.mark.parametrize(
