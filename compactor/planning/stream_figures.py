@@ -4,37 +4,14 @@ are made of. Pure: folds of logs in, a value out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 from compactor.catalog.actions import DeltaAdded
-from compactor.catalog.properties import TableProperties
 from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
 from compactor.model.files import DataFile
-from compactor.planning.spec import ROWS_PER_COMPACTED_FILE
-from compactor.planning.table_terms import BYTES_PER_COMPACTED_FILE
-
-SMALL_FILE_SHARE = 0.25
-"""A compacted file below this share of the largest size, in rows and in bytes, is small."""
-
-
-@dataclass(frozen=True)
-class FileTarget:
-    """The most rows of a compacted file, and about the most bytes."""
-
-    rows: int = ROWS_PER_COMPACTED_FILE
-    size_bytes: int = BYTES_PER_COMPACTED_FILE
-
-    @classmethod
-    def of(cls, properties: TableProperties) -> FileTarget:
-        return cls(
-            properties.rows_per_compacted_file or ROWS_PER_COMPACTED_FILE,
-            properties.bytes_per_compacted_file or BYTES_PER_COMPACTED_FILE,
-        )
-
-    def is_small(self, file: DataFile) -> bool:
-        return file.rows < SMALL_FILE_SHARE * self.rows and file.size_bytes < SMALL_FILE_SHARE * self.size_bytes
+from compactor.planning.small_files import MergeLimits, small_files
 
 
 @dataclass(frozen=True)
@@ -46,7 +23,7 @@ class StreamFigures:
     oldest_pending_at_ms  when the oldest of them was appended; None: nothing is pending, or it is not recorded
     last_write_at_ms      when the last delta was appended, compacted or not; None: never, or not recorded
     files, file_bytes     live compacted files
-    small_*               those of them that are small (`FileTarget`)
+    small_*               those of them that are small (`small_files.py`)
     rows                  live rows of these files
     dead_rows             rows that their deletion vectors mark
     last_compacted_at_ms  when the last round was committed; None: never, or not recorded
@@ -113,7 +90,7 @@ def total(figures: Iterable[StreamFigures]) -> StreamFigures:
 
 def figures_of(
     stream: StreamSnapshot,
-    target: FileTarget,
+    limits: MergeLimits,
     source: StreamSnapshot | None = None,
     destinations: Sequence[StreamSnapshot] = (),
 ) -> StreamFigures:
@@ -125,17 +102,19 @@ def figures_of(
     """
     source, compacted = source or stream, stream.compacted
     behind = [_pending_figures(source, each) for each in destinations or (stream,)]
-    files: Collection[DataFile] = () if compacted is None else compacted.files.values()
-    small = [file for file in files if target.is_small(file)]
+    waiting = max(behind, key=lambda each: each.pending_deltas)
+    if compacted is None:
+        return waiting
+    small = small_files(compacted.files, compacted.deletion_vectors, limits)
     return replace(
-        max(behind, key=lambda each: each.pending_deltas),
-        files=len(files),
-        file_bytes=sum(file.size_bytes for file in files),
+        waiting,
+        files=len(compacted.files),
+        file_bytes=compacted.bytes_at_rest,
         small_files=len(small),
-        small_file_bytes=sum(file.size_bytes for file in small),
-        rows=0 if compacted is None else compacted.rows,
-        dead_rows=0 if compacted is None else sum(vector.rows for vector in compacted.deletion_vectors),
-        last_compacted_at_ms=None if compacted is None else compacted.last_round.at_ms,
+        small_file_bytes=sum(compacted.files[number].size_bytes for number in small),
+        rows=compacted.rows,
+        dead_rows=sum(vector.rows for vector in compacted.deletion_vectors),
+        last_compacted_at_ms=compacted.last_round.at_ms,
     )
 
 

@@ -6,11 +6,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from compactor.catalog.actions import DeltaAdded
+from compactor.catalog.properties import TableProperties
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import Table
 from compactor.model.names import PartitionValues
-from compactor.planning.stream_figures import FileTarget, StreamFigures, figures_of, pending_deltas
+from compactor.planning.small_files import MergeLimits
+from compactor.planning.spec import ROWS_PER_COMPACTED_FILE
+from compactor.planning.stream_figures import StreamFigures, figures_of, pending_deltas
+from compactor.planning.table_terms import BYTES_PER_COMPACTED_FILE
 from compactor.storage.concurrently import run_concurrently
+
+
+def merge_limits(properties: TableProperties) -> MergeLimits:
+    """Which compacted files of a table are small."""
+    return MergeLimits(
+        properties.rows_per_compacted_file or ROWS_PER_COMPACTED_FILE,
+        properties.bytes_per_compacted_file or BYTES_PER_COMPACTED_FILE,
+    )
 
 
 def read_figures(table: Table, partitions: Iterable[PartitionValues] | None = None) -> list[StreamFigures]:
@@ -19,18 +31,18 @@ def read_figures(table: Table, partitions: Iterable[PartitionValues] | None = No
     Deltas of a compacted copy are those of its source. A source that is only compacted into other tables waits for the
     one that is furthest behind.
     """
-    target = FileTarget.of(table.properties)
+    limits = merge_limits(table.properties)
     streams = [table.stream(partition) for partition in (table.partitions() if partitions is None else partitions)]
     if not streams:
         return []
-    return run_concurrently(streams[0].location, lambda stream: _figures(table, stream, target), streams)
+    return run_concurrently(streams[0].location, lambda stream: _figures(table, stream, limits), streams)
 
 
-def _figures(table: Table, stream: PartitionStream, target: FileTarget) -> StreamFigures:
+def _figures(table: Table, stream: PartitionStream, limits: MergeLimits) -> StreamFigures:
     pairs = table.compactions(stream.partition)
     source, destinations = pairs[0][0], [side for _, side in pairs]
     now = source.load()
-    figures = figures_of(stream.load().state, target, now.state, destinations)
+    figures = figures_of(stream.load().state, limits, now.state, destinations)
     if not figures.pending_deltas or figures.oldest_pending_at_ms is not None:
         return figures
     longest = max((pending_deltas(now.state, side) for side in destinations), key=len)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
-import pytest
 
 from compactor.catalog.actions import (
     DeltaAdded,
@@ -24,14 +23,15 @@ from compactor.catalog.tables import DeltaCatalog
 from compactor.model.counts import RowCounts, Watermark
 from compactor.model.files import DataFile, DeletionVector
 from compactor.model.names import ContentType, LifecycleState, Operation
-from compactor.planning.stream_figures import FileTarget, StreamFigures, figures_of, total
-from compactor.planning.table_figures import read_figures
+from compactor.planning.small_files import MergeLimits
+from compactor.planning.stream_figures import StreamFigures, figures_of, total
+from compactor.planning.table_figures import merge_limits, read_figures
 from compactor.schemas.unify import render_schema
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
 
 TABLE = "ACME.ORDERS.V1"
-TARGET = FileTarget(rows=400, size_bytes=4_000)
+LIMITS = MergeLimits(rows_per_file=400, bytes_per_file=4_000)
 CREATED = StreamVersionCreated(stream_version=1, state=LifecycleState.ACTIVE)
 
 
@@ -93,11 +93,11 @@ def stream(*actions: StreamAction) -> StreamSnapshot:
 
 
 def test_a_stream_without_an_entry_has_no_figures() -> None:
-    assert figures_of(StreamSnapshot(), TARGET) == StreamFigures()
+    assert figures_of(StreamSnapshot(), LIMITS) == StreamFigures()
 
 
 def test_everything_is_pending_before_the_first_round() -> None:
-    figures = figures_of(stream(CREATED, delta(1, 3, 4, at_ms=10), delta(2, 5, at_ms=20)), TARGET)
+    figures = figures_of(stream(CREATED, delta(1, 3, 4, at_ms=10), delta(2, 5, at_ms=20)), LIMITS)
     assert (figures.pending_deltas, figures.pending_rows, figures.pending_bytes) == (2, 12, 120)
     assert (figures.oldest_pending_at_ms, figures.last_write_at_ms, figures.last_compacted_at_ms) == (10, 20, None)
     assert (figures.files, figures.lag_seconds(3_010)) == (0, 3.0)
@@ -105,10 +105,10 @@ def test_everything_is_pending_before_the_first_round() -> None:
 
 def test_what_a_round_has_read_waits_no_more_and_a_part_of_a_delta_waits_still() -> None:
     deltas = (CREATED, delta(1, 3, at_ms=10), delta(2, 5, 7, at_ms=20), delta(3, 9, at_ms=30))
-    half = figures_of(stream(*deltas, committed(1, Watermark(position=2, file_number=1))), TARGET)
+    half = figures_of(stream(*deltas, committed(1, Watermark(position=2, file_number=1))), LIMITS)
     assert (half.pending_deltas, half.pending_rows, half.pending_bytes) == (2, 16, 160)
     assert half.oldest_pending_at_ms == 20
-    done = figures_of(stream(*deltas, committed(1, Watermark(position=3), at_ms=40)), TARGET)
+    done = figures_of(stream(*deltas, committed(1, Watermark(position=3), at_ms=40)), LIMITS)
     assert (done.pending_deltas, done.pending_rows, done.oldest_pending_at_ms) == (0, 0, None)
     assert (done.last_write_at_ms, done.last_compacted_at_ms, done.lag_seconds(99_000)) == (30, 40, 0.0)
 
@@ -117,44 +117,39 @@ def test_retracted_and_skipped_deltas_do_not_wait() -> None:
     retracted = DeltaRetracted(stream_version=1, position=2, delta_id="1 2")
     at = stream(CREATED, delta(1, 3), delta(2, 5), delta(3, 7), retracted)
     skips = replace(at, skipped=(SkippedPositions(stream_version=1, after=2, until=3),))
-    assert (figures_of(at, TARGET).pending_rows, figures_of(skips, TARGET).pending_rows) == (10, 3)
+    assert (figures_of(at, LIMITS).pending_rows, figures_of(skips, LIMITS).pending_rows) == (10, 3)
 
 
 def test_of_a_new_stream_version_everything_is_pending() -> None:
     later = (StreamVersionCreated(stream_version=2, state=LifecycleState.UNRELEASED), delta(1, 4, version=2))
     before = stream(CREATED, delta(1, 3), committed(1, Watermark(position=1)), *later)
-    assert figures_of(before, TARGET).pending_rows == 0, "the version is not released"
-    assert figures_of(apply(before, StreamVersionReleased(stream_version=2)), TARGET).pending_rows == 4
+    assert figures_of(before, LIMITS).pending_rows == 0, "the version is not released"
+    assert figures_of(apply(before, StreamVersionReleased(stream_version=2)), LIMITS).pending_rows == 4
 
 
 def test_a_file_is_small_only_if_its_rows_and_its_bytes_are_few() -> None:
     files = (file(1, 99, 999), file(2, 100, 999), file(3, 99, 1_000), file(4, 400, 4_000))
     at = stream(CREATED, delta(1, 3), committed(1, Watermark(position=1), *files, dead=9))
-    figures = figures_of(at, TARGET)
+    figures = figures_of(at, LIMITS)
     assert (figures.files, figures.file_bytes) == (4, 6_998)
     assert (figures.small_files, figures.small_file_bytes, figures.small_file_share) == (1, 999, 0.25)
     assert (figures.rows, figures.dead_rows) == (689, 9)
     assert figures.dead_row_share == 9 / 698
 
 
-@pytest.mark.parametrize(
-    ("properties", "target"),
-    [
-        (TableProperties(), FileTarget(4_000_000, 512 * 1024 * 1024)),
-        (TableProperties(rows_per_compacted_file=7, bytes_per_compacted_file=8), FileTarget(7, 8)),
-    ],
-)
-def test_the_size_of_a_compacted_file_is_its_tables(properties: TableProperties, target: FileTarget) -> None:
-    assert FileTarget.of(properties) == target
+def test_which_files_are_small_is_said_by_the_tables_properties() -> None:
+    assert merge_limits(TableProperties()) == MergeLimits(4_000_000, 512 * 1024 * 1024)
+    own = TableProperties(rows_per_compacted_file=7, bytes_per_compacted_file=8)
+    assert merge_limits(own) == MergeLimits(7, 8)
 
 
 def test_a_source_of_copies_waits_for_the_one_that_is_furthest_behind_and_has_no_files_of_theirs() -> None:
     source = stream(CREATED, delta(1, 3, at_ms=10), delta(2, 5, at_ms=20))
     ahead = stream(committed(1, Watermark(position=2), file(1, 8, 80)))
     behind = stream(committed(1, Watermark(position=1), file(1, 3, 30)))
-    figures = figures_of(source, TARGET, source, (ahead, behind))
+    figures = figures_of(source, LIMITS, source, (ahead, behind))
     assert (figures.pending_rows, figures.oldest_pending_at_ms, figures.files, figures.rows) == (5, 20, 0, 0)
-    of_copy = figures_of(behind, TARGET, source, (behind,))
+    of_copy = figures_of(behind, LIMITS, source, (behind,))
     assert (of_copy.pending_rows, of_copy.files, of_copy.rows) == (5, 1, 3)
 
 
