@@ -28,7 +28,7 @@ from dispatcher.outbox.table_publications import TablePublications, TablePublica
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
 from dispatcher.running.journal import Listeners
 from dispatcher.running.session_finding import SessionFinding
@@ -130,11 +130,11 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
     publisher = EventPublisher(records, outside.sink_for, answers, settings.publisher, outside.clock)
     tables = TablePublications(open_lake, outside.open_glue, publisher.announce, settings.tables, outside.clock)
-    listeners = Listeners(publisher, answers, Meter(outside.clock), tables)
+    listeners = Listeners(publisher, answers, Metrics(outside.clock), tables)
     controller = JobRunController(outside.owner, records, launchers, listeners, settings.controller, outside.clock)
     intake = Intake(outside.queue, records, open_lake, settings.intake, outside.clock)
     polls = settings.receiver.until_idle() if settings.service.until_idle else settings.receiver
-    receiver = Receiver(outside.queue, intake, controller, listeners.meter, polls, outside.clock)
+    receiver = Receiver(outside.queue, intake, controller, listeners.metrics, polls, outside.clock)
     health = health_file(settings.service, outside.owner, outside.clock)
     sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
     background = Background(HistoryUpkeep(records, settings.history, outside.clock), sweep, outside.task)

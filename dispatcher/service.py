@@ -37,7 +37,7 @@ from dispatcher.operations.metrics import (
 )
 from dispatcher.operations.ownerless import sweep_once
 from dispatcher.records.history_upkeep import HistoryUpkeep
-from dispatcher.records.metrics_samples import Reading
+from dispatcher.records.metrics_samples import Sample
 from dispatcher.running.job_run_controller import JobRunController
 from dispatcher.running.journal import Listeners
 from dispatcher.workflow.dispatcher_task import DispatcherTask
@@ -120,7 +120,7 @@ class Dispatcher:
         self._publisher = listeners.publisher
         self._answers = listeners.answers
         self._tables = listeners.tables
-        self._meter = listeners.meter
+        self._metrics = listeners.metrics
         self._health = health
         self._settings = settings
         self._history = background.history
@@ -129,7 +129,7 @@ class Dispatcher:
         self._embedded_metrics = EmbeddedMetrics(
             settings.metrics_namespace,
             settings.metrics_seconds,
-            self.readings,
+            self.samples,
             health.owner,
             clock,
         )
@@ -210,19 +210,19 @@ class Dispatcher:
 
     @property
     def observed(self) -> Observed:
-        return Observed(lambda: self.stuck, lambda: self.troubles, self.readings)
+        return Observed(lambda: self.stuck, lambda: self.troubles, self.samples)
 
-    def readings(self) -> Iterator[Reading]:
+    def samples(self) -> Iterator[Sample]:
         """Its metrics."""
-        yield from self._meter.readings()
+        yield from self._metrics.samples()
         for state, count in self._controller.job_runs_by_state().items():
-            yield Reading(JOB_RUNS, count, (("state", state),))
-        yield Reading(QUEUE_AGE, self._receiver.queue_age_seconds)
-        yield Reading(EVENTS_WAITING, self._publisher.waiting_count)
-        yield Reading(WORKFLOWS_WAITING, self._answers.waiting_count)
-        yield Reading(TROUBLES, len(self.troubles))
+            yield Sample(JOB_RUNS, count, (("state", state),))
+        yield Sample(QUEUE_AGE, self._receiver.queue_age_seconds)
+        yield Sample(EVENTS_WAITING, self._publisher.waiting_count)
+        yield Sample(WORKFLOWS_WAITING, self._answers.waiting_count)
+        yield Sample(TROUBLES, len(self.troubles))
         if self._sweep is not None:
-            yield Reading(OWNERLESS_CLUSTERS, self._sweep.ownerless_count)
+            yield Sample(OWNERLESS_CLUSTERS, self._sweep.ownerless_count)
 
     def _report(self) -> None:
         self._embedded_metrics.write_when_due()

@@ -57,7 +57,7 @@ class StepFunctionsCallbacks:
 
         return cls(open_client)
 
-    def beat(self, task_token: str) -> Reception:
+    def send_heartbeat(self, task_token: str) -> Reception:
         return self._tell(task_token, lambda client: client.send_task_heartbeat(taskToken=task_token))
 
     def succeed(self, task_token: str, output: str) -> Reception:

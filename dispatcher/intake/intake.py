@@ -293,7 +293,7 @@ class Intake:
 
         mark = self._records.mark_open(accepted)
         if document.task_token is not None:
-            self._records.waiters.keep(job_run_id, accepted.message_id, document.task_token)
+            self._records.callbacks.keep(job_run_id, accepted.message_id, document.task_token)
         appended = log.append(decide, log.newest)
         self._records.restore_marker(mark)
         if appended.entry is None:  # another dispatcher accepted it first, with this message or with another
@@ -309,7 +309,7 @@ class Intake:
             return self._reject(message, _about(document, (_used_before(job_run_id),)))
         if message_id != first.message_id:
             if document.task_token is not None and message_id not in existing.waiters:
-                self._records.waiters.keep(job_run_id, message_id, document.task_token)
+                self._records.callbacks.keep(job_run_id, message_id, document.task_token)
             existing = self._note_repeat(job_run_id, message_id, _waiter(document))
         elif existing.status.is_open:  # the accepting dispatcher may have died before marking it again
             self._records.mark_open(first, self._records.log(job_run_id).entry(1).at_ms)
@@ -347,7 +347,7 @@ class Intake:
 
         self._records.mark_to_be_published(message_id)
         if violations.task_token is not None:
-            self._records.waiters.keep(message_id, message_id, violations.task_token)
+            self._records.callbacks.keep(message_id, message_id, violations.task_token)
         after = self._records.log(message_id).append(decide).after.state
         return self._finish_rejection(message, after)
 

@@ -11,7 +11,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from dispatcher.intake.intake import Accepted, Intake, Rejected, Repeated
 from dispatcher.intake.queue import Queue, QueueMessage
-from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.job_run_controller import JobRunController
 
 _log = structlog.get_logger(__name__)
@@ -46,14 +46,14 @@ class Receiver:
         queue: Queue,
         intake: Intake,
         controller: JobRunController,
-        meter: Meter,
+        metrics: Metrics,
         settings: ReceiverSettings,
         clock: Clock,
     ) -> None:
         self._queue = queue
         self._intake = intake
         self._controller = controller
-        self._meter = meter
+        self._metrics = metrics
         self._settings = settings
         self._clock = clock
         self._waits_since_ms: int | None = None
@@ -152,7 +152,7 @@ class Receiver:
             taken = self._intake.take(message)
             keeper.release(message)
             self._controller.receiver_turned()
-            self._meter.message_taken(type(taken).__name__)
+            self._metrics.message_taken(type(taken).__name__)
             match taken:
                 case Accepted(job_run_id, log):
                     self._controller.offer(job_run_id, log)

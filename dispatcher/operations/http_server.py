@@ -20,7 +20,7 @@ import structlog
 from compactor.model.errors import Invalid, Unavailable, kind_of
 from dispatcher.operations.first_contact import FirstContact
 from dispatcher.operations.metrics import prometheus_text
-from dispatcher.records.metrics_samples import Reading
+from dispatcher.records.metrics_samples import Sample
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Observed:
 
     stuck: Callable[[], Sequence[str]]
     troubles: Callable[[], Mapping[str, Exception]]
-    readings: Callable[[], Iterable[Reading]]
+    samples: Callable[[], Iterable[Sample]]
 
 
 class Probes:
@@ -119,7 +119,7 @@ def answer_to(path: str, observed: Observed) -> _Answer:
             }
             return _verdict(not troubles, {"ready": not troubles, "troubles": troubles})
         case "/metrics":
-            return _Answer(200, prometheus_text(observed.readings()), _PROMETHEUS)
+            return _Answer(200, prometheus_text(observed.samples()), _PROMETHEUS)
         case _:
             return _Answer(404, b'{"error": "there are /live, /ready and /metrics"}\n')
 

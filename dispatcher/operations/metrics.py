@@ -14,7 +14,7 @@ from typing import TextIO
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
-from dispatcher.records.metrics_samples import Metric, Reading
+from dispatcher.records.metrics_samples import Metric, Sample
 
 _NAMESPACE = re.compile(r"(?!AWS/)[A-Za-z0-9_.:/#-]{1,255}")
 _PREFIX = "lithify"
@@ -31,22 +31,22 @@ OWNERLESS_CLUSTERS = Metric(
     "ownerless_clusters", "count", "Clusters that no open session owned when they were last looked at.", counts=False
 )
 
-Readings = Callable[[], Iterable[Reading]]
+Samples = Callable[[], Iterable[Sample]]
 
 
-def prometheus_text(readings: Iterable[Reading]) -> bytes:
+def prometheus_text(samples: Iterable[Sample]) -> bytes:
     """In Prometheus' text format, version 0.0.4."""
     from prometheus_client import generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector, CollectorRegistry
 
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-    for reading in readings:
-        metric, labels = reading.metric, dict(reading.labels)
+    for sample in samples:
+        metric, labels = sample.metric, dict(sample.labels)
         name = f"{_PREFIX}_{metric.name}{'' if metric.unit == 'count' else f'_{metric.unit}'}"
         kind = CounterMetricFamily if metric.counts else GaugeMetricFamily
         family = families.setdefault(name, kind(name, metric.help, labels=list(labels)))
-        family.add_metric(list(labels.values()), reading.value)
+        family.add_metric(list(labels.values()), sample.value)
 
     class Collected(Collector):
         def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -67,12 +67,12 @@ def parse_namespace(text: str) -> str:
 
 
 def embedded_lines(
-    readings: Iterable[Reading], at_ms: int, properties: Mapping[str, str], namespace: str
+    samples: Iterable[Sample], at_ms: int, properties: Mapping[str, str], namespace: str
 ) -> Iterator[str]:
     """A JSON line for each set of labels, which are its dimensions. `properties`: found by searching, not by graphs."""
-    by_labels: dict[tuple[tuple[str, str], ...], list[Reading]] = {}
-    for reading in readings:
-        by_labels.setdefault(reading.labels, []).append(reading)
+    by_labels: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for sample in samples:
+        by_labels.setdefault(sample.labels, []).append(sample)
     for labels, found in by_labels.items():
         dimensions = {_camel_case(name): value for name, value in labels}
         metrics = [
@@ -91,7 +91,7 @@ class EmbeddedMetrics:
         self,
         namespace: str | None,
         every_seconds: float,
-        readings: Readings,
+        samples: Samples,
         owner: str,
         clock: Clock,
         out: TextIO | None = None,
@@ -99,7 +99,7 @@ class EmbeddedMetrics:
         """`namespace`: None: nothing is written."""
         self._namespace = namespace
         self._every_seconds = every_seconds
-        self._readings = readings
+        self._samples = samples
         self._owner = owner
         self._clock = clock
         self._out = out
@@ -117,7 +117,7 @@ class EmbeddedMetrics:
         """Writes the growth of counts and the current values; also at the end, so that no count is lost."""
         if self._namespace is None:
             return
-        grown = [self._since(reading) for reading in self._readings()]
+        grown = [self._since(sample) for sample in self._samples()]
         out = self._out if self._out is not None else sys.stdout
         try:
             for line in embedded_lines(grown, self._clock.now_ms(), {"Owner": self._owner}, self._namespace):
@@ -126,12 +126,12 @@ class EmbeddedMetrics:
         except OSError:
             return
 
-    def _since(self, reading: Reading) -> Reading:
-        if not reading.metric.counts:
-            return reading
-        key = (reading.metric, reading.labels)
-        before, self._before[key] = self._before.get(key, 0.0), reading.value
-        return Reading(reading.metric, reading.value - before, reading.labels)
+    def _since(self, sample: Sample) -> Sample:
+        if not sample.metric.counts:
+            return sample
+        key = (sample.metric, sample.labels)
+        before, self._before[key] = self._before.get(key, 0.0), sample.value
+        return Sample(sample.metric, sample.value - before, sample.labels)
 
 
 def _camel_case(name: str) -> str:

@@ -1,6 +1,6 @@
 """Publishes the events of the logs, in a thread of its own: an unresponsive topic delays nothing else.
 
-    an entry is durable --news--> story: a job run's log and its sessions' logs --a round--> topic --> cursor moved
+    an entry is durable --notify--> story: a job run's log and its sessions' logs --a round--> topic --> cursor moved
                                                                                  |
                                     topic does not answer: paused, twice as long each time
                                     topic refuses: paused for long; ended job runs are marked as unpublished
@@ -45,17 +45,17 @@ from dispatcher.records.job_run_store import JobRunRelay, JobRunStore
 _log = structlog.get_logger(__name__)
 
 REFUSED_MAX = 10_000
-"""Job runs that are remembered here because their topic refuses. Of more than that the marker alone is left."""
+"""Job runs that are kept here while their topic refuses events. Of further ones only the marker is kept."""
 
 SESSIONS_AT_ONCE = 50
-"""Sessions whose events go into one call of the topic's sink, so that its batches are full."""
+"""Sessions whose events are sent in one call of the topic's sink, so that its batches are full."""
 
 ANNOUNCED_MAX = 1_000
-"""Events that stand in no log, and wait for their topic."""
+"""Unpublished events that are in no log. Of more than that the oldest are dropped."""
 
 
 BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
-"""Pauses of a topic that did not answer. A topic that refuses has the longest."""
+"""Pauses after a topic did not answer. After a refusal the pause is the longest."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TopicError(Exception):
         self.cause = cause
 
 
-class _Watched:
+class _TopicSink:
     """A sink whose every error is `TopicError`."""
 
     def __init__(self, sink: EventSink) -> None:
@@ -199,7 +199,7 @@ class _Followed:
     """
     sessions    sessions whose logs may have pending events; with the log, as far as it was read, if that has them
     quiet       launched sessions of which no attempt runs; all of their events are published or in `sessions`
-    beats       the newest unpublished heartbeat of each session
+    progress    the newest unpublished heartbeat of each session
     has_updates  whether the job run's own log may have pending events
     must_load    whether it has entries that this dispatcher has not read
     is_ending   it has ended: once all is published, its marker is removed
@@ -211,7 +211,7 @@ class _Followed:
     publication: JobRunPublication
     sessions: dict[str, SessionLog | None] = field(default_factory=dict)
     quiet: set[str] = field(default_factory=set)
-    beats: dict[str, Event] = field(default_factory=dict)
+    progress: dict[str, Event] = field(default_factory=dict)
     has_updates: bool = True
     must_load: bool = False
     is_ending: bool = False
@@ -221,8 +221,8 @@ class _Followed:
 
     @property
     def is_due(self) -> bool:
-        has_words = bool(self.has_updates or self.sessions or self.beats or self.is_leaving)
-        return has_words or (self.is_ending and not self.is_published)
+        has_events = bool(self.has_updates or self.sessions or self.progress or self.is_leaving)
+        return has_events or (self.is_ending and not self.is_published)
 
 
 @dataclass
@@ -257,7 +257,7 @@ class EventPublisher:
         self._followed: dict[str, _Followed] = {}
         self._topics: dict[str | None, _Topic] = {}
 
-    # -- news, from any thread
+    # -- notifications, from any thread
 
     @property
     def followed(self) -> frozenset[str]:
@@ -297,7 +297,7 @@ class EventPublisher:
                 publication, _launched(state), quiet, must_load=must_load, is_ending=is_ending
             )
 
-    def news(self, job_run_id: str, session_id: str | None = None, log: SessionLog | None = None) -> bool:
+    def notify(self, job_run_id: str, session_id: str | None = None, log: SessionLog | None = None) -> bool:
         """A log may have pending events: a session's, or the job run's own, as it was last read or written here. False:
         the job run is not followed.
 
@@ -314,8 +314,8 @@ class EventPublisher:
                 followed.has_updates = True
             return True
 
-    def sent_again(self, job_run_id: str) -> bool:
-        """Its document was sent again, which is an entry of its log. False: the job run is not followed."""
+    def notify_repeated(self, job_run_id: str) -> bool:
+        """Another message repeated its document, which is an entry of its log. False: the job run is not followed."""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is None or followed.is_leaving:
@@ -331,12 +331,12 @@ class EventPublisher:
             if followed is not None and not followed.is_leaving:
                 followed.quiet.add(session_id)
 
-    def beat(self, job_run_id: str, event: Event) -> None:
+    def show_progress(self, job_run_id: str, event: Event) -> None:
         """Progress: published in the next round, or not at all if a newer one replaces it."""
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is not None:
-                followed.beats[event.subject or ""] = event
+                followed.progress[event.subject or ""] = event
 
     def announce(self, topic_arn: str | None, event: Event) -> None:
         """Publishes an event that is in no log."""
@@ -351,8 +351,8 @@ class EventPublisher:
         with self._lock:
             followed = self._followed.get(job_run_id)
             if followed is not None:
-                unseen = _launched(followed.publication.newest).keys() - followed.quiet
-                followed.sessions = {**dict.fromkeys(unseen), **followed.sessions}
+                unread = _launched(followed.publication.newest).keys() - followed.quiet
+                followed.sessions = {**dict.fromkeys(unread), **followed.sessions}
                 followed.is_ending = followed.has_updates = True
 
     def leave(self, job_run_id: str) -> None:
@@ -394,7 +394,7 @@ class EventPublisher:
     def _publish_to(self, topic_arn: str | None) -> None:
         topic = self._topic(topic_arn)
         found = self._sink_for(topic_arn)
-        sink = found if isinstance(found, NoSink) else _Watched(found)
+        sink = found if isinstance(found, NoSink) else _TopicSink(found)
         announced = list(topic.announced)
         if announced:
             sink.publish(announced)
@@ -414,15 +414,16 @@ class EventPublisher:
     def _publish_followed(self, followed: _Followed, sink: EventSink) -> bool:
         """Whether the job run has ended and all events are published. Raises `TopicError`."""
         with self._lock:
-            sessions, beats, must_load = followed.sessions, list(followed.beats.values()), followed.must_load
-            followed.sessions, followed.beats, followed.has_updates, followed.must_load = {}, {}, False, False
+            sessions, progress = followed.sessions, list(followed.progress.values())
+            must_load = followed.must_load
+            followed.sessions, followed.progress, followed.has_updates, followed.must_load = {}, {}, False, False
 
         def publish_pending() -> bool:
             if must_load:
                 followed.publication.load()
             followed.publication.publish_pending(self._records, sink, sessions)
-            if beats and not followed.is_ending:
-                sink.publish(beats)
+            if progress and not followed.is_ending:
+                sink.publish(progress)
             return followed.is_ending and not self._has_more(followed) and not self._awaits_answers(followed)
 
         is_published = self._try(followed, publish_pending, sessions)
@@ -519,9 +520,9 @@ class EventPublisher:
     def _due_topics(self) -> list[str | None]:
         """With the lock held."""
         now_seconds = self._clock.monotonic_seconds()
-        with_news = {each.publication.topic_arn for each in self._followed.values() if each.is_due}
-        with_news |= {topic_arn for topic_arn, topic in self._topics.items() if topic.announced}
-        return [arn for arn in with_news if self._topic(arn).not_before_seconds <= now_seconds]
+        with_events = {each.publication.topic_arn for each in self._followed.values() if each.is_due}
+        with_events |= {topic_arn for topic_arn, topic in self._topics.items() if topic.announced}
+        return [arn for arn in with_events if self._topic(arn).not_before_seconds <= now_seconds]
 
     def _give_up(self, topic_arn: str | None, error: Exception) -> None:
         settings, topic = self._settings, self._topic(topic_arn)
@@ -583,6 +584,6 @@ def publish_to_the_end(records: JobRunStore, job_run_id: str, sink_for: Callable
     records.history.record(publication.ended)
     records.record_shard_end(publication.newest)
     records.mark_published(job_run_id)
-    if state.waiters and records.waiters.has_tokens(job_run_id):
+    if state.waiters and records.callbacks.has_tokens(job_run_id):
         records.mark_over(job_run_id)  # a dispatcher must answer them
     return True

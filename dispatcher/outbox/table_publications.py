@@ -1,6 +1,6 @@
 """Publishes the tables that sessions write, for other engines, beside the relay of events, in a thread of its own.
 
-    a session progressed or ended --moved--> its stream is due --a round--> one publish per table, for all due streams
+    a session progressed or ended --notify--> its stream is due --a round--> one publish per table, for all due streams
                                                                  |
                                                                  |--> AWS Glue, if the table names a database
                                      it fails: the table is paused, twice as long each time
@@ -45,11 +45,11 @@ BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 class TablePublicationSettings:
     """
     round_seconds      between two rounds
-    look_seconds       for which the fact that a table is not published is cached
+    recheck_seconds    until a table without the property `publish` is checked again
     """
 
     round_seconds: float = 2.0
-    look_seconds: float = 60.0
+    recheck_seconds: float = 60.0
     backoff: Backoff = BACKOFF
 
 
@@ -104,7 +104,7 @@ class TablePublications:
         self._job_runs: dict[str, _JobRun] = {}
         self._tables: dict[_Place, _Table] = {}
 
-    # -- news, from any thread
+    # -- notifications, from any thread
 
     def follow(self, job_run_id: str, state: JobRunState) -> None:
         """Its sessions may have committed rounds that are not published yet."""
@@ -129,14 +129,14 @@ class TablePublications:
         with self._lock:
             return frozenset(self._job_runs)
 
-    def found(self, job_run_id: str, pins: Iterable[SessionPin]) -> None:
+    def add_sessions(self, job_run_id: str, pins: Iterable[SessionPin]) -> None:
         """It has further sessions."""
         with self._lock:
             job_run = self._job_runs.get(job_run_id)
             if job_run is not None:
                 job_run.partitions.update((pin.session_id, dict(pin.partition)) for pin in pins)
 
-    def moved(self, job_run_id: str, session_id: str) -> None:
+    def notify(self, job_run_id: str, session_id: str) -> None:
         """The session may have committed a round."""
         with self._lock:
             job_run = self._job_runs.get(job_run_id)
@@ -187,7 +187,7 @@ class TablePublications:
             failed = True
             _log.error("table_not_published", table=place[1], reason=f"{type(error).__name__}: {error}")
         if failed:
-            self._leave_alone(table, due)
+            self._pause(table, due)
         else:
             table.failures = 0
 
@@ -198,7 +198,7 @@ class TablePublications:
         opened = catalog.table(table_id)
         if not opened.properties.publish:
             table.publishers = None
-            table.not_before_seconds = self._clock.monotonic_seconds() + self._settings.look_seconds
+            table.not_before_seconds = self._clock.monotonic_seconds() + self._settings.recheck_seconds
             return False
         known = table.publishers or ()
         is_new = not known or table.properties != opened.properties
@@ -229,7 +229,7 @@ class TablePublications:
             self._glue[location] = service
         return failed
 
-    def _leave_alone(self, table: _Table, due: dict[str, dict[str, str]]) -> None:
+    def _pause(self, table: _Table, due: dict[str, dict[str, str]]) -> None:
         settings = self._settings
         with self._lock:
             table.due = due | table.due

@@ -35,7 +35,7 @@ from dispatcher.workflow.callbacks import Callbacks, Reception
 _log = structlog.get_logger(__name__)
 
 GONE_REASON = "the workflow that waited for it waits no more"
-BEATS_IN_TIME_OUT = 3
+HEARTBEATS_IN_TIME_OUT = 3
 """Two heartbeats may get lost before the workflow gives up."""
 
 
@@ -65,7 +65,7 @@ class _Awaited:
     tokens          of unanswered waiters, by message; None: not read yet
     listed          the waiters that the fold had when the tokens were read
     progressed      whether a session has progressed since the last heartbeat
-    beat_at_seconds of the last heartbeat
+    heartbeat_at_seconds  of the last heartbeat
     is_ending       its fold is final: all waiters get their answer
     cancel_requested  all waiters have given up; requested again after a further one has given up
     """
@@ -73,7 +73,7 @@ class _Awaited:
     job_run_id: str
     state: JobRunState
     is_ending: bool
-    beat_at_seconds: float
+    heartbeat_at_seconds: float
     tokens: dict[str, str] | None = None
     listed: frozenset[str] = frozenset()
     progressed: bool = False
@@ -106,7 +106,7 @@ class WorkflowAnswers:
         self.last_error: Exception | None = None
         """The error of the last call; None: the service answered."""
 
-    # -- news, from any thread
+    # -- notifications, from any thread
 
     @property
     def is_idle(self) -> bool:
@@ -122,7 +122,7 @@ class WorkflowAnswers:
         with self._lock:
             return sum(len(each.tokens or ()) for each in self._awaited.values())
 
-    def seen(self, job_run_id: str, state: JobRunState, *, is_ending: bool = False) -> None:
+    def notify(self, job_run_id: str, state: JobRunState, *, is_ending: bool = False) -> None:
         """The newest fold of a job run that is held here or (`is_ending`) has ended."""
         if not state.waiters:
             return
@@ -136,7 +136,7 @@ class WorkflowAnswers:
             if not state.waiters.keys() <= awaited.listed:
                 awaited.tokens = None
 
-    def look_again(self, job_run_id: str) -> None:
+    def reread_tokens(self, job_run_id: str) -> None:
         """A token may have been stored since the tokens were read."""
         with self._lock:
             awaited = self._awaited.get(job_run_id)
@@ -159,7 +159,7 @@ class WorkflowAnswers:
         """Whether all waiters of an ended job run are answered; `state` is its fold. The others will be."""
         if not state.waiters:
             return True
-        self.seen(job_run_id, state, is_ending=True)
+        self.notify(job_run_id, state, is_ending=True)
         with self._lock:
             awaited = self._awaited.get(job_run_id)
             return awaited is None or awaited.is_answered
@@ -202,25 +202,25 @@ class WorkflowAnswers:
         elif not tokens:
             self._cancel_if_abandoned(awaited)
         elif awaited.progressed:
-            self._beat_when_due(awaited, tokens)
+            self._heartbeat_when_due(awaited, tokens)
 
-    def _beat_when_due(self, awaited: _Awaited, tokens: Mapping[str, str]) -> None:
+    def _heartbeat_when_due(self, awaited: _Awaited, tokens: Mapping[str, str]) -> None:
         """Sends no heartbeat to a waiter that asked for none: its service may refuse them."""
         waiters = awaited.state.waiters
         intervals = {key: each.heartbeat_seconds for key, each in waiters.items() if key in tokens}
         due_seconds = min((seconds for seconds in intervals.values() if seconds), default=None)
-        since_seconds = self._clock.monotonic_seconds() - awaited.beat_at_seconds
-        if due_seconds is None or since_seconds < due_seconds / BEATS_IN_TIME_OUT:
+        since_seconds = self._clock.monotonic_seconds() - awaited.heartbeat_at_seconds
+        if due_seconds is None or since_seconds < due_seconds / HEARTBEATS_IN_TIME_OUT:
             return
         awaited.progressed = False
         for message_id in [message_id for message_id, seconds in intervals.items() if seconds]:
-            taken = self._send_answer(awaited, message_id, partial(self._callbacks.beat, tokens[message_id]))
+            taken = self._send_answer(awaited, message_id, partial(self._callbacks.send_heartbeat, tokens[message_id]))
             if taken is None:
                 awaited.progressed = True  # still to be sent
                 return
             if taken is Reception.GONE:
                 self._settle(awaited, message_id, "gone")
-        awaited.beat_at_seconds = self._clock.monotonic_seconds()
+        awaited.heartbeat_at_seconds = self._clock.monotonic_seconds()
 
     def _tokens(self, awaited: _Awaited) -> Mapping[str, str]:
         """A copy of the tokens, read first if that is due. A waiter without a token is answered already."""
@@ -228,7 +228,7 @@ class WorkflowAnswers:
             known, waiters = awaited.tokens, frozenset(awaited.state.waiters)
         if known is not None:
             return dict(known)
-        found = self._records.waiters.waiting(awaited.job_run_id)
+        found = self._records.callbacks.waiting(awaited.job_run_id)
         with self._lock:
             awaited.cancel_requested = awaited.cancel_requested and not found
             awaited.tokens, awaited.listed = found, waiters
@@ -270,7 +270,7 @@ class WorkflowAnswers:
         return taken
 
     def _settle(self, awaited: _Awaited, message_id: str, how: AnswerStatus) -> None:
-        self._records.waiters.answered(awaited.job_run_id, message_id, how)
+        self._records.callbacks.answered(awaited.job_run_id, message_id, how)
         with self._lock:
             if awaited.tokens is not None:
                 awaited.tokens.pop(message_id, None)

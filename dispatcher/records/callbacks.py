@@ -31,7 +31,7 @@ class WaiterAnswer(Document):
     answer: AnswerStatus
 
 
-class WaiterStore:
+class CallbackStore:
     """Thread-safe."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:

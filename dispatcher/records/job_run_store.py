@@ -23,7 +23,7 @@ from compactor.model.machine import this_release
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionLog
 from compactor.storage.object_store import ObjectStore
-from dispatcher.records.callbacks import WaiterStore
+from dispatcher.records.callbacks import CallbackStore
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.costs import shard_ended
 from dispatcher.records.history import History, ended_job_run
@@ -96,7 +96,7 @@ class JobRunStore:
         """`owner`: the id of the dispatcher that uses it, if any."""
         self.store = store
         self.owner = owner
-        self.waiters = WaiterStore(store, clock)
+        self.callbacks = CallbackStore(store, clock)
         self.pauses = PauseStore(store, clock)
         self.history = History(store, clock)
         self._clock = clock

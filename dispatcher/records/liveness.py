@@ -1,8 +1,8 @@
 """Liveness of dispatchers: each overwrites one object repeatedly, and the others watch whether it changes.
 
-A dispatcher writes only while it works (`Heart`): the ticking thread writes, and stops when the receiving thread hangs.
-A watcher (`Fleet`) compares the object with its last content, and measures by its own monotonic clock for how long it
-has not changed. The wall clocks of the machines and of the store have no effect.
+A dispatcher writes only while it works (`LivenessSignal`): the ticking thread writes, and stops when the receiving
+thread hangs. A watcher (`Peers`) compares the object with its last content, and measures by its own monotonic clock
+for how long it has not changed. The wall clocks of the machines and of the store have no effect.
 
 A dispatcher writes its object before its first claim. So the owner of a claim that has no object is gone: it has
 stopped, or died so long ago that its object was deleted.
@@ -25,13 +25,13 @@ from dispatcher.records.keys import LiveDispatcher
 
 _log = structlog.get_logger(__name__)
 
-BEAT_SECONDS_MAX = 30.0
-BEATS_IN_SILENCE = 10
-"""So many beats may fail in a row before others consider a dispatcher dead."""
+SIGNAL_SECONDS_MAX = 30.0
+SIGNALS_IN_SILENCE = 10
+"""Writes of the object that may fail in a row before others consider a dispatcher dead."""
 
 FORGOTTEN_AFTER_SILENCES = 288
-"""The object of a dispatcher that died is deleted after so many of its silences, a day by default. Until then it shows
-that the owner of claims which were not found yet is gone."""
+"""Silences after which the object of a dead dispatcher is deleted, a day by default. Until then it shows that the owner
+of claims which were not found yet is gone."""
 
 
 class SignOfLife(Document):
@@ -47,7 +47,7 @@ class SignOfLife(Document):
     silent_seconds: float = Field(gt=0)
 
 
-class Heart:
+class LivenessSignal:
     """This dispatcher's sign of life. Not thread-safe: for the ticking thread."""
 
     def __init__(self, store: ObjectStore, owner: str, silent_seconds: float, clock: Clock) -> None:
@@ -55,33 +55,33 @@ class Heart:
         self._owner = owner
         self._silent_seconds = silent_seconds
         self._clock = clock
-        self._beats = 0
-        self._beat_at_seconds: float | None = None
+        self._signals = 0
+        self._signalled_at_seconds: float | None = None
 
     @property
-    def has_beaten(self) -> bool:
+    def has_signalled(self) -> bool:
         """Whether its object exists. Before that, the dispatcher must claim nothing."""
-        return self._beats > 0
+        return self._signals > 0
 
-    def beat_when_due(self) -> None:
+    def signal_when_due(self) -> None:
         """Writes the object when its time has come. Raises the store's errors."""
         now_seconds = self._clock.monotonic_seconds()
-        every_seconds = min(BEAT_SECONDS_MAX, self._silent_seconds / BEATS_IN_SILENCE)
-        if self._beat_at_seconds is not None and now_seconds - self._beat_at_seconds < every_seconds:
+        every_seconds = min(SIGNAL_SECONDS_MAX, self._silent_seconds / SIGNALS_IN_SILENCE)
+        if self._signalled_at_seconds is not None and now_seconds - self._signalled_at_seconds < every_seconds:
             return
         sign = SignOfLife(
             owner=self._owner,
-            beat=self._beats + 1,
+            beat=self._signals + 1,
             at_ms=self._clock.now_ms(),
             silent_seconds=self._silent_seconds,
         )
         self._store.overwrite(LiveDispatcher(self._owner).key, sign.render())
-        self._beats += 1
-        self._beat_at_seconds = now_seconds
+        self._signals += 1
+        self._signalled_at_seconds = now_seconds
 
     def stop(self) -> None:
         """Deletes the object, since no claim is held any more. Raises the store's errors."""
-        if self._beats:
+        if self._signals:
             self._store.delete(LiveDispatcher(self._owner).key)
 
 
@@ -101,7 +101,7 @@ class _Watched:
     is_gone: bool = False
 
 
-class Fleet:
+class Peers:
     """All other dispatchers that write a sign of life. Not thread-safe: for the ticking thread."""
 
     def __init__(self, store: ObjectStore, owner: str, silent_seconds: float, clock: Clock) -> None:
@@ -113,7 +113,7 @@ class Fleet:
         self._watched: dict[str, _Watched] = {}
         self._absent: set[str] = set()
 
-    def look(self, named: Iterable[str]) -> None:
+    def poll(self, named: Iterable[str]) -> None:
         """Lists all objects, and reads the changed ones. `named`: owners whose objects stay. Raises the store's
         errors."""
         listed = {}
@@ -139,7 +139,7 @@ class Fleet:
         watched = self._watched.get(owner)
         if owner == self.owner or owner in self._absent or (watched is not None and watched.is_gone):
             return True
-        if watched is not None and not self._has_been_quiet(watched):
+        if watched is not None and not self._is_silent(watched):
             return False
         try:
             self._read(owner)
@@ -150,21 +150,21 @@ class Fleet:
         if watched is None:
             self._absent.add(owner)
             return True
-        watched.is_gone = self._has_been_quiet(watched)
+        watched.is_gone = self._is_silent(watched)
         return watched.is_gone
 
     def has_seen_life(self, owner: str) -> bool:
         """Whether its object has changed since it was first seen, and recently."""
         watched = self._watched.get(owner)
-        return watched is not None and watched.changes > 1 and not self._has_been_quiet(watched)
+        return watched is not None and watched.changes > 1 and not self._is_silent(watched)
 
     def is_assigned_here(self, job_run_id: str) -> bool:
         """Whether this dispatcher, of all live ones, takes over a job run whose owner is gone. Dispatchers that see the
         same ones alive agree, and each gets a share."""
-        alive = [owner for owner, watched in self._watched.items() if not self._has_been_quiet(watched)]
+        alive = [owner for owner, watched in self._watched.items() if not self._is_silent(watched)]
         return max((*alive, self.owner), key=lambda owner: _rank_of(owner, job_run_id)) == self.owner
 
-    def _has_been_quiet(self, watched: _Watched) -> bool:
+    def _is_silent(self, watched: _Watched) -> bool:
         return self._clock.monotonic_seconds() - watched.since_seconds >= watched.silent_seconds
 
     def _read(self, owner: str) -> None:

@@ -35,7 +35,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Sample:
     metric: Metric
     value: float
     labels: tuple[tuple[str, str], ...] = ()
@@ -61,7 +61,7 @@ HEARTBEAT_AGE = Metric(
 SESSIONS_RUNNING = Metric("sessions_running", "count", "Sessions that run here.", counts=False)
 
 
-class Meter:
+class Metrics:
     """Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
@@ -125,17 +125,17 @@ class Meter:
     def message_taken(self, outcome: str) -> None:
         self._add(MESSAGES, 1, outcome=outcome)
 
-    # -- reading
+    # -- sample
 
-    def readings(self) -> Iterator[Reading]:
+    def samples(self) -> Iterator[Sample]:
         now_seconds = self._clock.monotonic_seconds()
         with self._lock:
             counts = dict(self._counts)
             progressed = list(self._progressed_at_seconds.values())
         for (metric, labels), value in sorted(counts.items(), key=lambda each: (each[0][0].name, each[0][1])):
-            yield Reading(metric, value, labels)
-        yield Reading(HEARTBEAT_AGE, now_seconds - min(progressed, default=now_seconds))
-        yield Reading(SESSIONS_RUNNING, len(progressed))
+            yield Sample(metric, value, labels)
+        yield Sample(HEARTBEAT_AGE, now_seconds - min(progressed, default=now_seconds))
+        yield Sample(SESSIONS_RUNNING, len(progressed))
 
     def _add(self, metric: Metric, value: float, **labels: str) -> None:
         with self._lock:

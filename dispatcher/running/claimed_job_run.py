@@ -91,8 +91,8 @@ class ClaimedJobRun:
         newest = self.claim.log.newest
         if newest.entry_number > self._notified_entry_number:
             self._notified_entry_number = newest.entry_number
-            self._listeners.publisher.news(self.work.text)
-            self._listeners.answers.seen(self.work.text, newest.state)
+            self._listeners.publisher.notify(self.work.text)
+            self._listeners.answers.notify(self.work.text, newest.state)
         if newest.state.ended is None:
             self.claim.check(newest.state)
         return newest.state

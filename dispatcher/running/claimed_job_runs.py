@@ -129,10 +129,10 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         is_new = log.newest.entry_number == CLAIM_ENTRY_NUMBER
         self._listeners.publisher.follow(name, log, state, is_new=is_new)
         self._listeners.tables.follow(name, state)
-        self._listeners.answers.seen(name, state)
+        self._listeners.answers.notify(name, state)
         if claimed.work.shard is not None and WorkId(claimed.work.job_run_id) not in self:
             # Its workflows get heartbeats from each dispatcher where a shard of it progresses.
-            self._listeners.answers.seen(claimed.work.job_run_id, self._records.state(claimed.work.job_run_id))
+            self._listeners.answers.notify(claimed.work.job_run_id, self._records.state(claimed.work.job_run_id))
 
     def found_ended(self, found: OpenJobRun, state: JobRunState) -> None:
         """The end of a job run that no dispatcher holds stands in its log: its last events are published here."""
@@ -197,7 +197,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
         is_over = departure in (Departure.ENDED, Departure.FOUND_ENDED)
         if is_over:
             self._listeners.publisher.ending(work.text)
-            self._listeners.answers.seen(work.text, newest, is_ending=True)
+            self._listeners.answers.notify(work.text, newest, is_ending=True)
         else:
             self._listeners.publisher.leave(work.text)
             self._listeners.answers.leave(work.text)
@@ -222,7 +222,7 @@ class ClaimedJobRuns(Mapping[WorkId, ClaimedJobRun]):
             return
         try:
             if work.shard is None:
-                self._listeners.meter.job_run_ended(newest)
+                self._listeners.metrics.job_run_ended(newest)
                 self._pauses.forget(work.job_run_id)
             else:  # its publisher does it too, before the marker is removed, but later
                 whole = self.get(WorkId(work.job_run_id))

@@ -106,8 +106,8 @@ class Claiming:
         self._wake_resumed()
         while not self._offered.empty():
             work, log = self._offered.get_nowait()
-            self._answers.look_again(work.job_run_id)
-            if not self._publisher.sent_again(work.text):  # a followed job run is claimed already, or has ended
+            self._answers.reread_tokens(work.job_run_id)
+            if not self._publisher.notify_repeated(work.text):  # a followed job run is claimed already, or has ended
                 self._open.offer(work, log)
         self._open.poll(self._marks, self._publisher.followed)
         self.last_error = self._open.last_error

@@ -32,7 +32,7 @@ from compactor.model.errors import Conflict, Fenced, LithifyError, Outdated, Una
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.liveness import Fleet, Heart
+from dispatcher.records.liveness import LivenessSignal, Peers
 from dispatcher.records.pauses import Pauses, note_pause
 from dispatcher.records.work_id import WorkId
 from dispatcher.running.claimed_job_run import ClaimedJobRun, end_as_failed
@@ -124,10 +124,10 @@ class JobRunController:
         self._has_news = threading.Event()
         self._pool = SessionPool(settings.max_sessions, launchers.sessions.bounds.sessions, self._has_news.set)
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
-        self._heart = Heart(records.store, owner, settings.claim_seconds, clock)
-        fleet = Fleet(records.store, owner, settings.claim_seconds, clock)
+        self._liveness = LivenessSignal(records.store, owner, settings.claim_seconds, clock)
+        peers = Peers(records.store, owner, settings.claim_seconds, clock)
         intervals = OpenRunsIntervals(settings.sweep_seconds, settings.set_aside_seconds)
-        self._open = OpenJobRuns(records, fleet, listeners.publisher, intervals, clock)
+        self._open = OpenJobRuns(records, peers, listeners.publisher, intervals, clock)
         self.leases = Leases(records, owner, settings.limits, settings.turn_look_seconds, clock)
         self._claimed = ClaimedJobRuns(
             records, listeners, self._open, self.leases, self._pool, pauses=self._pauses, clock=clock
@@ -140,7 +140,7 @@ class JobRunController:
             launchers.sessions,
             self._claimed,
             self._pool,
-            listeners.meter,
+            listeners.metrics,
             heartbeat_event_seconds=settings.heartbeat_event_seconds,
             clock=clock,
         )
@@ -228,7 +228,7 @@ class JobRunController:
         self.last_error = None
         self._beat()
         self._settle_finished()
-        if not self._is_draining and self._heart.has_beaten:
+        if not self._is_draining and self._liveness.has_signalled:
             self._claiming.work(self._settings.max_job_runs)
             self.last_error = self._claiming.last_error or self.last_error
         for claimed in self._claimed.values():
@@ -259,7 +259,7 @@ class JobRunController:
         self._catch_up()
         try:
             if not self._claimed:  # others take over what could not be released once this object is silent
-                self._heart.stop()
+                self._liveness.stop()
         except LithifyError as error:
             _log.warning("sign_of_life_not_removed", reason=str(error))  # it expires by itself
         _log.info("drained")
@@ -276,7 +276,7 @@ class JobRunController:
             _log.error("receiver_does_not_turn")
             return
         try:
-            self._heart.beat_when_due()
+            self._liveness.signal_when_due()
         except LithifyError as error:
             self.last_error = error
             _log.warning("sign_of_life_not_written", reason=str(error))
@@ -343,7 +343,7 @@ class JobRunController:
         if goes_on and claimed.newest.is_finding and not claimed.newest.is_for_shards:
             self._launchers.finding.find(claimed)
         found = claimed.take_found()
-        self._listeners.tables.found(claimed.work.text, (session.pin for session in found))
+        self._listeners.tables.add_sessions(claimed.work.text, (session.pin for session in found))
         for session in found:
             if session.end is None:
                 self._pool.add(claimed.waiting(session))

@@ -23,7 +23,7 @@ from dispatcher.outbox.workflow_callbacks import WorkflowAnswers
 from dispatcher.records.claims import Claim
 from dispatcher.records.costs import with_cost
 from dispatcher.records.job_run_log import JobRunState
-from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.metrics_samples import Metrics
 from dispatcher.records.sessions import (
     AboutSession,
     SessionEnded,
@@ -49,14 +49,14 @@ class Listeners:
 
     publisher: EventPublisher
     answers: WorkflowAnswers
-    meter: Meter
+    metrics: Metrics
     tables: TablePublications
 
     def session_progressed(self, job_run_id: str, session_id: str) -> None:
         """The session was planned or launched, has written to its log, or has a new heartbeat."""
         self.answers.progressed(WorkId.parse(job_run_id).job_run_id)
-        self.meter.session_progressed(job_run_id, session_id)
-        self.tables.moved(job_run_id, session_id)
+        self.metrics.session_progressed(job_run_id, session_id)
+        self.tables.notify(job_run_id, session_id)
 
     def leave(self, job_run_id: str) -> None:
         """Another dispatcher continues it."""
@@ -156,11 +156,11 @@ class ClaimJournal:
             if heartbeat is not None and self._heartbeat_is_due():
                 about = SessionSubject(self._about, member.session_id, member.plan.spec.partition)
                 log_id = SessionFolder(self._about.job_run_id, member.session_id).log
-                self._publisher.beat(self._job_run_id, heartbeat_event(about, log_id, heartbeat))
+                self._publisher.show_progress(self._job_run_id, heartbeat_event(about, log_id, heartbeat))
 
     def session_read(self, member: Member, log: SessionLog) -> None:
-        self._publisher.news(self._job_run_id, member.session_id, log)
-        self._listeners.tables.moved(self._job_run_id, member.session_id)
+        self._publisher.notify(self._job_run_id, member.session_id, log)
+        self._listeners.tables.notify(self._job_run_id, member.session_id)
 
     def stalled(self, launch: Launch, members: Collection[Member], quiet_seconds: float) -> None:
         _log.warning(_event(launch, "stalled"), **_whose(launch), quiet_seconds=quiet_seconds)
@@ -196,14 +196,14 @@ class ClaimJournal:
 
         self._claim.write(decide)
         for session_id, end in priced.items():
-            self._listeners.meter.session_ended(end)
-            self._listeners.tables.moved(self._job_run_id, session_id)
+            self._listeners.metrics.session_ended(end)
+            self._listeners.tables.notify(self._job_run_id, session_id)
         for each in retried:
-            self._listeners.meter.session_retried(each.failed.error_kind)
+            self._listeners.metrics.session_retried(each.failed.error_kind)
 
     def attempts_ended(self, session_ids: Collection[str]) -> None:
         for session_id in session_ids:
-            self._listeners.meter.session_left(self._job_run_id, session_id)
+            self._listeners.metrics.session_left(self._job_run_id, session_id)
             self._publisher.attempt_ended(self._job_run_id, session_id)
 
     def _write(self, launch: Launch, actions: Callable[[Member, JobRunState], Sequence[AboutSession]]) -> None:

@@ -26,7 +26,7 @@ from dispatcher.records.job_run_events import set_aside_event
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore, OpenMarker
 from dispatcher.records.keys import MarkedJobRun
-from dispatcher.records.liveness import Fleet
+from dispatcher.records.liveness import Peers
 from dispatcher.records.ranking import SlotRank, StreamRank, mark_of, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.session_pool import SchedulerSnapshot
@@ -128,13 +128,13 @@ class OpenJobRuns:
     def __init__(
         self,
         records: JobRunStore,
-        fleet: Fleet,
+        peers: Peers,
         publisher: EventPublisher,
         intervals: OpenRunsIntervals,
         clock: Clock,
     ) -> None:
         self._records = records
-        self._fleet = fleet
+        self._peers = peers
         self._publisher = publisher
         self._intervals = intervals
         self._clock = clock
@@ -320,17 +320,17 @@ class OpenJobRuns:
             each.orphaned_at_seconds = now_seconds
         # The assigned dispatcher may be gone too. Each looks once a sweep, so after one sweep any may take it.
         is_left = now_seconds - each.orphaned_at_seconds >= self._intervals.sweep_seconds
-        return is_left or each.owner == self._fleet.owner or self._fleet.is_assigned_here(each.work.text)
+        return is_left or each.owner == self._peers.owner or self._peers.is_assigned_here(each.work.text)
 
     def is_gone(self, owner: str) -> bool:
         """Whether the owner of a claim works no more."""
-        return self._fleet.is_gone(owner)
+        return self._peers.is_gone(owner)
 
     def _is_orphaned(self, each: OpenJobRun) -> bool:
         return each.owner is not None and self.is_gone(each.owner)
 
     def _owner_lives(self, each: OpenJobRun) -> bool:
-        return each.owner is not None and self._fleet.has_seen_life(each.owner)
+        return each.owner is not None and self._peers.has_seen_life(each.owner)
 
     def _sweep_when_due(self, claimed: Mapping[WorkId, MarkedJobRun], publishing: frozenset[str]) -> None:
         now_seconds = self._clock.monotonic_seconds()
@@ -342,7 +342,7 @@ class OpenJobRuns:
             each.was_tried = False
         owners = {each.owner for each in self._open.values() if each.owner is not None}
         if owners:
-            self._fleet.look(owners)
+            self._peers.poll(owners)
         for each in self._open.values():
             each.is_due = each.is_due or self._must_be_read(each)
         self._repair_marker(markers, claimed)

@@ -22,7 +22,7 @@ from compactor.log_context import bound
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Fenced, LithifyError, Unavailable, kind_of
 from compactor.planning.spec import SessionSpec
-from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.claimed_job_run import ClaimedJobRun
 from dispatcher.running.claimed_job_runs import ClaimedJobRuns
 from dispatcher.running.open_runs import reason_of
@@ -43,7 +43,7 @@ class SessionRuns:
         sessions: SessionLauncher,
         claimed: ClaimedJobRuns,
         pool: SessionPool,
-        meter: Meter,
+        metrics: Metrics,
         *,
         heartbeat_event_seconds: float,
         clock: Clock,
@@ -51,7 +51,7 @@ class SessionRuns:
         self._sessions = sessions
         self._claimed = claimed
         self._pool = pool
-        self._meter = meter
+        self._metrics = metrics
         self._heartbeat_event_seconds = heartbeat_event_seconds
         self._clock = clock
         self._postponed: queue.SimpleQueue[WaitingSession] = queue.SimpleQueue()
@@ -69,7 +69,7 @@ class SessionRuns:
             raise
         finally:
             for each in unit:
-                self._meter.session_left(each.work.text, each.session_id)
+                self._metrics.session_left(each.work.text, each.session_id)
             if not left_running and not isinstance(failure, Fenced | Unavailable | Conflict):
                 claimed.ends(lease)  # no session of it may run any more
 

@@ -29,7 +29,7 @@ class Callbacks(Protocol):
     throttles, and `Invalid` for a permanently refused request. No error contains the token.
     """
 
-    def beat(self, task_token: str) -> Reception:
+    def send_heartbeat(self, task_token: str) -> Reception:
         """The task continues: restarts its heartbeat time-out."""
 
     def succeed(self, task_token: str, output: str) -> Reception:

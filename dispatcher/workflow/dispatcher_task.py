@@ -165,7 +165,7 @@ class DispatcherTask:
         if loops:
             _log.error("dispatcher_is_stuck", loops=list(loops))
             return
-        if self._callbacks.beat(self._task_token) is Reception.GONE:
+        if self._callbacks.send_heartbeat(self._task_token) is Reception.GONE:
             self.is_gone = True
         self._beat_at_seconds, self.last_error = now_seconds, None
 

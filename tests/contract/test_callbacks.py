@@ -69,7 +69,7 @@ class InStepFunctions:
         token: str = self._services.receive(self._queue_url)["task_token"]
         self._executions[token] = execution
         # moto sends the token before it listens for heartbeats.
-        wait_until(lambda: self.callbacks.beat(token) is Reception.TAKEN, 10)
+        wait_until(lambda: self.callbacks.send_heartbeat(token) is Reception.TAKEN, 10)
         return token
 
     def outcome(self, token: str) -> object:
@@ -102,7 +102,7 @@ def service(request: pytest.FixtureRequest) -> Waiting:
 
 def test_a_task_that_is_told_of_a_success_has_its_output(service: Waiting) -> None:
     token = service.begin()
-    assert service.callbacks.beat(token) is Reception.TAKEN
+    assert service.callbacks.send_heartbeat(token) is Reception.TAKEN
     assert service.callbacks.succeed(token, '{"rows_out": 5, "reasons": ["ü"]}') is Reception.TAKEN
     assert service.outcome(token) == {"rows_out": 5, "reasons": ["ü"]}
 
@@ -117,12 +117,12 @@ def test_a_token_that_was_answered_is_gone(service: Waiting) -> None:
     token = service.begin()
     service.callbacks.succeed(token, "{}")
     service.outcome(token)
-    assert service.callbacks.beat(token) is Reception.GONE
+    assert service.callbacks.send_heartbeat(token) is Reception.GONE
     assert service.callbacks.succeed(token, "{}") is Reception.GONE  # moto takes any number of failures
 
 
 def test_a_token_that_never_was_is_gone(service: Waiting) -> None:
-    assert service.callbacks.beat("never handed out") is Reception.GONE
+    assert service.callbacks.send_heartbeat("never handed out") is Reception.GONE
     assert service.callbacks.succeed("never handed out", "{}") is Reception.GONE
 
 
@@ -141,5 +141,5 @@ def test_the_largest_answers_are_taken_and_larger_ones_refused(service: Waiting)
 def test_a_service_that_does_not_answer_is_unavailable_and_its_error_does_not_name_the_token() -> None:
     callbacks = StepFunctionsCallbacks.open(endpoint_url="http://127.0.0.1:9", region=REGION)
     with pytest.raises(Unavailable) as refused:
-        callbacks.beat("a-secret-token")
+        callbacks.send_heartbeat("a-secret-token")
     assert "a-secret-token" not in str(refused.value)

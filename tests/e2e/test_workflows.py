@@ -154,8 +154,8 @@ class CountedBeats(StepFunctionsCallbacks):
 
     beats = 0
 
-    def beat(self, task_token: str) -> Reception:
-        taken = super().beat(task_token)
+    def send_heartbeat(self, task_token: str) -> Reception:
+        taken = super().send_heartbeat(task_token)
         self.beats += taken is Reception.TAKEN
         return taken
 

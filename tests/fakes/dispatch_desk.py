@@ -32,7 +32,7 @@ from dispatcher.outbox.table_publications import TablePublications, TablePublica
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.metrics_samples import Metrics
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
 from dispatcher.running.journal import Listeners
 from dispatcher.running.session_finding import SessionFinding
@@ -134,7 +134,7 @@ class Desk:
         self.answers = WorkflowAnswers(self.records, self.callbacks, self.answer_settings, self.clock)
         sink_for = self.sink_for or (lambda _: self.sink)
         self.publisher = EventPublisher(self.records, sink_for, self.answers, TELLS_AT_ONCE, self.clock)
-        self.meter = Meter(self.clock)
+        self.metrics = Metrics(self.clock)
         self.tables = TablePublications(
             self.open_lake or self._open_lake,
             lambda _: self.glue,
@@ -142,7 +142,7 @@ class Desk:
             TablePublicationSettings(),
             self.clock,
         )
-        listeners = Listeners(self.publisher, self.answers, self.meter, self.tables)
+        listeners = Listeners(self.publisher, self.answers, self.metrics, self.tables)
         admission = self.admission or Admission(own_lake=default_lake)
         open_lake = self.open_lake or self._open_lake
         finding = SessionFinding(open_lake, admission.file_refusals, self.clock)

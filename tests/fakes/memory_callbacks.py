@@ -38,7 +38,7 @@ class MemoryCallbacks:
         with self._lock:
             self.waiting.discard(task_token)
 
-    def beat(self, task_token: str) -> Reception:
+    def send_heartbeat(self, task_token: str) -> Reception:
         return self._answer(task_token, None)
 
     def succeed(self, task_token: str, output: str) -> Reception:

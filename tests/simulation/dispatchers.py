@@ -44,7 +44,7 @@ from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_log import CancelRequested, JobRunAccepted, JobRunAction, JobRunEnded, JobRunState
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.metrics_samples import Meter
+from dispatcher.records.metrics_samples import Metrics
 from dispatcher.records.ranking import table_digest
 from dispatcher.running.job_run_controller import JobRunController, JobRunControllerSettings, Launchers
 from dispatcher.running.journal import Listeners
@@ -496,7 +496,7 @@ class Node:
         tables = TablePublications(
             lambda _: world.lake, lambda _: MemoryGlue(), self.publisher.announce, TablePublicationSettings(), clock
         )
-        listeners = Listeners(self.publisher, self.answers, Meter(clock), tables)
+        listeners = Listeners(self.publisher, self.answers, Metrics(clock), tables)
         admission = Admission(own_lake=world.lake.location)
         finding = SessionFinding(lambda _: world.lake, admission.file_refusals, clock)
         sharding = Sharding(self.records, lambda _: world.lake, clock)
@@ -520,7 +520,7 @@ class Node:
             clock,
         )
         self._keeper = intake.keeper
-        self._receiver = Receiver(queue, intake, self.controller, listeners.meter, ReceiverSettings(), clock)
+        self._receiver = Receiver(queue, intake, self.controller, listeners.metrics, ReceiverSettings(), clock)
         self._upkeep = HistoryUpkeep(self.records, HistorySettings(), clock)
 
     def start(self) -> None:

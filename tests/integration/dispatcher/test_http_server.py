@@ -14,7 +14,7 @@ import pytest
 from compactor.model.errors import Denied, Invalid, Unavailable
 from dispatcher.operations.http_server import HttpAddress, Observed, answer_to, http_server
 from dispatcher.records.keys import OPEN_JOB_RUNS
-from dispatcher.records.metrics_samples import Metric, Reading
+from dispatcher.records.metrics_samples import Metric, Sample
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -22,8 +22,8 @@ from tests.fakes.memory_store import MemoryStore
 
 
 def observed(*, stuck: tuple[str, ...] = (), troubles: Mapping[str, Exception] | None = None) -> Observed:
-    readings = [Reading(Metric("age", "seconds", "How old it is.", counts=False), 2)]
-    return Observed(lambda: stuck, lambda: troubles or {}, lambda: readings)
+    samples = [Sample(Metric("age", "seconds", "How old it is.", counts=False), 2)]
+    return Observed(lambda: stuck, lambda: troubles or {}, lambda: samples)
 
 
 def get(port: int, path: str) -> tuple[int, bytes]:

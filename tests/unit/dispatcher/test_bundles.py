@@ -540,7 +540,7 @@ def test_sessions_that_share_a_cluster_are_told_with_their_parts_of_its_cost_bef
     for session in state.sessions.values():
         assert session.plan is not None
         assert "1/3 of a cluster, 1 x " in session.plan.arithmetic[-1]
-    counted = {reading.metric: reading.value for reading in desk.meter.readings()}
+    counted = {sample.metric: sample.value for sample in desk.metrics.samples()}
     assert counted[EXPECTED_COST] == pytest.approx(sum(part.total_usd for part in parts))
     assert counted[COST] == pytest.approx(used_usd(state, desk.clock.now_ms()))
 
@@ -608,4 +608,4 @@ def test_a_session_that_has_ended_does_not_count_as_running(desk: Desk, days: in
     desk.append_days(DAYS, days)
     desk.accept(source_table_id=DAYS)
     desk.run()
-    assert {reading.metric: reading.value for reading in desk.meter.readings()}[SESSIONS_RUNNING] == 0
+    assert {sample.metric: sample.value for sample in desk.metrics.samples()}[SESSIONS_RUNNING] == 0

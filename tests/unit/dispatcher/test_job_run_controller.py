@@ -24,7 +24,7 @@ from dispatcher.intake.intake import Accepted, Rejected
 from dispatcher.records.claims import Claim, JobRunLog, claim_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunState, JobRunStatus
 from dispatcher.records.keys import JobRunLogFolder, LiveDispatcher, MarkedJobRun, ReleaseOfState
-from dispatcher.records.liveness import Fleet, SignOfLife
+from dispatcher.records.liveness import Peers, SignOfLife
 from dispatcher.records.sessions import SessionLaunching
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from launcher.retrying import Setbacks
@@ -287,10 +287,10 @@ def test_a_fenced_dispatcher_leaves_its_spark_job_to_who_took_over_and_writes_no
     job_run_id = desk.accept()
     desk.tick_until(lambda: "session.launched" in desk.sink.names and desk.cluster.running == 1)
     second = desk.second()
-    fleet = Fleet(desk.state, "second", 60.0, desk.clock)
-    fleet.look(())
+    peers = Peers(desk.state, "second", 60.0, desk.clock)
+    peers.poll(())
     desk.move_on(desk.settings.claim_seconds)  # without a tick that would show its life
-    taken = claim_job_run(desk.records.log(job_run_id), "second", fleet.is_gone)
+    taken = claim_job_run(desk.records.log(job_run_id), "second", peers.is_gone)
     assert isinstance(taken, Claim)
 
     desk.tick_until(lambda: desk.controller.holds_nothing)

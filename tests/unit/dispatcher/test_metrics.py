@@ -13,7 +13,7 @@ import pytest
 from compactor.model.errors import Fenced, Invalid
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
 from dispatcher.operations.metrics import EmbeddedMetrics, embedded_lines, parse_namespace, prometheus_text
-from dispatcher.records.metrics_samples import CONFLICTS, HEARTBEAT_AGE, ROWS, Meter, Metric, Reading
+from dispatcher.records.metrics_samples import CONFLICTS, HEARTBEAT_AGE, ROWS, Metric, Metrics, Sample
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.small_cluster import Behaviour, Crashes, Fails, Hangs, Succeeds
@@ -30,8 +30,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk.close()
 
 
-def read(meter: Meter, name: str) -> dict[tuple[tuple[str, str], ...], float]:
-    return {each.labels: each.value for each in meter.readings() if each.metric.name == name}
+def read(metrics: Metrics, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    return {each.labels: each.value for each in metrics.samples() if each.metric.name == name}
 
 
 def label(name: str, value: str) -> tuple[tuple[str, str], ...]:
@@ -41,17 +41,17 @@ def label(name: str, value: str) -> tuple[tuple[str, str], ...]:
 def test_a_job_run_s_rows_bytes_times_and_ends_are_counted(desk: Desk) -> None:
     desk.accept()
     desk.run()
-    assert read(desk.meter, "rows") == {
+    assert read(desk.metrics, "rows") == {
         label("kind", "in"): 3,
         label("kind", "out"): 2,
         label("kind", "deduplicated"): 1,
         label("kind", "deleted"): 0,
     }
-    assert read(desk.meter, "job_runs_ended") == {label("status", "succeeded"): 1}
-    assert read(desk.meter, "sessions_ended") == {label("end", "succeeded"): 1}
-    assert read(desk.meter, "job_run_expected_duration")[()] > 0
-    assert read(desk.meter, "job_run_duration")[()] > 0
-    assert read(desk.meter, "written")[()] > 0
+    assert read(desk.metrics, "job_runs_ended") == {label("status", "succeeded"): 1}
+    assert read(desk.metrics, "sessions_ended") == {label("end", "succeeded"): 1}
+    assert read(desk.metrics, "job_run_expected_duration")[()] > 0
+    assert read(desk.metrics, "job_run_duration")[()] > 0
+    assert read(desk.metrics, "written")[()] > 0
 
 
 @pytest.mark.parametrize(("desired_sla", "late"), [(1, 1), (3_600, 0)])
@@ -59,13 +59,13 @@ def test_a_job_run_is_late_if_it_took_longer_than_desired(desk: Desk, desired_sl
     desk.accept(desired_sla=desired_sla)
     desk.move_on(60)
     desk.run()
-    assert read(desk.meter, "job_runs_late") == {(): late}
+    assert read(desk.metrics, "job_runs_late") == {(): late}
 
 
 def test_a_job_run_without_a_desired_sla_is_neither_late_nor_in_time(desk: Desk) -> None:
     desk.accept()
     desk.run()
-    assert read(desk.meter, "job_runs_late") == {}
+    assert read(desk.metrics, "job_runs_late") == {}
 
 
 def test_retries_and_conflicts_are_counted_by_kind(desk: Desk) -> None:
@@ -73,35 +73,38 @@ def test_retries_and_conflicts_are_counted_by_kind(desk: Desk) -> None:
     desk.cluster.behaves = lambda _: next(ends, Succeeds())
     desk.accept()
     desk.run()
-    assert read(desk.meter, "session_retries") == {label("error_kind", "crashed"): 1, label("error_kind", "Fenced"): 1}
-    assert read(desk.meter, CONFLICTS.name) == {(): 1}
+    assert read(desk.metrics, "session_retries") == {
+        label("error_kind", "crashed"): 1,
+        label("error_kind", "Fenced"): 1,
+    }
+    assert read(desk.metrics, CONFLICTS.name) == {(): 1}
 
 
 def test_the_heartbeat_age_is_that_of_the_session_that_is_quiet_for_longest(tmp_path: Path) -> None:
     clock = ManualClock()
-    meter = Meter(clock)
-    assert read(meter, HEARTBEAT_AGE.name) == {(): 0}
-    meter.session_progressed("run", "1")
+    metrics = Metrics(clock)
+    assert read(metrics, HEARTBEAT_AGE.name) == {(): 0}
+    metrics.session_progressed("run", "1")
     clock.sleep(40)
-    meter.session_progressed("run", "2")
+    metrics.session_progressed("run", "2")
     clock.sleep(10)
-    assert read(meter, HEARTBEAT_AGE.name) == {(): 50}
-    assert read(meter, "sessions_running") == {(): 2}
-    meter.session_left("run", "1")
-    assert read(meter, HEARTBEAT_AGE.name) == {(): 10}
+    assert read(metrics, HEARTBEAT_AGE.name) == {(): 50}
+    assert read(metrics, "sessions_running") == {(): 2}
+    metrics.session_left("run", "1")
+    assert read(metrics, HEARTBEAT_AGE.name) == {(): 10}
 
 
 def test_a_session_that_has_stopped_does_not_run(desk: Desk) -> None:
     desk.cluster.behaves = lambda _: Hangs()
     desk.accept()
-    desk.tick_until(lambda: read(desk.meter, "sessions_running") == {(): 1})
+    desk.tick_until(lambda: read(desk.metrics, "sessions_running") == {(): 1})
     desk.controller.stop(stops_jobs=True)
-    assert read(desk.meter, "sessions_running") == {(): 0}
+    assert read(desk.metrics, "sessions_running") == {(): 0}
 
 
 def test_the_queue_s_age_grows_while_there_is_no_room_and_is_0_once_it_is_empty(tmp_path: Path) -> None:
     desk = Desk(tmp_path, clock=ManualClock())
-    receiver = Receiver(desk.queue, desk.intake, desk.controller, desk.meter, ReceiverSettings(), desk.clock)
+    receiver = Receiver(desk.queue, desk.intake, desk.controller, desk.metrics, ReceiverSettings(), desk.clock)
     desk.append([{"id": 1}])
     desk.send(instruction())
     desk.move_on(90)
@@ -111,7 +114,7 @@ def test_the_queue_s_age_grows_while_there_is_no_room_and_is_0_once_it_is_empty(
     assert receiver.queue_age_seconds == pytest.approx(120)
     receiver.receive_once(threading.Event())
     assert receiver.queue_age_seconds == 0
-    assert read(desk.meter, "messages_taken") == {label("outcome", "Accepted"): 1}
+    assert read(desk.metrics, "messages_taken") == {label("outcome", "Accepted"): 1}
     desk.close()
 
 
@@ -119,9 +122,9 @@ def test_the_queue_s_age_grows_while_there_is_no_room_and_is_0_once_it_is_empty(
 
 
 READINGS = (
-    Reading(TAKEN, 3, (("outcome", "Accepted"),)),
-    Reading(TAKEN, 1, (("outcome", "Rejected"),)),
-    Reading(AGE, 1.5),
+    Sample(TAKEN, 3, (("outcome", "Accepted"),)),
+    Sample(TAKEN, 1, (("outcome", "Rejected"),)),
+    Sample(AGE, 1.5),
 )
 
 
@@ -150,7 +153,7 @@ def test_cloudwatch_reads_a_line_for_each_set_of_dimensions() -> None:
 
 def test_a_line_tells_how_much_a_count_has_grown_since_the_line_before() -> None:
     clock, out, value = ManualClock(), io.StringIO(), [0.0]
-    metrics = EmbeddedMetrics("Lithify", 60, lambda: [Reading(TAKEN, value[0]), Reading(AGE, 7)], "first", clock, out)
+    metrics = EmbeddedMetrics("Lithify", 60, lambda: [Sample(TAKEN, value[0]), Sample(AGE, 7)], "first", clock, out)
     for now in (3, 3, 10):
         value[0] = now
         metrics.write_when_due()
@@ -188,7 +191,7 @@ def test_lines_are_written_no_more_often_than_said_and_not_at_all_unless_asked()
 def test_every_metric_has_a_help_and_a_name_that_both_services_take(desk: Desk) -> None:
     desk.accept()
     desk.run()
-    for reading in desk.meter.readings():
-        assert reading.metric.help.endswith(".")
-        assert reading.metric.name.replace("_", "").isalpha()
-    assert ROWS.name in {reading.metric.name for reading in desk.meter.readings()}
+    for sample in desk.metrics.samples():
+        assert sample.metric.help.endswith(".")
+        assert sample.metric.name.replace("_", "").isalpha()
+    assert ROWS.name in {sample.metric.name for sample in desk.metrics.samples()}

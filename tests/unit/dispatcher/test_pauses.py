@@ -108,7 +108,7 @@ def test_time_in_a_pause_is_no_lateness(desk: Desk) -> None:
     assert late is not None
     assert late < 0
     assert [each.severity for each in desk.sink.events if each.type.endswith("job_run.succeeded.v1")] == [Severity.INFO]
-    assert [each.value for each in desk.meter.readings() if each.metric is JOB_RUNS_LATE] == [0]
+    assert [each.value for each in desk.metrics.samples() if each.metric is JOB_RUNS_LATE] == [0]
 
 
 def test_time_after_the_end_of_a_pause_counts_though_the_job_run_waits_for_a_free_place(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class CountedQueue(MemoryQueue):
 
 
 def receiver_of(desk: Desk) -> Receiver:
-    return Receiver(desk.queue, desk.intake, desk.controller, desk.meter, QUICK, desk.clock)
+    return Receiver(desk.queue, desk.intake, desk.controller, desk.metrics, QUICK, desk.clock)
 
 
 @pytest.fixture

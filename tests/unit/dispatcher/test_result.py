@@ -95,9 +95,9 @@ def test_a_success_has_every_session_while_they_fit() -> None:
 def test_a_success_that_is_too_large_says_where_the_whole_of_it_lies() -> None:
     clock, callbacks = ManualClock(), MemoryCallbacks()
     records = JobRunStore(MemoryStore(clock), clock)
-    records.waiters.keep("run", "m", callbacks.begin("token"))
+    records.callbacks.keep("run", "m", callbacks.begin("token"))
     answers = WorkflowAnswers(records, callbacks, AnswerSettings(), clock)
-    answers.seen("run", succeeded(2_000), is_ending=True)
+    answers.notify("run", succeeded(2_000), is_ending=True)
     answers.answer_round()
     answer = callbacks.answers["token"]
     assert not isinstance(answer, Failure)

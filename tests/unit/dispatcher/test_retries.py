@@ -377,7 +377,7 @@ def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_afte
         planned.cluster.rates.instances_usd_hour * succeeded.cost.seconds / 3600
     )
     assert planned.cluster == plan_of(desk, job_run_id, 1).cluster
-    counted = {reading.metric: reading.value for reading in desk.meter.readings()}
+    counted = {sample.metric: sample.value for sample in desk.metrics.samples()}
     assert counted[COST] == pytest.approx(succeeded.cost.total_usd)
 
 

@@ -164,7 +164,7 @@ def test_a_workflow_gets_heartbeats_from_a_dispatcher_that_holds_only_a_shard(tm
     (owner,) = owners_of_shards(desk, job_run_id).keys() - {claim.owner}
     shard = owners_of_shards(desk, job_run_id)[owner]
     holder = other if owner == "second" else desk
-    listeners = Listeners(holder.publisher, holder.answers, holder.meter, holder.tables)
+    listeners = Listeners(holder.publisher, holder.answers, holder.metrics, holder.tables)
     before = desk.callbacks.beats[token]
     for _ in range(120):
         holder.move_on(1)

@@ -12,7 +12,7 @@ import pytest
 from compactor.model.errors import Unavailable
 from dispatcher.records.claims import Claim, claim_job_run
 from dispatcher.records.keys import LiveDispatcher
-from dispatcher.records.liveness import Fleet, SignOfLife
+from dispatcher.records.liveness import Peers, SignOfLife
 from dispatcher.running.job_run_controller import JobRunControllerSettings
 from tests.fakes.dispatch_desk import Busy, Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -242,14 +242,14 @@ def test_a_claim_whose_owner_has_no_sign_of_life_is_taken_over_at_once(desk: Des
 def test_an_owner_whose_sign_of_life_cannot_be_read_is_not_taken_for_gone(desk: Desk) -> None:
     (job_run_id,) = accepted(desk, 1)
     store = FaultyStore(desk.state)
-    fleet = Fleet(store, "second", SILENT_SECONDS, desk.clock)
+    peers = Peers(store, "second", SILENT_SECONDS, desk.clock)
     held_by(desk, "busy", [job_run_id])  # since the signs of life were listed
     store.fail("read", LiveDispatcher("busy").key)
-    assert not fleet.is_gone("busy")
-    assert not fleet.is_gone("busy")
+    assert not peers.is_gone("busy")
+    assert not peers.is_gone("busy")
     assert store.count("read", LiveDispatcher("busy").key) == 1
-    assert fleet.is_gone("stopped")
-    assert fleet.is_gone("stopped")
+    assert peers.is_gone("stopped")
+    assert peers.is_gone("stopped")
     assert store.count("read", LiveDispatcher("stopped").key) == 1
 
 

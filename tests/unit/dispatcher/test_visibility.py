@@ -113,7 +113,7 @@ def test_the_other_messages_of_a_batch_stay_invisible_while_the_first_is_judged(
     for number in range(3):
         desk.send(instruction(job_run_id=f"run-{number}"))
     receiver = Receiver(
-        desk.queue, desk.intake, desk.controller, desk.meter, ReceiverSettings(wait_seconds=0), desk.clock
+        desk.queue, desk.intake, desk.controller, desk.metrics, ReceiverSettings(wait_seconds=0), desk.clock
     )
     assert receiver.receive_once(threading.Event()) == 3
     assert seen_by_others == [0, 0, 0]

@@ -77,8 +77,8 @@ def test_a_workflow_gets_the_result_document_of_a_job_run_that_succeeded(desk: D
     sessions = document["sessions"]
     assert isinstance(sessions, list)
     assert [(each["partition"], each["rounds"], each["rows_in"]) for each in sessions] == [({}, 1, 2)]
-    assert desk.records.waiters.waiting(job_run_id) == {}
-    assert [each.answer for each in desk.records.waiters.answers(job_run_id).values()] == ["succeeded"]
+    assert desk.records.callbacks.waiting(job_run_id) == {}
+    assert [each.answer for each in desk.records.callbacks.answers(job_run_id).values()] == ["succeeded"]
     assert desk.records.open_job_run_ids() == []
 
 
@@ -195,7 +195,7 @@ def running_desk(tmp_path: Path, **fields: object) -> tuple[Desk, str]:
     desk.callbacks.begin(OTHER)
     desk.append([{"id": 1}])
     job_run_id = desk.accept(job_run_id="run", task_token=TOKEN, **fields)
-    desk.answers.seen(job_run_id, desk.job_run(job_run_id))
+    desk.answers.notify(job_run_id, desk.job_run(job_run_id))
     desk.answers.answer_round()
     desk.callbacks.beats.clear()
     return desk, job_run_id
@@ -221,7 +221,7 @@ def test_heartbeats_are_sent_at_a_third_of_the_time_out_while_sessions_progress(
 def test_the_shortest_time_out_that_any_waiter_asks_for_counts_for_all(tmp_path: Path) -> None:
     desk, job_run_id = running_desk(tmp_path, task_heartbeat_seconds=600)
     repeat(desk, job_run_id, task_token=OTHER, task_heartbeat_seconds=30)
-    desk.answers.seen(job_run_id, desk.job_run(job_run_id))
+    desk.answers.notify(job_run_id, desk.job_run(job_run_id))
     assert beats_after(desk, job_run_id, 60) == 6
     assert desk.callbacks.beats[OTHER] == 6
     desk.close()
@@ -242,7 +242,7 @@ def test_no_heartbeat_is_sent_while_no_session_progresses(tmp_path: Path) -> Non
 def test_a_workflow_that_asks_for_no_heartbeats_gets_none(tmp_path: Path) -> None:
     desk, job_run_id = running_desk(tmp_path)
     repeat(desk, job_run_id, task_token=OTHER, task_heartbeat_seconds=30)
-    desk.answers.seen(job_run_id, desk.job_run(job_run_id))
+    desk.answers.notify(job_run_id, desk.job_run(job_run_id))
     assert beats_after(desk, job_run_id, 60) == 0
     assert desk.callbacks.beats[OTHER] == 6
     desk.close()
@@ -274,7 +274,7 @@ def test_a_token_that_has_timed_out_ends_its_waiter_and_not_the_run(tmp_path: Pa
     calls = desk.callbacks.calls
     beats_after(desk, job_run_id, 300)
     assert desk.callbacks.calls == calls
-    assert [each.answer for each in desk.records.waiters.answers(job_run_id).values()] == ["gone"]
+    assert [each.answer for each in desk.records.callbacks.answers(job_run_id).values()] == ["gone"]
     assert desk.job_run(job_run_id).status.is_open
     assert desk.job_run(job_run_id).cancel is None
     desk.close()
@@ -285,7 +285,7 @@ def abandoned(tmp_path: Path, **fields: object) -> tuple[Desk, str]:
     desk.answers = WorkflowAnswers(
         desk.records, desk.callbacks, replace(ANSWERS_AT_ONCE, cancel_abandoned=True), desk.clock
     )
-    desk.answers.seen(job_run_id, desk.job_run(job_run_id))
+    desk.answers.notify(job_run_id, desk.job_run(job_run_id))
     return desk, job_run_id
 
 
@@ -303,7 +303,7 @@ def test_a_setting_cancels_the_run_that_no_workflow_waits_for_any_more(tmp_path:
 def test_a_run_that_another_workflow_waits_for_is_not_cancelled(tmp_path: Path) -> None:
     desk, job_run_id = abandoned(tmp_path)
     repeat(desk, job_run_id, task_token=OTHER)
-    desk.answers.seen(job_run_id, desk.job_run(job_run_id))
+    desk.answers.notify(job_run_id, desk.job_run(job_run_id))
     desk.callbacks.give_up(TOKEN)
     beats_after(desk, job_run_id, 90)
     assert desk.job_run(job_run_id).cancel is None
@@ -341,7 +341,7 @@ def test_a_service_in_trouble_is_tried_again_and_keeps_nothing_else_waiting(desk
 def test_a_service_in_trouble_is_left_alone_for_longer_each_time_and_for_half_a_minute_at_most(tmp_path: Path) -> None:
     desk, job_run_id = running_desk(tmp_path, task_heartbeat_seconds=3)
     desk.answers = WorkflowAnswers(desk.records, desk.callbacks, AnswerSettings(), desk.clock)
-    desk.answers.seen(job_run_id, desk.job_run(job_run_id))
+    desk.answers.notify(job_run_id, desk.job_run(job_run_id))
     desk.callbacks.error = Unavailable("throttled")
     tried_at, calls = [], 0
     for second in range(200):
@@ -381,7 +381,7 @@ def test_an_answer_whose_receipt_was_lost_is_given_again_and_found_taken(desk: D
     desk.callbacks.loses_answers = 0
     desk.run()
     assert success(desk)["status"] == "succeeded"
-    assert [each.answer for each in desk.records.waiters.answers(job_run_id).values()] == ["gone"]
+    assert [each.answer for each in desk.records.callbacks.answers(job_run_id).values()] == ["gone"]
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_a_state_that_fails_at_any_write_of_a_waiter_loses_no_answer(
     desk.tick_until(lambda: taken_at_last(desk))
     desk.run()
     assert success(desk)["status"] == "succeeded"
-    assert desk.records.waiters.waiting("run") == {}
+    assert desk.records.callbacks.waiting("run") == {}
     assert [entry.key for entry in desk.state.list("task_tokens/")] == []
     assert desk.records.open_job_run_ids() == []
     desk.close()
