@@ -30,7 +30,7 @@ from compactor.log_context import configure_logging
 from compactor.model.clock import SystemClock
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, Invalid, LithifyError
 from compactor.model.machine import usable_cores, usable_memory_bytes
-from dispatcher.cli.app import VerbInterrupted, app
+from dispatcher.cli.app import OWN_VERBS, VerbInterrupted, app
 from dispatcher.cli.output import flush, print_error
 from dispatcher.clients import VARIABLE_PREFIX, CommandDependencies, QueueAddress, StandaloneAddress, variable_of
 from dispatcher.stops import Stops
@@ -315,7 +315,7 @@ def _defaults(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[st
     verb, *following = (*(each for each in arguments if not each.startswith("-")), "")
     if verb == "dispatch":
         return {}
-    return {verb: {**given, **dict.fromkeys(following[:1], given)}}
+    return {verb: {**given, **dict.fromkeys((*following[:1], OWN_VERBS.get(verb, "")), given)}}
 
 
 @cache

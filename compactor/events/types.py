@@ -187,3 +187,48 @@ class TablePublishFailedEvent(EventData):
     published_table_id: str
     format: str
     reasons: Reasons
+
+
+class KeeperDecidedEvent(EventData):
+    """The keeper sends an instruction for these partition streams of a table. `job_run_id` is its job run.
+
+    rules         the figures that were reached, each with the number of its streams
+    why           of the first streams, the figures beside their bounds
+    """
+
+    event_type: ClassVar[str] = "lithify.keeper.decided.v1"
+    job_run_id: str
+    streams: int
+    rules: dict[str, int]
+    why: Reasons
+    expected_seconds: float
+    expected_usd: float | None = None
+
+
+class KeeperPostponedEvent(EventData):
+    """Streams of a table are due and may not begin. Published once, until something changes. `postponed_by`: `budget`,
+    `window` or `pause`. `until_ms` None: until somebody changes something."""
+
+    event_type: ClassVar[str] = "lithify.keeper.postponed.v1"
+    severity: ClassVar[Severity] = Severity.WARNING
+    severities: ClassVar[tuple[Severity, ...]] = (Severity.INFO, Severity.WARNING)
+    postponed_by: str
+    streams: int
+    until_ms: int | None = None
+    reasons: Reasons
+
+    @property
+    def grade(self) -> Severity:
+        return Severity.INFO if self.postponed_by == "window" else self.severity
+
+
+class KeeperFailedEvent(EventData):
+    """A table cannot be kept: it cannot be read, or a job run of the keeper failed. The other tables go on.
+
+    job_run_id  None: it is not about a job run
+    """
+
+    event_type: ClassVar[str] = "lithify.keeper.failed.v1"
+    severity: ClassVar[Severity] = Severity.ERROR
+    job_run_id: str | None = None
+    reasons: Reasons

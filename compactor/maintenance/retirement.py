@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from compactor.catalog.actions import DeltasRetired, StreamAction
 from compactor.catalog.keys import DroppedTable, TableFolder
@@ -32,11 +33,15 @@ from compactor.catalog.stream import PartitionStream
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import decode_partition
 from compactor.storage.object_store import ObjectStore, decoded_names
 
 RETENTION_SECONDS = GRACE_SECONDS
 """Where a table sets no other."""
+
+STREAMS_AT_ONCE = 16
+"""Streams of a remote lake that are looked at together: each takes some requests, one after the other."""
 
 _TRIES = 3
 """Looks at the registered compactions, while others register."""
@@ -176,12 +181,17 @@ def retire_table(
     """The deltas of a table's streams that may be retired; with `write` they are retired, stream by stream. Streams
     without such deltas are left out."""
     folder = TableFolder(table_id)
-    for partition in decoded_names(store, f"{folder.streams}/", decode_partition):
+
+    def retired_of(partition: dict[str, str]) -> StreamRetired:
         stream = PartitionStream.open(store, folder.stream(partition), clock)
         retirement = StreamRetirement(store, stream, clock)
-        found = retirement.retire(retention) if write else retirement.find(retention)
-        if found:
-            yield StreamRetired(str(stream), partition, found)
+        return StreamRetired(
+            str(stream), partition, retirement.retire(retention) if write else retirement.find(retention)
+        )
+
+    rest = decoded_names(store, f"{folder.streams}/", decode_partition)
+    while together := list(islice(rest, STREAMS_AT_ONCE)):
+        yield from (each for each in run_concurrently(store.location, retired_of, together) if each.retirements)
 
 
 def _compacted_by(snapshot: StreamSnapshot) -> tuple[Reset | None, frozenset[tuple[int, str]]]:

@@ -29,6 +29,8 @@ class StreamFigures:
     last_compacted_at_ms  when the last round was committed; None: never, or not recorded
     unpublished_files     changes of files that a published format lacks, of the format that lacks most
     unpublished_since_ms  when the oldest of these changes was committed; None: there is none
+    size_ratio            of some of the smallest files, pending ones too: the bytes of all but the largest, to those of
+                          the largest; the greatest such ratio
     """
 
     pending_deltas: int = 0
@@ -45,6 +47,7 @@ class StreamFigures:
     last_compacted_at_ms: int | None = None
     unpublished_files: int = 0
     unpublished_since_ms: int | None = None
+    size_ratio: float = 0.0
 
     def lag_seconds(self, now_ms: int) -> float:
         """For how long the oldest pending delta has been waiting; 0: nothing is pending."""
@@ -80,6 +83,7 @@ class StreamFigures:
             last_compacted_at_ms=_greatest(self.last_compacted_at_ms, other.last_compacted_at_ms),
             unpublished_files=self.unpublished_files + other.unpublished_files,
             unpublished_since_ms=_least(self.unpublished_since_ms, other.unpublished_since_ms),
+            size_ratio=max(self.size_ratio, other.size_ratio),
         )
 
 
@@ -113,6 +117,7 @@ def figures_of(
         small_files=len(small),
         small_file_bytes=sum(compacted.files[number].size_bytes for number in small),
         rows=compacted.rows,
+        size_ratio=max(waiting.size_ratio, _size_ratio([*compacted.files.values(), *pending_files(source, stream)])),
         dead_rows=sum(vector.rows for vector in compacted.deletion_vectors),
         last_compacted_at_ms=compacted.last_round.at_ms,
     )
@@ -127,6 +132,7 @@ def _pending_figures(source: StreamSnapshot, destination: StreamSnapshot) -> Str
         pending_deltas=len(deltas),
         pending_rows=sum(file.rows for file in waiting),
         pending_bytes=sum(file.size_bytes for file in waiting),
+        size_ratio=_size_ratio(waiting),
         oldest_pending_at_ms=deltas[0].at_ms if deltas else None,
         last_write_at_ms=active.last_write_at_ms,
     )
@@ -140,6 +146,21 @@ def pending_deltas(source: StreamSnapshot, destination: StreamSnapshot) -> list[
     continued = _continued(active, destination)
     unprocessed = active.deltas if continued is None else active.deltas.above(continued.processed.position - 1)
     return [delta for delta in unprocessed if any(_files_waiting([delta], active, destination))]
+
+
+def pending_files(source: StreamSnapshot, destination: StreamSnapshot) -> list[DataFile]:
+    """The files of these deltas that no committed round of the destination has read."""
+    active = source.active
+    return [] if active is None else list(_files_waiting(pending_deltas(source, destination), active, destination))
+
+
+def _size_ratio(files: Iterable[DataFile]) -> float:
+    """Worked: files of 1, 1, 2 and 100 MB: the three smallest have 2 / 2 = 1, all four 4 / 100."""
+    below, greatest = 0, 0.0
+    for size_bytes in sorted(file.size_bytes for file in files):
+        greatest = max(greatest, below / max(size_bytes, 1))
+        below += size_bytes
+    return greatest
 
 
 def _files_waiting(

@@ -41,8 +41,9 @@ def read_figures(table: Table, partitions: Iterable[PartitionValues] | None = No
 def _figures(table: Table, stream: PartitionStream, limits: MergeLimits) -> StreamFigures:
     pairs = table.compactions(stream.partition)
     source, destinations = pairs[0][0], [side for _, side in pairs]
-    now = source.load()
-    figures = figures_of(stream.load().state, limits, now.state, destinations)
+    at = stream.log.newest  # read just now
+    now = at if source is stream else source.load()
+    figures = figures_of(at.state, limits, now.state, destinations)
     if not figures.pending_deltas or figures.oldest_pending_at_ms is not None:
         return figures
     longest = max((pending_deltas(now.state, side) for side in destinations), key=len)

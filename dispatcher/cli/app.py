@@ -44,6 +44,10 @@ VERBS = {
 GROUPS = {
     "debug": ("Look into what is stored.", {"log": "debug:show_log"}),
     "events": ("Events of job runs.", {"publish": "events:publish"}),
+    "keeper": (
+        "Has tables compacted by their policies, and does what time demands.",
+        {"run": "keeper:keep", "plan": "keeper:plan", "log": "keeper:log"},
+    ),
     "privacy": ("What may still hold the values of a deleted key.", {"prove": "privacy:prove_key"}),
     "report": (
         "Job runs, sessions, clusters, dead letters and tables, all of a kind at once.",
@@ -80,6 +84,9 @@ GROUPS = {
     ),
 }
 """The help and the verbs of each group."""
+
+OWN_VERBS = {"keeper": "run"}
+"""The verb that a group's name alone means: `lithify keeper --once` is `lithify keeper run --once`."""
 
 
 class VerbInterrupted(Exception):
@@ -128,6 +135,9 @@ class _Group(TyperGroup):
         return [CompletionItem(verb) for verb in self.commands if verb.startswith(incomplete)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        own = OWN_VERBS.get(self.name or "")
+        if own is not None and not (args and (args[0] in self.commands or args[0] in ctx.help_option_names)):
+            return super().parse_args(ctx, [own, *args])
         if not args and not ctx.resilient_parsing:
             ctx.get_help()  # on a terminal, or in a pipe, it is written by asking for it
             raise typer.Exit(EXIT_INVALID)

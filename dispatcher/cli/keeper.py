@@ -1,0 +1,312 @@
+"""`lithify keeper`: looks at tables and has them compacted by their policies; what it would do, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from compactor.catalog.compact_when import CompactWhen, contradictions_of
+from compactor.catalog.properties import TableProperties, value_of_text
+from compactor.events.relay import NoSink
+from compactor.lake import DeltaCatalog
+from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid
+from compactor.model.names import counted
+from compactor.planning.due import Due, NotDue, Postponed
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from dispatcher.cli.options import (
+    EndpointOption,
+    LakeOption,
+    Output,
+    OutputOption,
+    QueueOption,
+    RegionOption,
+    S3EndpointOption,
+    StateOption,
+)
+from dispatcher.cli.output import answer, answer_records, print_error
+from dispatcher.cli.plan import PlannedCluster
+from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
+from dispatcher.keeper.decision_log import DECISION_LOG, DecisionEnded, DecisionMade, StreamsPostponed, TableSetAside
+from dispatcher.keeper.keeper import Keeper, Look
+from dispatcher.keeper.keys import DecisionLogFolder, lake_name
+from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableOutlook
+from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
+from dispatcher.layout import PARTITION, Column, count_text, seconds_text, time_text, usd_text
+from dispatcher.options.settings import cluster_room
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.scheduling.limits import Limits
+from launcher.clusters.local import session_resources
+from launcher.plan import Room
+from launcher.sizing.cluster_choice import ClusterLimits
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class KeeperPlaces:
+    state: StateOption
+    lake: LakeOption
+    s3_endpoint_url: S3EndpointOption = None
+    region: RegionOption = None
+
+    def open(self, dependencies: CommandDependencies) -> tuple[DeltaCatalog, JobRunStore]:
+        location = parse_location(self.lake, endpoint_url=self.s3_endpoint_url, region=self.region)
+        lake = DeltaCatalog(open_store(location), dependencies.clock)
+        return lake, JobRunStore(dependencies.store(self.state, self.s3_endpoint_url, self.region), dependencies.clock)
+
+
+DefaultPolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--default-policy",
+        help="Of tables with primary keys and no `compact_when`: JSON, or a preset. Left out: they are left alone.",
+    ),
+]
+ClusterOption = Annotated[
+    PlannedCluster, typer.Option(help="Where the dispatchers run sessions: what time and money are predicted for.")
+]
+PricesOption = Annotated[
+    Path | None, typer.Option(help="JSON of instance types and their prices, instead of the built-in list.")
+]
+
+
+def keep(
+    context: typer.Context,
+    places: KeeperPlaces,
+    queue_url: QueueOption,
+    once: Annotated[bool, typer.Option("--once", help="Look once, do what is due, and end: for a schedule.")] = False,
+    look_seconds: Annotated[float, typer.Option(min=1, help="Between two looks.")] = KeeperSettings.look_seconds,
+    upkeep_hours: Annotated[
+        float, typer.Option(min=1, help="Between two collections of garbage, and cleanings of the state.")
+    ] = KeeperSettings.upkeep_seconds / 3600,
+    default_policy: DefaultPolicyOption = None,
+    topic_arn: Annotated[str | None, typer.Option(help="The SNS topic for the keeper's events.")] = None,
+    cluster: ClusterOption = PlannedCluster.LOCAL,
+    price_file: PricesOption = None,
+    endpoint_url: EndpointOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Look at all tables, and send instructions for what their policies say is due. Retire deltas, delete garbage,
+    clean the state and publish what lags, too.
+
+    Several may run. Exit code 1, with --once: some tables were set aside, or the queue takes nothing; the others were
+    kept.
+    """
+    dependencies = dependencies_of(context)
+    settings = KeeperSettings(
+        look_seconds=look_seconds, default_policy=_policy(default_policy), upkeep_seconds=upkeep_hours * 3600
+    )
+    room = _room(dependencies, cluster, price_file)
+    lake, records = places.open(dependencies)
+    queue = dependencies.clients.queue(QueueAddress(queue_url, None, endpoint_url, places.region))
+    sink = NoSink() if topic_arn is None else dependencies.clients.topic(topic_arn, endpoint_url, patient=False)
+    services = KeeperServices(lake, records, queue, room, sink, dependencies.clock)
+    keeper, upkeep = Keeper(services, settings), LakeUpkeep(services, settings)
+    if once:
+        _answer_once(output, keeper.look(), upkeep.do_what_is_due())
+        return
+    stops = dependencies.stops_on_signal()
+    _log.info("keeper_started", owner=dependencies.owner, lake=lake.location.root_uri, queue=queue.name)
+    with keeper.loop(stops), upkeep.loop(stops):
+        stops.wait()
+    answer(output, {"stopped": True, "owner": dependencies.owner}, ["The keeper has stopped."])
+    if stops.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _answer_once(output: Output, look: Look, upkeep: Upkeep) -> None:
+    sent = f"{counted(look.decided, 'decision')}, {counted(look.sent, 'instruction')} sent"
+    lines = [f"{counted(look.tables, 'table')}: {sent}, {look.ended:,} ended, {look.open:,} open"]
+    if upkeep.steps:
+        lines.append(
+            f"{', '.join(upkeep.steps)}: {counted(upkeep.retired_deltas, 'delta')} retired, "
+            f"{counted(upkeep.deleted_files, 'file')} deleted, {counted(len(upkeep.published), 'table')} published"
+        )
+    value = {**asdict(look), "upkeep": asdict(upkeep)}
+    answer(output, value, lines)
+    failed = {**look.set_aside, **upkeep.failed}
+    for what, reason in failed.items():
+        print_error(f"{what}: {reason}")
+    if look.queue_away is not None:
+        print_error(f"decisions wait, and are sent by the next look: {look.queue_away}")
+    if failed or look.queue_away is not None:
+        raise typer.Exit(EXIT_FAILED)
+
+
+# ---------------------------------------------------------------------------------------------------------- plan
+
+_PLAN_COLUMNS = (
+    Column("table"),
+    PARTITION,
+    Column("state"),
+    Column("by"),
+    Column("until_ms", "until (UTC)", time_text),
+    Column("pending_rows", show=count_text),
+    Column("lag_seconds", "lag s", seconds_text),
+    Column("expected_seconds", "expected s", seconds_text),
+    Column("expected_usd", "expected $", usd_text),
+    Column("why"),
+)
+
+
+def plan(
+    context: typer.Context,
+    places: KeeperPlaces,
+    table: Annotated[
+        list[str] | None, typer.Argument(help="Tables. Default: all tables of the lake.", metavar="TABLE...")
+    ] = None,
+    default_policy: DefaultPolicyOption = None,
+    cluster: ClusterOption = PlannedCluster.LOCAL,
+    price_file: PricesOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show what is due, by which figure, when the rest will be due if nothing changes, and at what cost. Sends and
+    writes nothing."""
+    dependencies = dependencies_of(context)
+    lake, records = places.open(dependencies)
+    settings = KeeperSettings(default_policy=_policy(default_policy))
+    for table_id in table or ():
+        lake.table(table_id)
+    room = _room(dependencies, cluster, price_file)
+    services = KeeperServices(lake, records, None, room, NoSink(), dependencies.clock)
+    found = Keeper(services, settings).outlook(table or ())
+    now_ms = dependencies.clock.now_ms()
+    shown = [record for each in found for record in _outlook_records(each, now_ms)]
+    answer_records(output, {"streams": shown}, "streams", _PLAN_COLUMNS, none="The lake has no table.")
+
+
+def _outlook_records(outlook: TableOutlook, now_ms: int) -> Iterator[dict[str, object]]:
+    if outlook.why_not is not None:
+        yield {"table": outlook.table_id, "state": "not kept", "why": outlook.why_not}
+    for each in outlook.streams:
+        figures = each.stream.figures
+        record: dict[str, object] = {
+            "table": outlook.table_id,
+            "partition": each.stream.partition,
+            "state": "at work",
+            "by": None,
+            "until_ms": None,
+            "pending_deltas": figures.pending_deltas,
+            "pending_rows": figures.pending_rows,
+            "pending_bytes": figures.pending_bytes,
+            "lag_seconds": figures.lag_seconds(now_ms),
+            "expected_seconds": each.cost.seconds,
+            "expected_usd": each.cost.usd,
+            "why": "it is being compacted, or its last job run has left it as it is",
+        }
+        match each.decision:
+            case Due(rule=rule, why=why):
+                record |= {"state": "due", "by": rule, "why": why}
+            case NotDue(until_ms=until_ms, figure=figure, why=why):
+                record |= {"state": "not due", "by": figure, "until_ms": until_ms, "why": why}
+            case Postponed(by=by, until_ms=until_ms, why=why):
+                record |= {"state": "postponed", "by": by.value, "until_ms": until_ms, "why": why}
+            case None:
+                pass
+        yield record
+
+
+# ----------------------------------------------------------------------------------------------------------- log
+
+_LOG_COLUMNS = (
+    Column("at_ms", "at (UTC)", time_text),
+    Column("table"),
+    Column("what"),
+    Column("streams", show=count_text),
+    Column("by"),
+    Column("expected_seconds", "expected s", seconds_text),
+    Column("seconds", show=seconds_text),
+    Column("expected_usd", "expected $", usd_text),
+    Column("usd", "$", usd_text),
+    Column("job_run_id", "job run"),
+    Column("why"),
+)
+
+
+def log(
+    context: typer.Context,
+    places: KeeperPlaces,
+    table: Annotated[
+        list[str] | None, typer.Argument(help="Tables. Default: all tables of the lake.", metavar="TABLE...")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many decisions of a table, the latest.")] = 50,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show the keeper's decisions: which figure was reached, what was expected, and what the job run took."""
+    dependencies = dependencies_of(context)
+    lake, records = places.open(dependencies)
+    shown: list[dict[str, object]] = []
+    for table_id in table or lake.tables():
+        folder = DecisionLogFolder(lake_name(lake.location), table_id)
+        shown += _log_records(records, folder, dependencies, limit)
+    shown.sort(key=lambda each: (str(each["at_ms"]), str(each["table"])))
+    answer_records(output, {"decisions": shown}, "decisions", _LOG_COLUMNS, none="The keeper has decided nothing yet.")
+
+
+def _log_records(
+    records: JobRunStore, folder: DecisionLogFolder, dependencies: CommandDependencies, limit: int
+) -> list[dict[str, object]]:
+    from compactor.log.durable_log import DurableLog
+
+    found: dict[object, dict[str, object]] = {}
+    decisions = DurableLog(records.store, folder.key, DECISION_LOG, dependencies.clock)
+    for entry in decisions.entries():
+        for ordinal, action in enumerate(entry.actions):
+            key: object = (entry.number, ordinal)
+            record: dict[str, object] = {"at_ms": entry.at_ms, "table": folder.table_id}
+            match action:
+                case DecisionMade():
+                    rules = ", ".join(dict.fromkeys(stream.rule for stream in action.streams))
+                    found[action.job_run_id] = {
+                        **record,
+                        "what": "decided",
+                        "job_run_id": action.job_run_id,
+                        "streams": len(action.streams),
+                        "partitions": [stream.partition for stream in action.streams],
+                        "figures": [stream.figures for stream in action.streams],
+                        "by": rules,
+                        "why": action.streams[0].why,
+                        "expected_seconds": action.expected_seconds,
+                        "expected_usd": action.expected_usd,
+                    }
+                case DecisionEnded() if action.job_run_id in found:
+                    joined = {"what": action.status, "seconds": action.seconds, "usd": action.usd}
+                    figures = {"rows_in": action.rows_in, "rows_out": action.rows_out, "reasons": action.reasons}
+                    found[action.job_run_id] |= joined | figures
+                case StreamsPostponed() if action.streams:
+                    why, by = "; ".join(action.reasons), action.postponed_by
+                    found[key] = {**record, "what": "postponed", "streams": action.streams, "by": by, "why": why}
+                case TableSetAside() if action.reason is not None:
+                    found[key] = {**record, "what": "set aside", "why": action.reason}
+                case _:
+                    pass
+    return list(islice(found.values(), max(len(found) - limit, 0), None))
+
+
+# ------------------------------------------------------------------------------------------------------- options
+
+
+def _policy(text: str | None) -> CompactWhen | None:
+    """Raises `Invalid`, with every reason, for a default policy that no table could have."""
+    if text is None:
+        return None
+    policy = TableProperties().changed({"compact_when": value_of_text("compact_when", text)}).compact_when
+    reasons = [] if policy is None else list(contradictions_of(policy, ("key",)))
+    if reasons:
+        raise Invalid(*reasons)
+    return policy
+
+
+def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: Path | None) -> Room:
+    if cluster is PlannedCluster.EMR:
+        return cluster_room(Limits(), ClusterLimits.spot_share, price_file, (), dependencies.clock)
+    if price_file is not None:
+        raise Invalid("prices are those of clusters: add --cluster emr")
+    return session_resources(*machine_share(dependencies, None, None, 1), Path(".lithify"))

@@ -1,0 +1,1 @@
+"""The keeper: looks at tables, decides by their policies, and sends instructions for what is due."""

@@ -1,0 +1,165 @@
+"""The decisions on a table: pure, from what was seen of its streams and the fold of its decision log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from compactor.catalog.compact_when import CompactWhen
+from compactor.planning.due import (
+    Candidate,
+    Decision,
+    Due,
+    Expected,
+    Postponed,
+    PostponedBy,
+    Terms,
+    benefit_per_usd,
+    decide_all,
+)
+from dispatcher.keeper.decision_log import (
+    DecidedStream,
+    DecisionAction,
+    DecisionMade,
+    DecisionState,
+    StreamsPostponed,
+    job_run_id_of,
+)
+from dispatcher.keeper.watching import WatchedStream
+
+PARTITIONS_PER_INSTRUCTION = 64
+
+REASONS_KEPT = 3
+"""Sentences about streams that are postponed, of which there may be thousands."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the keeper knows of a table when it decides.
+
+    costs   of a compaction of each stream, by its key
+    pause   why the table is paused; None: it is not
+    """
+
+    table_id: str
+    policy: CompactWhen
+    streams: Sequence[WatchedStream]
+    costs: Mapping[str, Expected]
+    pause: str | None = None
+
+
+@dataclass(frozen=True)
+class StreamOutlook:
+    """`decision` None: the stream is being compacted, or its last job run left it as it is."""
+
+    stream: WatchedStream
+    cost: Expected
+    decision: Decision | None
+
+
+def outlooks(seen: Seen, state: DecisionState, now_ms: int) -> list[StreamOutlook]:
+    """What becomes of each stream, in the order of `seen`."""
+    at_work = state.streams_at_work
+    free = [each for each in seen.streams if each.key not in at_work and _may_be_tried(state, each, now_ms)]
+    candidates = [Candidate(each.key, each.figures, seen.costs[each.key]) for each in free]
+    spent_usd = state.spent_usd(now_ms)
+    decisions = decide_all(
+        candidates,
+        seen.policy,
+        now_ms,
+        lambda promised_usd, cost: Terms(spent_usd + promised_usd, cost, seen.pause),
+    )
+    return [StreamOutlook(each, seen.costs[each.key], decisions.get(each.key)) for each in seen.streams]
+
+
+def decisions_on(seen: Seen, state: DecisionState, now_ms: int) -> list[DecisionAction]:
+    """The actions for the log: an instruction for each `PARTITIONS_PER_INSTRUCTION` streams, and what is postponed.
+
+    Where money is limited one job run of the table is open at a time: what it has spent is known before the next one.
+    """
+    found = outlooks(seen, state, now_ms)
+    due = [each for each in found if isinstance(each.decision, Due)]
+    groups = list(_groups(due, seen.policy))
+    if seen.policy.usd_per_day is not None:
+        groups = [] if state.open else groups[:1]
+    made = [_made(seen, group, state, now_ms) for group in groups]
+    return [*made, *_postponed(found, state, now_ms)]
+
+
+def _may_be_tried(state: DecisionState, stream: WatchedStream, now_ms: int) -> bool:
+    unsettled = state.unsettled.get(stream.key)
+    return unsettled is None or unsettled.may_be_tried(stream.entry_number, now_ms)
+
+
+def _groups(due: Sequence[StreamOutlook], policy: CompactWhen) -> Iterator[list[StreamOutlook]]:
+    """What saves most for its money first, as many streams together as an instruction may name and cost."""
+    ranked = sorted(due, key=lambda each: (-benefit_per_usd(each.stream.figures, each.cost), each.stream.key))
+    group: list[StreamOutlook] = []
+    usd = 0.0
+    for each in ranked:
+        cost = each.cost.usd or 0.0
+        is_dear = policy.max_usd is not None and usd + cost > policy.max_usd
+        if group and (len(group) == PARTITIONS_PER_INSTRUCTION or is_dear):
+            yield group
+            group, usd = [], 0.0
+        group.append(each)
+        usd += cost
+    if group:
+        yield group
+
+
+def _made(seen: Seen, group: Sequence[StreamOutlook], state: DecisionState, now_ms: int) -> DecisionMade:
+    streams = sorted((_decided(each) for each in group), key=lambda stream: stream.key)
+    costs = [each.cost.usd for each in group if each.cost.usd is not None]
+    return DecisionMade(
+        job_run_id=job_run_id_of(
+            seen.table_id, seen.policy, [(each.key, each.entry_number) for each in streams], state
+        ),
+        streams=tuple(streams),
+        expected_seconds=sum(each.cost.seconds for each in group),
+        expected_usd=sum(costs) if costs else None,
+        at_ms=now_ms,
+    )
+
+
+def _decided(outlook: StreamOutlook) -> DecidedStream:
+    stream, decision = outlook.stream, outlook.decision
+    if not isinstance(decision, Due):
+        raise TypeError(f"{stream.key} is not due")
+    figures = stream.figures
+    return DecidedStream(
+        partition=stream.partition,
+        entry_number=stream.entry_number,
+        rule=decision.rule,
+        why=decision.why,
+        figures={
+            "pending_deltas": figures.pending_deltas,
+            "pending_rows": figures.pending_rows,
+            "pending_bytes": figures.pending_bytes,
+            "files": figures.files,
+            "small_files": figures.small_files,
+            "rows": figures.rows,
+            "dead_rows": figures.dead_rows,
+        },
+    )
+
+
+def _postponed(found: Sequence[StreamOutlook], state: DecisionState, now_ms: int) -> Iterator[StreamsPostponed]:
+    """Only what has changed: an entry for each look would say the same again and again."""
+    held = [each.decision for each in found if isinstance(each.decision, Postponed)]
+    before = state.postponed
+    if not held:
+        if before is not None:
+            yield StreamsPostponed(postponed_by=before.postponed_by, streams=0, at_ms=now_ms)
+        return
+    first = min(held, key=lambda each: list(PostponedBy).index(each.by))
+    if before is not None and before.postponed_by == first.by:
+        return
+    together = [each for each in held if each.by is first.by]
+    yield StreamsPostponed(
+        postponed_by=first.by,
+        streams=len(together),
+        until_ms=min((each.until_ms for each in together if each.until_ms is not None), default=None),
+        reasons=tuple(dict.fromkeys(each.why for each in together))[:REASONS_KEPT],
+        at_ms=now_ms,
+    )

@@ -1,0 +1,288 @@
+"""The log of the keeper's decisions on one table: actions, fold, and the events of its entries. Pure.
+
+Its entry is the claim on a decision: of two keepers that decide at the same time one writes the entry, and the other
+folds it and finds nothing left to decide. Whoever comes next sends what was decided and not sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Annotated, Literal, assert_never
+
+from pydantic import Field, TypeAdapter
+from pydantic_core import to_json
+
+from compactor.catalog.compact_when import CompactWhen
+from compactor.events.relay import Event, Subject, entry_event
+from compactor.events.types import EventData, KeeperDecidedEvent, KeeperFailedEvent, KeeperPostponedEvent
+from compactor.log.durable_log import DurableLog, Entry, LogFormat
+from compactor.log.small_states import small_checkpoint
+from compactor.model.document import Document
+from compactor.planning.spec import Partition
+from compactor.storage.keys import encode_partition
+from dispatcher.records.history import day_of
+from dispatcher.records.job_run_log import JobRunStatus
+
+DAYS_KEPT = 8
+"""Days whose money a fold remembers."""
+
+RETRY_SECONDS = 600.0
+RETRY_SECONDS_MAX = 86_400.0
+"""Before a stream is decided on again whose session failed: twice as long after each failure."""
+
+WHY_SHOWN = 10
+"""Streams of a decision whose figures an event names."""
+
+
+class DecidedStream(Document):
+    """A stream that is to be compacted.
+
+    entry_number  of its log, that the keeper saw
+    rule, why     the figures that were reached, and each beside its bound
+    figures       pending and compacted amounts, for people
+    """
+
+    partition: Partition
+    entry_number: int
+    rule: str
+    why: str
+    figures: dict[str, int]
+
+    @property
+    def key(self) -> str:
+        return encode_partition(self.partition)
+
+
+# ------------------------------------------------------------------------------------------------------ actions
+
+
+class DecisionMade(Document):
+    """An instruction for these streams is to be sent. `job_run_id`: `job_run_id_of` what was seen."""
+
+    action: Literal["decided"] = "decided"
+    job_run_id: str
+    streams: tuple[DecidedStream, ...]
+    expected_seconds: float
+    expected_usd: float | None = None
+    at_ms: int
+
+
+class DecisionSent(Document):
+    """The queue has taken the instruction; it may be sent again, with the same job run id."""
+
+    action: Literal["sent"] = "sent"
+    job_run_id: str
+    at_ms: int
+
+
+class UnsettledStream(Document):
+    """A stream with which its session did nothing, or failed: another decision on the same entry changes nothing.
+
+    failures  one after the other, by now; 0: there was nothing to do
+    """
+
+    key: str
+    entry_number: int
+    failures: int
+    at_ms: int
+
+    def may_be_tried(self, entry_number: int, now_ms: int) -> bool:
+        if self.failures == 0:
+            return entry_number > self.entry_number
+        seconds = min(RETRY_SECONDS * 2.0 ** min(self.failures - 1, 20), RETRY_SECONDS_MAX)
+        return now_ms - self.at_ms >= seconds * 1000
+
+
+class DecisionEnded(Document):
+    """What the job run took. `usd` None: nothing was paid for it."""
+
+    action: Literal["ended"] = "ended"
+    job_run_id: str
+    status: str
+    seconds: float
+    usd: float | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    reasons: tuple[str, ...] = ()
+    unsettled: tuple[UnsettledStream, ...] = ()
+    at_ms: int
+
+
+class StreamsPostponed(Document):
+    """Streams are due and may not begin. Written when that begins, and when the reason changes; `streams` 0: none is
+    postponed any more."""
+
+    action: Literal["postponed"] = "postponed"
+    postponed_by: str
+    streams: int
+    until_ms: int | None = None
+    reasons: tuple[str, ...] = ()
+    at_ms: int
+
+
+class TableSetAside(Document):
+    """The table cannot be read; it is tried again at the next look. `reason` None: it can be read again."""
+
+    action: Literal["set_aside"] = "set_aside"
+    reason: str | None
+    at_ms: int
+
+
+DecisionAction = Annotated[
+    DecisionMade | DecisionSent | DecisionEnded | StreamsPostponed | TableSetAside, Field(discriminator="action")
+]
+
+
+# --------------------------------------------------------------------------------------------------------- fold
+
+
+@dataclass(frozen=True)
+class OpenDecision:
+    """`sent_at_ms` None: no keeper knows that the queue has it."""
+
+    made: DecisionMade
+    sent_at_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class DecisionState:
+    """
+    open       decisions whose job run has not ended, by its id
+    unsettled  by the stream's key
+    spent      US dollars by day, of ended job runs
+    postponed  None: nothing is
+    set_aside  why the table cannot be read
+    """
+
+    open: Mapping[str, OpenDecision] = field(default_factory=lambda: MappingProxyType({}))
+    unsettled: Mapping[str, UnsettledStream] = field(default_factory=lambda: MappingProxyType({}))
+    spent: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    postponed: StreamsPostponed | None = None
+    set_aside: str | None = None
+
+    @property
+    def streams_at_work(self) -> frozenset[str]:
+        return frozenset(stream.key for each in self.open.values() for stream in each.made.streams)
+
+    def spent_usd(self, now_ms: int) -> float:
+        """Of today's money: what was spent, and what is promised to open job runs."""
+        promised = sum(each.made.expected_usd or 0.0 for each in self.open.values())
+        return self.spent.get(day_of(now_ms), 0.0) + promised
+
+
+def apply(state: DecisionState, action: DecisionAction) -> DecisionState:
+    """The state after one more action. One about a decision that is not open changes nothing: another keeper was
+    faster."""
+    match action:
+        case DecisionMade():
+            unsettled = {key: each for key, each in state.unsettled.items() if each.failures or not _is_of(action, key)}
+            made = MappingProxyType({**state.open, action.job_run_id: OpenDecision(action)})
+            return replace(state, open=made, unsettled=MappingProxyType(unsettled))
+        case DecisionSent():
+            found = state.open.get(action.job_run_id)
+            if found is None:
+                return state
+            sent = {**state.open, action.job_run_id: replace(found, sent_at_ms=action.at_ms)}
+            return replace(state, open=MappingProxyType(sent))
+        case DecisionEnded():
+            return _ended(state, action)
+        case StreamsPostponed():
+            return replace(state, postponed=action if action.streams else None)
+        case TableSetAside():
+            return replace(state, set_aside=action.reason)
+        case _:
+            assert_never(action)
+
+
+def _is_of(made: DecisionMade, key: str) -> bool:
+    return any(stream.key == key for stream in made.streams)
+
+
+def _ended(state: DecisionState, action: DecisionEnded) -> DecisionState:
+    found = state.open.get(action.job_run_id)
+    if found is None:
+        return state
+    still_open = {key: each for key, each in state.open.items() if key != action.job_run_id}
+    unsettled = {key: each for key, each in state.unsettled.items() if not _is_of(found.made, key)}
+    unsettled |= {each.key: each for each in action.unsettled}
+    usd = action.usd if action.usd is not None else found.made.expected_usd or 0.0
+    spent = dict(state.spent)
+    if usd:
+        day = day_of(action.at_ms)
+        spent[day] = spent.get(day, 0.0) + usd
+    return replace(
+        state,
+        open=MappingProxyType(still_open),
+        unsettled=MappingProxyType(unsettled),
+        spent=MappingProxyType({day: spent[day] for day in sorted(spent)[-DAYS_KEPT:]}),
+    )
+
+
+DECISION_LOG: LogFormat[DecisionState, DecisionAction] = LogFormat(
+    name="decisions",
+    action_type=TypeAdapter(DecisionAction),
+    initial=DecisionState(),
+    apply=apply,
+    checkpoint=small_checkpoint(DecisionState),
+    keeps_entries=False,
+)
+
+DecisionLog = DurableLog[DecisionState, DecisionAction]
+
+
+def job_run_id_of(table_id: str, policy: CompactWhen, seen: Sequence[tuple[str, int]], state: DecisionState) -> str:
+    """The same for every keeper that sees the same: derived from the table, its policy, the entries of the streams'
+    logs, and how often these streams have failed before. `seen`: keys and entry numbers of the streams."""
+    failures = [state.unsettled[key].failures if key in state.unsettled else 0 for key, _ in seen]
+    content = to_json([table_id, policy.model_dump(mode="json"), list(map(list, seen)), failures])
+    return f"keeper-{hashlib.sha256(content).hexdigest()[:32]}"
+
+
+# -------------------------------------------------------------------------------------------------------- events
+
+KEEPER = "keeper"
+"""The job run of events that are about none."""
+
+
+def decision_events(table_id: str, log_id: str) -> Callable[[Entry[DecisionAction]], list[Event]]:
+    """The builder of a table's events."""
+
+    def build(entry: Entry[DecisionAction]) -> list[Event]:
+        events = []
+        for ordinal, action in enumerate(entry.actions):
+            data = _event_of(action)
+            if data is not None:
+                job_run_id = getattr(action, "job_run_id", KEEPER)
+                events.append(entry_event(Subject(job_run_id, table_id), log_id, entry, ordinal, data))
+        return events
+
+    return build
+
+
+def _event_of(action: DecisionAction) -> EventData | None:
+    match action:
+        case DecisionMade():
+            return KeeperDecidedEvent(
+                job_run_id=action.job_run_id,
+                streams=len(action.streams),
+                rules=dict(Counter(stream.rule for stream in action.streams)),
+                why=tuple(stream.why for stream in action.streams[:WHY_SHOWN]),
+                expected_seconds=action.expected_seconds,
+                expected_usd=action.expected_usd,
+            )
+        case DecisionSent():
+            return None
+        case DecisionEnded():
+            if action.status == JobRunStatus.SUCCEEDED:
+                return None
+            return KeeperFailedEvent(job_run_id=action.job_run_id, reasons=(f"it is {action.status}", *action.reasons))
+        case StreamsPostponed():
+            return KeeperPostponedEvent.from_facts(action) if action.streams else None
+        case TableSetAside():
+            return None if action.reason is None else KeeperFailedEvent(reasons=(action.reason,))
+        case _:
+            assert_never(action)

@@ -1,0 +1,139 @@
+"""The keeper: looks at all tables of a lake, again and again. Several keepers may run.
+
+Each table stands for itself: one that cannot be read is set aside with its reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+
+import structlog
+
+from compactor.model.background import BackgroundLoop
+from compactor.model.errors import LithifyError
+from compactor.storage.concurrently import run_concurrently
+from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableKeeper, TableLook, TableOutlook
+from dispatcher.records.pauses import Pause
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at all tables has done.
+
+    decided, sent, ended  instructions
+    open        job runs of the keeper that have not ended
+    set_aside   tables that could not be kept, with the reason
+    queue_away  why decisions wait; None: none does
+    """
+
+    tables: int = 0
+    decided: int = 0
+    sent: int = 0
+    ended: int = 0
+    open: int = 0
+    set_aside: Mapping[str, str] = field(default_factory=dict)
+    queue_away: str | None = None
+
+
+class Keeper:
+    """For one thread."""
+
+    def __init__(self, services: KeeperServices, settings: KeeperSettings) -> None:
+        self._services = services
+        self._settings = settings
+        self._tables: dict[str, TableKeeper] = {}
+
+    def look(self) -> Look:
+        """Looks at every table once. Raises the errors of the lake's listing."""
+        known = self._known_tables()
+        pauses = _OncePerLook(self._services.records.pauses.all)
+        looks: dict[str, TableLook] = {}
+        set_aside: dict[str, str] = {}
+
+        def look_at(table_id: str) -> None:
+            table = known[table_id]
+            try:
+                looks[table_id] = table.look(pauses)
+            except LithifyError as error:
+                set_aside[table_id] = str(error)
+                _log.error("table_set_aside", table=table_id, reason=str(error))
+                _or_log("not_noted", table_id, partial(table.set_aside, str(error)))
+            _or_log("decisions_not_published", table_id, table.publish)
+
+        run_concurrently(self._services.lake.location, look_at, sorted(known))
+        return _sum(looks, set_aside)
+
+    def outlook(self, table_ids: Sequence[str] = ()) -> list[TableOutlook]:
+        """What a look would decide now, for these tables; none named: for all. Writes nothing."""
+        pauses = self._services.records.pauses.all()
+
+        def of_table(table_id: str) -> TableOutlook:
+            try:
+                return TableKeeper(self._services, table_id, self._settings).outlook(pauses)
+            except LithifyError as error:
+                return TableOutlook(table_id, None, why_not=str(error))
+
+        lake = self._services.lake
+        return run_concurrently(lake.location, of_table, list(table_ids) or lake.tables())
+
+    def loop(self, ends: threading.Event) -> BackgroundLoop:
+        """A look now, and after each interval; an error of the lake or the state is logged, and the next look tries
+        again."""
+        return BackgroundLoop("keeper", self._look_or_log, self._settings.look_seconds, at_once=True, ends=ends)
+
+    def _look_or_log(self) -> None:
+        try:
+            look = self.look()
+        except LithifyError as error:
+            _log.error("keeper_cannot_look", reason=str(error))
+        else:
+            if look.decided or look.ended or look.set_aside or look.queue_away:
+                _log.info("keeper_looked", **{each.name: getattr(look, each.name) for each in fields(look)})
+
+    def _known_tables(self) -> Mapping[str, TableKeeper]:
+        listed = self._services.lake.tables()
+        self._tables = {
+            table_id: self._tables.get(table_id) or TableKeeper(self._services, table_id, self._settings)
+            for table_id in listed
+        }
+        return self._tables
+
+
+class _OncePerLook:
+    """Reads the pauses at the first call, if there is one."""
+
+    def __init__(self, read: Callable[[], Sequence[Pause]]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._pauses: Sequence[Pause] | None = None
+
+    def __call__(self) -> Sequence[Pause]:
+        with self._lock:
+            if self._pauses is None:
+                self._pauses = self._read()
+            return self._pauses
+
+
+def _or_log(event: str, table_id: str, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except LithifyError as error:
+        _log.warning(event, table=table_id, reason=str(error))
+
+
+def _sum(looks: Mapping[str, TableLook], set_aside: Mapping[str, str]) -> Look:
+    found = looks.values()
+    return Look(
+        tables=len(looks) + len(set_aside),
+        decided=sum(each.decided for each in found),
+        sent=sum(each.sent for each in found),
+        ended=sum(each.ended for each in found),
+        open=sum(each.open for each in found),
+        set_aside=set_aside,
+        queue_away=next((each.queue_away for each in found if each.queue_away is not None), None),
+    )

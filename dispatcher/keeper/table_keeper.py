@@ -1,0 +1,345 @@
+"""Keeps one table: looks at its streams, decides, sends instructions, and notes what became of them.
+
+The order of durable writes, from a decision to its end:
+
+    1  `decided`                the table's decision log, by put-if-absent: of two keepers one decides
+    2  the instruction          the queue
+    3  `sent`                   the decision log
+    4  the job run              the job-run log, by whichever dispatcher takes the message
+    5  `ended`                  the decision log
+
+A keeper that ends after 1 or 2, or gets no answer, leaves a decision that is not sent: the next look of any keeper
+sends it, with the same job run id, under which dispatchers start one job run however often it comes. The same is done
+where 3 is there and 4 is not for a long time: the queue has lost the message, or was emptied. A message that comes
+after 5 finds the job run ended, and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from pydantic_core import to_json
+
+from compactor.catalog.compact_when import CompactWhen
+from compactor.catalog.tables import Table
+from compactor.events.relay import EventSink, Relay
+from compactor.events.types import bounded
+from compactor.lake import DeltaCatalog
+from compactor.log.durable_log import DurableLog, LogState
+from compactor.model.clock import Clock
+from compactor.model.errors import Denied, Invalid, Unavailable
+from compactor.storage.keys import encode_partition
+from dispatcher.intake.queue import Queue
+from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks
+from dispatcher.keeper.decision_log import (
+    DECISION_LOG,
+    DecisionAction,
+    DecisionEnded,
+    DecisionMade,
+    DecisionSent,
+    DecisionState,
+    OpenDecision,
+    TableSetAside,
+    UnsettledStream,
+    decision_events,
+)
+from dispatcher.keeper.expected import expected_cost
+from dispatcher.keeper.keys import DecisionLogFolder, PublishedDecisions, lake_name
+from dispatcher.keeper.watching import TableWatch
+from dispatcher.records.claims import JobRunLog
+from dispatcher.records.history import ended_job_run
+from dispatcher.records.job_run_log import JobRunState, JobRunStatus
+from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.pauses import Pause
+from launcher.outcomes import Succeeded
+from launcher.plan import Room
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class KeeperSettings:
+    """
+    look_seconds      between two looks at all tables
+    default_policy    of tables that have none of their own; None: they are left alone
+    read_again_seconds  after which a table's definition and its decision log are read again though nothing is due
+    left_by_another_seconds  after which a decision that another keeper has not sent is sent here
+    resend_seconds    after which an instruction is sent again that no dispatcher has taken
+    upkeep_seconds    between two collections of garbage
+    """
+
+    look_seconds: float = 60.0
+    default_policy: CompactWhen | None = None
+    read_again_seconds: float = 300.0
+    left_by_another_seconds: float = 60.0
+    resend_seconds: float = 900.0
+    upkeep_seconds: float = 86_400.0
+
+
+@dataclass(frozen=True)
+class KeeperServices:
+    """What all tables share.
+
+    queue  None: nothing is sent, as in a plan
+    room   where sessions run, from which their time and money are predicted
+    """
+
+    lake: DeltaCatalog
+    records: JobRunStore
+    queue: Queue | None
+    room: Room
+    sink: EventSink
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class TableOutlook:
+    """`why_not`: why the table is not kept; None: it is."""
+
+    table_id: str
+    policy: CompactWhen | None
+    streams: Sequence[StreamOutlook] = ()
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
+class TableLook:
+    """What one look has done. `queue_away`: why the queue takes nothing; what is decided waits."""
+
+    decided: int = 0
+    sent: int = 0
+    ended: int = 0
+    open: int = 0
+    queue_away: str | None = None
+
+
+class TableKeeper:
+    """One table, as one keeper sees it. Not thread-safe."""
+
+    def __init__(self, services: KeeperServices, table_id: str, settings: KeeperSettings) -> None:
+        self._services = services
+        self._settings = settings
+        self._clock = services.clock
+        self._table_id = table_id
+        names = (lake_name(services.lake.location), table_id)
+        store = services.records.store
+        self.log = DurableLog(store, DecisionLogFolder(*names).key, DECISION_LOG, self._clock)
+        build = decision_events(table_id, self.log.folder)
+        self._relay = Relay(self.log, store, PublishedDecisions(*names).key, build, services.sink, is_complete=True)
+        self._watch = TableWatch(services.lake.store, self._clock)
+        self._table: Table | None = None
+        self._read_at_seconds: float | None = None
+        self._made_here: set[str] = set()
+        self._job_run_logs: dict[str, JobRunLog] = {}
+
+    # -- looking
+
+    def look(self, pauses: Callable[[], Sequence[Pause]]) -> TableLook:
+        """Raises the errors of the table and of the state; what is durable by then stays, and the next look goes on
+        from it."""
+        is_read_again = self._read_again_when_due()
+        table, policy = self._table, self._policy()
+        if table is None or policy is None:
+            return TableLook()
+        self._watch.look(table, policy)
+        if self.log.newest.state.open and not is_read_again:
+            self.log.load()
+        ended = self._note_ends(self.log.newest.state)
+        decided = self._decide(table, policy, pauses)
+        sent, queue_away = self._send_what_is_open(table)
+        if self.log.newest.state.set_aside is not None:
+            self.set_aside(None)
+        return TableLook(decided, sent, ended, len(self.log.newest.state.open), queue_away)
+
+    def publish(self) -> None:
+        """Publishes the events of the entries that were read. Raises the errors of the topic and of the state."""
+        self._relay.publish()
+
+    def outlook(self, pauses: Sequence[Pause]) -> TableOutlook:
+        """What a look would decide. Writes nothing."""
+        self._read_again_when_due()
+        table, policy = self._table, self._policy()
+        if table is None or policy is None:
+            keys = table is not None and table.properties.primary_keys is None
+            why_not = "the table has no primary_keys" if keys else "it has no compact_when, and the keeper no default"
+            return TableOutlook(self._table_id, policy, why_not=why_not)
+        self._watch.look(table, policy)
+        seen = self._seen(table, policy, pauses)
+        return TableOutlook(self._table_id, policy, outlooks(seen, self.log.newest.state, self._clock.now_ms()))
+
+    def set_aside(self, reason: str | None) -> None:
+        """Notes why the table cannot be kept; None: it can again. Raises the state's errors."""
+
+        def decide(before: LogState[DecisionState]) -> Sequence[DecisionAction]:
+            changes = before.state.set_aside != reason
+            return [TableSetAside(reason=reason, at_ms=self._clock.now_ms())] if changes else []
+
+        self.log.append(decide)
+
+    def _policy(self) -> CompactWhen | None:
+        if self._table is None or self._table.properties.primary_keys is None:
+            return None
+        return self._table.properties.compact_when or self._settings.default_policy
+
+    def _read_again_when_due(self) -> bool:
+        now_seconds = self._clock.monotonic_seconds()
+        last = self._read_at_seconds
+        if last is not None and now_seconds - last < self._settings.read_again_seconds:
+            return False
+        self._table = self._services.lake.table(self._table_id)
+        if self._policy() is not None:
+            self.log.load()
+        self._read_at_seconds = now_seconds
+        return True
+
+    def _seen(self, table: Table, policy: CompactWhen, pauses: Sequence[Pause]) -> Seen:
+        streams = self._watch.streams
+        cost = partial(expected_cost, room=self._services.room, is_remote=self._services.lake.location.is_remote)
+        names = {table.table_id, table.properties.destination_compacted_table_id}
+        stops = (each for each in pauses if each.job_run_id is None and (each.table is None or each.table in names))
+        pause = next((f"{each.scope}: {each.reason}" for each in stops), None)
+        return Seen(self._table_id, policy, streams, {each.key: cost(each.figures) for each in streams}, pause)
+
+    # -- deciding
+
+    def _decide(self, table: Table, policy: CompactWhen, pauses: Callable[[], Sequence[Pause]]) -> int:
+        """Step 1; the number of decisions. Log and pauses are read only where something is due by what is known."""
+        known = self.log.newest.state
+        seen = self._seen(table, policy, ())
+        if not decisions_on(seen, known, self._clock.now_ms()):
+            return 0
+        if seen.policy != self._newest_policy():
+            return 0  # the next look has the streams' figures for it
+        seen = self._seen(table, policy, pauses())
+        made: list[str] = []
+
+        def decide(before: LogState[DecisionState]) -> Sequence[DecisionAction]:
+            actions = decisions_on(seen, before.state, self._clock.now_ms())
+            made[:] = [action.job_run_id for action in actions if isinstance(action, DecisionMade)]
+            return actions
+
+        self.log.append(decide)
+        self._made_here.update(made)
+        return len(made)
+
+    def _newest_policy(self) -> CompactWhen | None:
+        self._table = self._services.lake.table(self._table_id)
+        return self._policy()
+
+    # -- sending
+
+    def _send_what_is_open(self, table: Table) -> tuple[int, str | None]:
+        """Steps 2 and 3: the number of instructions, and why the queue took no more."""
+        number, queue = 0, self._services.queue
+        for job_run_id, decision in sorted(self.log.newest.state.open.items()):
+            if queue is None or not self._is_to_be_sent(job_run_id, decision):
+                continue
+            try:
+                queue.send(self._document(table, decision.made))
+            except (Unavailable, Denied, Invalid) as error:
+                _log.warning("decision_waits_for_queue", table=self._table_id, job_run=job_run_id, reason=str(error))
+                return number, str(error)
+            sent = DecisionSent(job_run_id=job_run_id, at_ms=self._clock.now_ms())
+            self.log.append(partial(_while_open, job_run_id, sent))
+            number += 1
+        return number, None
+
+    def _is_to_be_sent(self, job_run_id: str, decision: OpenDecision) -> bool:
+        now_ms = self._clock.now_ms()
+        if decision.sent_at_ms is None:
+            since_ms = now_ms - decision.made.at_ms
+            return job_run_id in self._made_here or since_ms >= self._settings.left_by_another_seconds * 1000
+        log = self._job_run_logs.get(job_run_id)
+        is_taken = log is not None and log.newest.entry_number > 0
+        return not is_taken and now_ms - decision.sent_at_ms >= self._settings.resend_seconds * 1000
+
+    def _document(self, table: Table, made: DecisionMade) -> str:
+        document: dict[str, object] = {
+            "schema_version": "1",
+            "source_table_id": self._table_id,
+            "delta_catalog": self._services.lake.location.root_uri,
+            "job_run_id": made.job_run_id,
+        }
+        if table.partition_keys:
+            document["partitions"] = [stream.partition for stream in made.streams]
+        return to_json(document).decode()
+
+    # -- what became of it
+
+    def _note_ends(self, state: DecisionState) -> int:
+        """Step 5; the number of decisions that have ended."""
+        number = 0
+        for job_run_id, decision in sorted(state.open.items()):
+            ended = self._end_of(job_run_id, decision, state)
+            if ended is not None:
+                self.log.append(partial(_while_open, job_run_id, ended))
+                self._job_run_logs.pop(job_run_id, None)
+                self._made_here.discard(job_run_id)
+                number += 1
+        return number
+
+    def _end_of(self, job_run_id: str, decision: OpenDecision, state: DecisionState) -> DecisionEnded | None:
+        """None: it has not ended."""
+        records, now_ms = self._services.records, self._clock.now_ms()
+        log = self._job_run_logs.setdefault(job_run_id, records.log(job_run_id))
+        run = log.load().state
+        if run.status is JobRunStatus.ABSENT:
+            return self._rejection_of(job_run_id, decision, state)
+        if run.ended is None or run.accepted is None:
+            return None
+        ended = ended_job_run(job_run_id, run, run.accepted.accepted_at_ms(log.entry(1).at_ms))
+        if ended is None:
+            return None
+        return DecisionEnded(
+            job_run_id=job_run_id,
+            status=ended.status,
+            seconds=ended.seconds,
+            usd=ended.usd,
+            rows_in=ended.rows_in,
+            rows_out=ended.rows_out,
+            reasons=bounded(ended.reasons),
+            unsettled=tuple(_unsettled(decision, run, state, now_ms)),
+            at_ms=now_ms,
+        )
+
+    def _rejection_of(self, job_run_id: str, decision: OpenDecision, state: DecisionState) -> DecisionEnded | None:
+        """Looked for only once it has been sent for long enough that a dispatcher could have judged it."""
+        now_ms, sent_at_ms = self._clock.now_ms(), decision.sent_at_ms
+        if sent_at_ms is None or now_ms - sent_at_ms < self._settings.left_by_another_seconds * 1000:
+            return None
+        records = self._services.records
+        for message_id in records.rejected_message_ids(job_run_id)[:1]:
+            rejected = records.state(message_id).rejected
+            return DecisionEnded(
+                job_run_id=job_run_id,
+                status=JobRunStatus.REJECTED,
+                seconds=0.0,
+                usd=0.0,
+                reasons=bounded(() if rejected is None else rejected.reasons),
+                unsettled=tuple(_unsettled(decision, None, state, now_ms)),
+                at_ms=now_ms,
+            )
+        return None
+
+
+def _while_open(job_run_id: str, action: DecisionAction, before: LogState[DecisionState]) -> Sequence[DecisionAction]:
+    return [action] if job_run_id in before.state.open else []
+
+
+def _unsettled(
+    decision: OpenDecision, run: JobRunState | None, state: DecisionState, now_ms: int
+) -> Iterator[UnsettledStream]:
+    """The streams that the job run has left as they were: there was nothing to do, or it failed."""
+    sessions = {} if run is None else {encode_partition(each.pin.partition): each for each in run.sessions.values()}
+    for stream in decision.made.streams:
+        session = sessions.get(stream.key)
+        end = None if session is None else session.end
+        if isinstance(end, Succeeded) and end.result.rounds:
+            continue
+        has_failed = run is None or run.status is not JobRunStatus.SUCCEEDED
+        before = state.unsettled.get(stream.key)
+        failures = (before.failures if before is not None else 0) + 1 if has_failed else 0
+        yield UnsettledStream(key=stream.key, entry_number=stream.entry_number, failures=failures, at_ms=now_ms)

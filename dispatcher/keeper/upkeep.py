@@ -1,0 +1,148 @@
+"""What time demands of a lake and a state, whatever tables say: by the functions that the verbs call.
+
+    retirement, garbage   every `upkeep_seconds`: `lithify gc --delete` of all tables
+    the state             every `upkeep_seconds`: days of the history are closed, old plans deleted
+    publication           every `publish_seconds`: published tables that lag
+
+Each step is idempotent, and several keepers may do it at the same time; an object says when it was done last, which
+spares them the work. A step that fails, or a table, keeps none of the others from being done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from compactor.maintenance.collection import Collection, GracePeriods
+from compactor.model.background import BackgroundLoop
+from compactor.model.document import Document
+from compactor.model.errors import Corrupt, Denied, LithifyError, Outdated
+from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
+from dispatcher.keeper.keys import UpkeepDone, lake_name
+from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+
+_log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 300.0
+"""Between two questions whether something is to be done."""
+
+
+class UpkeepNote(Document):
+    """When each step was done last, in ms since the epoch."""
+
+    done_at_ms: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What was done. `failed`: by table, or by step, with the reason."""
+
+    steps: tuple[str, ...] = ()
+    deleted_files: int = 0
+    retired_deltas: int = 0
+    published: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+class LakeUpkeep:
+    """For one thread."""
+
+    def __init__(self, services: KeeperServices, settings: KeeperSettings, publish_seconds: float = 3_600.0) -> None:
+        self._services = services
+        self._clock = services.clock
+        self._store = services.records.store
+        self._key = UpkeepDone(lake_name(services.lake.location)).key
+        self._seconds = {
+            "garbage": settings.upkeep_seconds,
+            "state": settings.upkeep_seconds,
+            "publication": publish_seconds,
+        }
+        self._history = HistoryUpkeep(services.records, HistorySettings(), services.clock)
+
+    def loop(self, ends: threading.Event) -> BackgroundLoop:
+        return BackgroundLoop("keeper-upkeep", self._or_log, LOOK_SECONDS, at_once=True, ends=ends)
+
+    def _or_log(self) -> None:
+        try:
+            self.do_what_is_due()
+        except LithifyError as error:
+            _log.error("upkeep_not_done", reason=str(error))
+
+    def do_what_is_due(self) -> Upkeep:
+        """Raises the errors of the state, and of the lake's listing."""
+        done = self._noted()
+        now_ms = self._clock.now_ms()
+        due = [step for step, seconds in self._seconds.items() if now_ms - done.get(step, 0) >= seconds * 1000]
+        steps: Mapping[str, Callable[[], Upkeep]] = {
+            "garbage": self._collect,
+            "state": self._clean,
+            "publication": self._publish,
+        }
+        found = Upkeep()
+        for step in due:
+            found = _together(found, step, steps[step]())
+            done = {**self._noted(), step: now_ms}
+            self._store.overwrite(self._key, UpkeepNote(done_at_ms=done).render())
+        if due:
+            _log.info("upkeep_done", steps=due, deleted=found.deleted_files, failed=dict(found.failed))
+        return found
+
+    def _noted(self) -> dict[str, int]:
+        body = self._store.read(self._key)
+        try:
+            return {} if body is None else dict(UpkeepNote.parse_durable(body, self._key).done_at_ms)
+        except (Corrupt, Outdated) as error:  # a hint: the work is done once more
+            _log.warning("upkeep_note_unreadable", reason=str(error))
+            return {}
+
+    def _collect(self) -> Upkeep:
+        lake = self._services.lake
+        run = Collection(lake, self._clock, GracePeriods(), deletes=True)
+        run.collect_tables(lake.tables(), lake.dropped_tables())
+        failed = {each.table_id or "unfinished writes": each.reason for each in run.failed}
+        for store in {each.location.root_uri: each for each in (lake.store, self._store)}.values():
+            try:
+                run.give_up_unfinished(store)
+            except Denied as error:  # needs a separate right
+                failed[f"unfinished writes of {store.location.root_uri}"] = str(error)
+        retired = sum(each.deltas for each in run.retired)
+        return Upkeep(deleted_files=run.deleted_files, retired_deltas=retired, failed=failed)
+
+    def _clean(self) -> Upkeep:
+        self._history.round()
+        return Upkeep()
+
+    def _publish(self) -> Upkeep:
+        published: list[str] = []
+        failed: dict[str, str] = {}
+        for table_id in self._services.lake.tables():
+            try:
+                failed |= self._publish_table(table_id, published)
+            except LithifyError as error:
+                failed[table_id] = str(error)
+        return Upkeep(published=tuple(published), failed=failed)
+
+    def _publish_table(self, table_id: str, published: list[str]) -> dict[str, str]:
+        table = self._services.lake.table(table_id)
+        if not table.properties.publish:
+            return {}
+        publishers = publishers_of(self._services.lake.store, table, self._clock)
+        streams = with_gone_streams(table, publishers, [table.stream(each) for each in table.partitions()])
+        outcomes = publish(publishers, streams)
+        published.append(table_id)
+        reasons = [reason for each in outcomes if isinstance(each, PublishFailed) for reason in each.reasons]
+        return {table_id: "; ".join(reasons)} if reasons else {}
+
+
+def _together(one: Upkeep, step: str, other: Upkeep) -> Upkeep:
+    return Upkeep(
+        steps=(*one.steps, step),
+        deleted_files=one.deleted_files + other.deleted_files,
+        retired_deltas=one.retired_deltas + other.retired_deltas,
+        published=(*one.published, *other.published),
+        failed={**one.failed, **other.failed},
+    )

@@ -1,0 +1,114 @@
+"""What the keeper knows of a table's streams: their figures, kept between looks. Reads logs only.
+
+A look asks of each stream that may have something new for the entry after the last one that was seen, and folds the
+log again where there is one. Which streams may have something:
+
+    the table has news hints   those with a hint, by one listing, and those that had one at the last look
+    it has no partition keys   its only stream
+    otherwise                  all, each by a request
+
+All streams are looked at now and then, if the policy has bounds that a stream without deltas can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compactor.catalog.compact_when import CompactWhen, Preset
+from compactor.catalog.keys import TableFolder
+from compactor.catalog.tables import Table
+from compactor.log.keys import EntryObject
+from compactor.model.clock import Clock
+from compactor.planning.stream_figures import StreamFigures
+from compactor.planning.table_figures import read_figures
+from compactor.storage.concurrently import run_concurrently
+from compactor.storage.keys import encode_partition
+from compactor.storage.object_store import ObjectStore
+
+ALL_STREAMS_SECONDS = 6 * 3_600.0
+"""Between two looks at all streams of a table with news hints."""
+
+
+STREAMS_AT_ONCE = 64
+"""Streams whose logs are folded before their figures are kept: a `Table` keeps more folds than that."""
+
+
+@dataclass(frozen=True)
+class WatchedStream:
+    """`entry_number`: the last entry of its log that was seen."""
+
+    partition: dict[str, str]
+    entry_number: int
+    figures: StreamFigures
+
+    @property
+    def key(self) -> str:
+        return encode_partition(self.partition)
+
+
+def sees_idle_streams(policy: CompactWhen) -> bool:
+    """Whether a stream without pending deltas and dead rows can be due."""
+    if policy.preset in (Preset.UPSOLVER, Preset.SIZE_RATIO):
+        return True
+    return bool(policy.resolved.model_dump(mode="json").keys() & {"small_files", "small_file_share"})
+
+
+class TableWatch:
+    """The streams of one table. Not thread-safe."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._streams: dict[str, WatchedStream] = {}
+        self._had_news: frozenset[str] = frozenset()
+        self._all_at_seconds: float | None = None
+
+    @property
+    def streams(self) -> Sequence[WatchedStream]:
+        """All streams that were read, in the order of their keys."""
+        return [self._streams[key] for key in sorted(self._streams)]
+
+    def look(self, table: Table, policy: CompactWhen) -> None:
+        """Raises the errors of the table's logs; the figures of streams that were read until then are kept."""
+        found = self._to_look_at(table, policy)
+        writes_here = table.properties.destination_compacted_table_id in (None, table.table_id)
+
+        def is_new(partition: dict[str, str]) -> bool:
+            known = self._streams.get(encode_partition(partition))
+            return known is None or not writes_here or self._has_grown(table, known)
+
+        news = run_concurrently(self._store.location, is_new, found)
+        changed = [partition for partition, is_changed in zip(found, news, strict=True) if is_changed]
+        for first in range(0, len(changed), STREAMS_AT_ONCE):
+            self._read(table, changed[first : first + STREAMS_AT_ONCE])
+
+    def _to_look_at(self, table: Table, policy: CompactWhen) -> list[dict[str, str]]:
+        if not table.properties.news_hints:
+            if not table.partition_keys:
+                return [{}]
+            return table.partitions()
+        if sees_idle_streams(policy) and self._all_are_due():
+            self._all_at_seconds = self._clock.monotonic_seconds()
+            return table.partitions()
+        hinted = {encode_partition(each): each for each in table.partitions_with_news() or ()}
+        left = [self._streams[key].partition for key in self._had_news - hinted.keys() if key in self._streams]
+        self._had_news = frozenset(hinted)
+        return [*hinted.values(), *left]
+
+    def _all_are_due(self) -> bool:
+        last, now = self._all_at_seconds, self._clock.monotonic_seconds()
+        return last is None or now - last >= ALL_STREAMS_SECONDS
+
+    def _has_grown(self, table: Table, known: WatchedStream) -> bool:
+        """One request: whether its log has the entry after the last one that was seen."""
+        folder = TableFolder(table.table_id).stream(known.partition)
+        return self._store.read(EntryObject(folder.log, known.entry_number + 1).key) is not None
+
+    def _read(self, table: Table, partitions: Sequence[dict[str, str]]) -> None:
+        for partition, figures in zip(partitions, read_figures(table, partitions), strict=True):
+            number = table.stream(partition).log.newest.entry_number
+            if number:
+                self._streams[encode_partition(partition)] = WatchedStream(partition, number, figures)
+            else:
+                self._streams.pop(encode_partition(partition), None)

@@ -1,0 +1,392 @@
+"""The keeper: one job run for what is due, whatever fails; and what a look costs."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from compactor.catalog.compact_when import CompactWhen, Preset
+from compactor.log.durable_log import DurableLog
+from compactor.model.errors import Unavailable
+from compactor.planning.due import Due, NotDue, Postponed
+from compactor.storage.location import StoreLocation
+from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
+from dispatcher.keeper.decision_log import DECISION_LOG, DecisionAction, DecisionEnded, DecisionMade
+from dispatcher.keeper.keys import DecisionLogFolder, lake_name
+from dispatcher.keeper.table_keeper import KeeperSettings
+from dispatcher.records.keys import PausedObject
+from tests.fakes.faulty_store import FaultyStore, Stopped
+from tests.fakes.memory_queue import MemoryQueue
+from tests.fakes.memory_sink import MemorySink
+from tests.keeper_world import ORDERS, KeeperWorld
+
+MINUTE = 60.0
+
+
+@pytest.fixture
+def world() -> KeeperWorld:
+    return KeeperWorld()
+
+
+def actions(world: KeeperWorld, table_id: str = ORDERS) -> list[DecisionAction]:
+    """Of the table's decision log."""
+    folder = DecisionLogFolder(lake_name(world.lake.location), table_id)
+    log = DurableLog(world.state, folder.key, DECISION_LOG, world.clock)
+    return [action for entry in log.entries() for action in entry.actions]
+
+
+def made(world: KeeperWorld) -> list[DecisionMade]:
+    return [action for action in actions(world) if isinstance(action, DecisionMade)]
+
+
+def test_a_stream_is_compacted_once_its_bound_is_reached(world: KeeperWorld) -> None:
+    world.table()
+    world.append()
+    keeper = world.keeper()
+    assert keeper.look().decided == 0
+    world.clock.sleep(5 * MINUTE)
+    look = keeper.look()
+    assert (look.decided, look.sent, look.open) == (1, 1, 1)
+    (ran,) = world.dispatch()
+    assert world.documents[0]["source_table_id"] == ORDERS
+    assert ran.startswith("keeper-")
+    assert (keeper.look().ended, keeper.look().open) == (1, 0)
+    (ended,) = [action for action in actions(world) if isinstance(action, DecisionEnded)]
+    assert (ended.job_run_id, ended.status, ended.seconds) == (ran, "succeeded", 3.0)
+
+
+def test_a_table_without_a_policy_is_left_alone_unless_the_keeper_has_a_default(world: KeeperWorld) -> None:
+    world.table(None)
+    world.append()
+    world.clock.sleep(5 * MINUTE)
+    assert world.keeper().look().decided == 0
+    default = KeeperSettings(default_policy=CompactWhen(preset=Preset.STREAMING))
+    assert world.keeper(default).look().decided == 1
+
+
+def test_a_new_policy_counts_from_the_next_reading_of_the_table(world: KeeperWorld) -> None:
+    table = world.table("manual")
+    world.append()
+    keeper = world.keeper()
+    keeper.look()
+    table.set_properties({"compact_when": {"pending_rows": 1}})
+    world.clock.sleep(KeeperSettings().read_again_seconds)
+    assert keeper.look().decided == 1
+
+
+def test_a_stricter_policy_counts_before_a_decision(world: KeeperWorld) -> None:
+    table = world.table({"lag_seconds": 60})
+    world.append()
+    keeper = world.keeper()
+    keeper.look()
+    table.set_properties({"compact_when": "manual"})
+    world.clock.sleep(2 * MINUTE)
+    assert keeper.look().decided == 0
+
+
+def test_many_streams_go_with_64_partitions_to_an_instruction(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1}, keys=("day",), news_hints=True)
+    for number in range(2 * PARTITIONS_PER_INSTRUCTION + 1):
+        world.append(partition={"day": f"{number:03d}"})
+    assert world.keeper().look().sent == 3
+    assert len(world.dispatch()) == 3
+    sizes = sorted(len(document["partitions"]) for document in world.documents)  # type: ignore[arg-type]
+    assert sizes == [1, PARTITIONS_PER_INSTRUCTION, PARTITIONS_PER_INSTRUCTION]
+    assert len({json.dumps(each) for document in world.documents for each in document["partitions"]}) == 129  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------ one job run, whatever fails
+
+
+def test_two_keepers_that_look_at_the_same_time_decide_once(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    one, other = world.keeper(), world.keeper()
+    assert one.look().decided + other.look().decided == 1
+    assert len(made(world)) == 1
+    assert world.queue.messages_left() == 1
+
+
+def test_two_keepers_decide_as_one_would() -> None:
+    def decided(*turns: int) -> list[str]:
+        world = KeeperWorld()
+        world.table({"pending_rows": 15}, keys=("day",))
+        keepers = [world.keeper(), world.keeper()]
+        for turn in turns:
+            world.append(partition={"day": "1"})
+            world.append(partition={"day": "2"}, rows=5)
+            keepers[turn].look()
+            world.dispatch()
+            world.clock.sleep(MINUTE)
+        return [each.job_run_id for each in made(world)]
+
+    assert decided(0, 0, 0, 0) == decided(0, 1, 0, 1) == decided(1, 1, 0, 0)
+
+
+def with_work() -> tuple[KeeperWorld, FaultyStore]:
+    world = KeeperWorld()
+    world.table({"pending_rows": 1})
+    world.append()
+    return world, FaultyStore(world.state)
+
+
+def test_a_keeper_that_is_killed_anywhere_leaves_one_job_run() -> None:
+    world, state = with_work()
+    world.keeper(state=state).look()
+    assert len(state.points) >= 4, "before and after the decision, and the note that it is sent"
+    for point in range(len(state.points)):
+        world, state = with_work()
+        state.stop_at(point)
+        with pytest.raises(Stopped):
+            world.keeper(state=state).look()
+        world.clock.sleep(2 * MINUTE)
+        other = world.keeper()
+        for _ in range(3):
+            other.look()
+            world.dispatch()
+            world.clock.sleep(2 * MINUTE)
+        assert len(set(world.job_runs)) == 1
+        assert set(world.commits.values()) == {1}
+        assert sum(isinstance(each, DecisionEnded) for each in actions(world)) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lost_answer_of_the_state_makes_no_second_decision(world: KeeperWorld, when: str) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    state = FaultyStore(world.state)
+    state.fail("put_if_absent", "keeper/", when=when, times=3)  # type: ignore[arg-type]
+    keeper = world.keeper(state=state)
+    for _ in range(4):
+        keeper.look()
+        world.dispatch()
+        world.clock.sleep(MINUTE)
+    assert len(set(world.job_runs)) == 1
+    assert set(world.commits.values()) == {1}
+    assert len(made(world)) == 1
+
+
+class AwayQueue(MemoryQueue):
+    """`loses_answers`: it takes messages and does not say so."""
+
+    is_away = True
+    loses_answers = False
+
+    def send(self, *given: object, **named: object) -> str:
+        if self.loses_answers:
+            super().send(*given, **named)  # type: ignore[arg-type]
+        if self.is_away:
+            raise Unavailable("the queue does not answer")
+        return super().send(*given, **named)  # type: ignore[arg-type]
+
+
+def test_decisions_wait_for_a_queue_that_is_away_and_say_so(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    away = AwayQueue(world.clock)
+    world.queue = away
+    keeper = world.keeper(queue=away)
+    look = keeper.look()
+    assert (look.decided, look.sent, look.queue_away) == (1, 0, "the queue does not answer")
+    away.is_away = False
+    look = keeper.look()
+    assert (look.decided, look.sent, look.queue_away) == (0, 1, None)
+    assert len(world.dispatch()) == 1
+
+
+def test_a_lost_answer_of_the_queue_makes_one_job_run(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    away = AwayQueue(world.clock)
+    away.loses_answers = True
+    world.queue = away
+    keeper = world.keeper(queue=away)
+    keeper.look()
+    away.is_away = away.loses_answers = False
+    keeper.look()
+    assert away.messages_left() == 2
+    assert len(world.dispatch()) == 1
+
+
+def test_a_message_that_was_lost_is_sent_again_and_a_late_one_starts_nothing(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    keeper.look()
+    (late,) = world.queue.receive(1, 0, 100_000)
+    world.clock.sleep(KeeperSettings().resend_seconds)
+    assert keeper.look().sent == 1
+    assert len(world.dispatch()) == 1
+    assert keeper.look().ended == 1
+    world.queue.send(late.body)
+    assert world.dispatch() == []
+    assert set(world.commits.values()) == {1}
+
+
+def test_a_decision_that_another_keeper_left_is_sent_after_a_minute(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    away = AwayQueue(world.clock)
+    world.keeper(queue=away).look()
+    other = world.keeper()
+    assert other.look().sent == 0
+    world.clock.sleep(KeeperSettings().left_by_another_seconds)
+    assert other.look().sent == 1
+
+
+# ----------------------------------------------------------------------------------------------------- what comes of it
+
+
+def test_a_stream_with_which_nothing_was_done_is_not_decided_on_again_until_its_log_goes_on(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    keeper.look()
+    world.compact(world.lake.table(ORDERS).stream({}))
+    world.append(rows=0)
+    world.dispatch()
+    for _ in range(5):
+        world.clock.sleep(60 * MINUTE)
+        keeper.look()
+        world.dispatch()
+    assert len(made(world)) == 1
+    world.append()
+    keeper.look()
+    assert len(made(world)) == 2
+
+
+def test_a_failed_job_run_is_told_and_tried_again_later_and_later(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    sink = MemorySink()
+    keeper = world.keeper(sink=sink)
+    tried_at = []
+    for minute in range(100):
+        if keeper.look().decided:
+            tried_at.append(minute)
+        world.dispatch(fails=True, seconds=0.0)
+        world.clock.sleep(MINUTE)
+    assert len(tried_at) == 4
+    waits = [later - earlier for earlier, later in pairwise(tried_at)]
+    assert waits == sorted(waits)
+    assert waits[0] >= 10
+    assert len({each.job_run_id for each in made(world)}) == 4
+    failed = [event for event in sink.events if event.type == "lithify.keeper.failed.v1"]
+    assert len(failed) == 4
+    assert "it is failed" in failed[0].data.reasons  # type: ignore[attr-defined]
+
+
+def test_a_table_that_cannot_be_read_is_set_aside_and_the_others_go_on(world: KeeperWorld) -> None:
+    sink = MemorySink()
+    for table_id in ("ACME.BAD.V1", "ACME.GOOD.V1"):
+        world.table({"pending_rows": 1}, table_id)
+        world.append(table_id)
+    lake = FaultyStore(world.lake_store)
+    lake.fail("list", "BAD.V1/streams", times=None)
+    lake.fail("read", "BAD.V1/streams", times=None)
+    keeper = world.keeper(lake=lake, sink=sink)
+    for _ in range(3):
+        look = keeper.look()
+        assert list(look.set_aside) == ["ACME.BAD.V1"]
+    assert world.dispatch() != []
+    assert [document["source_table_id"] for document in world.documents] == ["ACME.GOOD.V1"]
+    failed = [event for event in sink.events if event.type == "lithify.keeper.failed.v1"]
+    assert [event.table for event in failed] == ["ACME.BAD.V1"], "once, not at every look"
+
+
+def test_what_is_postponed_is_told_once(world: KeeperWorld) -> None:
+    sink = MemorySink()
+    world.table({"pending_rows": 1})
+    world.append()
+    world.records.pauses.pause(PausedObject("tables", ORDERS), "an upgrade")
+    keeper = world.keeper(sink=sink)
+    for _ in range(3):
+        assert keeper.look().decided == 0
+        world.clock.sleep(MINUTE)
+    world.records.pauses.resume(PausedObject("tables", ORDERS))
+    assert keeper.look().decided == 1
+    assert [event.type for event in sink.events] == ["lithify.keeper.postponed.v1", "lithify.keeper.decided.v1"]
+
+
+def test_a_rejected_instruction_ends_its_decision(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1})
+    world.append()
+    keeper = world.keeper()
+    keeper.look()
+    known = world.lake.tables
+    world.lake.tables = list  # type: ignore[method-assign]
+    world.dispatch()
+    world.lake.tables = known  # type: ignore[method-assign]
+    world.clock.sleep(MINUTE)
+    assert keeper.look().ended == 1
+    (ended,) = [action for action in actions(world) if isinstance(action, DecisionEnded)]
+    assert (ended.status, ended.reasons) == ("rejected", (f"there is no table {ORDERS}",))
+
+
+def test_a_plan_says_what_is_due_and_when_the_rest_is_and_writes_nothing(world: KeeperWorld) -> None:
+    world.table(keys=("day",))
+    world.append(partition={"day": "old"})
+    world.clock.sleep(5 * MINUTE)
+    world.append(partition={"day": "new"})
+    world.table({"pending_rows": 1, "windows": [{"cron": "0 1 * * *", "seconds": 60}]}, "ACME.NIGHTLY.V1")
+    world.append("ACME.NIGHTLY.V1")
+    world.table(None, "ACME.OTHER.V1")
+    state = FaultyStore(world.state)
+    found = {each.table_id: each for each in world.keeper(state=state).outlook()}
+    decisions = {each.stream.key: each.decision for each in found[ORDERS].streams}
+    assert isinstance(decisions["day=old"], Due)
+    assert decisions["day=new"] == NotDue(
+        world.clock.now_ms() + 300_000, "lag_seconds", "not reached: lag_seconds 0 >= 300"
+    )
+    (nightly,) = found["ACME.NIGHTLY.V1"].streams
+    assert isinstance(nightly.decision, Postponed)
+    assert found["ACME.OTHER.V1"].why_not == "it has no compact_when, and the keeper no default"
+    assert state.points == []
+    assert world.queue.messages_left() == 0
+
+
+# ------------------------------------------------------------------------------------------------ the cost of a look
+
+
+def test_the_cost_of_a_look_follows_what_is_new() -> None:
+    world = KeeperWorld()
+    world.table({"pending_rows": 1}, keys=("day",), news_hints=True)
+    table = world.lake.table(ORDERS)
+    for number in range(10_000):
+        stream = table.stream({"day": f"{number:05d}"})
+        world.lake_store.put_if_absent(f"{stream.folder.log}/{1:020d}.json", b"not read")
+    for number in range(100):
+        world.append(partition={"day": f"new {number}"})
+    lake, state = FaultyStore(world.lake_store), FaultyStore(world.state)
+    keeper = world.keeper(lake=lake, state=state)
+    assert keeper.look().sent == 2
+    assert len(lake.requests) + len(state.requests) <= 300
+
+
+def test_an_idle_look_sends_one_request_a_table() -> None:
+    world = KeeperWorld()
+    tables = 20
+    for number in range(tables):
+        world.table({"lag_seconds": 600}, f"ACME.T{number}.V1", keys=("day",), news_hints=True)
+        world.append(f"ACME.T{number}.V1", {"day": "1"})
+    lake, state = FaultyStore(world.lake_store), FaultyStore(world.state)
+    keeper = world.keeper(KeeperSettings(read_again_seconds=100_000.0), lake=lake, state=state)
+    world.clock.sleep(10 * MINUTE)
+    keeper.look()
+    world.dispatch()
+    keeper.look()
+    keeper.look()
+    lake.requests.clear()
+    state.requests.clear()
+    keeper.look()
+    listings = 2  # of all tables, and of those that were dropped
+    assert len(lake.requests) + len(state.requests) <= tables + listings
+    assert keeper.look().open == 0
+
+
+def test_the_decision_log_is_of_one_lake() -> None:
+    one, other = StoreLocation("s3://bucket/lake"), StoreLocation("s3://bucket/lake2")
+    assert lake_name(one) != lake_name(other)
+    assert lake_name(one) == lake_name(StoreLocation("s3://bucket/lake/"))
