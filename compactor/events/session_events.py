@@ -10,15 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from compactor.events.relay import (
-    Event,
-    EventSink,
-    Relay,
-    SessionSubject,
-    Subject,
-    entry_event,
-    session_log_events,
-)
+from compactor.events.relay import Event, EventSink, Relay, SessionSubject, Subject, entry_event, session_log_events
 from compactor.events.types import EventData, SessionFailedEvent, SessionSucceededEvent
 from compactor.log.durable_log import DurableLog, Entry
 from compactor.model.clock import Clock

@@ -24,12 +24,10 @@ class BackgroundLoop:
         ends: threading.Event | None = None,
     ) -> None:
         """
-        Args:
-            name: The name of the thread.
-            work: What is done. It runs in one thread at a time.
-            interval_seconds: Between the end of one call and the beginning of the next.
-            at_once: Whether the first call comes before the first interval.
-            ends: Set when several loops are to end together; None: the loop has an event of its own.
+        name              of the thread
+        interval_seconds  between the end of one call and the beginning of the next
+        at_once           whether the first call comes before the first interval
+        ends              set when several loops are to end together; None: the loop has an event of its own
         """
         self._work = work
         self._interval_seconds = interval_seconds

@@ -39,13 +39,7 @@ from compactor.publishing.delta_schema import delta_schema, has_zoneless_timesta
 from compactor.publishing.delta_vectors import reference, referred_commit, referred_id, vector_file, vector_id
 from compactor.publishing.due_streams import DueStream, DueStreams, fitting_schema, outcome_of
 from compactor.publishing.keys import DeltaVectorPath
-from compactor.publishing.protocol import (
-    NothingToPublish,
-    Outcome,
-    PublishedFile,
-    PublishedState,
-    Refused,
-)
+from compactor.publishing.protocol import NothingToPublish, Outcome, PublishedFile, PublishedState, Refused
 from compactor.schemas.unify import render_schema
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.keys import encode_partition

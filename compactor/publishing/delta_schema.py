@@ -34,9 +34,6 @@ _PLAIN: Mapping[pa.DataType, str] = MappingProxyType(
     }
 )
 
-_FORBIDDEN = frozenset(" ,;{}()\n\t=")
-"""Characters that Delta refuses in names of columns unless these are mapped to others."""
-
 
 def delta_schema(schema: pa.Schema, partition_keys: tuple[str, ...]) -> str:
     """The schema as Delta's JSON: partition columns last, as text."""
@@ -52,12 +49,6 @@ def left_out(schema: pa.Schema) -> tuple[str, ...]:
 
 def has_zoneless_timestamp(schema: pa.Schema) -> bool:
     return any(_holds_zoneless(field.type) for field in schema)
-
-
-def forbidden_names(schema: pa.Schema, partition_keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Dotted names that Delta does not allow."""
-    columns = [*schema, *(pa.field(key, pa.string()) for key in partition_keys)]
-    return tuple(dict.fromkeys(name for field in columns for name in _forbidden(field, field.name)))
 
 
 def stats_json(file: DataFile, schema: pa.Schema, has_vector: bool) -> str:
@@ -158,10 +149,3 @@ def _left_out(field: pa.Field, name: str) -> Iterator[str]:
 def _holds_zoneless(kind: pa.DataType) -> bool:
     is_one = pa.types.is_timestamp(kind) and kind.tz is None
     return is_one or any(_holds_zoneless(child.type) for child in _children(kind))
-
-
-def _forbidden(field: pa.Field, name: str) -> Iterator[str]:
-    if _FORBIDDEN.intersection(field.name):
-        yield name
-    for child in _children(field.type):
-        yield from _forbidden(child, f"{name}.{child.name}")

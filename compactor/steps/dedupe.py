@@ -29,29 +29,13 @@ from compactor.kernels.live_rows import count_live, live_pointers
 from compactor.kernels.pointers import RanksWithinFiles, files_of_rows
 from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, encoded_width
-from compactor.kernels.survivors import (
-    ERASED,
-    LIVE,
-    TOMBSTONE,
-    ArrivingRows,
-    RememberedKeys,
-    Survivors,
-    find_survivors,
-)
+from compactor.kernels.survivors import ERASED, LIVE, TOMBSTONE, ArrivingRows, RememberedKeys, Survivors, find_survivors
 from compactor.model.files import IndexFile
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
 from compactor.planning.sizing import KEPT_INDEX
 from compactor.steps.hash_bucket import HashedRows
-from compactor.steps.new_run import (
-    KEYS_PER_PIECE,
-    BucketPiece,
-    DeadPointers,
-    Int32s,
-    Int64s,
-    NewRun,
-    Outcomes,
-)
+from compactor.steps.new_run import KEYS_PER_PIECE, BucketPiece, DeadPointers, Int32s, Int64s, NewRun, Outcomes
 from compactor.steps.parts import Parts
 from compactor.steps.placement import BucketCounts
 from compactor.steps.sources import Sources

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.errors import Fenced
-from dispatcher.records.job_run_log import (
-    HolderAction,
-    JobRunAction,
-    JobRunClaimed,
-    JobRunReleased,
-    JobRunState,
-)
+from dispatcher.records.job_run_log import HolderAction, JobRunAction, JobRunClaimed, JobRunReleased, JobRunState
 
 JobRunLog = DurableLog[JobRunState, JobRunAction]
 

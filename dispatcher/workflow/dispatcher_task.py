@@ -24,12 +24,7 @@ import structlog
 from compactor.model.background import BackgroundLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, LithifyError, Unavailable, kind_of
-from dispatcher.workflow.callbacks import (
-    CAUSE_CHARACTERS_MAX,
-    Callbacks,
-    Executions,
-    Reception,
-)
+from dispatcher.workflow.callbacks import CAUSE_CHARACTERS_MAX, Callbacks, Executions, Reception
 
 _log = structlog.get_logger(__name__)
 
@@ -122,12 +117,7 @@ class DispatcherTask:
         )
 
     def turn(self, stops: threading.Event, stuck: Callable[[], Sequence[str]]) -> None:
-        """Sends what is due.
-
-        Args:
-            stops: Set to end the dispatcher.
-            stuck: The loops of the dispatcher that hang, by name.
-        """
+        """Sends what is due. `stops` is set to end the dispatcher. `stuck`: the loops of the dispatcher that hang."""
         try:
             self._beat_when_due(stuck)
             self._measure_when_due()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from compactor.model.files import ColumnStats, DataFile
 from compactor.model.names import ContentType
-from compactor.publishing.delta_schema import delta_schema, forbidden_names, left_out, stats_json
+from compactor.publishing.delta_schema import delta_schema, left_out, stats_json
 
 
 def test_a_schema_is_rendered_with_partition_columns_last() -> None:
@@ -44,11 +44,6 @@ def test_columns_that_delta_has_no_type_for_are_left_out_by_name() -> None:
     )
     assert left_out(schema) == ("time", "nested.a", "times")
     assert [field["name"] for field in json.loads(delta_schema(schema, ()))["fields"]] == ["id", "nested"]
-
-
-def test_names_that_delta_refuses_are_found_at_any_depth() -> None:
-    schema = pa.schema({"a b": pa.int64(), "ok": pa.struct({"x=y": pa.int32()}), "ü-1.2": pa.int64()})
-    assert forbidden_names(schema, ("day;",)) == ("a b", "ok.x=y", "day;")
 
 
 def test_bounds_of_timestamps_go_outwards_to_milliseconds_and_floats_and_decimals_have_none() -> None:
