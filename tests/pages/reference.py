@@ -1,4 +1,4 @@
-"""What pages say of models, as Markdown lines: fields, properties, options, verbs, events, exit codes, decisions."""
+"""What pages say of models and docstrings, as Markdown lines: options, verbs, events, exit codes, the Python API."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from compactor.api import compact
 from compactor.catalog.properties import TableProperties
-from compactor.events.types import EventData
 from compactor.model import errors
 from dispatcher.cli.app import app
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.options.service_options import OptionField, option_fields
 from dispatcher.records.job_run_events import ALL_EVENT_TYPES
 from dispatcher.scheduling.limits import Limits
+from tests.pages.docstrings import markdown, paragraph, signature, type_name
+from tests.pages.python_api import python_api
 from tests.pages.sources import DOCS
 
 FROM_DISPATCH = "dispatch"
@@ -69,7 +70,7 @@ def _default(of: OptionField) -> str:
 def verbs() -> Iterator[str]:
     """A section for each verb, groups before their verbs, with its arguments and options."""
     for name, verb in _verbs(typer.main.get_command(app), "lithify"):
-        yield from ("", f"{'#' * len(name.split())} {name}", "", _paragraph(verb.help or ""))
+        yield from ("", f"{'#' * len(name.split())} {name}", "", paragraph(verb.help or ""))
         if name == f"lithify {FROM_DISPATCH}":
             yield from ("", "Its options: [Options](options.md).")
         elif isinstance(verb, TyperCommand):
@@ -131,52 +132,24 @@ def _meaning(parameter: TyperArgument | TyperOption) -> str:
     return f"{text} Default: `{getattr(default, 'value', default)}`." if shown else text
 
 
-def signature() -> Iterator[str]:
-    """Of `compact()`, a line a parameter."""
-    found = inspect.signature(compact)
-    parameters = list(found.parameters.values())
-    keyword = next(number for number, each in enumerate(parameters) if each.kind is each.KEYWORD_ONLY)
-    shown = [str(each).replace("'", "") for each in parameters]
-    yield from ("```", "compact(", *(f"    {each}," for each in (*shown[:keyword], "*", *shown[keyword:])))
-    yield from (
-        f") -> {found.return_annotation}",
-        "```",
-        "",
-        "What each means: [Python API](../reference/python.md), or the docstring in `compactor/api.py`.",
-    )
+def compact_call() -> Iterator[str]:
+    yield from ("```python", *signature("compact", compact), "```", "")
+    yield "What each means: [Python API](../reference/python.md)."
 
 
 def events() -> Iterator[str]:
     for name, model in sorted(ALL_EVENT_TYPES.items()):
         severities = model.severities or (model.severity,)
         yield from ("", f"## {name}", "", f"Severity: {' or '.join(severities)}.")
-        yield from _docstring(model)
+        yield from markdown(vars(model).get("__doc__") or "")
         if model.model_fields:
             yield from ("", "| field of `data` | type |", "|---|---|")
         for field, info in model.model_fields.items():
             yield f"| `{field}` | {_type_name(info.annotation)}{'' if info.is_required() else ', may be missing'} |"
 
 
-def _docstring(model: type[EventData]) -> Iterator[str]:
-    """Paragraphs; where a paragraph explains fields in two columns, a list of them."""
-    written = vars(model).get("__doc__")
-    for paragraph in inspect.cleandoc(written or "").split("\n\n"):
-        entries = [re.fullmatch(r"(\w[\w, ]*?) {2,}(\S.*)", line) for line in paragraph.splitlines()]
-        if not entries or entries[0] is None:
-            yield from ("", _paragraph(paragraph)) if paragraph else ()
-            continue
-        items: list[str] = []
-        for line, entry in zip(paragraph.splitlines(), entries):
-            if entry is None:
-                items[-1] += f" {line.strip()}"
-            else:
-                items.append(f"- {', '.join(f'`{name}`' for name in entry[1].split(', '))}: {entry[2]}")
-        yield from ("", *items)
-
-
 def _type_name(annotation: object) -> str:
-    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    shown = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
+    shown = type_name(annotation)
     for python, plain in (("str", "text"), ("int", "whole number"), ("float", "number"), ("bool", "true or false")):
         shown = re.sub(rf"\b{python}\b", plain, shown)
     shown = re.sub(r"tuple\[(.*), \.\.\.\]", r"list of \1", shown)
@@ -190,7 +163,7 @@ def codes() -> Iterator[str]:
     body = ast.parse(inspect.getsource(errors)).body
     for named, documented in pairwise(body):
         if isinstance(named, ast.Assign) and isinstance(documented, ast.Expr) and "EXIT_" in ast.unparse(named):
-            yield f"| {ast.literal_eval(named.value)} | {_cell(_paragraph(ast.literal_eval(documented.value)))} |"
+            yield f"| {ast.literal_eval(named.value)} | {_cell(paragraph(ast.literal_eval(documented.value)))} |"
 
 
 def decisions() -> Iterator[str]:
@@ -204,14 +177,8 @@ def decisions() -> Iterator[str]:
         yield f"| {page.name[:4]} | [{title[1]}]({page.name}) | {day[1]} |"
 
 
-def _paragraph(text: str) -> str:
-    """On one line. What stands in angle brackets is text and no HTML, but in code nothing needs an escape."""
-    pieces = " ".join(text.split()).split("`")
-    return "`".join(each if number % 2 else each.replace("<", "&lt;") for number, each in enumerate(pieces))
-
-
 def _cell(text: str) -> str:
-    return _paragraph(text).replace("|", "\\|")
+    return paragraph(text).replace("|", "\\|")
 
 
 GENERATED: Mapping[str, Callable[[], Iterable[str]]] = {
@@ -219,9 +186,10 @@ GENERATED: Mapping[str, Callable[[], Iterable[str]]] = {
     "properties": lambda: model_table("property", TableProperties),
     "options": options,
     "verbs": verbs,
-    "compact": signature,
+    "compact": compact_call,
     "events": events,
     "exit_codes": codes,
     "decisions": decisions,
+    "python_api": python_api,
 }
 """The lines of each place but for those of `tests/infra/templates.py`, which need the CDK."""

@@ -94,10 +94,10 @@ def test_every_place_has_its_generator() -> None:
 
 
 def test_the_reference_has_nothing_but_what_is_generated() -> None:
-    """Each page has one generated place, or docstrings; around it are a few sentences."""
+    """Each page has one generated place; around it are a few sentences."""
     for page in DOCS.joinpath("reference").glob("*.md"):
         text = page.read_text()
-        assert len(re.findall(r"^<!-- generated: ", text, re.M)) == 1 or "::: lithify." in text, page.name
+        assert len(re.findall(r"^<!-- generated: ", text, re.M)) == 1, page.name
 
 
 # --------------------------------------------------------------------------------------------------------------- pages
