@@ -40,8 +40,9 @@ from compactor.planning.session_planner import (
     plan_measured,
     spec_as_compacted,
 )
-from compactor.planning.sizing import Resources, without_start
+from compactor.planning.sizing import SESSION_SECONDS, Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
+from compactor.planning.time_model import without_start
 from compactor.planning.where_to_run import SessionPlacement, choose_placements
 from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from compactor.sessions.attempt import run_attempt_with_journal
@@ -269,7 +270,8 @@ class _Engines:
             return planned.plan, self._spark
         if not planned.on_spark or self._spark is None:
             return planned.plan, self._at_hand
-        return planned.plan.model_copy(update={"expected_sla": without_start(planned.plan.expected_sla)}), self._spark
+        expected_sla = without_start(planned.plan.expected_sla, SESSION_SECONDS)
+        return planned.plan.model_copy(update={"expected_sla": expected_sla}), self._spark
 
 
 def _own_engine(lake: DeltaCatalog) -> InProcessEngine:

@@ -24,14 +24,7 @@ from math import ceil
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
-from compactor.planning.time_model import (
-    SLA_BUFFER,
-    PredictedTime,
-    SessionWork,
-    predict_time,
-    rates_of,
-    with_buffer,
-)
+from compactor.planning.time_model import PredictedTime, SessionWork, predict_time, rates_of, with_buffer
 
 DEDUPE_BYTES_PER_ROW = 128
 """Peak bytes of a dedupe task per row of its bucket, remembered or arriving, without sort values. Remembered rows take
@@ -126,22 +119,19 @@ ROW_INDEX_BYTES = 4
 ABSORBED_ROWS_PER_ROW = 2
 """Index rows that a round should be able to absorb, per arriving row (`rounds.ABSORBED_RUN_SHARE`)."""
 
-DRIVER_MEMORY_SHARE = 0.25
-"""Share of the driver's memory for a round's files."""
-
+DRIVER_MEMORY_SHARE = 0.5
 TASK_PLAN_SHARE = 0.1
-"""Share of a task's memory for a round's files."""
+"""Shares of the driver's memory, and of a task's, for a round's files."""
 
 BYTES_PER_SOURCE_FILE = 1_024
 """Bytes of a driver or a task per source file: its name, size and position."""
 
-DRIVER_BYTES_PER_COUNT = 64
-"""Bytes of the driver per pair of source file and hash bucket that share a row: counts as received, and in the
-order of writing. Worked: 10,000 files and 100 buckets are 64 MB, a quarter of 256 MB.
-"""
+DRIVER_BYTES_PER_COUNT = 8
+"""Bytes of the driver per pair of hash bucket and part of a source file: a count, and the place of rows that move
+(`placement.NumbersByPart`). Worked: 90,000 files and 10,000 buckets are 7.2 GB."""
 
 TASK_BYTES_PER_COUNT = 16
-"""Bytes of a finish task per such pair."""
+"""Bytes of a task per such pair."""
 
 FILES_PER_ROUND_MIN = 1_000
 """A round takes at least this many files for any driver memory: starting a round costs more than they do."""
@@ -287,8 +277,18 @@ def rows_per_part(rows: int, size_bytes: int, task_memory_bytes: int) -> int:
     """
     if size_bytes <= DIVIDED_MEMORY_SHARE * task_memory_bytes:
         return rows
-    part_bytes = min(PART_MEMORY_SHARE * task_memory_bytes, PART_BYTES_MAX)
-    return max(int(rows * part_bytes / size_bytes), 1)
+    return max(int(rows * _part_bytes(task_memory_bytes) / size_bytes), 1)
+
+
+def parts_of(files: int, size_bytes: int, task_memory_bytes: int) -> int:
+    """Parts of this many files of equal size, in all. Worked: 10 files of 64 MiB each, 1 GiB: 10; 512 MiB: 90."""
+    if size_bytes <= DIVIDED_MEMORY_SHARE * task_memory_bytes * files:
+        return files
+    return files + int(size_bytes / _part_bytes(task_memory_bytes))
+
+
+def _part_bytes(task_memory_bytes: int) -> float:
+    return min(PART_MEMORY_SHARE * task_memory_bytes, PART_BYTES_MAX)
 
 
 def rows_per_writer(task_memory_bytes: int) -> int:
@@ -354,10 +354,24 @@ class Sizing:
         """Delta files of a round, at most, in addition to all compacted files."""
         driver_bytes = self.resources.driver_memory_bytes
         per_file = BYTES_PER_SOURCE_FILE + TASK_BYTES_PER_COUNT * self.hash_bucket_count
-        limits = [TASK_PLAN_SHARE * self.task_memory_bytes / per_file]
+        limits = [TASK_PLAN_SHARE * self.task_memory_bytes / per_file - self.size.compacted_files]
         if driver_bytes is not None:
-            limits.append(DRIVER_MEMORY_SHARE * driver_bytes / self._driver_bytes_per_file)
-        return max(int(min(limits)) - self.size.compacted_files, FILES_PER_ROUND_MIN)
+            room = DRIVER_MEMORY_SHARE * driver_bytes - self.driver_bytes(0)
+            limits.append(room / max(self.driver_bytes(1) - self.driver_bytes(0), 1))
+        return max(int(min(limits)), FILES_PER_ROUND_MIN)
+
+    def driver_bytes(self, delta_files: int) -> int:
+        """What the driver holds, at the most, in a round of all compacted files and this many delta files."""
+        size, memory = self.size, self.task_memory_bytes
+        parts = parts_of(size.compacted_files, size.compacted_bytes, memory)
+        parts += parts_of(delta_files, size.delta_bytes * delta_files // max(size.delta_files, 1), memory)
+        files = size.compacted_files + delta_files
+        return BYTES_PER_SOURCE_FILE * files + DRIVER_BYTES_PER_COUNT * parts * self.hash_bucket_count
+
+    @property
+    def driver_memory_needed(self) -> int:
+        """The least memory of a driver."""
+        return ceil(self.driver_bytes(min(self.size.delta_files, FILES_PER_ROUND_MIN)) / DRIVER_MEMORY_SHARE)
 
     @property
     def scratch_bytes_per_round(self) -> int | None:
@@ -436,15 +450,11 @@ class Sizing:
             return f"{takes}: {each}; how much there is, is not known"
         return f"{takes}, of {self.resources.scratch_bytes / 1e9:.1f} GB: {each}"
 
-    @property
-    def _driver_bytes_per_file(self) -> int:
-        return BYTES_PER_SOURCE_FILE + DRIVER_BYTES_PER_COUNT * self.hash_bucket_count
-
     def _files_sentence(self, buckets: str) -> str:
         driver_bytes = self.resources.driver_memory_bytes
-        files = self.size.compacted_files + min(self.size.delta_files, self.max_files_per_round)
-        needed = files * self._driver_bytes_per_file
-        driver_use = f"{counted(files, 'source file')} a round x {buckets}: {needed / 1e6:,.0f} MB in the driver"
+        deltas = min(self.size.delta_files, self.max_files_per_round)
+        files, needed = counted(self.size.compacted_files + deltas, "source file"), self.driver_bytes(deltas)
+        driver_use = f"{files} a round x {buckets}: {needed / 1e6:,.0f} MB in the driver"
         if driver_bytes is None:
             return driver_use
         share = f"{DRIVER_MEMORY_SHARE:.0%} of its {driver_bytes / 1e6:,.0f} MB"
@@ -573,16 +583,10 @@ def predicted_time(
     return predict_time(work, rates, resources.tasks, resources.start_seconds)
 
 
-def without_start(expected_sla: float) -> float:
-    """The predicted seconds without the start of a Spark, from those with it."""
-    return with_buffer(max(expected_sla / SLA_BUFFER - SESSION_SECONDS, 0.0))
-
-
 def _choose_hash_bucket_count(size: SessionSize, resources: Resources, requested: int | None) -> tuple[int, str]:
     if requested is not None:
         return requested, "as asked for"
-    rows = size.index_rows + size.delta_rows
-    inherited = size.inherited_hash_bucket_count
+    rows, inherited = size.index_rows + size.delta_rows, size.inherited_hash_bucket_count
     wanted = hash_buckets_for(rows, resources, size.sort_values_bytes)
     if inherited is None:
         return wanted, f"one takes at most {TARGET_MEMORY_SHARE:.0%} of a task's memory"

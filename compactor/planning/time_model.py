@@ -32,6 +32,11 @@ def with_buffer(seconds: float) -> float:
     return max(seconds * SLA_BUFFER, seconds + SLA_BUFFER_SECONDS_MIN)
 
 
+def without_start(expected_sla: float, start_seconds: float) -> float:
+    """The expected SLA without the start of a Spark, from one with it."""
+    return with_buffer(max(expected_sla / SLA_BUFFER - start_seconds, 0.0))
+
+
 CORRECTION_MAX = 4.0
 """The greatest factor, up or down, by which a table's own rounds correct a step."""
 

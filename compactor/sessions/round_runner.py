@@ -74,7 +74,8 @@ def run_round(engine: Engine, plan: RoundPlan, clock: Clock, on_step: Callable[[
             writers = Writers.of(plan, layout)
             on_step("materialize", writers.count)
             finish = partial(finish_partition, FinishStep.of(plan, layout, writers))
-            by_writer = survivors.records.map(finish_tasks(plan, layout), finish).shuffle(writers.count)
+            finishes = finish_tasks(plan, layout, survivors.notes)
+            by_writer = survivors.records.map(finishes, finish).shuffle(writers.count)
             write = partial(write_partition, WriteStep.of(plan))
             written = by_writer.collect("materialize", writer_tasks(plan, layout, writers), write)
             materialized = clock.monotonic_seconds()
@@ -160,7 +161,7 @@ def _reconcile(rows: RowCounts, counts: Sequence[BucketCounts]) -> None:
             f"the row counts do not reconcile: {rows.rows_in} rows in, but {rows.rows_out} out "
             f"+ {rows.rows_deduplicated} deduplicated + {rows.rows_deleted} deleted = {accounted}"
         )
-    surviving = sum(int(count.rows.sum()) for count in counts)
+    surviving = sum(count.rows.sum() for count in counts)
     if surviving != rows.rows_out:
         raise Corrupt(f"{surviving} rows survive by the index, but the compacted files hold {rows.rows_out}")
     if rows.tombstones < 0:

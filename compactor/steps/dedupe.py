@@ -37,7 +37,7 @@ from compactor.planning.sizing import KEPT_INDEX
 from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.new_run import KEYS_PER_PIECE, BucketPiece, DeadPointers, Int32s, Int64s, NewRun, Outcomes
 from compactor.steps.parts import Parts
-from compactor.steps.placement import BucketCounts
+from compactor.steps.placement import BucketCounts, NumbersByPart
 from compactor.steps.sources import Sources
 from compactor.task_progress import ProgressAddress
 
@@ -311,13 +311,11 @@ def _count(
     rows_in_older: int,
     live_rows_of_parts: Int64s,
 ) -> BucketCounts:
-    parts = np.flatnonzero(live_rows_of_parts)
     absorbed_live = int((remembered.are_live & remembered.absorbed).sum())
     tombstones_before = int((remembered.outcomes == TOMBSTONE).sum())
     return BucketCounts(
         hash_bucket=hash_bucket,
-        parts=parts.astype(np.int32),
-        rows=live_rows_of_parts[parts],
+        rows=NumbersByPart.of(live_rows_of_parts),
         rows_in=absorbed_live + rows_in_older + len(arrived.rows.digests),
         rows_deduplicated=survivors.rows_deduplicated,
         rows_deleted=survivors.rows_deleted,

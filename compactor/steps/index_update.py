@@ -30,7 +30,14 @@ from compactor.planning.sizing import KEPT_INDEX, SENT_INDEX
 from compactor.steps.dedupe import indexed_buckets
 from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
 from compactor.steps.parts import Parts
-from compactor.steps.placement import BucketCells, MaterializeLayout, PlacesInBucket, Writers
+from compactor.steps.placement import (
+    BucketCounts,
+    MaterializeLayout,
+    NumbersByPart,
+    Pieces,
+    PlacesInBucket,
+    Writers,
+)
 from compactor.steps.sources import Sources
 from compactor.storage.sending import Sending
 from compactor.task_progress import ProgressAddress
@@ -100,6 +107,7 @@ class FinishStep:
     sort_columns: tuple[SortColumn, ...]
     hash_bucket_count: int
     is_rewritten: npt.NDArray[np.bool_]
+    pieces: Pieces
     first_file_numbers: Int64s
     marked: Int64s
     writers: Writers
@@ -118,6 +126,7 @@ class FinishStep:
             sort_columns=plan.sort_columns,
             hash_bucket_count=plan.hash_bucket_count,
             is_rewritten=is_rewritten[: len(plan.compacted)],
+            pieces=layout.pieces,
             first_file_numbers=layout.first_file_numbers,
             marked=np.array(layout.marked, np.int64),
             writers=writers,
@@ -131,18 +140,22 @@ class FinishStep:
 
 @dataclass(frozen=True)
 class FinishTask:
-    """The argument of one of them: a hash bucket, its rows to write, and its files of the remaining runs."""
+    """The argument of one of them: a hash bucket, and its files of the remaining runs.
+
+    ranks  by part with rows to write: of the bucket's first row in its piece, from 1
+    """
 
     hash_bucket: int
-    cells: BucketCells
+    ranks: NumbersByPart
     older: tuple[IndexFile, ...]
 
 
-def finish_tasks(plan: RoundPlan, layout: MaterializeLayout) -> list[FinishTask]:
-    """One for each hash bucket."""
+def finish_tasks(plan: RoundPlan, layout: MaterializeLayout, counts: Sequence[BucketCounts]) -> list[FinishTask]:
+    """One for each hash bucket. `counts`: of each, in order."""
+    ranks = layout.pieces.ranks(counts)
     return [
-        FinishTask(bucket.hash_bucket, layout.cells.of_bucket(bucket.hash_bucket), bucket.older)
-        for bucket in indexed_buckets(plan)
+        FinishTask(bucket.hash_bucket, of_bucket, bucket.older)
+        for bucket, of_bucket in zip(indexed_buckets(plan), ranks, strict=True)
     ]
 
 
@@ -189,7 +202,7 @@ def finish_bucket(
     repointed = [each for each in leaving if each.are_many]
     run = _with_rows(step, bucket.run, [each for each in leaving if not each.are_many])
     parts = step.sources.parts
-    here = task.cells.by_part(len(parts), step.first_file_numbers)
+    here = step.pieces.places(task.hash_bucket, task.ranks, step.first_file_numbers)
     parts_of_run = parts.of_rows(run.ordinals, run.row_indices)
     moves = run.is_row & here.are_written[parts_of_run]
     moving = _ranked(step, _moving_rows(step, run, parts_of_run, moves, repointed))

@@ -9,7 +9,7 @@ predictive index of the paper.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,18 +31,50 @@ ROWS_PER_SMALL_FILE = 250_000
 
 
 @dataclass(frozen=True)
-class BucketCounts:
-    """The counts of one dedupe task: rows per part of a source file that keeps rows, and totals of the bucket.
+class NumbersByPart:
+    """A number above 0 for each of some parts, in few bytes: the driver holds two of these for each hash bucket.
 
-    parts             int32 (parts,): their numbers
-    rows              int64 (parts,): surviving rows of that part in this bucket
+    count    parts in all
+    parts    uint32 (numbers,): those that have a number, ascending; None: `numbers` has one for each part, or 0
+    numbers  unsigned, of the narrowest type that holds them
+    """
+
+    count: int
+    parts: npt.NDArray[np.uint32] | None
+    numbers: npt.NDArray[np.unsignedinteger]
+
+    @classmethod
+    def of(cls, numbers: Int64s) -> NumbersByPart:
+        """`numbers`: of each part; 0: it has none."""
+        kind = np.min_scalar_type(int(numbers.max(initial=0)))
+        present = np.flatnonzero(numbers)
+        if len(present) * (kind.itemsize + np.dtype(np.uint32).itemsize) >= len(numbers) * kind.itemsize:
+            return cls(len(numbers), None, numbers.astype(kind))
+        return cls(len(numbers), present.astype(np.uint32), numbers[present].astype(kind))
+
+    def by_part(self) -> Int64s:
+        """int64 (parts,): of each part; 0: it has none."""
+        if self.parts is None:
+            return self.numbers.astype(np.int64)
+        numbers = np.zeros(self.count, np.int64)
+        numbers[self.parts] = self.numbers
+        return numbers
+
+    def sum(self) -> int:
+        return int(self.numbers.sum(dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class BucketCounts:
+    """The counts of one dedupe task: rows per part of a source file, and totals of the bucket.
+
+    rows              surviving rows of each part in this bucket
     tombstones_added  minus removed ones; may be negative
     hash_seconds      this bucket's share of the time of the hash bucket tasks
     """
 
     hash_bucket: int
-    parts: npt.NDArray[np.int32]
-    rows: npt.NDArray[np.int64]
+    rows: NumbersByPart
     rows_in: int
     rows_deduplicated: int
     rows_deleted: int
@@ -69,49 +101,67 @@ class PlacesInBucket:
 
 
 @dataclass(frozen=True)
-class BucketCells:
-    """The parts from which one hash bucket has rows to write.
+class Pieces:
+    """Rows that a materialize task writes one after the other: those of a part in consecutive hash buckets. Nearly
+    always in all buckets; a part with too many rows for a task has several pieces.
 
-    parts     int32 (cells,): ascending
-    tasks     int32 (cells,): the materialize task that writes these rows
-    output_offsets    int64 (cells,): in its task's output, of the first of them
+    parts           int64 (pieces,): ascending
+    first_buckets   int64 (pieces,): where the piece begins; it ends before the next one of its part
+    rows            int64 (pieces,)
+    tasks           int64 (pieces,): the materialize task, ascending
     """
 
-    parts: npt.NDArray[np.int32]
-    tasks: npt.NDArray[np.int32]
-    output_offsets: npt.NDArray[np.int64]
+    parts: Int64s
+    first_buckets: Int64s
+    rows: Int64s
+    tasks: Int64s
 
-    def by_part(self, parts: int, first_file_numbers: npt.NDArray[np.int64]) -> PlacesInBucket:
-        """`parts`: how many there are in all; `first_file_numbers`: of each materialize task."""
-        are_written = np.zeros(parts, np.bool_)
-        tasks, output_offsets, first_numbers = (np.zeros(parts, np.int64) for _ in range(3))
-        are_written[self.parts], tasks[self.parts], output_offsets[self.parts] = True, self.tasks, self.output_offsets
-        first_numbers[self.parts] = first_file_numbers[self.tasks]
-        return PlacesInBucket(are_written, tasks, output_offsets, first_numbers)
+    @property
+    def rows_of_tasks(self) -> Int64s:
+        """int64 (tasks,): rows that a task writes."""
+        return np.bincount(self.tasks, weights=self.rows).astype(np.int64)
 
+    @property
+    def output_offsets(self) -> Int64s:
+        """int64 (pieces,): of each piece, in its task's output."""
+        # Tasks take consecutive pieces, so the position is the running sum over them minus the task's start.
+        rows_of_tasks = self.rows_of_tasks
+        before_task: Int64s = np.cumsum(rows_of_tasks) - rows_of_tasks
+        return np.asarray(np.cumsum(self.rows) - self.rows - before_task[self.tasks], np.int64)
 
-@dataclass(frozen=True)
-class Cells:
-    """Pairs of part and hash bucket that share rows to write, bucket by bucket: most pairs share none.
+    def ranks(self, counts: Sequence[BucketCounts]) -> Iterator[NumbersByPart]:
+        """For each hash bucket, of each part that it has rows of to write: the rank of its first row in its piece,
+        from 1."""
+        parts = counts[0].rows.count if counts else 0
+        is_written = np.zeros(parts, np.bool_)
+        is_written[self.parts] = True
+        cut = np.flatnonzero(self.first_buckets)
+        before = np.zeros(parts, np.int64)
+        for bucket, of_bucket in enumerate(counts):
+            before[self.parts[cut[self.first_buckets[cut] == bucket]]] = 0
+            rows = of_bucket.rows.by_part()
+            yield NumbersByPart.of((before + 1) * (is_written & (rows > 0)))
+            before += rows
 
-    starts  int64 (buckets + 1,): bucket b's are [starts[b], starts[b + 1])
-    """
-
-    starts: npt.NDArray[np.int64]
-    parts: npt.NDArray[np.int32]
-    tasks: npt.NDArray[np.int32]
-    output_offsets: npt.NDArray[np.int64]
-
-    def of_bucket(self, hash_bucket: int) -> BucketCells:
-        cells = slice(self.starts[hash_bucket], self.starts[hash_bucket + 1])
-        return BucketCells(self.parts[cells], self.tasks[cells], self.output_offsets[cells])
+    def places(self, hash_bucket: int, ranks: NumbersByPart, first_file_numbers: Int64s) -> PlacesInBucket:
+        """`ranks`: of this bucket; `first_file_numbers`: of each materialize task."""
+        firsts = ranks.by_part()
+        are_written = firsts > 0
+        tasks, output_offsets, numbers = (np.zeros(len(firsts), np.int64) for _ in range(3))
+        # Of a part's pieces that begin here or before, the last one is assigned last.
+        begun = np.flatnonzero(self.first_buckets <= hash_bucket)
+        tasks[self.parts[begun]] = self.tasks[begun]
+        output_offsets[self.parts[begun]] = self.output_offsets[begun]
+        output_offsets += firsts - 1
+        tasks[~are_written] = output_offsets[~are_written] = 0
+        numbers[are_written] = first_file_numbers[tasks[are_written]]
+        return PlacesInBucket(are_written, tasks, output_offsets, numbers)
 
 
 @dataclass(frozen=True)
 class MaterializeLayout:
     """Which task writes the rows of each source file, and where.
 
-    parts               parts of source files in all
     sources_of_tasks    ordinals of the source files that each task writes rows of, ascending
     rewritten           int64: ordinals of source files that have rows to write
     first_file_numbers  int64 (tasks,): number of the first compacted file that a task writes
@@ -122,10 +172,9 @@ class MaterializeLayout:
     carried_rows        live rows in carried files
     """
 
-    parts: int
     sources_of_tasks: tuple[Int64s, ...]
     rewritten: npt.NDArray[np.int64]
-    cells: Cells
+    pieces: Pieces
     first_file_numbers: npt.NDArray[np.int64]
     rows_of_tasks: npt.NDArray[np.int64]
     bytes_of_tasks: npt.NDArray[np.int64]
@@ -140,42 +189,37 @@ class MaterializeLayout:
 
 def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayout:
     """Assigns parts of source files to materialize tasks, in order and balanced by rows, and numbers the files they
-    write."""
-    all_parts = Parts.of(plan.sources, plan.task_memory_bytes)
-    parts, buckets, rows = _part_by_part(counts)
-    sources = all_parts.ordinals[parts].astype(np.int64)
-    surviving = np.bincount(sources, weights=rows, minlength=len(plan.sources)).astype(np.int64)
+    write.
+
+    counts  of each hash bucket, in order. Of files that are carried over, only sums are taken: the cost of the layout
+            beyond them follows what is written
+    """
+    parts = Parts.of(plan.sources, plan.task_memory_bytes)
+    surviving_of_parts = np.zeros(len(parts), np.int64)
+    for count in counts:
+        surviving_of_parts += count.rows.by_part()
+    sources = parts.ordinals.astype(np.int64)
+    surviving = np.bincount(sources, weights=surviving_of_parts, minlength=len(plan.sources)).astype(np.int64)
     carried = tuple(
         file.ordinal for file in plan.compacted if _is_carried_over(plan, file, int(surviving[file.ordinal]))
     )
     is_carried = np.zeros(len(plan.sources), np.bool_)
     is_carried[list(carried)] = True
-    written = np.flatnonzero(~is_carried[sources])
-    parts, sources, buckets, rows = parts[written], sources[written], buckets[written], rows[written]
-    tasks = _assign(parts, rows, plan)
-    task_count = int(tasks[-1]) + 1 if len(tasks) else 0
-    rows_of_tasks = np.bincount(tasks, weights=rows, minlength=task_count).astype(np.int64)
+    written = np.flatnonzero((surviving_of_parts > 0) & ~is_carried[sources])
+    pieces = _assign(plan, written, surviving_of_parts[written], counts)
+    rows_of_tasks, sources_of_pieces = pieces.rows_of_tasks, sources[pieces.parts]
     bytes_per_row = np.array([file.size_bytes / max(file.rows, 1) for file in plan.sources])
-    bytes_of_tasks = np.bincount(tasks, weights=rows * bytes_per_row[sources], minlength=task_count).astype(np.int64)
-    # Tasks take consecutive cells, so the position is the running sum over them minus the task's start.
-    output_offsets = np.cumsum(rows) - rows - (np.cumsum(rows_of_tasks) - rows_of_tasks)[tasks]
+    bytes_of_pieces = pieces.rows * bytes_per_row[sources_of_pieces]
     files_of_tasks = -(-rows_of_tasks // plan.output.rows_per_compacted_file)
-    by_bucket = np.argsort(buckets, kind="stable")
     return MaterializeLayout(
-        parts=len(all_parts),
-        sources_of_tasks=_sources_of_tasks(tasks, sources, task_count),
-        rewritten=np.unique(sources),
-        cells=Cells(
-            np.searchsorted(buckets[by_bucket], np.arange(plan.hash_bucket_count + 1)),
-            parts[by_bucket].astype(np.int32),
-            tasks[by_bucket].astype(np.int32),
-            output_offsets[by_bucket],
-        ),
+        sources_of_tasks=_sources_of_tasks(pieces.tasks, sources_of_pieces, len(rows_of_tasks)),
+        rewritten=np.unique(sources_of_pieces),
+        pieces=pieces,
         first_file_numbers=plan.output.next_file_number + np.cumsum(files_of_tasks) - files_of_tasks,
         rows_of_tasks=rows_of_tasks,
-        bytes_of_tasks=bytes_of_tasks,
+        bytes_of_tasks=np.bincount(pieces.tasks, weights=bytes_of_pieces).astype(np.int64),
         carried=carried,
-        marked=tuple(ordinal for ordinal in carried if surviving[ordinal] < plan.sources[ordinal].live_rows),
+        marked=tuple(ordinal for ordinal in carried if surviving[ordinal] < plan.compacted[ordinal].live_rows),
         carried_rows=int(surviving[list(carried)].sum()),
     )
 
@@ -260,18 +304,8 @@ def assign_writers(plan: RoundPlan, layout: MaterializeLayout, writers_max: int)
     return together if fits else numbers
 
 
-def _part_by_part(counts: Sequence[BucketCounts]) -> tuple[Int64s, Int64s, Int64s]:
-    """Parts, buckets and row counts of all pairs that share rows, in the order of writing."""
-    parts = np.concatenate([np.empty(0, np.int64), *(count.parts.astype(np.int64) for count in counts)])
-    buckets = np.repeat([count.hash_bucket for count in counts], [len(count.parts) for count in counts])
-    rows = np.concatenate([np.empty(0, np.int64), *(count.rows for count in counts)])
-    order = np.lexsort((buckets, parts))
-    order = order[rows[order] > 0]
-    return parts[order], buckets.astype(np.int64)[order], rows[order]
-
-
 def _sources_of_tasks(tasks: Int64s, sources: Int64s, task_count: int) -> tuple[Int64s, ...]:
-    """The source files of each task. Cells ascend by task, then by source file."""
+    """The source files of each task. Pieces ascend by task, then by source file."""
     begins = np.flatnonzero((np.diff(tasks, prepend=-1) != 0) | (np.diff(sources, prepend=-1) != 0))
     return tuple(np.split(sources[begins], np.searchsorted(tasks[begins], np.arange(1, task_count))))[:task_count]
 
@@ -283,36 +317,51 @@ def _is_carried_over(plan: RoundPlan, file: CompactedSource, live_rows: int) -> 
     )
 
 
-def _assign(parts: Int64s, rows: Int64s, plan: RoundPlan) -> Int64s:
-    """The task of each cell: consecutive parts per task; one task per full file's rows, or per core if there are
-    enough rows.
+def _assign(plan: RoundPlan, parts: Int64s, rows: Int64s, counts: Sequence[BucketCounts]) -> Pieces:
+    """Consecutive parts per task; one task per full file's rows, or per core if there are enough rows.
 
     If a task would exceed the rows of a writer, tasks are smaller, and a part with many rows is split between
     hash buckets; a bucket's rows of it always fit, because a dedupe task held all of the bucket.
+
+    parts, rows  those with rows to write, ascending, and how many
     """
     total = int(rows.sum())
+    whole = np.zeros(len(parts), np.int64)
     if not total:
-        return np.empty(0, np.int64)
+        return Pieces(parts, whole, rows, whole)
     full_files = -(-total // plan.output.rows_per_compacted_file)
     wanted = max(full_files, min(plan.tasks, total // ROWS_PER_SMALL_FILE), 1)
-    _, whole_parts = np.unique(parts, return_inverse=True)
-    tasks = _split_evenly(whole_parts, rows, wanted)
+    tasks = _split_evenly(rows, wanted)
     rows_max = rows_per_writer(plan.task_memory_bytes)
     if np.bincount(tasks, weights=rows).max() <= rows_max:
-        return tasks
+        return Pieces(parts, whole, rows, tasks)
     half = max(rows_max // 2, 1)
-    is_cut = np.bincount(whole_parts, weights=rows)[whole_parts] > half
-    begins = np.diff(whole_parts, prepend=-1).astype(np.bool_) | is_cut
-    return _split_evenly(np.cumsum(begins) - 1, rows, max(wanted, -(-total // half)))
+    parts, first_buckets, rows = _cut(parts, rows, rows > half, counts)
+    tasks = _split_evenly(rows, max(wanted, -(-total // half)))
+    begins = np.flatnonzero((np.diff(parts, prepend=-1) != 0) | (np.diff(tasks, prepend=-1) != 0))
+    return Pieces(parts[begins], first_buckets[begins], np.add.reduceat(rows, begins), tasks[begins])
 
 
-def _split_evenly(items: Int64s, rows: Int64s, wanted: int) -> Int64s:
-    """Assigns consecutive items, numbered from 0, to at most `wanted` tasks of about equal rows.
+def _cut(
+    parts: Int64s, rows: Int64s, is_cut: npt.NDArray[np.bool_], counts: Sequence[BucketCounts]
+) -> tuple[Int64s, Int64s, Int64s]:
+    """Parts, first buckets and rows, in order: one of each part that stays whole, one for each bucket that has rows of
+    a part that is cut."""
+    by_bucket = np.stack([count.rows.by_part()[parts[is_cut]] for count in counts], axis=1)
+    places, buckets = np.nonzero(by_bucket)
+    in_parts = np.concatenate([parts[~is_cut], parts[is_cut][places]])
+    first_buckets = np.concatenate([np.zeros(int((~is_cut).sum()), np.int64), buckets])
+    in_rows = np.concatenate([rows[~is_cut], by_bucket[places, buckets]])
+    order = np.lexsort((first_buckets, in_parts))
+    return in_parts[order], first_buckets[order], in_rows[order]
+
+
+def _split_evenly(rows: Int64s, wanted: int) -> Int64s:
+    """Assigns consecutive items of these rows to at most `wanted` tasks of about equal rows.
 
     An item belongs to the task whose share of the rows contains the item's middle.
     """
-    rows_of_items = np.bincount(items, weights=rows)
-    middles = np.cumsum(rows_of_items) - rows_of_items / 2
-    shares = np.minimum((middles * wanted / rows_of_items.sum()).astype(np.int64), wanted - 1)
+    middles = np.cumsum(rows) - rows / 2
+    shares = np.minimum((middles * wanted / rows.sum()).astype(np.int64), wanted - 1)
     _, tasks = np.unique(shares, return_inverse=True)
-    return np.asarray(tasks[items], np.int64)
+    return np.asarray(tasks, np.int64)

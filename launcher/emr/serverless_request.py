@@ -24,6 +24,9 @@ WORKER_GIB = 16
 HEAP_GIB = 1
 """Heap of an executor's JVM per core: the Python workers hold the rows."""
 
+DRIVER_GIB_MAX = {2: 16, 4: 30, 8: 60, 16: 120}
+"""The most memory of a driver by its vCPUs."""
+
 DISK_GIB_MIN, DISK_GIB_MAX = 20, 200
 """Disk of a worker for scratch files."""
 
@@ -93,7 +96,19 @@ def _spark_settings(plan: ClusterPlan) -> dict[str, str]:
         "spark.executor.memory": f"{HEAP_GIB}g",
         "spark.executor.memoryOverhead": f"{overhead_gib}g",
         "spark.emr-serverless.executor.disk": f"{min(max(scratch_gib, DISK_GIB_MIN), DISK_GIB_MAX)}g",
-        "spark.driver.cores": str(WORKER_VCPUS),
-        "spark.driver.memory": f"{plan.driver_heap_bytes // GIB or 1}g",
-        "spark.driver.memoryOverhead": f"{max(plan.driver_overhead_bytes // GIB, 1)}g",
+        **_driver_settings(plan.driver_heap_bytes // GIB or 1, plan.driver_overhead_bytes // GIB or 1),
+    }
+
+
+def _driver_settings(heap_gib: int, overhead_gib: int) -> dict[str, str]:
+    vcpus = next((vcpus for vcpus, gib in DRIVER_GIB_MAX.items() if heap_gib + overhead_gib <= gib), None)
+    if vcpus is None:
+        raise Invalid(
+            f"the driver is planned with {heap_gib + overhead_gib} GiB, and one on EMR Serverless has at most "
+            f"{max(DRIVER_GIB_MAX.values())}: ask for fewer hash buckets or larger compacted files, or use EMR on EC2"
+        )
+    return {
+        "spark.driver.cores": str(vcpus),
+        "spark.driver.memory": f"{heap_gib}g",
+        "spark.driver.memoryOverhead": f"{overhead_gib}g",
     }

@@ -10,7 +10,7 @@ within the limits is refused before anything is launched, with both figures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
@@ -42,9 +42,11 @@ EXECUTOR_CORES_MAX = 8
 HEAP_BYTES_PER_CORE = 512 * 1024**2
 """Heap of an executor's JVM per core: the Python workers hold the rows."""
 
-DRIVER_HEAP_BYTES = 4 * _GIB
-DRIVER_OVERHEAD_BYTES = 4 * _GIB
-"""The driver's Python: a quarter of it bounds the files of a round (`sizing`)."""
+DRIVER_HEAP_BYTES_MIN = 4 * _GIB
+"""The driver's JVM: what tasks send to the driver's Python, and it to them, passes through it."""
+
+DRIVER_OVERHEAD_BYTES_MIN = 4 * _GIB
+"""The driver's Python: it holds the counts of a round (`Sizing.driver_bytes`)."""
 
 PRIMARY_SYSTEM_BYTES = 8 * _GIB
 """Memory of the primary node for the services of the cluster that run beside the driver."""
@@ -136,6 +138,7 @@ class _Candidate:
     nodes: int
     resources: Resources
     seconds: float
+    primary: InstanceType
     nodes_paid: Nodes
     cost: Cost
 
@@ -169,6 +172,20 @@ class ChosenCluster:
     arithmetic: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _DriverMemory:
+    """heap_bytes: of its JVM; overhead_bytes: of its Python beside it."""
+
+    heap_bytes: int = DRIVER_HEAP_BYTES_MIN
+    overhead_bytes: int = DRIVER_OVERHEAD_BYTES_MIN
+
+    @classmethod
+    def of(cls, sizing: Sizing) -> _DriverMemory:
+        """Both follow the counts of a round: as bytes they are half as much, and pass through the JVM."""
+        overhead = -(-sizing.driver_memory_needed // _GIB) * _GIB
+        return cls(max(DRIVER_HEAP_BYTES_MIN, overhead // 2), max(DRIVER_OVERHEAD_BYTES_MIN, overhead))
+
+
 class ClusterChooser:
     """One choice: for a session of one size, within one set of limits.
 
@@ -193,7 +210,6 @@ class ClusterChooser:
         self._hash_bucket_count = hash_bucket_count
         self._rows_per_round = rows_per_round
         self._share_of_memory = share_of_memory
-        self._primary = _primary(room.prices)
         self._store_floor = expected_store_use(work_of(size, 1), size, hash_bucket_count=1)
 
     def choose(self) -> ChosenCluster:
@@ -206,9 +222,13 @@ class ClusterChooser:
                 if best is not None and self._floor_usd(instance, nodes) > best.cost.total_usd:
                     break  # more nodes cost even more, at any speed
                 each = self._candidate(instance, nodes)
+                if each is None:
+                    break
                 candidates.append(each)
                 if self._is_affordable(each) and self._is_within(each) and (best is None or each.rank < best.rank):
                     best = each
+        if not candidates:
+            raise self._driver_does_not_fit()
         affordable = [each for each in candidates if self._is_affordable(each)]
         if not affordable:
             cheapest = min(candidates, key=lambda each: each.rank)
@@ -242,6 +262,19 @@ class ClusterChooser:
             raise max(refused, key=lambda found: found[0])[1]
         return ClusterRoom(self._room.limits, prices.model_copy(update={"instance_types": tuple(fitting)}))
 
+    def _driver_does_not_fit(self) -> Invalid:
+        prices, size = self._room.prices, self._size
+        most = max(prices.instance_types, key=lambda each: each.memory_bytes)
+        outline = self._outline(resources_of(most, self._room.limits.nodes_min, 0.0))
+        driver = _DriverMemory.of(outline)
+        needed = driver.heap_bytes + driver.overhead_bytes + PRIMARY_SYSTEM_BYTES
+        return Invalid(
+            f"{counted(size.compacted_files, 'compacted file')} in {counted(outline.hash_bucket_count, 'hash bucket')} "
+            f"need {needed / _GIB:,.0f} GiB for the driver, and the largest instance type, {most.name}, has "
+            f"{most.memory_bytes / _GIB:,.0f}: allow larger instance types, or ask for fewer hash buckets or larger "
+            "compacted files (rows_per_compacted_file)"
+        )
+
     def _outline(self, resources: Resources) -> Sizing:
         shared = resources.with_memory_share(self._share_of_memory)
         return size_session(self._size, shared, self._hash_bucket_count, self._rows_per_round)
@@ -260,21 +293,29 @@ class ClusterChooser:
         return self._desired_sla is None or each.expected_sla <= self._desired_sla
 
     def _floor_usd(self, instance: InstanceType, nodes: int) -> float:
-        """The least cost of this many nodes: that of their start alone."""
-        rates = rates_of(self._nodes(instance, nodes, volume_gib=0), self._room.prices)
+        """The least cost of this many nodes: that of their start alone, without the primary node's."""
+        rates = rates_of(self._nodes(instance, nodes, None, volume_gib=0), self._room.prices)
         start_seconds = self._room.limits.start_seconds
         return cost_of(rates, start_seconds, start_seconds, self._store_floor).total_usd
 
-    def _nodes(self, instance: InstanceType, nodes: int, volume_gib: int) -> Nodes:
+    def _nodes(self, instance: InstanceType, nodes: int, primary: InstanceType | None, volume_gib: int) -> Nodes:
         spot = min(int(nodes * self._room.limits.spot_share), nodes - 1)
-        return Nodes(nodes - spot, spot, instance, self._primary, volume_gib)
+        return Nodes(nodes - spot, spot, instance, primary, volume_gib)
 
-    def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate:
+    def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | None:
+        """None: no instance type holds its driver."""
         resources = resources_of(instance, nodes, self._room.limits.start_seconds)
         outline = self._outline(resources)
+        driver = _DriverMemory.of(outline)
+        primary = _primary(self._room.prices, driver)
+        if primary is None:
+            return None
+        if driver.overhead_bytes > DRIVER_OVERHEAD_BYTES_MIN:
+            resources = replace(resources, driver_memory_bytes=driver.overhead_bytes)
+            outline = self._outline(resources)
         seconds = outline.time.seconds
         volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline.max_rows_per_round))
-        paid = self._nodes(instance, nodes, volumes * gib * nodes)
+        paid = self._nodes(instance, nodes, primary, volumes * gib * nodes)
         work = work_of(self._size, outline.rounds)
         cost = cost_of(
             rates_of(paid, self._room.prices),
@@ -282,7 +323,7 @@ class ClusterChooser:
             self._room.limits.start_seconds,
             expected_store_use(work, self._size, outline.hash_bucket_count),
         )
-        return _Candidate(instance, nodes, resources, seconds, paid, cost)
+        return _Candidate(instance, nodes, resources, seconds, primary, paid, cost)
 
     def _scratch_bytes(self, rows_per_round: int) -> int:
         """The most scratch bytes of a round on all nodes."""
@@ -295,7 +336,7 @@ class ClusterChooser:
     def _plan(self, chosen: _Candidate, sizing: Sizing) -> ClusterPlan:
         instance, resources = chosen.instance, chosen.resources
         executors, cores = executors_of(instance)
-        heap = HEAP_BYTES_PER_CORE * cores
+        heap, driver = HEAP_BYTES_PER_CORE * cores, _DriverMemory.of(sizing)
         volumes, gib = scratch_volumes(instance, chosen.nodes, self._scratch_bytes(sizing.max_rows_per_round))
         return ClusterPlan(
             region=self._room.prices.region,
@@ -303,14 +344,14 @@ class ClusterChooser:
             nodes=chosen.nodes,
             nodes_max=max(min(chosen.nodes * NODES_MAX_TIMES, self._nodes_max(instance)), chosen.nodes),
             spot_nodes=chosen.nodes_paid.spot,
-            primary_instance_type=self._primary.name,
+            primary_instance_type=chosen.primary.name,
             executors_per_node=executors,
             executor_cores=cores,
             executor_heap_bytes=heap,
             executor_overhead_bytes=resources.task_memory_bytes * cores,
             task_memory_bytes=resources.task_memory_bytes,
-            driver_heap_bytes=DRIVER_HEAP_BYTES,
-            driver_overhead_bytes=DRIVER_OVERHEAD_BYTES,
+            driver_heap_bytes=driver.heap_bytes,
+            driver_overhead_bytes=driver.overhead_bytes,
             scratch_volumes_per_node=volumes,
             scratch_volume_gib=gib,
             local_disk_gib=instance.local_disk_gib,
@@ -405,7 +446,7 @@ def resources_of(instance: InstanceType, nodes: int, start_seconds: float) -> Re
         task_memory_bytes=task_memory_bytes_of(instance),
         tasks=nodes * executors * cores,
         scratch_bytes=nodes * (local_bytes or volume_bytes),
-        driver_memory_bytes=DRIVER_OVERHEAD_BYTES,
+        driver_memory_bytes=DRIVER_OVERHEAD_BYTES_MIN,
         start_seconds=start_seconds,
         machines=nodes,
         network_byte=executors * cores / (instance.network_gbps * 1e9 / 8),
@@ -440,10 +481,13 @@ def expected_store_use(work: SessionWork, size: SessionSize, hash_bucket_count: 
     )
 
 
-def _primary(prices: PriceList) -> InstanceType:
-    """The cheapest that holds the driver and the cluster's own services; else the one with the most memory."""
-    needed = DRIVER_HEAP_BYTES + DRIVER_OVERHEAD_BYTES + PRIMARY_SYSTEM_BYTES
+def _primary(prices: PriceList, driver: _DriverMemory) -> InstanceType | None:
+    """The cheapest that holds the driver and the cluster's own services. A driver of the least memory gets the one with
+    the most memory if none does."""
+    needed = driver.heap_bytes + driver.overhead_bytes + PRIMARY_SYSTEM_BYTES
     roomy = [each for each in prices.instance_types if each.memory_bytes >= needed]
     if roomy:
         return min(roomy, key=lambda each: (each.on_demand_usd_hour + each.emr_usd_hour, each.name))
-    return max(prices.instance_types, key=lambda each: (each.memory_bytes, each.name))
+    if driver == _DriverMemory():
+        return max(prices.instance_types, key=lambda each: (each.memory_bytes, each.name))
+    return None

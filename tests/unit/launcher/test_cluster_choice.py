@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -186,6 +188,24 @@ def test_where_no_instance_type_that_holds_the_index_is_within_the_limits_it_is_
     room.check()
     with pytest.raises(Invalid, match=r"type x2iedn.2xlarge has 8 vCPUs, and a session may take 4: allow more"):
         choose_cluster(SessionSize(4 * 10**8, 1, 75, 0, 100), room, None, hash_bucket_count=4)
+
+
+def test_the_driver_of_a_table_with_many_files_gets_the_memory_that_their_counts_take() -> None:
+    size = SessionSize(360 * 10**9, 10**9, 10**11, 0, 10_000, delta_files=1_000, compacted_files=90_000)
+    cluster = choose_cluster(size, ClusterRoom(ClusterLimits(nodes_max=100)), None, hash_bucket_count=10_000)
+    plan, needed = cluster.plan, cluster.sizing.driver_memory_needed
+    assert needed <= plan.driver_overhead_bytes < needed + GIB
+    assert plan.driver_heap_bytes == plan.driver_overhead_bytes // 2
+    assert cluster.resources.driver_memory_bytes == plan.driver_overhead_bytes
+    assert BUILT_IN.instance_type(plan.primary_instance_type).memory_bytes >= 1.5 * needed
+    few = choose_cluster(replace(size, compacted_files=100), ClusterRoom(), None, hash_bucket_count=10_000)
+    assert few.plan.driver_overhead_bytes == few.plan.driver_heap_bytes == 4 * GIB
+
+
+def test_a_driver_that_no_instance_type_holds_is_refused_with_both_figures() -> None:
+    size = SessionSize(10**12, 10**9, 10**11, 0, 30_000, delta_files=1_000, compacted_files=2_000_000)
+    with pytest.raises(Invalid, match=r"2,000,000 compacted files in 30,000 hash buckets need [\d,]+ GiB"):
+        choose_cluster(size, ClusterRoom(), None, hash_bucket_count=30_000)
 
 
 def test_executors_take_the_whole_node_and_tasks_have_most_of_its_memory() -> None:

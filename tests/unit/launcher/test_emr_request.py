@@ -199,6 +199,21 @@ def test_a_worker_of_serverless_has_8_gb_a_vcpu_and_a_plan_that_needs_more_is_re
         start_job_run_request(launch(too_much), SERVERLESS_SETTINGS)
 
 
+@pytest.mark.parametrize(("overhead_gib", "vcpus"), [(4, 2), (26, 4), (56, 8), (57, 16)])
+def test_the_driver_of_serverless_has_as_many_vcpus_as_its_memory_needs(overhead_gib: int, vcpus: int) -> None:
+    plan = ON_DEMAND.model_copy(
+        update={"driver_heap_bytes": 4 * GIB, "driver_overhead_bytes": overhead_gib * GIB, "task_memory_bytes": 2**30}
+    )
+    request: Any = start_job_run_request(launch(plan), SERVERLESS_SETTINGS)
+    conf = parse_submit(serverless_command(request["jobDriver"])).conf
+    assert (conf["spark.driver.cores"], conf["spark.driver.memoryOverhead"]) == (str(vcpus), f"{overhead_gib}g")
+    too_much = plan.model_copy(update={"driver_overhead_bytes": 200 * GIB})
+    with pytest.raises(
+        Invalid, match=r"planned with 204 GiB, and one on EMR Serverless has at most 120: ask for fewer"
+    ):
+        start_job_run_request(launch(too_much), SERVERLESS_SETTINGS)
+
+
 def test_spot_nodes_are_task_nodes_and_what_passes_between_tasks_lies_on_demand() -> None:
     request: Any = requests()["groups_with_spot"]
     found = {

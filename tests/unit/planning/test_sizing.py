@@ -29,6 +29,7 @@ from compactor.planning.sizing import (
     dedupe_bytes_per_row,
     hash_buckets_for,
     memory_share,
+    parts_of,
     predicted_time,
     rows_in_memory,
     scratch_bytes,
@@ -246,8 +247,21 @@ def test_the_counts_of_the_driver_fit_its_share_of_memory(size: SessionSize, res
     if resources.driver_memory_bytes is None or sizing.max_files_per_round == FILES_PER_ROUND_MIN:
         return
     files = size.compacted_files + sizing.max_files_per_round
-    per_file = BYTES_PER_SOURCE_FILE + DRIVER_BYTES_PER_COUNT * sizing.hash_bucket_count
-    assert files * per_file <= DRIVER_MEMORY_SHARE * resources.driver_memory_bytes
+    used = sizing.driver_bytes(sizing.max_files_per_round)
+    assert used <= DRIVER_MEMORY_SHARE * resources.driver_memory_bytes
+    assert used >= files * (BYTES_PER_SOURCE_FILE + DRIVER_BYTES_PER_COUNT * sizing.hash_bucket_count)
+
+
+@pytest.mark.parametrize(("memory", "parts"), [(GIB, 10), (GIB // 2, 90)])
+def test_files_that_do_not_fit_a_task_have_a_count_for_each_of_their_parts(memory: int, parts: int) -> None:
+    assert parts_of(10, 10 * 64 * 2**20, memory) == parts
+
+
+def test_the_driver_of_360_billion_rows_in_10000_buckets_is_a_machine_that_there_is() -> None:
+    paper = SessionSize(360 * 10**9, 10**9, 10**11, 0, 10_000, delta_files=1_000, compacted_files=90_000)
+    sizing = size_session(paper, Resources(16 * GIB, 2_000), 10_000, None)
+    assert sizing.driver_bytes(1_000) // 10**6 == 7_373
+    assert sizing.driver_memory_needed == 2 * sizing.driver_bytes(1_000)
 
 
 def test_two_billion_rows_on_two_cores_of_8_gib_are_several_rounds_of_many_tasks() -> None:
@@ -261,7 +275,7 @@ def test_two_billion_rows_on_two_cores_of_8_gib_are_several_rounds_of_many_tasks
         "a round takes 80.5 GB of scratch folders at most, of 107.4 GB: 33 bytes a row shuffled, 49 kept" in arithmetic
     )
     assert (
-        "8,000 source files a round x 73 hash buckets: 46 MB in the driver, at most 25% of its 1,074 MB" in arithmetic
+        "8,000 source files a round x 73 hash buckets: 13 MB in the driver, at most 50% of its 1,074 MB" in arithmetic
     )
     assert "a hash task holds at most 52,377,649 rows at a time" in arithmetic
 

@@ -30,6 +30,7 @@ from compactor.steps.placement import (
     ROWS_PER_SMALL_FILE,
     BucketCounts,
     MaterializeLayout,
+    NumbersByPart,
     PlacesInBucket,
     Writers,
     assign_writers,
@@ -119,12 +120,10 @@ def counts_of(sources: list[Survivors]) -> list[BucketCounts]:
     counts = []
     for bucket in range(BUCKETS):
         rows = np.array([source.per_bucket[bucket] for source in sources], np.int64)
-        ordinals = np.flatnonzero(rows)
         counts.append(
             BucketCounts(
                 hash_bucket=bucket,
-                parts=ordinals.astype(np.int32),
-                rows=rows[ordinals],
+                rows=NumbersByPart.of(rows),
                 rows_in=0,
                 rows_deduplicated=0,
                 rows_deleted=0,
@@ -149,13 +148,15 @@ delta_survivors = st.lists(st.builds(Survivors, per_bucket), max_size=5)
 compacted_survivors = st.lists(st.builds(Survivors, per_bucket, died=st.sampled_from([0, 0, 1, 5])), max_size=4)
 
 
-def places_in(layout: MaterializeLayout, bucket: int) -> PlacesInBucket:
-    return layout.cells.of_bucket(bucket).by_part(layout.parts, layout.first_file_numbers)
+def places_in(layout: MaterializeLayout, sources: list[Survivors]) -> list[PlacesInBucket]:
+    """Of each hash bucket."""
+    ranks = layout.pieces.ranks(counts_of(sources))
+    return [layout.pieces.places(bucket, each, layout.first_file_numbers) for bucket, each in enumerate(ranks)]
 
 
-def tasks_of(layout: MaterializeLayout) -> npt.NDArray[np.int64]:
+def tasks_of(layout: MaterializeLayout, sources: list[Survivors]) -> npt.NDArray[np.int64]:
     """(sources, buckets): the task of each pair; NOTHING where there is nothing to write."""
-    here = [places_in(layout, bucket) for bucket in range(BUCKETS)]
+    here = places_in(layout, sources)
     return np.stack([np.where(each.are_written, each.tasks, NOTHING) for each in here], axis=1)
 
 
@@ -165,7 +166,7 @@ def test_pointers_are_where_the_tasks_write_their_rows(
 ) -> None:
     sources = [*compacted, *deltas]
     layout = laid_out(plan_of(compacted, deltas, rows_per_file, task_memory_bytes=task_memory_bytes), sources)
-    tasks = tasks_of(layout)
+    tasks, places = tasks_of(layout, sources), places_in(layout, sources)
     file_number = NEXT_FILE_NUMBER
     for task in range(layout.task_count):
         # The paper's order: materialize task, source file, dedupe task. Each file is one part.
@@ -181,7 +182,7 @@ def test_pointers_are_where_the_tasks_write_their_rows(
         rank = dict.fromkeys(written, 0)
         for place, cell in enumerate(written):
             source, bucket = cell
-            here = places_in(layout, bucket)
+            here = places[bucket]
             pointer = compacted_pointers(
                 np.array([source], np.int32),
                 np.array([rank[cell]], np.int32),
@@ -203,7 +204,7 @@ def test_tasks_take_consecutive_sources_and_every_row_is_either_written_or_carri
 ) -> None:
     sources = [*compacted, *deltas]
     layout = laid_out(plan_of(compacted, deltas, rows_per_file, task_memory_bytes=task_memory_bytes), sources)
-    tasks = tasks_of(layout)
+    tasks = tasks_of(layout, sources)
     taken = tasks[tasks != NOTHING]
     assert (np.diff(taken) >= 0).all()
     assert set(taken.tolist()) == set(range(layout.task_count))
@@ -229,7 +230,7 @@ def test_a_writer_is_told_its_own_tasks_and_the_files_that_these_read(
     writers = Writers.of(plan, layout)
     of_writers = writer_tasks(plan, layout, writers)
     assert len(of_writers) == writers.count >= 1
-    tasks = tasks_of(layout)
+    tasks = tasks_of(layout, sources)
     found = [task for each in of_writers for task in each.materialize]
     assert [task.number for task in found] == list(range(layout.task_count))
     for task in found:
@@ -254,8 +255,25 @@ def test_a_file_with_few_dead_rows_is_carried_and_marked_where_that_is_asked_for
     assert layout.carried == (0, 2, 3)
     assert layout.marked == (0,)
     assert layout.carried_rows == 9 + 3 + 9
-    assert tasks_of(layout).tolist() == [[NOTHING] * 3, [0, NOTHING, 0], [NOTHING] * 3, [NOTHING] * 3]
+    assert tasks_of(layout, sources).tolist() == [[NOTHING] * 3, [0, NOTHING, 0], [NOTHING] * 3, [NOTHING] * 3]
     assert laid_out(plan_of(sources, [], 100), sources).carried == (2,)
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 1, 255, 256, 65_536, 2**32]), max_size=40))
+def test_numbers_by_part_are_kept_in_few_bytes_and_come_back_as_they_were(numbers: list[int]) -> None:
+    kept = NumbersByPart.of(np.array(numbers, np.int64))
+    assert kept.by_part().tolist() == numbers
+    assert kept.sum() == sum(numbers)
+    whole = kept.numbers.itemsize * len(numbers)
+    assert kept.numbers.nbytes + (0 if kept.parts is None else kept.parts.nbytes) <= whole
+
+
+def test_a_round_over_files_that_it_leaves_as_they_are_sends_their_buckets_no_places() -> None:
+    sources = [Survivors((4, 4, 4))] * 1_000 + [Survivors((1, 0, 0), died=1)]
+    layout = laid_out(plan_of(sources, [], 100), sources)
+    assert layout.rewritten.tolist() == [1_000]
+    ranks = list(layout.pieces.ranks(counts_of(sources)))
+    assert [each.numbers.tolist() for each in ranks] == [[1], [], []]
 
 
 def test_no_survivors_make_no_tasks() -> None:
@@ -289,7 +307,7 @@ def test_a_source_file_with_more_rows_than_a_writer_may_have_is_cut_between_hash
     large = Survivors((40, 40, 40))
     plan = plan_of([], [large], 4_000_000, task_memory_bytes=100 * 64)
     layout = laid_out(plan, [large])
-    assert tasks_of(layout).tolist() == [[0, 1, 2]]
+    assert tasks_of(layout, [large]).tolist() == [[0, 1, 2]]
     assert layout.rows_of_tasks.tolist() == [40, 40, 40]
     assert assign_writers(plan, layout, writers_max=1).tolist() == [0, 1, 2]
 
@@ -341,7 +359,7 @@ def test_the_value_of_a_task_names_its_own_files_only() -> None:
     assert named(*steps) == set()
     for bucket, bucket_task in enumerate(indexed_buckets(plan)):
         assert named(bucket_task) == {f"index-{bucket}-1", f"index-{bucket}-2"}
-    for bucket, finish in enumerate(finish_tasks(plan, layout)):
+    for bucket, finish in enumerate(finish_tasks(plan, layout, counts_of([*compacted, *deltas]))):
         assert named(finish) == {f"index-{bucket}-1"}
     of_writers = [named(bucket_task) for bucket_task in writer_tasks(plan, layout, writers)]
     assert set().union(*of_writers) == {file.file.uri for file in plan.sources}
@@ -394,7 +412,7 @@ def test_a_writer_takes_as_many_rows_and_bytes_as_it_may_and_not_one_more(beyond
 
 def test_the_lookups_of_a_finish_task_by_source_are_flags_and_integers() -> None:
     sources = [Survivors((1, 0, 0))]
-    here = places_in(laid_out(plan_of([], sources, 1), sources), 1)
+    here = places_in(laid_out(plan_of([], sources, 1), sources), sources)[1]
     assert [
         each.dtype.name for each in (here.are_written, here.tasks, here.output_offsets, here.first_file_numbers)
     ] == [
