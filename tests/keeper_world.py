@@ -63,9 +63,12 @@ class KeeperWorld:
     documents: list[dict[str, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.lake_store = self.lake_store or MemoryStore(self.clock, StoreLocation("s3://bucket/lake"))
-        self.state = self.state or MemoryStore(self.clock, StoreLocation("s3://bucket/state"))
-        self.queue = self.queue or MemoryQueue(self.clock)
+        if self.lake_store is None:
+            self.lake_store = MemoryStore(self.clock, StoreLocation("s3://bucket/lake"))
+        if self.state is None:
+            self.state = MemoryStore(self.clock, StoreLocation("s3://bucket/state"))
+        if self.queue is None:
+            self.queue = MemoryQueue(self.clock)
         self.lake = DeltaCatalog(self.lake_store, self.clock)
         self.records = JobRunStore(self.state, self.clock)
 
