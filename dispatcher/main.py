@@ -315,7 +315,8 @@ def _defaults(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[st
     verb, *following = (*(each for each in arguments if not each.startswith("-")), "")
     if verb == "dispatch":
         return {}
-    return {verb: {**given, **dict.fromkeys((*following[:1], OWN_VERBS.get(verb, "")), given)}}
+    own = (OWN_VERBS[verb],) if verb in OWN_VERBS else ()
+    return {verb: {**given, **dict.fromkeys((*following[:1], *own), given)}}
 
 
 @cache

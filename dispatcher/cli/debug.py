@@ -30,6 +30,8 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer
 from dispatcher.cli.table_places import check_exists
 from dispatcher.clients import dependencies_of
+from dispatcher.keeper.decision_log import DECISION_LOG
+from dispatcher.keeper.keys import DecisionLogFolder
 from dispatcher.layout import time_text
 from dispatcher.records.history import HISTORY_LOG
 from dispatcher.records.job_run_log import JOB_RUN_LOG
@@ -52,6 +54,7 @@ _KINDS = (
     _Kind(TableLogFolder, TABLE_LOG),
     _Kind(SessionLogFolder, SESSION_LOG),
     _Kind(JobRunLogFolder, JOB_RUN_LOG),
+    _Kind(DecisionLogFolder, DECISION_LOG),
     _Kind(HistoryDayLog, HISTORY_LOG),
     _Kind(TurnsLog, LEASE_LOG),
 )

@@ -34,7 +34,7 @@ from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
 from dispatcher.keeper.decision_log import DECISION_LOG, DecisionEnded, DecisionMade, StreamsPostponed, TableSetAside
-from dispatcher.keeper.keeper import Keeper, Look
+from dispatcher.keeper.keeper import Keeper, KeeperLook
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableOutlook
 from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
@@ -121,7 +121,7 @@ def keep(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _answer_once(output: Output, look: Look, upkeep: Upkeep) -> None:
+def _answer_once(output: Output, look: KeeperLook, upkeep: Upkeep) -> None:
     sent = f"{counted(look.decided, 'decision')}, {counted(look.sent, 'instruction')} sent"
     lines = [f"{counted(look.tables, 'table')}: {sent}, {look.ended:,} ended, {look.open:,} open"]
     if upkeep.steps:

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Look:
+class KeeperLook:
     """What one look at all tables has done.
 
     decided, sent, ended  instructions
@@ -48,7 +48,7 @@ class Keeper:
         self._settings = settings
         self._tables: dict[str, TableKeeper] = {}
 
-    def look(self) -> Look:
+    def look(self) -> KeeperLook:
         """Looks at every table once. Raises the errors of the lake's listing."""
         known = self._known_tables()
         pauses = _OncePerLook(self._services.records.pauses.all)
@@ -126,9 +126,9 @@ def _or_log(event: str, table_id: str, work: Callable[[], None]) -> None:
         _log.warning(event, table=table_id, reason=str(error))
 
 
-def _sum(looks: Mapping[str, TableLook], set_aside: Mapping[str, str]) -> Look:
+def _sum(looks: Mapping[str, TableLook], set_aside: Mapping[str, str]) -> KeeperLook:
     found = looks.values()
-    return Look(
+    return KeeperLook(
         tables=len(looks) + len(set_aside),
         decided=sum(each.decided for each in found),
         sent=sum(each.sent for each in found),

@@ -22,6 +22,8 @@ from compactor.planning.bundle_plan import BundlePlan
 from compactor.planning.spec import SessionPlan
 from compactor.sessions.bundle import BundleHeartbeat
 from compactor.sessions.session_log import Heartbeat, SessionAction
+from dispatcher.keeper.decision_log import DecisionAction
+from dispatcher.keeper.upkeep import UpkeepNote
 from dispatcher.records.callbacks import WaiterAnswer
 from dispatcher.records.history import CleanedNote, History, HistoryAction
 from dispatcher.records.job_run_log import JobRunAction
@@ -43,6 +45,7 @@ ACTIONS: dict[str, Any] = {
     "session": SessionAction,
     "history": HistoryAction,
     "turns": LeaseAction,
+    "decisions": DecisionAction,
 }
 DOCUMENTS: tuple[type[Document], ...] = (
     SessionPlan,
@@ -55,6 +58,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     BundlePlan,
     BundleHeartbeat,
     CleanedNote,
+    UpkeepNote,
 )
 
 

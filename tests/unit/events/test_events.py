@@ -153,11 +153,11 @@ def test_every_contracted_type_is_there_and_every_failure_is_grave() -> None:
         )
     }
     table = {"table.published", "table.publish_failed"}
-    assert names == job_run | session | table | {"rehash.completed", "heartbeat.emitted"}
+    keeper = {"keeper.decided", "keeper.postponed", "keeper.failed"}
+    assert names == job_run | session | table | keeper | {"rehash.completed", "heartbeat.emitted"}
     grave = {name for name, data in ALL_EVENT_TYPES.items() if data.severity is Severity.ERROR}
-    assert grave == {
-        f"lithify.{name}.v1" for name in ("job_run.rejected", "job_run.failed", "job_run.set_aside", "session.failed")
-    }
+    of_job_runs = ("job_run.rejected", "job_run.failed", "job_run.set_aside", "session.failed")
+    assert grave == {f"lithify.{name}.v1" for name in (*of_job_runs, "keeper.failed")}
 
 
 def test_events_are_in_order_by_sequence_as_text() -> None:

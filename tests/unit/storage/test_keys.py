@@ -42,6 +42,7 @@ from compactor.storage.keys import (
     encode_partition,
 )
 from compactor.storage.object_store import check_key
+from dispatcher.keeper.keys import DecisionLogFolder
 from dispatcher.records.keys import (
     Day,
     HistoryDayLog,
@@ -67,7 +68,15 @@ KINDS: list[Any] = [
     and each.__module__ == module.__name__
     and ((issubclass(each, Key) and each is not Key) or each is MarkedJobRun)
 ]
-LOG_FOLDERS = (StreamLogFolder, TableLogFolder, SessionLogFolder, JobRunLogFolder, HistoryDayLog, TurnsLog)
+LOG_FOLDERS = (
+    StreamLogFolder,
+    TableLogFolder,
+    SessionLogFolder,
+    JobRunLogFolder,
+    HistoryDayLog,
+    TurnsLog,
+    DecisionLogFolder,
+)
 
 texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=400),
@@ -103,6 +112,7 @@ log_folders = st.one_of(
     st.builds(lambda job_run, session: SessionFolder(job_run, session).log, texts, texts),
     st.dates().map(lambda day: HistoryDayLog(day.isoformat()).key),
     st.just(TurnsLog().key),
+    texts.map(lambda text: DecisionLogFolder("0123456789abcdef", text).key),
 )
 BY_TYPE: dict[object, st.SearchStrategy[Any]] = {
     str: texts,
