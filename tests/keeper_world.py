@@ -55,20 +55,14 @@ class KeeperWorld:
     """`commits`: by table and stream, the positions that each of its rounds has compacted."""
 
     clock: ManualClock = field(default_factory=ManualClock)
-    lake_store: ObjectStore = None  # type: ignore[assignment]
-    state: ObjectStore = None  # type: ignore[assignment]
-    queue: MemoryQueue = None  # type: ignore[assignment]
     commits: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     job_runs: list[str] = field(default_factory=list)
     documents: list[dict[str, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.lake_store is None:
-            self.lake_store = MemoryStore(self.clock, StoreLocation("s3://bucket/lake"))
-        if self.state is None:
-            self.state = MemoryStore(self.clock, StoreLocation("s3://bucket/state"))
-        if self.queue is None:
-            self.queue = MemoryQueue(self.clock)
+        self.lake_store: ObjectStore = MemoryStore(self.clock, StoreLocation("s3://bucket/lake"))
+        self.state: ObjectStore = MemoryStore(self.clock, StoreLocation("s3://bucket/state"))
+        self.queue = MemoryQueue(self.clock)
         self.lake = DeltaCatalog(self.lake_store, self.clock)
         self.records = JobRunStore(self.state, self.clock)
 
