@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from compactor.catalog.actions import RoundCommitted, StreamDropped, StreamRestored
 from compactor.catalog.definition import reasons_against_place
 from compactor.catalog.keys import is_open_file
 from compactor.catalog.stream import PartitionStream
@@ -46,13 +47,14 @@ class StreamLag:
 
     entry_number  the published entry of its log; 0: nothing is published
     behind        files to be added, removed and marked
-    seconds       since the newest entry of its log; None: nothing is behind
+    since_ms      when the oldest change that is not published was committed, in ms since the epoch; None: nothing is
+                  behind
     """
 
     format: OpenFormat
     entry_number: int
     behind: int
-    seconds: float | None
+    since_ms: int | None
 
 
 def publishers_of(store: ObjectStore, table: Table, clock: Clock) -> tuple[TablePublisher, ...]:
@@ -170,21 +172,27 @@ def lead_glue(
     return tuple(failed)
 
 
-def lags(publisher: TablePublisher, streams: Sequence[PartitionStream], clock: Clock) -> list[StreamLag]:
+def lags(publisher: TablePublisher, streams: Sequence[PartitionStream]) -> list[StreamLag]:
     """The lag of each stream. Reads the published state once."""
     state = publisher.state()
-    return [_lag(publisher.format, state, stream, clock) for stream in streams]
+    return [_lag(publisher.format, state, stream) for stream in streams]
 
 
-def _lag(format_: OpenFormat, state: PublishedState, stream: PartitionStream, clock: Clock) -> StreamLag:
+def _lag(format_: OpenFormat, state: PublishedState, stream: PartitionStream) -> StreamLag:
     now, entry = stream.load(), state.entries.get(encode_partition(stream.partition), 0)
     behind = 0
     if now.entry_number > entry:
         before = live_files(stream.load(as_of=entry).state.compacted) if entry else {}
         found = changes(before, live_files(now.state.compacted))
         behind = len(found.added) + len(found.removed) + len(found.marked)
-    seconds = max(0, clock.now_ms() - now.at_ms) / 1_000 if behind else None
-    return StreamLag(format_, entry, behind, seconds)
+    return StreamLag(format_, entry, behind, _changed_at_ms(stream, entry + 1, now.entry_number) if behind else None)
+
+
+def _changed_at_ms(stream: PartitionStream, first: int, last: int) -> int | None:
+    """The time of the first of these entries that changed the compacted side. Reads entries until it is found."""
+    changing = RoundCommitted | StreamDropped | StreamRestored
+    entries = stream.log.entries_between(first, last)
+    return next((entry.at_ms for entry in entries if any(isinstance(each, changing) for each in entry.actions)), None)
 
 
 def columns_left_out(publisher: TablePublisher, streams: Sequence[PartitionStream]) -> tuple[str, ...]:

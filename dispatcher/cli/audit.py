@@ -106,7 +106,7 @@ def _verify_published(table: str, catalog: DeltaCatalog, partition: list[str] | 
     problems: list[str] = []
     for publisher in publishers_of(catalog.store, opened, clock):
         state, differing = publisher.state(), list(differences(publisher, streams))
-        behind = sum(lag.behind for lag in lags(publisher, streams, clock))
+        behind = sum(lag.behind for lag in lags(publisher, streams))
         figures = {"format": publisher.format, "version": state.version, "files": len(state.files), "behind": behind}
         found.append({**figures, "problems": differing})
         problems += differing

@@ -105,7 +105,7 @@ def publish_table(
 
 
 def _planned(table: Table, publisher: TablePublisher, streams: list[PartitionStream]) -> dict[str, object]:
-    behind = sum(each.behind for each in lags(publisher, streams, SystemClock()))
+    behind = sum(each.behind for each in lags(publisher, streams))
     return {
         "table_id": table.table_id,
         "format": publisher.format,

@@ -13,11 +13,11 @@ from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, Ou
 from dispatcher.cli.output import answer_records
 from dispatcher.cli.redrive import Selection, move
 from dispatcher.cli.table_places import LakePlace, StatePlace
-from dispatcher.cli.tables import TABLE_COLUMNS, table_record
+from dispatcher.cli.tables import table_record
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of
-from dispatcher.layout import PARTITION, STATUS, Column, count_text, seconds_text, time_text, usd_text
+from dispatcher.layout import PARTITION, STATUS, Column, age_text, count_text, seconds_text, time_text, usd_text
 from dispatcher.operations.status import JobRunView, SessionView, view_all, view_job_run, view_open
-from dispatcher.operations.table_lag import most_behind_first, table_lag
+from dispatcher.operations.table_lag import TableLag, most_behind_first, table_lag
 from dispatcher.records.job_run_store import JobRunStore
 
 _RUN_COLUMNS = (
@@ -54,6 +54,18 @@ _DEAD_LETTER_COLUMNS = (
     Column("table"),
     Column("sent_at_ms", "since (UTC)", time_text),
     Column("reasons"),
+)
+
+
+_LAG_COLUMNS = (
+    Column("table_id", "table"),
+    Column("pending_seconds", "pending for", age_text),
+    Column("lag_bound_seconds", "bound", age_text),
+    Column("pending_rows", show=count_text),
+    Column("pending_bytes", show=count_text),
+    Column("small_files", show=count_text),
+    Column("dead_rows", show=count_text),
+    Column("published_lag_seconds", "published lag", age_text),
 )
 
 
@@ -117,12 +129,25 @@ def tables(
     lake: LakePlace,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait."""
-    catalog = lake.open()
-    now_ms = dependencies_of(context).clock.now_ms()
-    lags = most_behind_first(table_lag(catalog.table(table_id), now_ms) for table_id in catalog.tables())
-    records = [table_record(lag) for lag in lags]
-    answer_records(output, {"tables": records}, "tables", TABLE_COLUMNS, none="There is no table here yet.")
+    """Tables by lag: for how long the oldest rows have been waiting to be compacted, and how many wait. Those that are
+    most behind the bound of their policy come first."""
+    catalog, clock = lake.open(), dependencies_of(context).clock
+    lags = [table_lag(catalog.store, catalog.table(table_id), clock) for table_id in catalog.tables()]
+    records = [_lag(each) for each in most_behind_first(lags)]
+    answer_records(output, {"tables": records}, "tables", _LAG_COLUMNS, none="There is no table here yet.")
+
+
+def _lag(lag: TableLag) -> dict[str, object]:
+    figures = lag.figures
+    return {
+        **table_record(lag),
+        "lag_bound_seconds": lag.bound_seconds,
+        "behind": lag.behind if lag.bound_seconds is not None else None,
+        "pending_bytes": figures.pending_bytes,
+        "small_files": figures.small_files,
+        "dead_rows": figures.dead_rows,
+        "published_lag_seconds": figures.published_lag_seconds(lag.at_ms) if lag.is_published else None,
+    }
 
 
 def _run(view: JobRunView) -> dict[str, object]:

@@ -300,13 +300,14 @@ def _published_figures(
     shown: list[dict[str, object]] = []
     for publisher in publishers:
         try:
-            lags_of_streams = lags(publisher, opened, clock)
+            lags_of_streams = lags(publisher, opened)
         except Invalid as error:
             shown.append({"format": publisher.format, "version": None, "reasons": error.reasons})
             continue
         for figures, lag in zip(streams, lags_of_streams, strict=True):
             behind = max(lag.behind, int(str(figures.get("unpublished_files", 0))))
-            figures["unpublished_files"], figures["published_lag_seconds"] = behind, lag.seconds
+            seconds = None if lag.since_ms is None else max(clock.now_ms() - lag.since_ms, 0) / 1_000
+            figures["unpublished_files"], figures["published_lag_seconds"] = behind, seconds
         shown.append(
             {
                 "format": publisher.format,

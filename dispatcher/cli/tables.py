@@ -11,13 +11,14 @@ from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
+from compactor.planning.table_figures import read_figures
 from compactor.reading.scan import ScanFile
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.table_places import LakePlace, partitions_of
 from dispatcher.clients import dependencies_of
 from dispatcher.layout import PARTITION, Column, age_text, count_text
-from dispatcher.operations.table_lag import TableLag, table_lag
+from dispatcher.operations.table_lag import TableLag, lag_of
 
 TABLE_COLUMNS = (
     Column("table_id", "table"),
@@ -66,7 +67,7 @@ def list_tables(
     tables, no_tables = _tables_of(catalog)
     listed = [
         {
-            **table_record(table_lag(table, clock.now_ms())),
+            **table_record(lag_of(table, read_figures(table), clock)),
             **(_garbage_figures(catalog, table, clock) if garbage else {}),
         }
         for table in tables

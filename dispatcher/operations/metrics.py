@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import TextIO
 
 from compactor.model.clock import Clock
@@ -37,24 +38,36 @@ Samples = Callable[[], Iterable[Sample]]
 def prometheus_text(samples: Iterable[Sample]) -> bytes:
     """In Prometheus' text format, version 0.0.4."""
     from prometheus_client import generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector, CollectorRegistry
 
-    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    families: dict[str, Family] = {}
     for sample in samples:
         metric, labels = sample.metric, dict(sample.labels)
-        name = f"{_PREFIX}_{metric.name}{'' if metric.unit == 'count' else f'_{metric.unit}'}"
+        name, names, values = prometheus_name(metric), list(labels), list(labels.values())
+        if metric.buckets:
+            bounds = [*map(str, map(float, metric.buckets)), "+Inf"]
+            histogram = HistogramMetricFamily(name, metric.help, labels=names)
+            histogram.add_metric(values, list(zip(bounds, accumulate(sample.observed))), sample.value)
+            families[name] = histogram
+            continue
         kind = CounterMetricFamily if metric.counts else GaugeMetricFamily
-        family = families.setdefault(name, kind(name, metric.help, labels=list(labels)))
-        family.add_metric(list(labels.values()), sample.value)
+        family = families.setdefault(name, kind(name, metric.help, labels=names))
+        family.add_sample(f"{name}_total" if metric.counts else name, labels, sample.value)
 
     class Collected(Collector):
-        def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        def collect(self) -> Iterator[Family]:
             yield from families.values()
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collected())
     return generate_latest(registry)
+
+
+def prometheus_name(metric: Metric) -> str:
+    """Without the `_total` of a counter, and the `_bucket`, `_sum` and `_count` of a histogram."""
+    return f"{_PREFIX}_{metric.name}{'' if metric.unit == 'count' else f'_{metric.unit}'}"
 
 
 def parse_namespace(text: str) -> str:

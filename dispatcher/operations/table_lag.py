@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from compactor.catalog.compact_when import CompactWhen
 from compactor.catalog.tables import Table
+from compactor.model.clock import Clock
+from compactor.model.names import PartitionValues
 from compactor.planning.stream_figures import StreamFigures, total
 from compactor.planning.table_figures import read_figures
+from compactor.publishing.publication import lags, publishers_of
+from compactor.storage.object_store import ObjectStore
+from dispatcher.records.metrics_samples import Metric, Sample
+
+TABLES_SHOWN = 100
+"""So many tables have metrics of their own, those that are most behind: each is 8 series, and CloudWatch asks money for
+each. All tables count in the two metrics without a table."""
+
+TABLE_LAG = Metric("table_lag", "seconds", "For how long the oldest delta has been waiting to be compacted.", False)
+TABLE_LAG_BOUND = Metric("table_lag_bound", "seconds", "The most lag that the table's policy allows.", False)
+TABLE_PENDING_ROWS = Metric("table_pending_rows", "count", "Rows that are not compacted.", False)
+TABLE_PENDING_BYTES = Metric("table_pending", "bytes", "Bytes of files that are not compacted.", False)
+TABLE_SMALL_FILES = Metric("table_small_files", "count", "Compacted files that are small enough to be merged.", False)
+TABLE_DEAD_ROWS = Metric("table_dead_rows", "count", "Dead rows in compacted files.", False)
+TABLE_PUBLISHED_LAG = Metric(
+    "table_published_lag", "seconds", "For how long the oldest change of a published table has been waiting.", False
+)
+TABLES_LATE = Metric("tables_late", "count", "Tables whose lag is above their bound.", False)
+TABLES_WATCHED = Metric("tables_watched", "count", "Tables whose lag is known.", False)
 
 
 @dataclass(frozen=True)
@@ -16,6 +38,7 @@ class TableLag:
 
     at_ms          when it was looked at, by the looking process's clock
     bound_seconds  the most lag that its policy allows; None: it has no such policy
+    is_published   whether other engines read it
     """
 
     table_id: str
@@ -23,6 +46,7 @@ class TableLag:
     partitions: int
     figures: StreamFigures
     bound_seconds: float | None = None
+    is_published: bool = False
 
     @property
     def lag_seconds(self) -> float:
@@ -30,14 +54,40 @@ class TableLag:
 
     @property
     def behind(self) -> float:
-        """The lag as a share of its bound: above 1 it is broken; 0 where there is no bound."""
+        """The lag as a share of its bound: above 1 the table is late; 0 where there is no bound."""
         return 0.0 if not self.bound_seconds else self.lag_seconds / self.bound_seconds
 
 
-def table_lag(table: Table, now_ms: int) -> TableLag:
-    """Reads the logs of all of the table's streams."""
-    streams = read_figures(table)
-    return TableLag(table.table_id, now_ms, len(streams), total(streams))
+def table_lag(store: ObjectStore, table: Table, clock: Clock) -> TableLag:
+    """Reads the logs of all of the table's streams, and what is published of them."""
+    partitions = list(table.partitions())
+    return with_published(lag_of(table, read_figures(table, partitions), clock), store, table, clock, partitions)
+
+
+def lag_of(
+    table: Table, figures: Sequence[StreamFigures], clock: Clock, default_policy: CompactWhen | None = None
+) -> TableLag:
+    """From the figures of the table's streams, without what is published. Reads nothing.
+
+    default_policy  of tables that have none of their own
+    """
+    policy = table.properties.compact_when or default_policy
+    bound = None if policy is None else policy.lag_bound_seconds()
+    return TableLag(table.table_id, clock.now_ms(), len(figures), total(figures), bound)
+
+
+def with_published(
+    lag: TableLag, store: ObjectStore, table: Table, clock: Clock, partitions: Sequence[PartitionValues]
+) -> TableLag:
+    """With the lag of what is published, if the table is. Raises `Invalid` if it cannot be."""
+    if not table.properties.publish:
+        return lag
+    streams = [table.stream(partition) for partition in partitions]
+    by_format = [lags(publisher, streams) for publisher in publishers_of(store, table, clock)]
+    since = min((each.since_ms for found in by_format for each in found if each.since_ms is not None), default=None)
+    files = max(sum(each.behind for each in found) for found in by_format)
+    figures = replace(lag.figures, unpublished_files=files, unpublished_since_ms=since)
+    return replace(lag, figures=figures, is_published=True)
 
 
 def most_behind_first(lags: Iterable[TableLag]) -> list[TableLag]:
@@ -46,3 +96,21 @@ def most_behind_first(lags: Iterable[TableLag]) -> list[TableLag]:
         lags,
         key=lambda each: (-each.behind, -each.lag_seconds, -each.figures.pending_rows, each.table_id),
     )
+
+
+def table_gauges(lags: Iterable[TableLag]) -> Iterator[Sample]:
+    """Metrics of the `TABLES_SHOWN` tables that are most behind, and two over all."""
+    found = most_behind_first(lags)
+    yield Sample(TABLES_WATCHED, len(found))
+    yield Sample(TABLES_LATE, sum(each.behind > 1 for each in found))
+    for each in found[:TABLES_SHOWN]:
+        table, figures = (("table", each.table_id),), each.figures
+        yield Sample(TABLE_LAG, each.lag_seconds, table)
+        if each.bound_seconds is not None:
+            yield Sample(TABLE_LAG_BOUND, each.bound_seconds, table)
+        yield Sample(TABLE_PENDING_ROWS, figures.pending_rows, table)
+        yield Sample(TABLE_PENDING_BYTES, figures.pending_bytes, table)
+        yield Sample(TABLE_SMALL_FILES, figures.small_files, table)
+        yield Sample(TABLE_DEAD_ROWS, figures.dead_rows, table)
+        if each.is_published:
+            yield Sample(TABLE_PUBLISHED_LAG, figures.published_lag_seconds(each.at_ms), table)

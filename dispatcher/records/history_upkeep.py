@@ -1,7 +1,7 @@
 """Periodic upkeep of the history, in a thread of its own. Each step is idempotent, and several dispatchers may do it at
 the same time.
 
-    close  days that are over get their file, also the days of dispatchers that are gone
+    close  days that are over get their file, also the days of dispatchers that are gone, and of samples of lag
     clean  plans, heartbeats and cursors of job runs of old days are deleted; logs stay
 """
 
@@ -25,6 +25,7 @@ from compactor.storage.keys import parse_any
 from dispatcher.records.history import day_of
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.keys import JobRunObject
+from dispatcher.records.lag_samples import close_lag_days
 from dispatcher.records.work_id import shard_folders
 
 _log = structlog.get_logger(__name__)
@@ -84,6 +85,8 @@ class HistoryUpkeep:
         """A step, or a day, that fails keeps none of the others from being done."""
         with _reported("days_not_closed"):
             self.close_days()
+        with _reported("lag_days_not_closed"):
+            close_lag_days(self._records.store, self._last_open_day())
         with _reported("days_not_cleaned"):
             for day in self.days_to_clean(self._settings.keep_plans_days):
                 if stops is not None and stops.is_set():
@@ -95,13 +98,16 @@ class HistoryUpkeep:
 
     def close_days(self) -> list[str]:
         """Closes the days that are over and have no file; returns them."""
-        last = day_of(self._clock.now_ms() - round(CLOSE_AFTER_SECONDS * 1000))
+        last = self._last_open_day()
         closed = frozenset(self._history.closed_days())
         due = [day for day in self._history.days() if day < last and day not in closed]
         for day in due:
             with _reported("day_not_closed", day=day):
                 self._history.close(day)
         return due
+
+    def _last_open_day(self) -> str:
+        return day_of(self._clock.now_ms() - round(CLOSE_AFTER_SECONDS * 1000))
 
     # -- clean
 

@@ -154,6 +154,26 @@ class HistoryFile(Key, template="history/job_runs/day={day}/job_runs.parquet"):
     day: Day
 
 
+class LagMinutesOfDay(Key, template="history/lag_minutes/{day}"):
+    """The folder of a day's samples of lag, until the day has a file."""
+
+    day: Day
+
+
+class LagMinute(Key, template="history/lag_minutes/{day}/{minute}/{lake}.parquet"):
+    """The lag of a lake's tables at a minute of a day. `minute`: as HHMM, in UTC. `lake`: its URI."""
+
+    day: Day
+    minute: Annotated[str, spelled("[0-2][0-9][0-5][0-9]")]
+    lake: str
+
+
+class LagDay(Key, template="history/lag/{day}.parquet"):
+    """The lag of all tables at each minute of a day that is over."""
+
+    day: Day
+
+
 class CleanedDay(Key, template="history/cleaned/{day}"):
     """Plans, heartbeats and cursors of this day's job runs are deleted."""
 

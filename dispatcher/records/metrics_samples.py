@@ -6,6 +6,7 @@ They begin with the process; the durable record is in the logs.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,20 +26,25 @@ _OVERTAKEN = (ErrorKind.CONFLICT, ErrorKind.FENCED)
 @dataclass(frozen=True)
 class Metric:
     """
-    counts  True: a counter, from 0 at the start of the process; False: a gauge
+    counts   True: it grows, from 0 at the start of the process; False: a gauge
+    buckets  upper bounds of a histogram, whose value is the sum of what was observed; none: it has no buckets
     """
 
     name: str
     unit: Unit
     help: str
     counts: bool = True
+    buckets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Sample:
+    """`observed`: of a histogram, how many were in each bucket and not in one before; the last: above all bounds."""
+
     metric: Metric
     value: float
     labels: tuple[tuple[str, str], ...] = ()
+    observed: tuple[int, ...] = ()
 
 
 JOB_RUNS_ENDED = Metric("job_runs_ended", "count", "Job runs that ended here, by how.")
@@ -46,7 +52,21 @@ JOB_RUN_SECONDS = Metric("job_run_duration", "seconds", "From acceptance to end,
 JOB_RUN_EXPECTED = Metric("job_run_expected_duration", "seconds", "What that was predicted to take.")
 JOB_RUNS_LATE = Metric("job_runs_late", "count", "Job runs that took longer than their desired SLA, pauses left out.")
 SESSIONS_ENDED = Metric("sessions_ended", "count", "Sessions that ended here, by how.")
-SESSION_SECONDS = Metric("session_duration", "seconds", "Of sessions that succeeded, from their last launch.")
+SESSION_SECONDS = Metric(
+    "session_duration",
+    "seconds",
+    "Of sessions that succeeded, from their last launch.",
+    buckets=(5, 15, 60, 180, 600, 1_800, 3_600, 10_800, 36_000),
+)
+SESSION_RATIO = Metric(
+    "session_actual_over_expected",
+    "count",
+    "Seconds of sessions that succeeded, over what they were predicted to take.",
+    buckets=(0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 5),
+)
+SESSION_ATTEMPTS = Metric(
+    "session_attempts", "count", "Attempts of sessions that ended after one or more.", buckets=(1, 2, 3, 5, 10)
+)
 SESSION_EXPECTED = Metric("session_expected_duration", "seconds", "What that was predicted to take.")
 ROWS = Metric("rows", "count", "Rows of sessions that succeeded, by what became of them.")
 WRITTEN_BYTES = Metric("written", "bytes", "Of files that sessions which succeeded wrote to their lakes.")
@@ -68,6 +88,7 @@ class Metrics:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[tuple[Metric, tuple[tuple[str, str], ...]]] = Counter()
+        self._observed: dict[Metric, Counter[int]] = {}
         self._progressed_at_seconds: dict[tuple[str, str], float] = {}
 
     # -- recording
@@ -83,8 +104,11 @@ class Metrics:
         with self._lock:
             self._progressed_at_seconds.pop((job_run_id, session_id), None)
 
-    def session_ended(self, end: SessionEnd) -> None:
+    def session_ended(self, end: SessionEnd, attempts: int) -> None:
+        """`attempts`: that were launched."""
         self._add(SESSIONS_ENDED, 1, end=end.end)
+        if attempts:
+            self._observe(SESSION_ATTEMPTS, attempts)
         if not isinstance(end, Succeeded):
             return
         result = end.result
@@ -95,7 +119,9 @@ class Metrics:
             ("deleted", result.rows_deleted),
         ):
             self._add(ROWS, rows, kind=kind)
-        self._add(SESSION_SECONDS, result.seconds)
+        self._observe(SESSION_SECONDS, result.seconds)
+        if result.expected_sla > 0:
+            self._observe(SESSION_RATIO, result.seconds / result.expected_sla)
         self._add(SESSION_EXPECTED, result.expected_sla)
         if result.store is not None:
             self._add(WRITTEN_BYTES, result.store.written_bytes)
@@ -131,12 +157,21 @@ class Metrics:
         now_seconds = self._clock.monotonic_seconds()
         with self._lock:
             counts = dict(self._counts)
+            observed = {
+                metric: tuple(found[n] for n in range(len(metric.buckets) + 1))
+                for metric, found in self._observed.items()
+            }
             progressed = list(self._progressed_at_seconds.values())
         for (metric, labels), value in sorted(counts.items(), key=lambda each: (each[0][0].name, each[0][1])):
-            yield Sample(metric, value, labels)
+            yield Sample(metric, value, labels, observed.get(metric, ()))
         yield Sample(HEARTBEAT_AGE, now_seconds - min(progressed, default=now_seconds))
         yield Sample(SESSIONS_RUNNING, len(progressed))
 
     def _add(self, metric: Metric, value: float, **labels: str) -> None:
         with self._lock:
             self._counts[metric, tuple(sorted((name, str(label)) for name, label in labels.items()))] += value  # type: ignore[assignment]
+
+    def _observe(self, histogram: Metric, value: float) -> None:
+        self._add(histogram, value)
+        with self._lock:
+            self._observed.setdefault(histogram, Counter())[bisect_left(histogram.buckets, value)] += 1

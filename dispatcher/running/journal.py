@@ -178,10 +178,12 @@ class ClaimJournal:
     def settled(self, ends: Mapping[str, SessionEnd], retried: Sequence[Retried], at_ms: int) -> None:
         self._log_settled(ends, retried)
         priced: dict[str, SessionEnd] = {}
+        attempts: dict[str, int] = {}
 
         def decide(state: JobRunState) -> Sequence[AboutSession]:
             """Without what an earlier call has written whose answer was lost."""
             priced.clear()
+            attempts.update((session_id, state.sessions[session_id].attempt) for session_id in ends)
             priced.update(
                 (session_id, with_cost(end, state.sessions[session_id], at_ms))
                 for session_id, end in ends.items()
@@ -196,7 +198,7 @@ class ClaimJournal:
 
         self._claim.write(decide)
         for session_id, end in priced.items():
-            self._listeners.metrics.session_ended(end)
+            self._listeners.metrics.session_ended(end, attempts[session_id])
             self._listeners.tables.notify(self._job_run_id, session_id)
         for each in retried:
             self._listeners.metrics.session_retried(each.failed.error_kind)

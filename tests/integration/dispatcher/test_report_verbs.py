@@ -74,6 +74,18 @@ def test_tables_are_listed_by_lag(desk: Desk, tmp_path: Path, command: Command) 
     assert (first["table_id"], first["pending_rows"]) == (OTHER, 2)
     assert (second["table_id"], second["pending_rows"]) == (TABLE, 1)
     assert float(str(first["pending_seconds"])) >= float(str(second["pending_seconds"])) > 0
+    assert (first["lag_bound_seconds"], first["published_lag_seconds"]) == (None, None)
+
+
+def test_a_table_that_is_late_by_its_own_policy_comes_first(desk: Desk, tmp_path: Path, command: Command) -> None:
+    desk.lake.table(TABLE).set_properties({"primary_keys": ["id"], "compact_when": {"lag_seconds": 5}})
+    desk.move_on(60)
+    first, second = records(command, "tables", "tables", "--lake", str(tmp_path / "lake"))
+    assert (first["table_id"], first["lag_bound_seconds"], second["table_id"]) == (TABLE, 5, OTHER)
+    assert float(str(first["behind"])) == float(str(first["pending_seconds"])) / 5
+    text = command("report", "tables", "--lake", str(tmp_path / "lake")).out
+    assert text.index(TABLE) < text.index(OTHER)
+    assert "bound" in text
 
 
 @pytest.mark.servers

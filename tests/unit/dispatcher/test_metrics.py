@@ -13,7 +13,18 @@ import pytest
 from compactor.model.errors import Fenced, Invalid
 from dispatcher.intake.receiver import Receiver, ReceiverSettings
 from dispatcher.operations.metrics import EmbeddedMetrics, embedded_lines, parse_namespace, prometheus_text
-from dispatcher.records.metrics_samples import CONFLICTS, HEARTBEAT_AGE, ROWS, Metric, Metrics, Sample
+from dispatcher.records.metrics_samples import (
+    CONFLICTS,
+    HEARTBEAT_AGE,
+    ROWS,
+    SESSION_ATTEMPTS,
+    SESSION_RATIO,
+    SESSION_SECONDS,
+    Metric,
+    Metrics,
+    Sample,
+)
+from launcher.outcomes import NothingToDo
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.small_cluster import Behaviour, Crashes, Fails, Hangs, Succeeds
@@ -135,6 +146,37 @@ def test_prometheus_reads_counters_and_gauges_with_labels_and_units() -> None:
     assert "# TYPE lithify_taken_total counter" in lines
     assert "# TYPE lithify_age_seconds gauge" in lines
     assert "lithify_age_seconds 1.5" in lines
+
+
+def test_a_histogram_has_buckets_a_sum_and_a_count() -> None:
+    metrics = Metrics(ManualClock())
+    for attempts in (1, 1, 3, 12):
+        metrics.session_ended(NothingToDo(), attempts)
+    metrics.session_ended(NothingToDo(), 0)
+    lines = [line for line in prometheus_text(metrics.samples()).decode().splitlines() if "session_attempts" in line]
+    assert "# TYPE lithify_session_attempts histogram" in lines
+    assert [line.removeprefix("lithify_session_attempts_") for line in lines if line[0] != "#"] == [
+        'bucket{le="1.0"} 2.0',
+        'bucket{le="2.0"} 2.0',
+        'bucket{le="3.0"} 3.0',
+        'bucket{le="5.0"} 3.0',
+        'bucket{le="10.0"} 3.0',
+        'bucket{le="+Inf"} 4.0',
+        "count 4.0",
+        "sum 17.0",
+    ]
+
+
+def test_times_of_sessions_are_a_histogram_beside_what_was_expected(desk: Desk) -> None:
+    desk.accept()
+    desk.run()
+    found = {each.metric: each for each in desk.metrics.samples()}
+    for histogram in (SESSION_SECONDS, SESSION_RATIO, SESSION_ATTEMPTS):
+        assert sum(found[histogram].observed) == 1, histogram
+        assert len(found[histogram].observed) == len(histogram.buckets) + 1
+    assert found[SESSION_ATTEMPTS].value == 1
+    seconds, expected = found[SESSION_SECONDS].value, read(desk.metrics, "session_expected_duration")[()]
+    assert found[SESSION_RATIO].value == pytest.approx(seconds / expected)
 
 
 def test_cloudwatch_reads_a_line_for_each_set_of_dimensions() -> None:

@@ -1,0 +1,99 @@
+"""How far tables were behind, a sample a minute, in the history.
+
+The order of durable writes, from a sample to its place:
+
+    1  the file of the minute    by put-if-absent: of two keepers of a lake one writes it
+    2  the file of the day       once the day is over, from all files of its minutes, by put-if-absent
+    3  the deletion of the minutes' files
+
+A keeper that ends in between leaves what the next one goes on from. A sample that comes after 2 is of a keeper that was
+stopped for an hour in the middle of a request: it is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compactor.log.columns import RecordCodec
+from compactor.model.errors import Unavailable
+from compactor.model.names import counted
+from compactor.storage.concurrently import run_concurrently
+from compactor.storage.object_store import ObjectStore
+from dispatcher.records.history import day_of
+from dispatcher.records.keys import LagDay, LagMinute, LagMinutesOfDay
+
+
+@dataclass(frozen=True)
+class LagSample:
+    """A table at a minute. `lag_bound_seconds`: None: its policy has none; `published_lag_seconds`: it is not
+    published."""
+
+    at_ms: int
+    lake: str
+    table: str
+    partitions: int
+    lag_seconds: float
+    lag_bound_seconds: float | None
+    pending_deltas: int
+    pending_rows: int
+    pending_bytes: int
+    files: int
+    file_bytes: int
+    small_files: int
+    rows: int
+    dead_rows: int
+    published_lag_seconds: float | None
+
+
+_SAMPLE = RecordCodec(LagSample)
+
+
+def write_sample(store: ObjectStore, lake: str, at_ms: int, tables: Iterable[LagSample]) -> bool:
+    """Step 1. Returns whether this was the minute's first sample of the lake. No tables: a sample without rows."""
+    batch = pa.RecordBatch.from_struct_array(_SAMPLE.to_array(list(tables)))
+    key = LagMinute(day_of(at_ms), f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H%M}", lake).key
+    return store.put_if_absent(key, _parquet([pa.Table.from_batches([batch])]))
+
+
+def close_lag_days(store: ObjectStore, before_day: str) -> list[str]:
+    """Steps 2 and 3 of all days before a day; returns them. Raises `Unavailable` if a file could not be deleted."""
+    due = [day for day in store.list_folders(LagMinutesOfDay.prefix()) if day < before_day]
+    for day in sorted(due):
+        keys = [entry.key for entry in store.list(f"{LagMinutesOfDay(day).key}/")]
+        if not any(True for _ in store.list(LagDay(day).key)):
+            tables = run_concurrently(store.location, partial(_read, store), keys)
+            store.put_if_absent(LagDay(day).key, _parquet([each for each in tables if each is not None]))
+        failed = store.delete_many(keys)
+        if failed:
+            raise Unavailable(f"{len(failed)} of {counted(len(keys), 'object')}: {next(iter(failed.values()))}")
+    return due
+
+
+def read_samples(store: ObjectStore, day: str) -> Iterator[LagSample]:
+    """All samples of a day, in the order of their times."""
+    whole = _read(store, LagDay(day).key)
+    keys = [] if whole is not None else [entry.key for entry in store.list(f"{LagMinutesOfDay(day).key}/")]
+    for table in [whole] if whole is not None else run_concurrently(store.location, partial(_read, store), keys):
+        for batch in [] if table is None else table.to_batches():
+            yield from (each for each in _SAMPLE.to_values(batch.to_struct_array()) if each is not None)
+
+
+def _read(store: ObjectStore, key: str) -> pa.Table | None:
+    body = store.read(key)
+    return None if body is None else pq.read_table(pa.BufferReader(body), page_checksum_verification=True)
+
+
+def _parquet(tables: list[pa.Table]) -> bytes:
+    sink = pa.BufferOutputStream()
+    whole = pa.concat_tables(tables, promote_options="default").sort_by(
+        [("at_ms", "ascending"), ("table", "ascending")]
+    )
+    pq.write_table(whole, sink, compression="zstd", write_page_checksum=True)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body

@@ -1,0 +1,140 @@
+"""The lag of tables: in metrics, in samples of the history, and whose comes first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from compactor.planning.stream_figures import StreamFigures
+from dispatcher.operations.lag_board import TABLES_SAMPLED, LagBoard
+from dispatcher.operations.metrics import prometheus_text
+from dispatcher.operations.table_lag import TABLES_SHOWN, TableLag, most_behind_first, table_gauges
+from dispatcher.records.lag_samples import close_lag_days, read_samples
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+
+NOON_MS = 1_760_011_200_000 - 1_760_011_200_000 % 86_400_000 + 12 * 3_600_000
+DAY_SECONDS = 86_400
+
+
+def lag(table: str, seconds: float, bound: float | None = None, rows: int = 1, at_ms: int = NOON_MS) -> TableLag:
+    figures = StreamFigures(
+        pending_deltas=1,
+        pending_rows=rows,
+        pending_bytes=10 * rows,
+        oldest_pending_at_ms=at_ms - round(seconds * 1000),
+        small_files=3,
+        dead_rows=4,
+    )
+    return TableLag(table, at_ms, 1, figures, bound)
+
+
+def shown(*lags: TableLag) -> dict[tuple[str, str | None], float]:
+    text = prometheus_text(table_gauges(lags)).decode()
+    return {
+        (sample.name, sample.labels.get("table")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def board(store: MemoryStore | FaultyStore, clock: ManualClock) -> LagBoard:
+    return LagBoard(store, "s3://lake", clock)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON_MS)
+
+
+def test_tables_that_are_most_behind_their_own_bound_come_first() -> None:
+    late, near, old, full = lag("late", 60, 30), lag("near", 600, 900), lag("old", 9_000), lag("full", 9_000, rows=7)
+    assert [each.table_id for each in most_behind_first([old, near, full, late])] == ["late", "near", "full", "old"]
+
+
+def test_each_table_has_its_figures_and_its_bound() -> None:
+    found = shown(lag("a", 60, 30), lag("b", 5))
+    assert found["lithify_table_lag_seconds", "a"] == 60
+    assert found["lithify_table_lag_bound_seconds", "a"] == 30
+    assert found["lithify_table_pending_rows", "a"] == 1
+    assert found["lithify_table_pending_bytes", "a"] == 10
+    assert found["lithify_table_small_files", "b"] == 3
+    assert found["lithify_table_dead_rows", "b"] == 4
+    assert (found["lithify_tables_watched", None], found["lithify_tables_late", None]) == (2, 1)
+    assert ("lithify_table_lag_bound_seconds", "b") not in found, "its policy has none"
+    assert ("lithify_table_published_lag_seconds", "b") not in found, "it is not published"
+
+
+def test_the_tables_that_are_most_behind_have_series_and_all_are_counted() -> None:
+    found = shown(*(lag(f"t{number}", number, 10) for number in range(TABLES_SHOWN + 20)))
+    lags = [table for name, table in found if name == "lithify_table_lag_seconds"]
+    assert len(lags) == TABLES_SHOWN
+    assert "t19" not in lags
+    assert "t20" in lags
+    assert found["lithify_tables_watched", None] == TABLES_SHOWN + 20
+    assert found["lithify_tables_late", None] == TABLES_SHOWN + 9
+
+
+def test_a_keeper_that_does_not_look_any_more_is_seen(clock: ManualClock) -> None:
+    keeper = board(MemoryStore(clock), clock)
+    keeper.looked([lag("a", 1)], {"ACME.B.V1": "it is gone"})
+    clock.sleep(700)
+    found = {each.metric.name: each.value for each in keeper.samples()}
+    assert (found["keeper_looks"], found["keeper_look_age"], found["keeper_troubles"]) == (1, 700, 1)
+
+
+def test_a_minute_has_one_sample_whichever_keeper_of_the_lake_writes_it(clock: ManualClock) -> None:
+    store = FaultyStore(MemoryStore(clock))
+    first, second = board(store, clock), board(store, clock)
+    for _ in range(3):
+        first.looked([lag("a", 1)], {})
+        second.looked([lag("a", 9)], {})
+        clock.sleep(10)
+    clock.sleep(60)
+    second.looked([lag("a", 9)], {})
+    LagBoard(store, "s3://other", clock).looked([lag("z", 5)], {})
+    found = [(each.lake, each.table, each.lag_seconds) for each in read_samples(store, "2025-10-09")]
+    assert sorted(found) == [("s3://lake", "a", 1), ("s3://lake", "a", 9), ("s3://other", "z", 5)]
+    assert store.count("put_if_absent") == 4, "a keeper tries once a minute"
+
+
+def test_a_day_that_is_over_is_one_file_and_its_minutes_go(clock: ManualClock) -> None:
+    store = MemoryStore(clock)
+    keeper = board(store, clock)
+    for number in range(5):
+        keeper.looked([lag("a", number), lag("b", 2 * number, 7)], {})
+        clock.sleep(60)
+    before = list(read_samples(store, "2025-10-09"))
+    assert close_lag_days(store, "2025-10-09") == []
+    assert close_lag_days(store, "2025-10-10") == ["2025-10-09"]
+    assert [entry.key for entry in store.list("history/")] == ["history/lag/2025-10-09.parquet"]
+    assert list(read_samples(store, "2025-10-09")) == before
+    assert len(before) == 10
+    assert close_lag_days(store, "2025-10-10") == []
+
+
+def test_a_closing_that_ended_halfway_is_gone_on_with(clock: ManualClock) -> None:
+    store = FaultyStore(MemoryStore(clock))
+    board(store, clock).looked([lag("a", 1)], {})
+    minutes = list(store.list("history/lag_minutes/"))
+    body = store.read(minutes[0].key)
+    close_lag_days(store, "2025-10-10")
+    store.overwrite(minutes[0].key, body or b"")
+    assert close_lag_days(store, "2025-10-10") == ["2025-10-09"]
+    assert len(list(read_samples(store, "2025-10-09"))) == 1
+    assert list(store.list("history/lag_minutes/")) == []
+
+
+def test_any_sql_engine_reads_a_day(clock: ManualClock, tmp_path: Path) -> None:
+    store = MemoryStore(clock)
+    board(store, clock).looked([lag(f"t{number}", number, 10) for number in range(TABLES_SAMPLED + 5)], {})
+    close_lag_days(store, "2025-10-10")
+    (tmp_path / "day.parquet").write_bytes(store.read("history/lag/2025-10-09.parquet") or b"")
+    query = f"SELECT count(*), max(lag_seconds), max(lag_bound_seconds) FROM '{tmp_path}/day.parquet'"
+    with duckdb.connect() as connection:
+        found = connection.execute(query).fetchone()
+    assert found == (TABLES_SAMPLED, TABLES_SAMPLED + 4, 10)
