@@ -15,7 +15,8 @@ from compactor.catalog.compact_when import CompactWhen, contradictions_of
 from compactor.catalog.properties import TableProperties, value_of_text
 from compactor.events.relay import NoSink
 from compactor.lake import DeltaCatalog
-from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid
+from compactor.model.background import BackgroundLoop
+from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
 from compactor.model.names import counted
 from compactor.planning.due import Due, NotDue, Postponed
 from compactor.storage.location import parse_location
@@ -39,6 +40,9 @@ from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableOutlook
 from dispatcher.keeper.upkeep import LakeUpkeep, Upkeep
 from dispatcher.layout import PARTITION, Column, count_text, seconds_text, time_text, usd_text
+from dispatcher.operations.http_server import HttpAddress, Observed, http_server
+from dispatcher.operations.lag_board import LagBoard
+from dispatcher.operations.metrics import EmbeddedMetrics, parse_namespace
 from dispatcher.options.settings import cluster_room
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.scheduling.limits import Limits
@@ -47,6 +51,11 @@ from launcher.plan import Room
 from launcher.sizing.cluster_choice import ClusterLimits
 
 _log = structlog.get_logger(__name__)
+
+METRICS_SECONDS = 60.0
+"""Between two lines of metrics: CloudWatch has one value a minute."""
+
+LOOKS_MISSED_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,14 @@ def keep(
     topic_arn: Annotated[str | None, typer.Option(help="The SNS topic for the keeper's events.")] = None,
     cluster: ClusterOption = PlannedCluster.LOCAL,
     price_file: PricesOption = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port for /live, /ready and /metrics; 0 is any that is free.")
+    ] = None,
+    http_host: Annotated[str, typer.Option(help="Address on which these are served.")] = HttpAddress.host,
+    metrics_namespace: Annotated[
+        str | None,
+        typer.Option(help="Namespace of metrics that are written to stdout in CloudWatch's embedded format."),
+    ] = None,
     endpoint_url: EndpointOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -108,17 +125,35 @@ def keep(
     queue = dependencies.clients.queue(QueueAddress(queue_url, None, endpoint_url, places.region))
     sink = NoSink() if topic_arn is None else dependencies.clients.topic(topic_arn, endpoint_url, patient=False)
     services = KeeperServices(lake, records, queue, room, sink, dependencies.clock)
-    keeper, upkeep = Keeper(services, settings), LakeUpkeep(services, settings)
+    keeper = Keeper(services, settings)
+    board, upkeep = keeper.board, LakeUpkeep(services, settings, keeper.board)
+    namespace = None if metrics_namespace is None else parse_namespace(metrics_namespace)
+    embedded = EmbeddedMetrics(namespace, METRICS_SECONDS, board.samples, dependencies.owner, dependencies.clock)
     if once:
-        _answer_once(output, keeper.look(), upkeep.do_what_is_due())
+        look, done = keeper.look(), upkeep.do_what_is_due()
+        embedded.write()
+        _answer_once(output, look, done)
         return
     stops = dependencies.stops_on_signal()
     _log.info("keeper_started", owner=dependencies.owner, lake=lake.location.root_uri, queue=queue.name)
-    with keeper.loop(stops), upkeep.loop(stops):
+    observed = _observed(board, settings)
+    metrics = BackgroundLoop("metrics", embedded.write, METRICS_SECONDS, ends=stops)
+    served = http_server(HttpAddress(http_host, http_port), lambda: observed)
+    with served, keeper.loop(stops), upkeep.loop(stops), metrics:
         stops.wait()
     answer(output, {"stopped": True, "owner": dependencies.owner}, ["The keeper has stopped."])
     if stops.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _observed(board: LagBoard, settings: KeeperSettings) -> Observed:
+    """It hangs if no look has ended for ten times their distance."""
+    hangs_after = LOOKS_MISSED_MAX * settings.look_seconds
+    return Observed(
+        lambda: ("looks",) if board.look_age_seconds > hangs_after else (),
+        lambda: {what: Unavailable(why) for what, why in board.troubles.items()},
+        board.samples,
+    )
 
 
 def _answer_once(output: Output, look: KeeperLook, upkeep: Upkeep) -> None:

@@ -16,6 +16,7 @@ from compactor.model.background import BackgroundLoop
 from compactor.model.errors import LithifyError
 from compactor.storage.concurrently import run_concurrently
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableKeeper, TableLook, TableOutlook
+from dispatcher.operations.lag_board import LagBoard
 from dispatcher.records.pauses import Pause
 
 _log = structlog.get_logger(__name__)
@@ -47,6 +48,7 @@ class Keeper:
         self._services = services
         self._settings = settings
         self._tables: dict[str, TableKeeper] = {}
+        self.board = LagBoard(services.records.store, services.lake.location.root_uri, services.clock)
 
     def look(self) -> KeeperLook:
         """Looks at every table once. Raises the errors of the lake's listing."""
@@ -66,7 +68,11 @@ class Keeper:
             _or_log("decisions_not_published", table_id, table.publish)
 
         run_concurrently(self._services.lake.location, look_at, sorted(known))
-        return _sum(looks, set_aside)
+        look = _sum(looks, set_aside)
+        away = {} if look.queue_away is None else {"the queue": look.queue_away}
+        self.board.looked([each.lag for each in looks.values() if each.lag is not None], {**set_aside, **away})
+        _or_log("lag_not_sampled", None, self.board.write_sample)
+        return look
 
     def outlook(self, table_ids: Sequence[str] = ()) -> list[TableOutlook]:
         """What a look would decide now, for these tables; none named: for all. Writes nothing."""
@@ -119,7 +125,7 @@ class _OncePerLook:
             return self._pauses
 
 
-def _or_log(event: str, table_id: str, work: Callable[[], None]) -> None:
+def _or_log(event: str, table_id: str | None, work: Callable[[], None]) -> None:
     try:
         work()
     except LithifyError as error:

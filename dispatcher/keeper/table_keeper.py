@@ -17,7 +17,7 @@ after 5 finds the job run ended, and starts nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -30,7 +30,7 @@ from compactor.events.types import bounded
 from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
-from compactor.model.errors import Denied, Invalid, Unavailable
+from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
 from compactor.storage.keys import encode_partition
 from dispatcher.intake.queue import Queue
 from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks
@@ -49,6 +49,7 @@ from dispatcher.keeper.decision_log import (
 from dispatcher.keeper.expected import expected_cost
 from dispatcher.keeper.keys import DecisionLogFolder, PublishedDecisions, lake_name
 from dispatcher.keeper.watching import TableWatch
+from dispatcher.operations.table_lag import TableLag, lag_of, with_published
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.history import ended_job_run
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
@@ -107,13 +108,15 @@ class TableOutlook:
 
 @dataclass(frozen=True)
 class TableLook:
-    """What one look has done. `queue_away`: why the queue takes nothing; what is decided waits."""
+    """What one look has done. `queue_away`: why the queue takes nothing; what is decided waits. `lag` None: the table
+    is not kept."""
 
     decided: int = 0
     sent: int = 0
     ended: int = 0
     open: int = 0
     queue_away: str | None = None
+    lag: TableLag | None = None
 
 
 class TableKeeper:
@@ -132,6 +135,8 @@ class TableKeeper:
         self._watch = TableWatch(services.lake.store, self._clock)
         self._table: Table | None = None
         self._read_at_seconds: float | None = None
+        self._published_at: tuple[int, ...] = ()
+        self._unpublished = 0
         self._made_here: set[str] = set()
         self._job_run_logs: dict[str, JobRunLog] = {}
 
@@ -152,7 +157,22 @@ class TableKeeper:
         sent, queue_away = self._send_what_is_open(table)
         if self.log.newest.state.set_aside is not None:
             self.set_aside(None)
-        return TableLook(decided, sent, ended, len(self.log.newest.state.open), queue_away)
+        return TableLook(decided, sent, ended, len(self.log.newest.state.open), queue_away, self._lag(table))
+
+    def _lag(self, table: Table) -> TableLag:
+        """What is published is read only if a stream has grown since, or something was behind."""
+        streams, services = self._watch.streams, self._services
+        found = lag_of(table, [each.figures for each in streams], self._clock, self._settings.default_policy)
+        seen = tuple(each.entry_number for each in streams)
+        if seen == self._published_at and not self._unpublished:
+            return replace(found, is_published=bool(table.properties.publish))
+        try:
+            partitions = [each.partition for each in streams]
+            found = with_published(found, services.lake.store, table, self._clock, partitions)
+        except LithifyError as error:
+            _log.warning("published_lag_unknown", table=self._table_id, reason=str(error))
+        self._published_at, self._unpublished = seen, found.figures.unpublished_files
+        return found
 
     def publish(self) -> None:
         """Publishes the events of the entries that were read. Raises the errors of the topic and of the state."""

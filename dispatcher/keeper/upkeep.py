@@ -23,6 +23,7 @@ from compactor.model.errors import Corrupt, Denied, LithifyError, Outdated
 from compactor.publishing.publication import PublishFailed, publish, publishers_of, with_gone_streams
 from dispatcher.keeper.keys import UpkeepDone, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
+from dispatcher.operations.lag_board import LagBoard
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 
 _log = structlog.get_logger(__name__)
@@ -51,10 +52,14 @@ class Upkeep:
 class LakeUpkeep:
     """For one thread."""
 
-    def __init__(self, services: KeeperServices, settings: KeeperSettings, publish_seconds: float = 3_600.0) -> None:
+    def __init__(
+        self, services: KeeperServices, settings: KeeperSettings, board: LagBoard, publish_seconds: float = 3_600.0
+    ) -> None:
+        """`board`: is told what failed."""
         self._services = services
         self._clock = services.clock
         self._store = services.records.store
+        self._board = board
         self._key = UpkeepDone(lake_name(services.lake.location)).key
         self._seconds = {
             "garbage": settings.upkeep_seconds,
@@ -71,6 +76,9 @@ class LakeUpkeep:
             self.do_what_is_due()
         except LithifyError as error:
             _log.error("upkeep_not_done", reason=str(error))
+            self._board.upkept("upkeep", {"not done": str(error)})
+        else:
+            self._board.upkept("upkeep", {})
 
     def do_what_is_due(self) -> Upkeep:
         """Raises the errors of the state, and of the lake's listing."""
@@ -84,7 +92,9 @@ class LakeUpkeep:
         }
         found = Upkeep()
         for step in due:
-            found = _together(found, step, steps[step]())
+            done_now = steps[step]()
+            self._board.upkept(step, done_now.failed)
+            found = _together(found, step, done_now)
             done = {**self._noted(), step: now_ms}
             self._store.overwrite(self._key, UpkeepNote(done_at_ms=done).render())
         if due:

@@ -36,33 +36,45 @@ class LagBoard:
         self._lags: Sequence[TableLag] = ()
         self._looks = 0
         self._looked_at_seconds = clock.monotonic_seconds()
-        self._troubles: Mapping[str, str] = {}
+        self._look_troubles: Mapping[str, str] = {}
+        self._upkeep_troubles: Mapping[str, Mapping[str, str]] = {}
         self._sampled_minute: int | None = None
 
     def looked(self, lags: Sequence[TableLag], troubles: Mapping[str, str]) -> None:
-        """A look has ended, with the reasons of what failed. Writes the minute's sample, and raises the state's
-        errors."""
+        """A look has ended. `troubles`: what failed, with the reason."""
         with self._lock:
-            self._lags, self._troubles = lags, troubles
+            self._lags, self._look_troubles = lags, troubles
             self._looks += 1
             self._looked_at_seconds = self._clock.monotonic_seconds()
-        self._sample(lags)
+
+    def upkept(self, step: str, troubles: Mapping[str, str]) -> None:
+        """A step of the keeper's upkeep has ended. What failed is a trouble until the step is done again."""
+        with self._lock:
+            self._upkeep_troubles = {**self._upkeep_troubles, step: troubles}
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        return self._troubles
+        """Of the last look, and of the last upkeep."""
+        with self._lock:
+            upkeep = {
+                f"{step}: {what}": why for step, each in self._upkeep_troubles.items() for what, why in each.items()
+            }
+            return {**self._look_troubles, **upkeep}
+
+    @property
+    def look_age_seconds(self) -> float:
+        with self._lock:
+            return self._clock.monotonic_seconds() - self._looked_at_seconds
 
     def samples(self) -> Iterator[Sample]:
-        with self._lock:
-            lags, troubles, looks = self._lags, len(self._troubles), self._looks
-            age_seconds = self._clock.monotonic_seconds() - self._looked_at_seconds
-        yield Sample(KEEPER_LOOKS, looks)
-        yield Sample(KEEPER_LOOK_AGE, age_seconds)
-        yield Sample(KEEPER_TROUBLES, troubles)
-        yield from table_gauges(lags)
+        yield Sample(KEEPER_LOOKS, self._looks)
+        yield Sample(KEEPER_LOOK_AGE, self.look_age_seconds)
+        yield Sample(KEEPER_TROUBLES, len(self.troubles))
+        yield from table_gauges(self._lags)
 
-    def _sample(self, lags: Sequence[TableLag]) -> None:
-        at_ms = self._clock.now_ms()
+    def write_sample(self) -> None:
+        """Writes the minute's sample of the history, if the last look has found a table. Raises the state's errors."""
+        lags, at_ms = self._lags, self._clock.now_ms()
         if not lags or self._sampled_minute == at_ms // 60_000:
             return
         shown = most_behind_first(lags)[:TABLES_SAMPLED]

@@ -16,7 +16,10 @@ from dispatcher.keeper.deciding import PARTITIONS_PER_INSTRUCTION
 from dispatcher.keeper.decision_log import DECISION_LOG, DecisionAction, DecisionEnded, DecisionMade
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperSettings
+from dispatcher.operations.lag_board import KEEPER_TROUBLES
+from dispatcher.records.history import day_of
 from dispatcher.records.keys import PausedObject
+from dispatcher.records.lag_samples import read_samples
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.memory_sink import MemorySink
@@ -390,3 +393,30 @@ def test_the_decision_log_is_of_one_lake() -> None:
     one, other = StoreLocation("s3://bucket/lake"), StoreLocation("s3://bucket/lake2")
     assert lake_name(one) != lake_name(other)
     assert lake_name(one) == lake_name(StoreLocation("s3://bucket/lake/"))
+
+
+def test_the_lag_of_each_table_is_shown_against_its_policy_and_sampled(world: KeeperWorld) -> None:
+    world.table()
+    world.table(None, "ACME.UNKEPT.V1")
+    world.append()
+    keeper = world.keeper()
+    keeper.look()
+    world.clock.sleep(6 * MINUTE)
+    keeper.look()
+    found = {(each.metric.name, *dict(each.labels).values()): each.value for each in keeper.board.samples()}
+    assert (found["table_lag", ORDERS], found["table_lag_bound", ORDERS]) == (360, 300)
+    assert (found["tables_watched",], found["tables_late",], found["keeper_looks",]) == (1, 1, 2)
+    day = day_of(world.clock.now_ms())
+    assert [each.lag_seconds for each in read_samples(world.state, day)] == [0, 360]
+
+
+def test_a_table_that_cannot_be_read_is_a_trouble_of_the_keeper(world: KeeperWorld) -> None:
+    world.table()
+    world.append()
+    lake = FaultyStore(world.lake_store)
+    keeper = world.keeper(lake=lake)
+    lake.fail("list", "streams", times=None)
+    lake.fail("read", "streams", times=None)
+    keeper.look()
+    assert list(keeper.board.troubles) == [ORDERS]
+    assert next(each.value for each in keeper.board.samples() if each.metric is KEEPER_TROUBLES) == 1

@@ -46,6 +46,11 @@ def board(store: MemoryStore | FaultyStore, clock: ManualClock) -> LagBoard:
     return LagBoard(store, "s3://lake", clock)
 
 
+def look(keeper: LagBoard, *lags: TableLag) -> None:
+    keeper.looked(lags, {})
+    keeper.write_sample()
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(NOON_MS)
@@ -82,21 +87,25 @@ def test_the_tables_that_are_most_behind_have_series_and_all_are_counted() -> No
 def test_a_keeper_that_does_not_look_any_more_is_seen(clock: ManualClock) -> None:
     keeper = board(MemoryStore(clock), clock)
     keeper.looked([lag("a", 1)], {"ACME.B.V1": "it is gone"})
+    keeper.upkept("garbage", {"ACME.C.V1": "denied"})
     clock.sleep(700)
     found = {each.metric.name: each.value for each in keeper.samples()}
-    assert (found["keeper_looks"], found["keeper_look_age"], found["keeper_troubles"]) == (1, 700, 1)
+    assert (found["keeper_looks"], found["keeper_look_age"], found["keeper_troubles"]) == (1, 700, 2)
+    assert keeper.troubles == {"ACME.B.V1": "it is gone", "garbage: ACME.C.V1": "denied"}
+    keeper.upkept("garbage", {})
+    assert list(keeper.troubles) == ["ACME.B.V1"]
 
 
 def test_a_minute_has_one_sample_whichever_keeper_of_the_lake_writes_it(clock: ManualClock) -> None:
     store = FaultyStore(MemoryStore(clock))
     first, second = board(store, clock), board(store, clock)
     for _ in range(3):
-        first.looked([lag("a", 1)], {})
-        second.looked([lag("a", 9)], {})
+        look(first, lag("a", 1))
+        look(second, lag("a", 9))
         clock.sleep(10)
     clock.sleep(60)
-    second.looked([lag("a", 9)], {})
-    LagBoard(store, "s3://other", clock).looked([lag("z", 5)], {})
+    look(second, lag("a", 9))
+    look(LagBoard(store, "s3://other", clock), lag("z", 5))
     found = [(each.lake, each.table, each.lag_seconds) for each in read_samples(store, "2025-10-09")]
     assert sorted(found) == [("s3://lake", "a", 1), ("s3://lake", "a", 9), ("s3://other", "z", 5)]
     assert store.count("put_if_absent") == 4, "a keeper tries once a minute"
@@ -106,7 +115,7 @@ def test_a_day_that_is_over_is_one_file_and_its_minutes_go(clock: ManualClock) -
     store = MemoryStore(clock)
     keeper = board(store, clock)
     for number in range(5):
-        keeper.looked([lag("a", number), lag("b", 2 * number, 7)], {})
+        look(keeper, lag("a", number), lag("b", 2 * number, 7))
         clock.sleep(60)
     before = list(read_samples(store, "2025-10-09"))
     assert close_lag_days(store, "2025-10-09") == []
@@ -119,7 +128,7 @@ def test_a_day_that_is_over_is_one_file_and_its_minutes_go(clock: ManualClock) -
 
 def test_a_closing_that_ended_halfway_is_gone_on_with(clock: ManualClock) -> None:
     store = FaultyStore(MemoryStore(clock))
-    board(store, clock).looked([lag("a", 1)], {})
+    look(board(store, clock), lag("a", 1))
     minutes = list(store.list("history/lag_minutes/"))
     body = store.read(minutes[0].key)
     close_lag_days(store, "2025-10-10")
@@ -131,7 +140,7 @@ def test_a_closing_that_ended_halfway_is_gone_on_with(clock: ManualClock) -> Non
 
 def test_any_sql_engine_reads_a_day(clock: ManualClock, tmp_path: Path) -> None:
     store = MemoryStore(clock)
-    board(store, clock).looked([lag(f"t{number}", number, 10) for number in range(TABLES_SAMPLED + 5)], {})
+    look(board(store, clock), *(lag(f"t{number}", number, 10) for number in range(TABLES_SAMPLED + 5)))
     close_lag_days(store, "2025-10-10")
     (tmp_path / "day.parquet").write_bytes(store.read("history/lag/2025-10-09.parquet") or b"")
     query = f"SELECT count(*), max(lag_seconds), max(lag_bound_seconds) FROM '{tmp_path}/day.parquet'"
