@@ -31,13 +31,13 @@ STREAMS_CHECKED_MAX = 32
 def check_against_lake(
     job_run: JobRunSpec,
     table: Table,
-    may_read: Callable[[str], bool] = lambda _: True,
+    may_read: Callable[[str], bool] | None = None,
     listed: Sequence[dict[str, str]] | None = None,
 ) -> tuple[str, ...]:
     """Every reason why this job run can never work on the lake as it is; empty if there is none.
 
     table     its source
-    may_read  whether a file with this absolute URI may be opened here; one that may not be is passed over
+    may_read  whether a file with this absolute URI may be opened here, or is passed over; None: every file may
     listed    the first of the partitions of a job run that names none, if they were just listed
     """
     reasons: list[str] = []
@@ -59,7 +59,7 @@ def _check_columns(job_run: JobRunSpec, schemas: Iterator[tuple[str, pa.Schema]]
 
 
 def _schemas(
-    table: Table, streams: list[PartitionStream], may_read: Callable[[str], bool]
+    table: Table, streams: list[PartitionStream], may_read: Callable[[str], bool] | None
 ) -> Iterator[tuple[str, pa.Schema]]:
     """The declared schema, and that of the newest upsert of each stream."""
     if table.schema is not None:
@@ -69,7 +69,7 @@ def _schemas(
         active = stream.load().state.active
         file = _newest_upserted_file(active) if active is not None else None
         uri = stream.uri_of(file.path) if file is not None else ""
-        if file is not None and may_read(uri) and file.schema_fingerprint not in known:
+        if file is not None and (may_read is None or may_read(uri)) and file.schema_fingerprint not in known:
             known |= {file.schema_fingerprint} - {None}
             yield uri, read_schema(stream.location, TabularFile.of(uri, file), table.schema)
 

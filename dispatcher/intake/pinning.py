@@ -6,8 +6,9 @@ dispatcher that holds it finds them as it reaches them (`dispatcher/running/sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from compactor.catalog.tables import DeltaCatalog, Table
@@ -42,7 +43,7 @@ def pin_sources(
 
     admission  bounds on the files that it may read; None: it may read all
     """
-    may_read: Callable[[str], bool] = lambda uri: admission is None or admission.may_read(run.lake, uri)  # noqa: E731
+    may_read = None if admission is None else partial(admission.may_read, run.lake)
     listed = None
     if run.partitions is None:
         listed = list(islice(streams_to_compact(run, source), STREAMS_PINNED_MAX + 1))
