@@ -126,11 +126,7 @@ def _dispatcher(branch: int, places: WorkflowPlaces, times: WorkflowTimes) -> Js
                 ],
                 "Next": why,
             },
-            why: {
-                "Type": "Choice",
-                "Choices": [{"Variable": "$.ended.reason", "StringEquals": EndOfTask.IDLE, "Next": idle}],
-                "Default": pause,
-            },
+            why: _choice("$.ended.reason", "StringEquals", EndOfTask.IDLE, idle, pause),
             idle: {"Type": "Succeed"},
             pause: {"Type": "Wait", "Seconds": times.restart, "Next": find},
             **_stop_tasks(find, own_name, places.cluster, "it did not beat, or is to be replaced", dispatch),
@@ -150,7 +146,7 @@ def _stop_tasks(find: str, name: str, cluster: str, reason: str, following: str 
         "End": True,
     }
     return {
-        find: _list_tasks(name, cluster) | {"Next": stop},
+        find: _list_tasks(name, cluster, stop),
         stop: {
             "Type": "Map",
             "ItemsPath": "$.tasks.TaskArns",
@@ -162,13 +158,37 @@ def _stop_tasks(find: str, name: str, cluster: str, reason: str, following: str 
     }
 
 
-def _list_tasks(name: str, cluster: str) -> JsonObject:
+def _list_tasks(name: str, cluster: str, following: str) -> JsonObject:
+    parameters: JsonObject = {"Cluster": cluster, "StartedBy.$": name, "DesiredStatus": "RUNNING"}
+    return _task("aws-sdk:ecs:listTasks", parameters, "$.tasks", following)
+
+
+def _task(
+    resource: str,
+    parameters: JsonObject,
+    result_path: str,
+    following: str,
+    *,
+    selector: JsonObject | None = None,
+    catch: Sequence[JsonObject] | None = None,
+) -> JsonObject:
     return {
         "Type": "Task",
-        "Resource": "arn:aws:states:::aws-sdk:ecs:listTasks",
-        "Parameters": {"Cluster": cluster, "StartedBy.$": name, "DesiredStatus": "RUNNING"},
-        "ResultPath": "$.tasks",
+        "Resource": f"arn:aws:states:::{resource}",
+        "Parameters": parameters,
+        **({"ResultSelector": selector} if selector is not None else {}),
+        "ResultPath": result_path,
         "Retry": _PATIENT,
+        **({"Catch": catch} if catch is not None else {}),
+        "Next": following,
+    }
+
+
+def _choice(variable: str, condition: str, value: object, then: str, otherwise: str) -> JsonObject:
+    return {
+        "Type": "Choice",
+        "Choices": [{"Variable": variable, condition: value, "Next": then}],
+        "Default": otherwise,
     }
 
 
@@ -191,30 +211,19 @@ def _watch(times: WorkflowTimes) -> JsonObject:
             },
             "NotWatched": {"Type": "Succeed"},
             "Watch": {"Type": "Wait", "Seconds": times.watch, "Next": "Measure"},
-            "Measure": {
-                "Type": "Task",
-                "Resource": "arn:aws:states:::aws-sdk:sfn:getExecutionHistory",
-                "Parameters": {"ExecutionArn.$": "$$.Execution.Id", "ReverseOrder": True, "MaxResults": 1},
-                "ResultSelector": {"events.$": "$.Events[0].Id"},
-                "ResultPath": "$.length",
-                "Retry": _PATIENT,
-                "Next": "IsLong",
-            },
-            "IsLong": {
-                "Type": "Choice",
-                "Choices": [
-                    {
-                        "Variable": "$.length.events",
-                        "NumericGreaterThanEquals": times.execution_events_max,
-                        "Next": "ContinueAsNew",
-                    }
-                ],
-                "Default": "Watch",
-            },
-            "ContinueAsNew": {
-                "Type": "Task",
-                "Resource": "arn:aws:states:::states:startExecution",
-                "Parameters": {
+            "Measure": _task(
+                "aws-sdk:sfn:getExecutionHistory",
+                {"ExecutionArn.$": "$$.Execution.Id", "ReverseOrder": True, "MaxResults": 1},
+                "$.length",
+                "IsLong",
+                selector={"events.$": "$.Events[0].Id"},
+            ),
+            "IsLong": _choice(
+                "$.length.events", "NumericGreaterThanEquals", times.execution_events_max, "ContinueAsNew", "Watch"
+            ),
+            "ContinueAsNew": _task(
+                "states:startExecution",
+                {
                     "StateMachineArn.$": "$$.StateMachine.Id",
                     # A repeated request starts the same execution, if an answer was lost.
                     "Name.$": "States.Hash(States.Format('{}#{}', $$.Execution.Id, $.length.events), 'SHA-256')",
@@ -223,11 +232,10 @@ def _watch(times: WorkflowTimes) -> JsonObject:
                         "AWS_STEP_FUNCTIONS_STARTED_BY_EXECUTION_ID.$": "$$.Execution.Id",
                     },
                 },
-                "ResultPath": _LAST,
-                "Retry": _PATIENT,
-                "Catch": [{"ErrorEquals": ["States.ALL"], "ResultPath": _LAST, "Next": "Watch"}],
-                "Next": "Watch",
-            },
+                _LAST,
+                "Watch",
+                catch=[{"ErrorEquals": ["States.ALL"], "ResultPath": _LAST, "Next": "Watch"}],
+            ),
         },
     }
 
@@ -243,11 +251,7 @@ def _replace(places: WorkflowPlaces, times: WorkflowTimes, branches: Sequence[in
     return {
         "StartAt": "Replaces",
         "States": {
-            "Replaces": {
-                "Type": "Choice",
-                "Choices": [{"Variable": "$.replaces.execution_arn", "IsPresent": True, "Next": "NameBranches"}],
-                "Default": "Replaced",
-            },
+            "Replaces": _choice("$.replaces.execution_arn", "IsPresent", True, "NameBranches", "Replaced"),
             "NameBranches": {
                 "Type": "Pass",
                 "Result": list(branches),
@@ -262,37 +266,29 @@ def _replace(places: WorkflowPlaces, times: WorkflowTimes, branches: Sequence[in
                 "ResultPath": _LAST,
                 "Next": "LookAtReplaced",
             },
-            "LookAtReplaced": {
-                "Type": "Task",
-                "Resource": "arn:aws:states:::aws-sdk:sfn:describeExecution",
-                "Parameters": {"ExecutionArn.$": "$.replaces.execution_arn"},
-                "ResultSelector": {"status.$": "$.Status"},
-                "ResultPath": "$.replaced",
-                "Retry": _PATIENT,
-                "Next": "IsStillRunning",
-            },
-            "IsStillRunning": {
-                "Type": "Choice",
-                "Choices": [{"Variable": "$.replaced.status", "StringEquals": "RUNNING", "Next": "EndReplaced"}],
-                "Default": "AlreadyReplaced",
-            },
+            "LookAtReplaced": _task(
+                "aws-sdk:sfn:describeExecution",
+                {"ExecutionArn.$": "$.replaces.execution_arn"},
+                "$.replaced",
+                "IsStillRunning",
+                selector={"status.$": "$.Status"},
+            ),
+            "IsStillRunning": _choice("$.replaced.status", "StringEquals", "RUNNING", "EndReplaced", "AlreadyReplaced"),
             "AlreadyReplaced": {
                 "Type": "Fail",
                 "Error": "Lithify.AlreadyReplaced",
                 "Cause": "the execution that this one was to replace has ended: another one has taken its place",
             },
-            "EndReplaced": {
-                "Type": "Task",
-                "Resource": "arn:aws:states:::aws-sdk:sfn:stopExecution",
-                "Parameters": {
+            "EndReplaced": _task(
+                "aws-sdk:sfn:stopExecution",
+                {
                     "ExecutionArn.$": "$.replaces.execution_arn",
                     "Error": "Lithify.ContinuedAsNew",
                     "Cause.$": "$$.Execution.Id",
                 },
-                "ResultPath": _LAST,
-                "Retry": _PATIENT,
-                "Next": "StopReplaced",
-            },
+                _LAST,
+                "StopReplaced",
+            ),
             "StopReplaced": {
                 "Type": "Map",
                 "ItemsPath": "$.branches",
@@ -312,43 +308,22 @@ def _await_health(places: WorkflowPlaces, times: WorkflowTimes) -> JsonObject:
         "StartAt": "Look",
         "States": {
             "Look": {"Type": "Wait", "Seconds": times.look, "Next": "FindNew"},
-            "FindNew": _list_tasks("States.Format('{}-{}', $$.Execution.Name, $.branch)", places.cluster)
-            | {"Next": "IsThere"},
-            "IsThere": {
-                "Type": "Choice",
-                "Choices": [{"Variable": "$.tasks.TaskArns[0]", "IsPresent": True, "Next": "Describe"}],
-                "Default": "Count",
-            },
-            "Describe": {
-                "Type": "Task",
-                "Resource": "arn:aws:states:::aws-sdk:ecs:describeTasks",
-                "Parameters": {"Cluster": places.cluster, "Tasks.$": "$.tasks.TaskArns"},
-                "ResultSelector": {"health.$": "$.Tasks[0].HealthStatus"},
-                "ResultPath": "$.described",
-                "Retry": _PATIENT,
-                "Next": "IsHealthy",
-            },
-            "IsHealthy": {
-                "Type": "Choice",
-                "Choices": [{"Variable": "$.described.health", "StringEquals": "HEALTHY", "Next": "Healthy"}],
-                "Default": "Count",
-            },
+            "FindNew": _list_tasks("States.Format('{}-{}', $$.Execution.Name, $.branch)", places.cluster, "IsThere"),
+            "IsThere": _choice("$.tasks.TaskArns[0]", "IsPresent", True, "Describe", "Count"),
+            "Describe": _task(
+                "aws-sdk:ecs:describeTasks",
+                {"Cluster": places.cluster, "Tasks.$": "$.tasks.TaskArns"},
+                "$.described",
+                "IsHealthy",
+                selector={"health.$": "$.Tasks[0].HealthStatus"},
+            ),
+            "IsHealthy": _choice("$.described.health", "StringEquals", "HEALTHY", "Healthy", "Count"),
             "Count": {
                 "Type": "Pass",
                 "Parameters": {"branch.$": "$.branch", "looks.$": "States.MathAdd($.looks, 1)"},
                 "Next": "Patience",
             },
-            "Patience": {
-                "Type": "Choice",
-                "Choices": [
-                    {
-                        "Variable": "$.looks",
-                        "NumericGreaterThanEquals": times.ready_looks_max,
-                        "Next": "NotReady",
-                    }
-                ],
-                "Default": "Look",
-            },
+            "Patience": _choice("$.looks", "NumericGreaterThanEquals", times.ready_looks_max, "NotReady", "Look"),
             "NotReady": {
                 "Type": "Fail",
                 "Error": "Lithify.NotReady",

@@ -49,8 +49,8 @@ def watch(
     dependencies = dependencies_of(context)
     records = WatchedJobRuns(state.store(dependencies), dependencies.clock)
     stops = dependencies.stops_on_signal()
-    look = Look(records, job_run_id, dependencies.clock, message_id)
-    view = _follow(look, output, look.until_it_ends(stops, timeout, poll_seconds))
+    watched = JobRunWatch(records, job_run_id, dependencies.clock, message_id)
+    view = _follow(watched, output, watched.until_it_ends(stops, timeout, poll_seconds))
     if stops.is_set():
         print_error(f"stopped watching {job_run_id}: it goes on without that")
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -65,7 +65,7 @@ def watch(
 
 
 @dataclass(frozen=True)
-class Look:
+class JobRunWatch:
     records: JobRunStore
     job_run_id: str
     clock: Clock
@@ -74,7 +74,7 @@ class Look:
     def until_it_ends(
         self, stops: threading.Event, timeout: float | None, poll_seconds: float
     ) -> Iterator[JobRunView | None]:
-        """The job run at each look, the first one immediately; None while there is none."""
+        """The job run at each poll, the first one immediately; None while there is none."""
         began_at_seconds = self.clock.monotonic_seconds()
         while True:
             view = find_job_run(self.records, self.job_run_id, self.clock, message_id=self.message_id)
@@ -89,10 +89,10 @@ class Look:
         return f"no dispatcher has taken {self.job_run_id} yet: waiting for it"
 
 
-def _follow(look: Look, output: Output, views: Iterator[JobRunView | None]) -> JobRunView | None:
+def _follow(watched: JobRunWatch, output: Output, views: Iterator[JobRunView | None]) -> JobRunView | None:
     """Shows all views in the form of `output`; returns the last one."""
     if output is Output.TEXT:
-        return _on_terminal(look, views) if sys.stdout.isatty() else _line_by_line(look, views)
+        return _on_terminal(watched, views) if sys.stdout.isatty() else _line_by_line(watched, views)
     last: JobRunView | None = None
     lines: tuple[str, ...] = ()
     changes = Changes()
@@ -106,30 +106,30 @@ def _follow(look: Look, output: Output, views: Iterator[JobRunView | None]) -> J
     return last
 
 
-def _on_terminal(look: Look, views: Iterator[JobRunView | None]) -> JobRunView | None:
+def _on_terminal(watched: JobRunWatch, views: Iterator[JobRunView | None]) -> JobRunView | None:
     last: JobRunView | None = None
     out = console()
     with Live(console=out, refresh_per_second=4, transient=True) as live:
         for view in views:
             last = view
-            lines = [look.waits()] if view is None else job_run_lines(view, out.width, only_running=True)
+            lines = [watched.waits()] if view is None else job_run_lines(view, out.width, only_running=True)
             live.update(as_text(lines, out.width))
     if last is not None:
         write_lines(job_run_lines(last, page_width()))
     return last
 
 
-def _line_by_line(look: Look, views: Iterator[JobRunView | None]) -> JobRunView | None:
+def _line_by_line(watched: JobRunWatch, views: Iterator[JobRunView | None]) -> JobRunView | None:
     last: JobRunView | None = None
     changes = Changes()
     has_reported_waiting = False
     for view in views:
         last = view
         if view is not None:
-            write_lines(f"{time_text(look.clock.now_ms())}  {sentence}" for sentence in changes.of(view))
+            write_lines(f"{time_text(watched.clock.now_ms())}  {sentence}" for sentence in changes.of(view))
         elif not has_reported_waiting:
             has_reported_waiting = True
-            write_lines([f"{time_text(look.clock.now_ms())}  {look.waits()}"])
+            write_lines([f"{time_text(watched.clock.now_ms())}  {watched.waits()}"])
         flush()
     if last is not None and not is_open(last):
         write_lines(job_run_lines(last, page_width()))

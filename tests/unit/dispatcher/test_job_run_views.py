@@ -19,7 +19,7 @@ from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, Heartbeat, RoundDone, SessionStarted
 from compactor.storage.location import StoreLocation
 from dispatcher.cli.job_run_lines import Changes, job_run_lines
-from dispatcher.cli.watch import Look
+from dispatcher.cli.watch import JobRunWatch
 from dispatcher.operations.status import JobRunView, SessionView, view_job_run
 from dispatcher.records.costs import with_cost
 from dispatcher.records.job_run_log import (
@@ -338,11 +338,11 @@ def test_a_change_is_reported_once(state: State) -> None:
 
 
 def looks(state: State, timeout: float | None) -> Sequence[JobRunView | None]:
-    return list(Look(state.records, RUN, state.clock).until_it_ends(threading.Event(), timeout, 0.0))
+    return list(JobRunWatch(state.records, RUN, state.clock).until_it_ends(threading.Event(), timeout, 0.0))
 
 
 def test_a_watcher_waits_for_a_job_run_that_no_dispatcher_has_taken_yet(state: State) -> None:
-    views = Look(state.records, RUN, state.clock).until_it_ends(threading.Event(), None, 0.0)
+    views = JobRunWatch(state.records, RUN, state.clock).until_it_ends(threading.Event(), None, 0.0)
     assert next(views) is None
     assert next(views) is None
     state.accept()
@@ -360,7 +360,7 @@ def test_a_watcher_gives_up_when_its_time_is_over_and_when_it_is_stopped(state: 
     assert view.status == "running"
     stopped = threading.Event()
     stopped.set()
-    assert len(list(Look(state.records, RUN, state.clock).until_it_ends(stopped, None, 60.0))) == 1
+    assert len(list(JobRunWatch(state.records, RUN, state.clock).until_it_ends(stopped, None, 60.0))) == 1
 
 
 # -- money
