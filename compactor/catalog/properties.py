@@ -103,6 +103,14 @@ class TableProperties(Document):
     bytes_per_compacted_file: PositiveInt | None = Field(
         default=None, description="about the most bytes of a compacted file; not set: 512 MiB"
     )
+    merge_small_files: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(
+        default=8,
+        description="a compaction merges the small compacted files of a partition (below a quarter of a full one) once "
+        "there are so many; 0: it never does",
+    )
+    merge_small_files_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.01, description="and once they are at least this share (0 to 1) of all compacted files"
+    )
     private_columns: ColumnNames = Field(
         default=(), description="columns whose values never stand in logs, not even as bounds"
     )
@@ -209,7 +217,14 @@ class TableProperties(Document):
 NAMES = tuple(TableProperties.model_fields)
 NO_PROPERTIES = TableProperties()
 
-_OF_A_COPY = ("private_columns", "retention_seconds", "gc_grace_seconds", "session_plans")
+_OF_A_COPY = (
+    "merge_small_files",
+    "merge_small_files_share",
+    "private_columns",
+    "retention_seconds",
+    "gc_grace_seconds",
+    "session_plans",
+)
 
 _GLUE_DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 

@@ -127,7 +127,7 @@ def decide(figures: StreamFigures, policy: CompactWhen, now_ms: int, terms: Term
 
 def has_work(figures: StreamFigures) -> bool:
     """Whether a session could do anything: compact deltas, remove dead rows, merge small files."""
-    return figures.pending_deltas > 0 or figures.dead_rows > 0 or figures.small_files > 1
+    return figures.pending_deltas > 0 or figures.dead_rows > 0 or figures.mergeable_files > 0
 
 
 def is_late(figures: StreamFigures, policy: CompactWhen, now_ms: int) -> bool:

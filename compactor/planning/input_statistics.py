@@ -75,7 +75,7 @@ class InputStatistics:
     compacted              the current compacted stream; None: there is none
     key_bytes_per_row      decoded, of all primary key columns
     sort_values_bytes      of a row in the index
-    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections  see `SessionSize`
+    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, merged_*  see `SessionSize`
     sampled_files          text files whose types are those of their first block
     """
 
@@ -91,6 +91,8 @@ class InputStatistics:
     corrections: tuple[tuple[str, float], ...]
     lake_is_remote: bool
     sampled_files: int
+    merged_files: int = 0
+    merged_rows: int = 0
 
     @property
     def size(self) -> SessionSize:
@@ -112,6 +114,8 @@ class InputStatistics:
             overlap_share=self.overlap_share,
             lake_is_remote=self.lake_is_remote,
             corrections=self.corrections,
+            merged_files=self.merged_files,
+            merged_rows=self.merged_rows,
         )
 
     def arithmetic(self) -> tuple[str, ...]:
@@ -127,6 +131,9 @@ class InputStatistics:
                 f"{counted(rows, 'delta row')} in {files} of {counted(len(self.deltas), 'schema')}: {at_rest:,} bytes "
                 f"at rest, {decoded:,} decoded, {self.key_bytes_per_row:.0f} a row of primary keys"
             )
+        if rows and self.merged_files:
+            files = counted(self.merged_files, "small compacted file")
+            sentences.append(f"{files} with {counted(self.merged_rows, 'row')} are merged into fewer")
         if self.sampled_files:
             sentences.append(
                 f"the types of {counted(self.sampled_files, 'text file')} are those of the first 8 MiB: no schema is "

@@ -42,11 +42,13 @@ class CompactedSource(SourceFile):
 
     vector        its dead rows, if it has any
     is_rewritten  even if all its rows survive: other engines could not read it
+    merge         the merge of small files that it is part of, by number: each becomes one file. None: of none
     """
 
     file_number: int
     vector: DeletionVector | None
     is_rewritten: bool = False
+    merge: int | None = None
 
     @property
     def live_rows(self) -> int:

@@ -12,7 +12,6 @@ from compactor.kernels.sort_values import encoded_width
 from compactor.kernels.survivors import KEEP_FOR_EVER
 from compactor.model.counts import Watermark
 from compactor.model.files import IndexFile
-from compactor.model.names import Operation
 from compactor.planning.round_plan import (
     CompactedSource,
     DeltaFileRef,
@@ -21,10 +20,10 @@ from compactor.planning.round_plan import (
     RoundOutput,
     RoundPlan,
 )
-from compactor.planning.rounds import runs_to_absorb, watermark_after
+from compactor.planning.rounds import rows_per_file, runs_to_absorb, watermark_after
 from compactor.planning.session_input import SessionInput
 from compactor.planning.sizing import RoundLimits, spare_scratch_bytes
-from compactor.planning.spec import JobRunSpec, SessionPlan
+from compactor.planning.spec import SessionPlan
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile
 
@@ -46,7 +45,8 @@ def plan_round(
     """The plan of one round. `snapshot` is that of the compacted stream after the previous round."""
     compacted = _continued(session, snapshot)
     run = plan.spec.job_run
-    sources = _compacted_sources(session.streams.destination, compacted, session.files_to_rewrite(compacted))
+    merges = session.streams.small_files_to_merge(compacted, turn.files)
+    sources = _compacted_sources(session.streams.destination, compacted, session.files_to_rewrite(compacted), merges)
     rows = sum(ref.file.rows for ref in turn.files)
     processed = _processed(compacted, turn)
     index_files = () if compacted is None else compacted.index_files
@@ -104,19 +104,6 @@ def plan_rehash(
     )
 
 
-def rows_per_file(run: JobRunSpec, compacted: CompactedStream | None, deltas: Sequence[DeltaFileRef]) -> int:
-    """How many rows a new compacted file takes at most: as many as it may have, or as fill its bytes, whichever is
-    less. Its rows are taken to be as large as those that the round reads, in their files."""
-    if run.bytes_per_compacted_file is None:
-        return run.rows_per_compacted_file
-    files = [] if compacted is None else list(compacted.files.values())
-    files += [ref.file for ref in deltas if ref.operation is Operation.UPSERT]
-    size_bytes, rows = sum(file.size_bytes for file in files), sum(file.rows for file in files)
-    if not size_bytes or not rows:
-        return run.rows_per_compacted_file
-    return max(1, min(run.rows_per_compacted_file, run.bytes_per_compacted_file * rows // size_bytes))
-
-
 def _continued(session: SessionInput, snapshot: StreamSnapshot) -> CompactedStream | None:
     """The part of the snapshot that belongs to the compacted stream version which the session writes."""
     compacted = snapshot.compacted
@@ -145,8 +132,12 @@ def _index_target(plan: SessionPlan, session: SessionInput, snapshot: StreamSnap
 
 
 def _compacted_sources(
-    destination: PartitionStream, compacted: CompactedStream | None, rewritten: Collection[int]
+    destination: PartitionStream,
+    compacted: CompactedStream | None,
+    rewritten: Collection[int],
+    merges: Sequence[Sequence[int]],
 ) -> tuple[CompactedSource, ...]:
+    merge_of = {number: merge for merge, numbers in enumerate(merges) for number in numbers}
     files = sorted((compacted.files if compacted else {}).values(), key=lambda file: file.file_number)
     vectors = {vector.file_number: vector for vector in compacted.deletion_vectors} if compacted else {}
     return tuple(
@@ -158,6 +149,7 @@ def _compacted_sources(
             file_number=file.file_number,
             vector=vectors.get(file.file_number),
             is_rewritten=file.file_number in rewritten,
+            merge=merge_of.get(file.file_number),
         )
         for ordinal, file in enumerate(files)
     )

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from compactor.catalog.snapshot import CompactedStream
 from compactor.model.counts import Watermark
 from compactor.model.files import IndexFile
+from compactor.model.names import Operation
 from compactor.planning.round_plan import DeltaFileRef, DeltaSource
+from compactor.planning.small_files import rows_that_fit
+from compactor.planning.spec import JobRunSpec
 
 ABSORBED_RUN_SHARE = 2
 """A run of the index is absorbed if it has at most this many times the rows gathered so far."""
@@ -89,3 +93,11 @@ def runs_to_absorb(
         absorbed.add(run)
         gathered += rows_of_runs[run]
     return frozenset(absorbed)
+
+
+def rows_per_file(run: JobRunSpec, compacted: CompactedStream | None, deltas: Sequence[DeltaFileRef]) -> int:
+    """How many rows a new compacted file takes at most: as many as it may have, or as fill its bytes, whichever is
+    less. Its rows are taken to be as large as those that the round reads, in their files."""
+    files = [] if compacted is None else list(compacted.files.values())
+    files += [ref.file for ref in deltas if ref.operation is Operation.UPSERT]
+    return rows_that_fit(files, run.rows_per_compacted_file, run.bytes_per_compacted_file)

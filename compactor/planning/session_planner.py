@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
@@ -269,17 +269,19 @@ def _read_for_plan(
 
 def measure(session: SessionInput, outlines: Mapping[str, FileOutline], lake: DeltaCatalog) -> InputStatistics:
     """Statistics of a session's input."""
-    streams = session.streams
-    return statistics_of(
+    streams, compacted = session.streams, session.streams.compacted
+    statistics = statistics_of(
         list(zip(streams.pending, session.schemas, strict=True)),
         outlines,
-        streams.compacted,
+        compacted,
         streams.compacted_schema(),
         session.key_columns,
         encoded_width(session.sort_columns),
         max_dead_row_share=streams.spec.job_run.max_dead_row_share,
         lake_is_remote=lake.location.is_remote,
     )
+    merged = [] if compacted is None else [compacted.files[each] for group in streams.merges for each in group]
+    return replace(statistics, merged_files=len(merged), merged_rows=sum(file.rows for file in merged))
 
 
 def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str]]:

@@ -5,8 +5,9 @@ Reads logs, and no file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.names import counted, render_partition
 from compactor.planning.destinations import check_destination_stream, check_keys
 from compactor.planning.round_plan import DeltaFileRef
+from compactor.planning.rounds import rows_per_file
+from compactor.planning.small_files import MergeLimits, small_files_to_merge
 from compactor.planning.spec import JobRunSpec, SessionSpec
 from compactor.schemas.unify import parse_schema
 
@@ -71,6 +74,12 @@ class PendingWork:
     max_dead_row_share: float = 0.0
     """What the job run allows."""
 
+    small_files: int = 0
+    """Small compacted files that the next round merges."""
+
+    merged_files: int = 0
+    """The files that they become."""
+
     rehash: tuple[int, int] | None = None
     """The hash bucket count of the index, and the one that the job run asks for; None: it asks for no other."""
 
@@ -80,7 +89,7 @@ class PendingWork:
     @property
     def has_rounds(self) -> bool:
         """Whether a round is needed; a rehash is none."""
-        return bool(self.delta_files or self.closed_files or self.dirty_files)
+        return bool(self.delta_files or self.closed_files or self.dirty_files or self.small_files)
 
     def reasons(self) -> Iterator[str]:
         """Why the session runs, a sentence each, where it is not for its deltas."""
@@ -94,6 +103,9 @@ class PendingWork:
                 f"no delta is pending: {files} with {rows} are rewritten, since max_dead_row_share is "
                 f"{self.max_dead_row_share:g}"
             )
+        if not self.delta_files and self.small_files:
+            files = counted(self.small_files, "small compacted file")
+            yield f"no delta is pending: {files} are merged into {self.merged_files:,}"
         if self.rehash is not None:
             now, wanted = self.rehash
             yield f"the index is rehashed from {now:,} to {wanted:,} hash buckets, as asked for"
@@ -180,8 +192,30 @@ class SessionStreams:
             dirty_files=len(dirty),
             dead_rows=sum(each.rows for each in dirty),
             max_dead_row_share=run.max_dead_row_share,
+            small_files=sum(len(files) for files in self.merges),
+            merged_files=len(self.merges),
             rehash=_rehash(run, compacted),
         )
+
+    @cached_property
+    def merges(self) -> tuple[tuple[int, ...], ...]:
+        """What a round without deltas would merge now."""
+        return self.small_files_to_merge(self.compacted, ())
+
+    def small_files_to_merge(
+        self, compacted: CompactedStream | None, deltas: Sequence[DeltaFileRef]
+    ) -> tuple[tuple[int, ...], ...]:
+        """Groups of compacted files, by their numbers, of which a round that reads `deltas` makes one each."""
+        if compacted is None:
+            return ()
+        run, properties = self.spec.job_run, self.destination_table.properties
+        limits = MergeLimits(
+            rows_per_file=rows_per_file(run, compacted, deltas),
+            bytes_per_file=run.bytes_per_compacted_file,
+            small_files=properties.merge_small_files,
+            share=properties.merge_small_files_share,
+        )
+        return small_files_to_merge(compacted.files, compacted.deletion_vectors, limits)
 
     def compacted_schema(self) -> pa.Schema | None:
         """The schema of the compacted rows; None: there are none."""

@@ -156,6 +156,8 @@ class SessionSize:
     lake_is_remote           the lake is on S3
     corrections              by step, the factor between the seconds of the table's own rounds and those of the
                              benchmark
+    merged_files             small compacted files that the first round merges into fewer
+    merged_rows              their rows
     rows_up_to_file          delta rows in each delta file and all before it, in the order in which rounds take them;
                              empty: not known, so that files are taken to be as small as needed
     """
@@ -175,6 +177,8 @@ class SessionSize:
     lake_is_remote: bool = False
     corrections: tuple[tuple[str, float], ...] = ()
     rows_up_to_file: tuple[int, ...] = ()
+    merged_files: int = 0
+    merged_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -552,10 +556,14 @@ def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None
     grown = rows_a_round * rounds * (rounds - 1) / 2
     rewritten += size.overlap_share * grown
     rows_at_rest = max(size.index_rows, 1)
+    files_rewritten = size.compacted_files * min(rewritten / rows_at_rest, rounds) if size.index_rows else 0.0
+    # Of small files those that deltas touch are rewritten anyway.
+    untouched = max(1 - rewritten / rows_at_rest, 0.0)
+    rewritten += size.merged_rows * untouched
+    files_rewritten += size.merged_files * untouched
     compacted_row_bytes = size.compacted_bytes / rows_at_rest if size.index_rows else 0.0
     delta_row_bytes = size.delta_bytes / max(size.delta_rows, 1)
     row_bytes = max(compacted_row_bytes, delta_row_bytes)
-    files_rewritten = size.compacted_files * min(rewritten / rows_at_rest, rounds) if size.index_rows else 0.0
     return SessionWork(
         rounds=rounds,
         delta_rows=size.delta_rows,

@@ -13,22 +13,25 @@ another one of 1 MB all nine are.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from compactor.catalog.properties import NO_PROPERTIES
 from compactor.model.files import DataFile, DeletionVector
 
 SMALL_FILE_SHARE = 0.25
 """A file with less than this share of a compacted file's rows and bytes is small."""
 
-SMALL_FILES = 8
-"""How many small files a partition has when they are merged, where its table does not say."""
-
-SMALL_FILES_SHARE = 0.01
-"""Which share of all files are small when they are merged, likewise. A round reads the index of all files."""
-
 MERGES_PER_ROUND = 64
 """The most files that a round makes of small ones; what is left waits for later rounds. Worked: at 512 MiB each, they
 have 32 GiB, and at 4 million rows each, the indices of their rows take 1 GB of scratch folders."""
+
+
+def rows_that_fit(files: Collection[DataFile], rows_max: int, bytes_max: int | None) -> int:
+    """How many rows of a size that these files have on average a file takes, at most `rows_max`."""
+    size_bytes, rows = sum(file.size_bytes for file in files), sum(file.rows for file in files)
+    if bytes_max is None or not size_bytes or not rows:
+        return rows_max
+    return max(1, min(rows_max, bytes_max * rows // size_bytes))
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,12 @@ class MergeLimits:
 
     rows_per_file: int
     bytes_per_file: int | None = None
-    small_files: int = SMALL_FILES
-    share: float = SMALL_FILES_SHARE
+    small_files: int = NO_PROPERTIES.merge_small_files
+    share: float = NO_PROPERTIES.merge_small_files_share
+
+    def of(self, files: Collection[DataFile]) -> MergeLimits:
+        """With the rows of these files in the bytes of one, if they are fewer: as many as a round writes to a file."""
+        return replace(self, rows_per_file=rows_that_fit(files, self.rows_per_file, self.bytes_per_file))
 
     def are_enough(self, small: int, files: int) -> bool:
         """Whether so many small files among `files` are merged."""
@@ -65,7 +72,7 @@ def small_files(
 
     vectors  of the files that have dead rows: only live rows count
     """
-    return tuple(size.file_number for size in _small(files, vectors, limits))
+    return tuple(size.file_number for size in _small(files, vectors, limits.of(files.values())))
 
 
 def small_files_to_merge(
@@ -74,6 +81,7 @@ def small_files_to_merge(
     """Groups of small files, each of which becomes one file, by their numbers; no more than one round makes. None: too
     few files are small, or all are too different in size.
     """
+    limits = limits.of(files.values())
     small = _small(files, vectors, limits)
     if not limits.are_enough(len(small), len(files)):
         return ()

@@ -11,7 +11,7 @@ from functools import reduce
 from compactor.catalog.actions import DeltaAdded
 from compactor.catalog.snapshot import CompactedStream, SourceStream, StreamSnapshot
 from compactor.model.files import DataFile
-from compactor.planning.small_files import MergeLimits, small_files
+from compactor.planning.small_files import MergeLimits, small_files, small_files_to_merge
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class StreamFigures:
     unpublished_since_ms  when the oldest of these changes was committed; None: there is none
     size_ratio            of some of the smallest files, pending ones too: the bytes of all but the largest, to those of
                           the largest; the greatest such ratio
+    mergeable_files       small files that a compaction would merge now
     """
 
     pending_deltas: int = 0
@@ -48,6 +49,7 @@ class StreamFigures:
     unpublished_files: int = 0
     unpublished_since_ms: int | None = None
     size_ratio: float = 0.0
+    mergeable_files: int = 0
 
     def lag_seconds(self, now_ms: int) -> float:
         """For how long the oldest pending delta has been waiting; 0: nothing is pending."""
@@ -84,6 +86,7 @@ class StreamFigures:
             unpublished_files=self.unpublished_files + other.unpublished_files,
             unpublished_since_ms=_least(self.unpublished_since_ms, other.unpublished_since_ms),
             size_ratio=max(self.size_ratio, other.size_ratio),
+            mergeable_files=self.mergeable_files + other.mergeable_files,
         )
 
 
@@ -110,6 +113,7 @@ def figures_of(
     if compacted is None:
         return waiting
     small = small_files(compacted.files, compacted.deletion_vectors, limits)
+    merges = small_files_to_merge(compacted.files, compacted.deletion_vectors, limits)
     return replace(
         waiting,
         files=len(compacted.files),
@@ -117,6 +121,7 @@ def figures_of(
         small_files=len(small),
         small_file_bytes=sum(compacted.files[number].size_bytes for number in small),
         rows=compacted.rows,
+        mergeable_files=sum(len(group) for group in merges),
         size_ratio=max(waiting.size_ratio, _size_ratio([*compacted.files.values(), *pending_files(source, stream)])),
         dead_rows=sum(vector.rows for vector in compacted.deletion_vectors),
         last_compacted_at_ms=compacted.last_round.at_ms,

@@ -22,6 +22,8 @@ def merge_limits(properties: TableProperties) -> MergeLimits:
     return MergeLimits(
         properties.rows_per_compacted_file or ROWS_PER_COMPACTED_FILE,
         properties.bytes_per_compacted_file or BYTES_PER_COMPACTED_FILE,
+        properties.merge_small_files,
+        properties.merge_small_files_share,
     )
 
 

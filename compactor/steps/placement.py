@@ -105,7 +105,7 @@ class Pieces:
     """Rows that a materialize task writes one after the other: those of a part in consecutive hash buckets. Nearly
     always in all buckets; a part with too many rows for a task has several pieces.
 
-    parts           int64 (pieces,): ascending
+    parts           int64 (pieces,): ascending in each task
     first_buckets   int64 (pieces,): where the piece begins; it ends before the next one of its part
     rows            int64 (pieces,)
     tasks           int64 (pieces,): the materialize task, ascending
@@ -115,6 +115,18 @@ class Pieces:
     first_buckets: Int64s
     rows: Int64s
     tasks: Int64s
+
+    @classmethod
+    def one_after_the_other(cls, several: Sequence[Pieces]) -> Pieces:
+        """All together: each one's tasks follow those of the ones before."""
+        none = np.empty(0, np.int64)
+        ends = np.cumsum([0, *(int(each.tasks.max(initial=-1)) + 1 for each in several)])
+        return cls(
+            parts=np.concatenate([none, *(each.parts for each in several)]),
+            first_buckets=np.concatenate([none, *(each.first_buckets for each in several)]),
+            rows=np.concatenate([none, *(each.rows for each in several)]),
+            tasks=np.concatenate([none, *(each.tasks + end for each, end in zip(several, ends, strict=False))]),
+        )
 
     @property
     def rows_of_tasks(self) -> Int64s:
@@ -206,7 +218,13 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
     is_carried = np.zeros(len(plan.sources), np.bool_)
     is_carried[list(carried)] = True
     written = np.flatnonzero((surviving_of_parts > 0) & ~is_carried[sources])
-    pieces = _assign(plan, written, surviving_of_parts[written], counts)
+    merges = _merges(plan)[sources[written]]
+    pieces = Pieces.one_after_the_other(
+        [
+            _assign(plan, merge, parts_of_merge, surviving_of_parts[parts_of_merge], counts)
+            for merge, parts_of_merge in ((merge, written[merges == merge]) for merge in np.unique(merges).tolist())
+        ]
+    )
     rows_of_tasks, sources_of_pieces = pieces.rows_of_tasks, sources[pieces.parts]
     bytes_per_row = np.array([file.size_bytes / max(file.rows, 1) for file in plan.sources])
     bytes_of_pieces = pieces.rows * bytes_per_row[sources_of_pieces]
@@ -313,12 +331,28 @@ def _sources_of_tasks(tasks: Int64s, sources: Int64s, task_count: int) -> tuple[
 def _is_carried_over(plan: RoundPlan, file: CompactedSource, live_rows: int) -> bool:
     """Whether a compacted file is kept as it is: it still has rows, and not too many of them are dead."""
     return (
-        live_rows > 0 and not file.is_rewritten and file.rows - live_rows <= plan.output.max_dead_row_share * file.rows
+        live_rows > 0
+        and not file.is_rewritten
+        and file.merge is None
+        and file.rows - live_rows <= plan.output.max_dead_row_share * file.rows
     )
 
 
-def _assign(plan: RoundPlan, parts: Int64s, rows: Int64s, counts: Sequence[BucketCounts]) -> Pieces:
-    """Consecutive parts per task; one task per full file's rows, or per core if there are enough rows.
+_NO_MERGE = np.iinfo(np.int64).max
+
+
+def _merges(plan: RoundPlan) -> Int64s:
+    """The merge of small files that each source file is part of; those of none come last."""
+    merges = np.full(len(plan.sources), _NO_MERGE)
+    for file in plan.compacted:
+        if file.merge is not None:
+            merges[file.ordinal] = file.merge
+    return merges
+
+
+def _assign(plan: RoundPlan, merge: int, parts: Int64s, rows: Int64s, counts: Sequence[BucketCounts]) -> Pieces:
+    """Consecutive parts per task: of a merge of small files one task, of what is in none one per full file's rows, or
+    per core if there are enough rows.
 
     If a task would exceed the rows of a writer, tasks are smaller, and a part with many rows is split between
     hash buckets; a bucket's rows of it always fit, because a dedupe task held all of the bucket.
@@ -327,10 +361,9 @@ def _assign(plan: RoundPlan, parts: Int64s, rows: Int64s, counts: Sequence[Bucke
     """
     total = int(rows.sum())
     whole = np.zeros(len(parts), np.int64)
-    if not total:
-        return Pieces(parts, whole, rows, whole)
-    full_files = -(-total // plan.output.rows_per_compacted_file)
-    wanted = max(full_files, min(plan.tasks, total // ROWS_PER_SMALL_FILE), 1)
+    wanted = max(-(-total // plan.output.rows_per_compacted_file), 1)
+    if merge == _NO_MERGE:
+        wanted = max(wanted, min(plan.tasks, total // ROWS_PER_SMALL_FILE))
     tasks = _split_evenly(rows, wanted)
     rows_max = rows_per_writer(plan.task_memory_bytes)
     if np.bincount(tasks, weights=rows).max() <= rows_max:

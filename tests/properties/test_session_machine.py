@@ -106,10 +106,16 @@ class SessionMachine(RuleBasedStateMachine):
         shape=shapes(),
         wants_publication=st.booleans(),
         news_hints=st.booleans(),
+        merge_small_files=st.sampled_from([0, 2, 3]),
         tombstone_retention=st.sampled_from([None, None, 0, 3]),
     )
     def create_table(
-        self, shape: Shape, wants_publication: bool, news_hints: bool, tombstone_retention: int | None
+        self,
+        shape: Shape,
+        wants_publication: bool,
+        news_hints: bool,
+        merge_small_files: int,
+        tombstone_retention: int | None,
     ) -> None:
         self.shape = shape
         self.tombstone_retention = tombstone_retention
@@ -120,6 +126,7 @@ class SessionMachine(RuleBasedStateMachine):
             and not list(reasons_against(shape.schema, OpenTable((), shape.primary_keys, sort_columns, True)))
         )
         properties: dict[str, object] = {"gc_grace_seconds": GRACE_SECONDS, "retention_seconds": GRACE_SECONDS}
+        properties |= {"merge_small_files": merge_small_files}
         properties |= {"publish": ["delta"]} if self.is_published else {"news_hints": news_hints}
         self.table = self.lake.create_table(
             TABLE_ID,

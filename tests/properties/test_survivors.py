@@ -41,6 +41,7 @@ class Way:
     content_type: ContentType = ContentType.PARQUET
     own_parquet_pages: bool = True
     page_check_share: float = 0.0
+    merge_small_files: int = 8
 
 
 ways = st.builds(
@@ -48,12 +49,13 @@ ways = st.builds(
     hash_bucket_count=st.sampled_from([1, 3, 8]),
     run_after=st.frozensets(st.integers(0, 4), max_size=2),
     max_rows_per_round=st.sampled_from([None, 2, 5]),
-    rows_per_compacted_file=st.sampled_from([1, 2, 4_000_000]),
+    rows_per_compacted_file=st.sampled_from([1, 2, 8, 4_000_000]),
     rows_per_index_file=st.sampled_from([1, 38_000_000]),
     max_dead_row_share=st.sampled_from([0.0, 0.5, 0.9]),
     content_type=st.sampled_from([each for each in ContentType if each is not ContentType.JSON]),
     own_parquet_pages=st.booleans(),
     page_check_share=st.sampled_from([0.0, 1.0]),
+    merge_small_files=st.sampled_from([0, 2, 3]),
 )
 
 
@@ -95,7 +97,7 @@ def test_survivors_are_the_oracle_s_where_compact_chooses_its_engine(
 
 def check_survivors(shape: Shape, deltas: list[StreamDelta], way: Way, engine: Engine | None) -> None:
     with fresh_lake() as lake:
-        table = lake.create_table(TABLE_ID)
+        table = lake.create_table(TABLE_ID, properties={"merge_small_files": way.merge_small_files})
         for number, delta in enumerate(deltas):
             delta.append_to(table, shape, FIRST_POSITION + number)
             if number in way.run_after:

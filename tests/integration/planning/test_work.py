@@ -48,6 +48,13 @@ def with_dead_rows(lake: DeltaCatalog) -> None:
     compacted(lake, share=0.5)
 
 
+def with_many_small_files(lake: DeltaCatalog) -> None:
+    lake.table(TABLE).set_properties({"merge_small_files": 3})
+    for first in (0, 100, 200):
+        lake.table(TABLE).append({}, rows(first, 100))
+        compacted(lake)
+
+
 def with_files_of_before_it_was_published(lake: DeltaCatalog) -> None:
     up_to_date(lake)
     lake.table(TABLE).set_properties({"publish": ["delta"]})
@@ -62,6 +69,7 @@ def with_files_of_before_it_was_published(lake: DeltaCatalog) -> None:
         (up_to_date, 3, PendingWork(rehash=(2, 3))),
         (with_a_later_delta, None, PendingWork(delta_files=1)),
         (with_dead_rows, None, PendingWork(dirty_files=1, dead_rows=3)),
+        (with_many_small_files, None, PendingWork(small_files=3, merged_files=1)),
         (with_files_of_before_it_was_published, None, PendingWork(closed_files=1)),
     ],
 )

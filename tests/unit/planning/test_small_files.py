@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compactor.catalog.properties import NO_PROPERTIES
 from compactor.model.files import DataFile, DeletionVector
 from compactor.model.names import ContentType
 from compactor.planning.small_files import MERGES_PER_ROUND, MergeLimits, small_files, small_files_to_merge
 
 LIMITS = MergeLimits(rows_per_file=1_000, bytes_per_file=100_000, small_files=4, share=0.0)
+BY_ROWS = replace(LIMITS, bytes_per_file=None)
 
 
 def files(*rows: int, bytes_per_row: int = 100) -> dict[int, DataFile]:
@@ -37,7 +40,7 @@ def test_a_file_is_small_below_a_quarter_of_the_rows_and_of_the_bytes_of_a_full_
     wide = files(100, bytes_per_row=250)
     assert small_files(wide, [], LIMITS) == ()
     assert small_files(wide, [dead(1, 1)], LIMITS) == (1,), "only live rows count"
-    assert small_files(wide, [], MergeLimits(rows_per_file=1_000)) == (1,), "without a bound of bytes rows decide"
+    assert small_files(wide, [], BY_ROWS) == (1,), "without a bound of bytes rows decide"
 
 
 def test_neighbours_of_one_size_become_one_file() -> None:
@@ -46,18 +49,18 @@ def test_neighbours_of_one_size_become_one_file() -> None:
 
 def test_too_few_small_files_are_left_alone() -> None:
     assert small_files_to_merge(files(100, 100, 100), [], LIMITS) == ()
-    few_of_all = MergeLimits(rows_per_file=1_000, small_files=4, share=0.5)
+    few_of_all = replace(LIMITS, share=0.5)
     assert small_files_to_merge(files(*[100] * 4, *[1_000] * 5), [], few_of_all) == ()
     assert small_files_to_merge(files(*[100] * 4, *[1_000] * 4), [], few_of_all) == ((1, 2, 3, 4),)
 
 
 def test_no_small_files_is_the_number_with_which_none_are_merged() -> None:
-    assert small_files_to_merge(files(*[1] * 100), [], MergeLimits(rows_per_file=1_000, small_files=0)) == ()
+    assert small_files_to_merge(files(*[1] * 100), [], replace(LIMITS, small_files=0)) == ()
 
 
 def test_a_group_fits_one_compacted_file() -> None:
     assert small_files_to_merge(files(*[240] * 6), [], LIMITS) == ((1, 2, 3, 4), (5, 6))
-    wide = MergeLimits(rows_per_file=1_000_000, bytes_per_file=100_000, small_files=4, share=0.0)
+    wide = replace(LIMITS, rows_per_file=1_000_000)
     assert small_files_to_merge(files(*[240] * 6), [], wide) == ((1, 2, 3, 4), (5, 6))
 
 
@@ -97,7 +100,7 @@ def _merged_until_nothing_is_left(sizes: Sequence[int], limits: MergeLimits) -> 
 def test_over_the_life_of_a_table_merges_write_its_bytes_at_most_log2_of_its_files_times(
     appended: list[int], rows_per_file: int, enough: int
 ) -> None:
-    limits = MergeLimits(rows_per_file=rows_per_file, small_files=enough, share=0.0)
+    limits = replace(BY_ROWS, rows_per_file=rows_per_file, small_files=enough)
     rows: list[int] = []
     written = 0
     for arrived in appended:
@@ -109,7 +112,7 @@ def test_over_the_life_of_a_table_merges_write_its_bytes_at_most_log2_of_its_fil
 
 
 def test_five_hundred_appends_of_one_size_leave_eight_files_at_most() -> None:
-    limits = MergeLimits(rows_per_file=4_000_000)
+    limits = MergeLimits(4_000_000, None, NO_PROPERTIES.merge_small_files, NO_PROPERTIES.merge_small_files_share)
     rows: list[int] = []
     for _ in range(500):
         groups = small_files_to_merge(files(*rows), [], limits)

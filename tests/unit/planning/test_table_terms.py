@@ -10,7 +10,7 @@ from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, Operation, SortOrder
 from compactor.planning.round_plan import DeltaFileRef
-from compactor.planning.round_planner import rows_per_file
+from compactor.planning.rounds import rows_per_file
 from compactor.planning.spec import DEFAULT_SORT_KEYS, JobRunSpec
 from compactor.planning.table_terms import BYTES_PER_COMPACTED_FILE, complete_by_table
 from compactor.storage.location import StoreLocation

@@ -164,6 +164,20 @@ def test_a_session_that_only_cleans_files_rewrites_them() -> None:
     assert work_of(cleaning, 1).rows_written == 500_000
 
 
+def test_a_session_that_only_merges_small_files_rewrites_their_rows_and_reads_each() -> None:
+    merging = SessionSize(4_000_000, 0, 0, 0, 8, 0, 0, 16, 300_000_000, 0, 0.0, 0.0, merged_files=8, merged_rows=80_000)
+    work = work_of(merging, 1)
+    assert (work.rows_written, work.files_read) == (80_000, 8)
+    beside = replace(merging, delta_rows=1_000, delta_bytes=75_000, delta_files=1)
+    assert work_of(beside, 1).rows_written == 81_000
+
+
+def test_small_files_that_deltas_touch_are_not_counted_twice() -> None:
+    merging = SessionSize(4_000_000, 1_000, 75_000, 0, 8, 1, 1_000, 16, 300_000_000, None, None, 0.0)
+    all_touched = replace(merging, merged_files=8, merged_rows=80_000)
+    assert work_of(all_touched, 1) == work_of(merging, 1)
+
+
 def measured(factors: dict[str, float], rates: Rates = NEAR) -> MeasuredRound:
     work = SessionWork(1, 10**7, 10, 10**9, 0, 10**7, 10**7, 10**9)
     took = predict_time(work, rates, 2, 0.0)
