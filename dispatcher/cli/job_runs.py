@@ -29,11 +29,12 @@ from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
-from dispatcher.layout import FAILED, STATUS, Column, seconds_text, sentence_lines, time_text
+from dispatcher.layout import FAILED, STATUS, Column, age_text, seconds_text, sentence_lines, time_text
 from dispatcher.operations.retry import JobRunRetry, begin_retry, plan_retry
 from dispatcher.operations.status import OPEN, UNREADABLE, view_all, view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
+from dispatcher.records.liveness import last_signals
 
 _JOB_RUN_COLUMNS = (
     Column("job_run_id", "job run"),
@@ -136,7 +137,8 @@ def status(
     ] = ENDED_SHOWN,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show job runs, or one with its sessions. `lithify table show TABLE` shows who else is at work on a table."""
+    """Show job runs, and the dispatchers that run; or one job run with its sessions. `lithify table show TABLE` shows
+    who else is at work on a table."""
     dependencies = dependencies_of(context)
     records = state.open(dependencies)
     if job_run_id is not None:
@@ -144,12 +146,17 @@ def status(
         answer(output, view.model_dump(mode="json"), job_run_lines(view, page_width()))
         return
     views, pauses = view_all(records, dependencies.clock, last), records.pauses.all()
+    dispatchers = [
+        {"owner": owner, "seconds_ago": max(dependencies.clock.now_ms() - at_ms, 0) / 1000}
+        for owner, at_ms in sorted(last_signals(records.store).items())
+    ]
     is_cut = 0 < last <= sum(view.status not in OPEN for view in views)
     answer_records(
         output,
         {
             "job_runs": [view.model_dump(mode="json", exclude={"sessions"}) for view in views],
             "paused": [pause.model_dump(mode="json") for pause in pauses],
+            "dispatchers": dispatchers,
         },
         "job_runs",
         _JOB_RUN_COLUMNS,
@@ -168,7 +175,9 @@ def status(
             if view.waits_for is not None
             for line in sentence_lines(f"{view.job_run_id} waits for {view.waits_for}", page_width())
         ]
-        + ["There may be older ones: `lithify history` shows all that have ended."] * is_cut,
+        + ["There may be older ones: `lithify history` shows all that have ended."] * is_cut
+        + [f"Dispatcher {each['owner']} signalled {age_text(each['seconds_ago'])} ago." for each in dispatchers]
+        + ["No dispatcher runs on this state."] * (not dispatchers),
     )
 
 

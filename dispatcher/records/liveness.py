@@ -101,6 +101,12 @@ class _Watched:
     is_gone: bool = False
 
 
+def last_signals(store: ObjectStore) -> dict[str, int]:
+    """When each dispatcher last wrote its sign of life, by the store's clock: for display only."""
+    listed = store.list(LiveDispatcher.prefix())
+    return {LiveDispatcher.parse(entry.key).owner: entry.modified_at_ms for entry in listed}
+
+
 class Peers:
     """All other dispatchers that write a sign of life. Not thread-safe: for the ticking thread."""
 

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,11 @@ import pytest
 
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
+from dispatcher.records.keys import LiveDispatcher
+from dispatcher.records.liveness import LivenessSignal
 from tests.conftest import Command
 from tests.fakes.dispatch_desk import TABLE, Desk, instruction
+from tests.fakes.manual_clock import ManualClock
 
 REPOSITORY = Path(__file__).parents[3]
 LIKE_MARKUP = "x[/]"
@@ -68,6 +72,23 @@ def test_job_runs_are_listed_in_forms_for_programs(desk: Desk, tmp_path: Path, c
 def test_a_session_names_its_partition_as_an_object_of_values(desk: Desk, tmp_path: Path, command: Command) -> None:
     shown = json.loads(command("status", LIKE_MARKUP, "--state", str(tmp_path / "state"), "-o", "json").out)
     assert [session["partition"] for session in shown["sessions"]] == [{}]
+
+
+def test_the_list_names_each_dispatcher_and_when_it_last_signalled(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "state").mkdir()
+    place = ("--state", str(tmp_path / "state"))
+    assert "No dispatcher runs on this state." in command("status", *place).out
+    state, clock = open_store(parse_location(str(tmp_path / "state"))), ManualClock()
+    for owner in ("host-a", "host-b"):
+        LivenessSignal(state, owner, 300.0, clock).signal_when_due()
+    changed_at = time.time() - 400
+    os.utime(tmp_path / "state" / LiveDispatcher("host-b").key, (changed_at, changed_at))
+    shown = command("status", *place).out
+    assert re.search(r"^Dispatcher host-a signalled \d+ s ago\.$", shown, re.M)
+    assert re.search(r"^Dispatcher host-b signalled 7 min ago\.$", shown, re.M)
+    listed = json.loads(command("status", *place, "-o", "json").out)["dispatchers"]
+    assert [each["owner"] for each in listed] == ["host-a", "host-b"]
+    assert [each["seconds_ago"] >= 400 for each in listed] == [False, True]
 
 
 @pytest.mark.slow
