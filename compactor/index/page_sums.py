@@ -32,8 +32,10 @@ class PageSums:
     def of_batch(cls, batch: pa.RecordBatch) -> PageSums:
         """Of the file that will hold this batch alone."""
         pages = _Pages()
-        with pa.PythonFile(pages, "w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        buffered = pa.BufferedOutputStream(pa.PythonFile(pages, "w"), PAGE_BYTES)
+        with buffered as sink, pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
+            sink.flush()
             return cls(pages.sums(), pages.tell())
 
     @classmethod

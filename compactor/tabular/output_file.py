@@ -22,6 +22,9 @@ from compactor.storage.location import StoreLocation
 from compactor.tabular.filesystems import local_path
 from compactor.tabular.growing_file import GrowingFile
 
+BUFFER_BYTES = 64 * 1024
+"""Smaller writes are collected: the writers of formats write each header and each padding by itself."""
+
 _temporary_numbers = itertools.count(1)
 _UNFINISHED = re.compile(r"(?:.*/)?\.[^/]+\.[0-9]+-[0-9]+\.partial")
 
@@ -82,7 +85,7 @@ class OutputFile:
     def __init__(self, target: _Bytes, *, gzipped: bool) -> None:
         self._target = target
         self._written = _Checksummed(target)
-        self.stream: pa.NativeFile = pa.PythonFile(self._written, "w")
+        self.stream: pa.NativeFile = pa.BufferedOutputStream(pa.PythonFile(self._written, "w"), BUFFER_BYTES)
         if gzipped:
             self.stream = pa.CompressedOutputStream(self.stream, "gzip")
 
