@@ -27,6 +27,7 @@ from compactor.events.publish_events import publish_event
 from compactor.events.relay import EventSink, NoSink, Subject
 from compactor.events.session_events import publish_session
 from compactor.log_context import operator_log
+from compactor.model.background import SharedLoop
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
 from compactor.model.machine import usable_cores
@@ -49,7 +50,7 @@ from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session import SessionDependencies, run_rehash
-from compactor.sessions.session_journal import SessionJournal
+from compactor.sessions.session_journal import POLL_SECONDS, SessionJournal
 from compactor.sessions.session_log import Heartbeat, Listener, SessionProgress
 from compactor.storage.concurrently import AT_ONCE, run_concurrently
 
@@ -159,26 +160,31 @@ class _Work:
         numbers = {_id(session): number for number, session in enumerate(at_work, 1)}
         self.results.update({_id(each): _nothing_to_do(each) for each in sessions if not each.work})
 
-        def run_one(session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]]) -> None:
+        def run_one(
+            session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]], beats: SharedLoop | None = None
+        ) -> None:
             on_heartbeat = self._listener_of(session, numbers[_id(session)], len(at_work))
             on_heartbeat(None)
-            self._run_one(session, ready, on_heartbeat)
+            self._run_one(session, ready, on_heartbeat, beats)
 
         def run_beside_others(session: PinnedSession) -> None:
             run_one(session, lambda: (plans[_id(session)].plan, InProcessEngine()))
 
         location = self._lake.location
         run_concurrently(location, run_beside_others, [each for each in at_work if plans[_id(each)].side_by_side])
-        for session in at_work:
-            planned = plans[_id(session)]
-            if not planned.side_by_side:
-                run_one(session, partial(engines.ready_for, planned))
+        # Starting a thread takes as long as a small session's commit.
+        with SharedLoop("heartbeats", POLL_SECONDS) as beats:
+            for session in at_work:
+                planned = plans[_id(session)]
+                if not planned.side_by_side:
+                    run_one(session, partial(engines.ready_for, planned), beats)
 
     def _run_one(
         self,
         session: PinnedSession,
         ready: Callable[[], tuple[SessionPlan, Engine]],
         on_heartbeat: Callable[[Heartbeat | None], None],
+        beats: SharedLoop | None,
     ) -> None:
         launched_at_seconds = self._clock.monotonic_seconds()
         plan, chosen = ready()
@@ -190,7 +196,13 @@ class _Work:
                 folder = JobRunFolder(plan.spec.job_run.job_run_id).session(plan.spec.session_id)
                 is_brief = isinstance(chosen, InProcessEngine)
                 journal = SessionJournal(
-                    self._lake.store, folder, attempt, self._clock, on_heartbeat=on_heartbeat, is_brief=is_brief
+                    self._lake.store,
+                    folder,
+                    attempt,
+                    self._clock,
+                    on_heartbeat=on_heartbeat,
+                    is_brief=is_brief,
+                    beats=beats,
                 )
                 self.results[_id(session)] = run_attempt_with_journal(
                     journal, plan, self._lake, chosen, self._clock, before_seconds

@@ -1,4 +1,4 @@
-"""The loop that does some work again and again in a thread of its own."""
+"""Loops that do some work again and again in a thread of their own."""
 
 from __future__ import annotations
 
@@ -64,3 +64,65 @@ class BackgroundLoop:
                 self._work()
         except BaseException as error:  # noqa: BLE001  (it is raised where the loop is ended)
             self._error = error
+
+
+class SharedLoop:
+    """One thread for works that come and go: each is called after each interval, from the first whole one on. A context
+    manager, as are its works.
+
+    A work must not raise, and while it waits the others wait too.
+    """
+
+    def __init__(self, name: str, interval_seconds: float) -> None:
+        self._works: dict[SharedWork, bool] = {}
+        self._lock = threading.Lock()
+        self._loop = BackgroundLoop(name, self.call_all, interval_seconds)
+
+    def __enter__(self) -> Self:
+        self._loop.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._loop.__exit__(kind, error, traceback)
+
+    def begin(self, work: SharedWork) -> None:
+        with self._lock:
+            self._works[work] = False
+
+    def end(self, work: SharedWork) -> None:
+        """Returns when the last call of `work` has returned. May be repeated."""
+        with self._lock:
+            self._works.pop(work, None)
+
+    def call_all(self) -> None:
+        """What the thread does after each interval."""
+        with self._lock:
+            for work, is_due in self._works.items():
+                if is_due:
+                    work.call()
+                self._works[work] = True
+
+
+class SharedWork:
+    """One work of a shared loop, used as a loop of its own would be."""
+
+    def __init__(self, loop: SharedLoop, call: Callable[[], object]) -> None:
+        self.call = call
+        self.is_running = False
+        self._loop = loop
+
+    def __enter__(self) -> Self:
+        self.is_running = True
+        self._loop.begin(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self.is_running = False
+        self._loop.end(self)

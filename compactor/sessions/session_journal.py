@@ -16,7 +16,7 @@ import structlog
 from compactor.catalog.actions import IndexRehashed, RoundCommitted
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.log_context import operator_log
-from compactor.model.background import BackgroundLoop
+from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork
 from compactor.model.clock import Clock
 from compactor.model.errors import ErrorKind, Fenced, LithifyError
 from compactor.planning.session_streams import Commit
@@ -62,6 +62,7 @@ class SessionJournal:
     error of such a write is raised there, or by the next entry, whichever comes first.
 
     is_brief  the attempt is a small one: if it ends before the first heartbeat is due, none is written
+    beats     from which its heartbeats come; None: from a thread of its own
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SessionJournal:
         *,
         on_heartbeat: HeartbeatListener = lambda _: None,
         is_brief: bool = False,
+        beats: SharedLoop | None = None,
     ) -> None:
         self.attempt = attempt
         self._is_brief = is_brief
@@ -104,7 +106,9 @@ class SessionJournal:
         self._written: Heartbeat | None = None
         self._write_due_seconds = float("-inf")
         self._lock = threading.Lock()
-        self._beating = BackgroundLoop("heartbeat", self.beat, poll_seconds)
+        self._beating: BackgroundLoop | SharedWork = (
+            BackgroundLoop("heartbeat", self.beat, poll_seconds) if beats is None else SharedWork(beats, self.beat)
+        )
 
     def count_with(self, tasks_done: Count, rows_in_tasks: Count) -> None:
         """Sets the sources of progress within a step: the number of done tasks, and of rows that running tasks have

@@ -71,7 +71,13 @@ def materialize(
         sources = [source.file for task in tasks for source in task.sources]
         ahead = each_begun(step.location, sources, None, SOURCES_AHEAD, AHEAD.of(step.task_memory_bytes))
         written = [
-            _write(target, ahead, task, [each.rows[task.number] for each in by_bucket if task.number in each.rows])
+            _write(
+                target,
+                ahead,
+                task,
+                [each.rows[task.number] for each in by_bucket if task.number in each.rows],
+                is_last=task is tasks[-1],
+            )
             for task in tasks
         ]
         for task, unfinished in zip(tasks, written, strict=True):
@@ -83,14 +89,19 @@ def materialize(
 
 
 def _write(
-    target: OutputTarget, ahead: Iterator[TabularFile], task: MaterializeTask, rows_of_buckets: Sequence[RowsOfFiles]
+    target: OutputTarget,
+    ahead: Iterator[TabularFile],
+    task: MaterializeTask,
+    rows_of_buckets: Sequence[RowsOfFiles],
+    *,
+    is_last: bool,
 ) -> Sequence[Future[DataFile]]:
     """Writes the rows of one task's sources, ordered by source file, part, dedupe task, in files of bounded rows."""
     step = target.step
     rows_by_source = _row_indices_by_source(rows_of_buckets)
     dictionary_columns = _dictionary_columns(step, task.sources)
     copies_row_groups = any(_is_large(step, source, len(rows_by_source[source.ordinal])) for source in task.sources)
-    with FileCutter(target, task.first_file_number, dictionary_columns, copies_row_groups) as cutter:
+    with FileCutter(target, task.first_file_number, dictionary_columns, copies_row_groups, is_last) as cutter:
         for source in task.sources:
             next(ahead)
             if not _copy_row_groups(step, source, rows_by_source[source.ordinal], cutter):

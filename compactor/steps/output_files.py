@@ -81,6 +81,15 @@ class Finishing:
             self._under_way.append(future)
         return future
 
+    def submit_last(self, finish: Callable[[], DataFile]) -> Future[DataFile]:
+        """As `submit`, for the last file of all: on this machine the task fsyncs it itself, since nothing is written
+        meanwhile."""
+        if self._is_remote:
+            return self.submit(finish)
+        finished: Future[DataFile] = Future()
+        finished.set_result(finish())
+        return finished
+
     def wait_for(self, file: Future[DataFile]) -> None:
         """Waits for a file on this machine; a file that is uploaded is not waited for."""
         if not self._is_remote:
@@ -129,13 +138,16 @@ class FileCutter:
         first_file_number: int,
         dictionary_columns: Sequence[str] | None,
         takes_row_groups: bool,
+        is_last: bool = False,
     ) -> None:
+        """`is_last`: no other cutter of this target comes after it."""
         self.files: list[Future[DataFile]] = []
         self._target = target
         self._step = target.step
         self._file_number = first_file_number
         self._dictionary_columns = dictionary_columns
         self._takes_row_groups = takes_row_groups
+        self._is_last = is_last
         self._writer: TabularWriter | None = None
         self._room = 0
         self._checks: list[_Check] = []
@@ -147,7 +159,7 @@ class FileCutter:
         if self._writer is not None and error is not None:
             self._writer.abort()
         elif self._writer is not None:
-            self._finish_file(self._writer)
+            self._finish_file(self._writer, is_last=self._is_last)
 
     @property
     def room(self) -> int:
@@ -207,13 +219,14 @@ class FileCutter:
         """Whether a row group is read back. It follows from its name, so that a retried task reads the same ones."""
         return sample_number(self._step.commit_id, self._file_number, row_group) < self._step.output.page_check_share
 
-    def _finish_file(self, writer: TabularWriter) -> None:
+    def _finish_file(self, writer: TabularWriter, *, is_last: bool = False) -> None:
         checks, self._checks = self._checks, []
         finish = partial(_finished, self._target, self._file_number, writer, checks)
         try:
             if self.files:
                 self._target.finishing.wait_for(self.files[-1])
-            self.files.append(self._target.finishing.submit(finish))
+            finishing = self._target.finishing
+            self.files.append(finishing.submit_last(finish) if is_last else finishing.submit(finish))
         except BaseException:  # another file could not be finished: no upload of this one may stay
             writer.abort()
             raise

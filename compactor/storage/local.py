@@ -167,7 +167,6 @@ class LocalStore:
         """Writes and fsyncs the body to a temporary file. A secret may be read by its writer's user only."""
         mode = 0o600 if key.startswith(self._secret_prefixes) else 0o666
         folder = self._root / WRITING_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
         # Process and thread make the name unique among the live ones of this machine; the exclusive open skips names
         # left by a crashed process, or by one on another machine.
         while True:
@@ -177,6 +176,8 @@ class LocalStore:
                 break
             except FileExistsError:
                 continue
+            except FileNotFoundError:
+                folder.mkdir(parents=True, exist_ok=True)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(body)

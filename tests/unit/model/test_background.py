@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 import pytest
 
-from compactor.model.background import BackgroundLoop
+from compactor.model.background import BackgroundLoop, SharedLoop, SharedWork
 from tests.waiting import wait_until
 
 
@@ -55,3 +56,32 @@ def test_loops_with_one_event_end_together() -> None:
         BackgroundLoop("other", ends.set, 0.001, ends=ends),
     ):
         wait_until(lambda: not one.is_running)
+
+
+def test_a_shared_loop_calls_each_work_from_its_first_whole_interval_on_until_it_ends() -> None:
+    calls: list[str] = []
+    loop = SharedLoop("shared", 3600.0)
+    early, late = SharedWork(loop, lambda: calls.append("early")), SharedWork(loop, lambda: calls.append("late"))
+    with early:
+        loop.call_all()
+        assert calls == []
+        with late:
+            loop.call_all()
+            assert calls == ["early"]
+            loop.call_all()
+            assert calls == ["early", "early", "late"]
+        assert not late.is_running
+        loop.call_all()
+        assert calls[3:] == ["early"]
+        assert early.is_running
+    loop.call_all()
+    assert len(calls) == 4
+
+
+def test_works_of_a_shared_loop_are_called_in_its_thread() -> None:
+    called: queue.Queue[str] = queue.Queue()
+    with (
+        SharedLoop("shared", 0.001) as loop,
+        SharedWork(loop, lambda: called.put(threading.current_thread().name)),
+    ):
+        assert called.get(timeout=60) == "shared"
