@@ -126,8 +126,13 @@ def _guarantee_of_partition(partition: PartitionValues, fields: Iterable[pa.Fiel
     return guarantee
 
 
-def guarantee_of_file(file: DataFile, constants: Mapping[str, pa.Scalar], fields: Iterable[pa.Field]) -> pc.Expression:
-    """What the bounds in the log say of these columns. `constants`: values of columns that the file lacks."""
+def guarantee_of_rows(
+    bounds: Mapping[str, ColumnStats], rows: int, constants: Mapping[str, pa.Scalar], fields: Iterable[pa.Field]
+) -> pc.Expression:
+    """What the bounds of the rows of a file or a row group say of these columns.
+
+    constants  values of columns that the file lacks
+    """
     guarantee = pc.scalar(True)
     for field in fields:
         if holds_floats(field.type):
@@ -135,11 +140,11 @@ def guarantee_of_file(file: DataFile, constants: Mapping[str, pa.Scalar], fields
         name, kind, column = field.name, field.type, pc.field(field.name)
         if name in constants:
             guarantee &= column == constants[name]
-        stats = file.columns.get(name)
+        stats = bounds.get(name)
         if stats is None:
             continue
         least, greatest = _bound(stats.min_value, kind), _bound(stats.max_value, kind)
-        if stats.null_count is not None and stats.null_count == file.rows:
+        if stats.null_count is not None and stats.null_count == rows:
             guarantee &= column.is_null()
         elif least is not None and greatest is not None:
             within = (column >= least) & (column <= greatest)

@@ -14,43 +14,38 @@ last column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.catalog.stream import PartitionStream
-from compactor.index.deletion_vectors import read_dead_rows
 from compactor.model.errors import Invalid
-from compactor.model.files import DataFile, DeletionVector
-from compactor.model.names import ContentType, PartitionValues, counted
+from compactor.model.names import PartitionValues, counted
 from compactor.reading.excluded import (
     columns_of,
-    guarantee_of_file,
+    guarantee_of_rows,
     has_value,
-    holds_floats,
     not_excluded,
     selected_partitions,
 )
-from compactor.schemas.cast import conform
+from compactor.reading.ordered_batches import batches_in_order
+from compactor.reading.pieces import ReadColumns, ScanFile, plan_pieces, readers_of
 from compactor.schemas.open_types import open_schema
 from compactor.schemas.unify import parse_schema, unify_schemas
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
-from compactor.tabular import TabularFile, each_begun, read_batches, read_matching, written_here
 
 if TYPE_CHECKING:
     from compactor.reading.merge_on_read import MergedStream
 
-FILES_AHEAD = 8
-"""Files of a scan that are asked for before they are read, as far as there is room."""
+THREADED_BYTES_MIN = 1024 * 1024
+"""Smaller local files are read by the consumer's thread: others would start for longer than they decode."""
 
 STREAMS_SAMPLED = 16
 """Partitions of which one must be compacted, for a filter to exclude others by their values."""
@@ -60,25 +55,6 @@ VIEWS = ("compacted", "merged")
 
 AsOf: TypeAlias = int | str | datetime
 """An entry number of one partition stream's log, or a time: a datetime, ISO 8601 text, or ms since the epoch."""
-
-
-@dataclass(frozen=True)
-class ScanFile:
-    """A file of the scan, with its entry in the log of its partition stream.
-
-    constants  the partition's values that are columns of the scan but not of its files
-    dead       the deletion vector of a compacted file that has dead rows
-    kept       int64, ascending: the rows to read, from merge on read; None: all but the dead ones
-    is_delta   whether it is a delta file, in which merge on read found surviving rows; else a compacted file
-    """
-
-    partition: Mapping[str, str]
-    uri: str
-    file: DataFile
-    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
-    dead: DeletionVector | None = None
-    kept: npt.NDArray[np.int64] | None = None
-    is_delta: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,12 +110,9 @@ class Scan:
         self.scan_files = _scan_files(parts, whole_schema, row_filter, filtered_by)
         self._location = location
         self._filter = row_filter
-        read = {*names, *filtered_by}
-        self._read_schema = pa.schema([field for field in whole_schema if field.name in read])
-        # Bounds do not cover NaN, which `~(x < 5)` matches: a float's bounds exclude nothing.
-        self._leaves_out_row_groups = row_filter is not None and not any(
-            holds_floats(whole_schema.field(name).type) for name in filtered_by
-        )
+        # A filter without columns is evaluated for each row all the same.
+        filtered = pa.schema([whole_schema.field(name) for name in filtered_by or names[:1]])
+        self._columns = ReadColumns(self.schema.remove_metadata(), row_filter, filtered)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
@@ -150,60 +123,33 @@ class Scan:
         return [scanned.uri for scanned in self.scan_files]
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, a bounded number of bytes at a time. No batch is empty."""
-        # With a filter, row groups are selected before any is requested.
-        columns = [] if self._leaves_out_row_groups else self._read_schema.names
-        files = [_file_of(scanned) for scanned in self.scan_files]
-        begun = each_begun(self._location, files, columns, FILES_AHEAD)
-        for scanned, _ in zip(self.scan_files, begun, strict=True):
-            for batch in self._read(scanned):
-                rows = conform(self._with_constants(batch, scanned), self._read_schema)
-                kept = rows if self._filter is None else rows.filter(self._filter)
-                for selected in kept.select(self.schema.names).to_batches():
-                    if selected.num_rows:
-                        yield selected
+        """The rows, a bounded number of bytes at a time. No batch is empty.
+
+        As many threads as PyArrow uses (`pyarrow.cpu_count()`) read ahead, within a bound of decoded bytes. They end
+        when the iterator is closed or forgotten.
+        """
+        return self._read(self._columns)
 
     def count_rows(self) -> int:
         """The number of rows. Without a filter no file is opened."""
-        if self._filter is not None:
-            return sum(batch.num_rows for batch in self.to_batches())
-        return sum(
-            scanned.file.rows - (scanned.dead.rows if scanned.dead else 0)
-            if scanned.kept is None
-            else len(scanned.kept)
-            for scanned in self.scan_files
-        )
+        if self._filter is None:
+            return sum(scanned.rows for scanned in self.scan_files)
+        columns = ReadColumns(self._columns.filtered, self._filter, self._columns.filtered)
+        return sum(batch.num_rows for batch in self._read(columns))
 
     def to_table(self) -> pa.Table:
         """All rows at once."""
         return pa.Table.from_batches(list(self.to_batches()), self.schema)
 
-    def _read(self, scanned: ScanFile) -> Iterator[pa.RecordBatch]:
-        with nullcontext() if scanned.is_delta else written_here():
-            yield from self._batches(scanned)
-
-    def _with_constants(self, batch: pa.RecordBatch, scanned: ScanFile) -> pa.Table:
-        rows = pa.Table.from_batches([batch])
-        for name, value in scanned.constants.items():
-            if self._read_schema.get_field_index(name) >= 0:
-                rows = rows.append_column(name, pa.repeat(value, batch.num_rows))
-        return rows
-
-    def _batches(self, scanned: ScanFile) -> Iterator[pa.RecordBatch]:
-        content_type = scanned.file.content_type
-        file = _file_of(scanned)
-        columns = [name for name in self._read_schema.names if name not in scanned.constants]
-        if scanned.dead is not None or scanned.kept is not None:
-            return _select_rows(
-                read_batches(self._location, file, columns, self._read_schema), _kept_rows(self._location, scanned)
-            )
-        if self._leaves_out_row_groups and content_type is ContentType.PARQUET:
-            return read_matching(self._location, file, columns, self._filter, self._read_schema)
-        return read_batches(self._location, file, columns, self._read_schema)
-
-
-def _file_of(scanned: ScanFile) -> TabularFile:
-    return TabularFile.of(scanned.uri, scanned.file)
+    def _read(self, columns: ReadColumns) -> Iterator[pa.RecordBatch]:
+        few_bytes = sum(scanned.file.size_bytes for scanned in self.scan_files) < THREADED_BYTES_MIN
+        threads = 1 if few_bytes and not self._location.is_remote else pa.cpu_count()
+        pieces = plan_pieces(self._location, self.scan_files, columns, threads)
+        try:
+            yield from batches_in_order(readers_of(pieces), threads)
+        finally:
+            for piece in pieces:
+                piece.forget()
 
 
 def open_scan(
@@ -366,25 +312,6 @@ def _merged_part(merged: MergedStream) -> ScanPart:
     return ScanPart(merged.stream, merged.schema, tuple(files))
 
 
-def _kept_rows(location: StoreLocation, scanned: ScanFile) -> npt.NDArray[np.int64]:
-    if scanned.kept is not None:
-        return scanned.kept
-    kept = np.ones(scanned.file.rows, np.bool_)
-    if scanned.dead is not None:
-        kept[read_dead_rows(location, scanned.dead)] = False
-    return np.flatnonzero(kept)
-
-
-def _select_rows(batches: Iterator[pa.RecordBatch], kept: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-    """The kept rows (ascending) of a file that is read in batches."""
-    start = 0
-    for batch in batches:
-        begin, end = np.searchsorted(kept, [start, start + batch.num_rows])
-        if begin < end:
-            yield batch.take(pa.array(kept[begin:end] - start))
-        start += batch.num_rows
-
-
 def _entry_number(stream: PartitionStream, request: ScanRequest) -> int | None:
     """The entry to read as of; None: the last one. Raises `Invalid` if the one stream of a scan had none then."""
     as_of = request.as_of
@@ -446,5 +373,7 @@ def _scan_files(
     if row_filter is None:
         return tuple(found)
     fields = [schema.field(name) for name in filtered_by]
-    guarantees = [guarantee_of_file(scanned.file, scanned.constants, fields) for scanned in found]
+    guarantees = [
+        guarantee_of_rows(scanned.file.columns, scanned.file.rows, scanned.constants, fields) for scanned in found
+    ]
     return tuple(found[number] for number in not_excluded(guarantees, schema, row_filter))

@@ -20,6 +20,7 @@ from __future__ import annotations
 from compactor.tabular.copying import copy_file, digest_file
 from compactor.tabular.files import (
     begin_ends,
+    begin_soon,
     check_bytes,
     each_begun,
     infer_content_type,
@@ -33,16 +34,18 @@ from compactor.tabular.files import (
 )
 from compactor.tabular.filesystems import written_here
 from compactor.tabular.formats import FileMeasure, FileOutline, TabularFile
-from compactor.tabular.parquet import check_row_count, dictionary_columns_of, read_matching
+from compactor.tabular.parquet import SharedParquet, check_row_count, dictionary_columns_of
 from compactor.tabular.stored_types import stored_schema
 from compactor.tabular.writer import TabularWriter
 
 __all__ = [
     "FileMeasure",
     "FileOutline",
+    "SharedParquet",
     "TabularFile",
     "TabularWriter",
     "begin_ends",
+    "begin_soon",
     "check_bytes",
     "check_row_count",
     "copy_file",
@@ -53,7 +56,6 @@ __all__ = [
     "measure",
     "read_batches",
     "read_batches_around",
-    "read_matching",
     "read_outline",
     "read_row",
     "read_schema",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
@@ -30,10 +30,13 @@ _PARQUET_UNITS: Mapping[str, str] = MappingProxyType({"milliseconds": "ms", "mic
 # ------------------------------------------------------------------------------------------------- from a footer
 
 
-def parquet_column_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, ColumnStats]:
-    """Statistics of each top-level column that is not nested, from those of its column chunks."""
+def parquet_column_stats(
+    metadata: pq.FileMetaData, schema: pa.Schema, row_group_numbers: Sequence[int] | None = None
+) -> dict[str, ColumnStats]:
+    """Statistics of each top-level column that is not nested, from those of its chunks (None: in all row groups)."""
     positions = {metadata.schema.column(position).path: position for position in range(metadata.num_columns)}
-    row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    numbers = range(metadata.num_row_groups) if row_group_numbers is None else row_group_numbers
+    row_groups = [metadata.row_group(number) for number in numbers]
     found = {}
     for field in schema:
         position = positions.get(field.name)

@@ -195,7 +195,7 @@ def each_begun(
 
     def begin(count: int) -> None:
         while len(files) > 1 and len(begun) < min(count, len(files)):
-            begun.append(_begin_soon(_source(location, files[len(begun)]), columns, room_bytes))
+            begun.append(begin_soon(location, files[len(begun)], columns, room_bytes))
 
     def each() -> Iterator[TabularFile]:
         for number, file in enumerate(files):
@@ -212,10 +212,15 @@ def each_begun(
 def begin_ends(location: StoreLocation, files: Sequence[TabularFile]) -> None:
     """Prefetches the ends of remote files, which have their footers, without waiting."""
     for file in files:
-        _begin_soon(_source(location, file), [], AHEAD_BYTES_MAX)
+        begin_soon(location, file, [])
 
 
-def _begin_soon(source: Source, columns: Sequence[str] | None, room_bytes: int) -> Future[None] | None:
+def begin_soon(
+    location: StoreLocation, file: TabularFile, columns: Sequence[str] | None, room_bytes: int = AHEAD_BYTES_MAX
+) -> Future[None] | None:
+    """Prefetches the end of a remote file and, if there is room, these columns (None: all); None: it is local. An error
+    is for the one who reads the file."""
+    source = _source(location, file)
     if source.reader is None:
         return None
     source.reader.give_room(room_bytes)

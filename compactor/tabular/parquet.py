@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from compactor.model.errors import Corrupt
-from compactor.model.files import FooterRange, RowGroupSize
+from compactor.model.files import ColumnStats, FooterRange, RowGroupSize
 from compactor.model.names import ContentType, counted
-from compactor.schemas.cast import cast_column
+from compactor.schemas.cast import cast_column, plain_table
+from compactor.schemas.unify import refuse_repeated_columns
 from compactor.storage.location import StoreLocation
 from compactor.tabular.bounds import parquet_column_stats
 from compactor.tabular.filesystems import reading
 from compactor.tabular.formats import FileMeasure, FileOutline, Source, TabularFile, wanted_columns
 from compactor.tabular.parquet_pages.arrow_files import (
+    KnownFooter,
     OpenParquet,
     arrow_schema_of,
     open_mapped,
@@ -50,10 +52,15 @@ _PLAIN_WIDTHS: Mapping[str, float] = MappingProxyType(
 
 
 class Parquet:
-    """See `TabularFormat`. `own_pages`: whether Lithify decodes the pages of numbers that it supports."""
+    """See `TabularFormat`.
 
-    def __init__(self, own_pages: bool = True) -> None:
+    own_pages    whether Lithify decodes the pages of numbers that it supports
+    use_threads  whether Arrow decodes columns in several threads
+    """
+
+    def __init__(self, own_pages: bool = True, use_threads: bool = True) -> None:
         self._own_pages = own_pages
+        self._use_threads = use_threads
 
     def read_schema(self, source: Source, schema: pa.Schema | None) -> pa.Schema:
         del schema
@@ -63,7 +70,7 @@ class Parquet:
     def read_table(self, source: Source, columns: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         with open_parquet(source) as file:
             parquet = file.parquet
-            arrow_schema = arrow_schema_of(parquet)
+            arrow_schema = file.schema
             wanted = wanted_columns(source, arrow_schema, columns)
             file.hold(range(parquet.num_row_groups), wanted)
             table = parquet.read(columns=wanted, use_threads=file.opened.size() >= THREADED_BYTES_MIN)
@@ -95,29 +102,37 @@ class Parquet:
                 release_mapped(mapped)
 
     def batches_of(
-        self, source: Source, file: OpenParquet, row_groups: Sequence[int], columns: Sequence[str] | None
+        self,
+        source: Source,
+        file: OpenParquet,
+        row_groups: Sequence[int],
+        columns: Sequence[str] | None,
+        batch_rows: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some row groups."""
+        """The rows of some row groups. `batch_rows`: None: as many as are `BATCH_BYTES`."""
         parquet = file.parquet
-        arrow_schema = arrow_schema_of(parquet)
+        arrow_schema = file.schema
         wanted = wanted_columns(source, arrow_schema, columns)
         # One row group at a time: of several at once the reader keeps all bytes until the end.
         for number, row_group in enumerate(row_groups):
             rows = 0
             file.hold([row_group], wanted)
             file.begin(row_groups[number + 1 : number + 2], wanted)
-            for batch in self._batches(parquet, file.opened, row_group, wanted):
+            for batch in self._batches(file, row_group, wanted, batch_rows):
                 rows += batch.num_rows
                 yield from _as_written(pa.Table.from_batches([batch]).select(wanted), arrow_schema).to_batches()
             _check_rows(rows, parquet.metadata.row_group(row_group).num_rows)
 
     def _batches(
-        self, parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]
+        self, file: OpenParquet, row_group: int, columns: Sequence[str], batch_rows: int | None
     ) -> Iterator[pa.RecordBatch]:
-        rows = _batch_rows(parquet.metadata.row_group(row_group))
-        numbers = _numbers(parquet, opened, row_group, columns) if self._own_pages else None
+        parquet = file.parquet
+        rows = _batch_rows(parquet.metadata.row_group(row_group)) if batch_rows is None else batch_rows
+        numbers = _numbers(parquet, file.opened, row_group, columns) if self._own_pages else None
         if numbers is None:
-            yield from parquet.iter_batches(batch_size=rows, row_groups=[row_group], columns=columns)
+            yield from parquet.iter_batches(
+                batch_size=rows, row_groups=[row_group], columns=columns, use_threads=self._use_threads
+            )
         else:
             yield from (numbers.slice(start, rows) for start in range(0, numbers.num_rows, rows))
 
@@ -130,9 +145,9 @@ class Parquet:
                 if row_index < rows:
                     file.hold([row_group], None)
                     table = parquet.read_row_group(row_group).slice(row_index, 1)
-                    return _as_written(table, arrow_schema_of(parquet))
+                    return _as_written(table, file.schema)
                 row_index -= rows
-        return arrow_schema_of(parquet).empty_table()
+            return file.schema.empty_table()
 
     def outline(self, source: Source, schema: pa.Schema | None) -> FileOutline:
         del schema
@@ -162,27 +177,76 @@ def begin_parquet(source: Source, columns: Sequence[str] | None) -> None:
                 return
 
 
-def read_matching(
-    location: StoreLocation,
-    file: TabularFile,
-    columns: Sequence[str],
-    row_filter: pc.Expression | None,
-    schema: pa.Schema,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file without the row groups that the filter excludes by the bounds in the footer. The
-    caller filters the rows.
+class SharedParquet:
+    """A Parquet file of which several threads read row groups. The footer is read once; each read opens the file."""
 
-    schema  has the types that the filter is meant for; those in the file may be narrower
-    """
-    source = Source.of(location, file)
-    with reading(file.uri, file.content_type), open_parquet(source) as opened:
-        fragment = ds.ParquetFileFormat().make_fragment(opened.opened)
-        physical = set(fragment.physical_schema.names)
-        present = [name for name in columns if name in physical]
-        # Arrow does not compare the bounds of some types, such as UUIDs.
-        with suppress(pa.ArrowNotImplementedError):
-            fragment = fragment.subset(row_filter, schema=schema)
-        yield from Parquet().batches_of(source, opened, [group.id for group in fragment.row_groups], present)
+    def __init__(self, location: StoreLocation, file: TabularFile, use_threads: bool) -> None:
+        self._file = file
+        self._source = Source.of(location, file)
+        self._reader = Parquet(own_pages=False, use_threads=use_threads)
+        self._lock = threading.Lock()
+        self._footer: KnownFooter | None = None
+
+    @property
+    def columns(self) -> set[str]:
+        """Names of the top-level columns. Reads the footer."""
+        return set(self._known().schema.names)
+
+    def row_counts(self) -> list[int]:
+        """The rows of each row group. Reads the footer."""
+        metadata = self._known().metadata
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
+    def column_stats(self, row_group: int, columns: Sequence[str]) -> Mapping[str, ColumnStats]:
+        """The bounds of these columns in a row group; a column without any may be absent."""
+        known = self._known()
+        present = [known.schema.field(name) for name in columns if known.schema.get_field_index(name) >= 0]
+        with reading(self._file.uri, self._file.content_type):
+            return parquet_column_stats(known.metadata, pa.schema(present), [row_group])
+
+    def batch_rows(self, columns: Collection[str]) -> int:
+        """The rows of a batch of these columns that has about `BATCH_BYTES`."""
+        with reading(self._file.uri, self._file.content_type):
+            widths = _row_bytes(self._known().metadata)
+        return _rows_of_batch(sum(width for name, width in widths.items() if name in columns))
+
+    def read(self, row_group: int, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group, in batches of so many rows."""
+        known = self._known()
+        with reading(self._file.uri, self._file.content_type):
+            opened_so = replace(known, dictionaries=_text_in_dictionaries(known, row_group, columns))
+            with open_parquet(self._source, opened_so) as file:
+                for batch in self._reader.batches_of(self._source, file, [row_group], columns, batch_rows):
+                    yield from plain_table(pa.Table.from_batches([batch])).to_batches()
+
+    def begin(self, row_groups: Sequence[int], columns: Sequence[str]) -> None:
+        """Prefetches these columns of a remote file, one row group after the other, while there is room."""
+        reader, metadata = self._source.reader, self._known().metadata
+        size_bytes = self._file.size_bytes
+        if reader is not None and size_bytes is not None:
+            spans = (spans_of_columns(metadata, size_bytes, [group], columns) for group in row_groups)
+            all(reader.begin(self._file.uri, each) for each in spans)
+
+    def _known(self) -> KnownFooter:
+        with self._lock:
+            if self._footer is None:
+                with reading(self._file.uri, self._file.content_type), open_parquet(self._source) as file:
+                    refuse_repeated_columns(self._file.uri, file.schema)
+                    self._footer = KnownFooter(file.parquet.metadata, file.schema)
+            return self._footer
+
+
+def _text_in_dictionaries(known: KnownFooter, row_group: int, columns: Sequence[str]) -> list[str]:
+    """Columns of text whose values are all in a dictionary. To look them up at once is faster than one by one, as Arrow
+    does while it decodes."""
+    metadata, chunks = known.metadata, known.metadata.row_group(row_group)
+    wanted = {name for name in columns if known.schema.field(name).type in (pa.string(), pa.binary())}
+    leaves = ((position, metadata.schema.column(position)) for position in range(metadata.num_columns))
+    return [
+        leaf.path
+        for position, leaf in leaves
+        if leaf.path in wanted and _dictionary_pays([chunks.column(position)], leaf.length)
+    ]
 
 
 def _check_rows(rows: int, expected_rows: int) -> None:
@@ -300,8 +364,11 @@ def _open(source: Source) -> Iterator[pq.ParquetFile]:
 
 
 def _batch_rows(row_group: pq.RowGroupMetaData) -> int:
-    bytes_per_row = max(1, row_group.total_byte_size // max(1, row_group.num_rows))
-    return int(min(BATCH_ROWS_MAX, max(BATCH_ROWS_MIN, BATCH_BYTES // bytes_per_row)))
+    return _rows_of_batch(row_group.total_byte_size / max(1, row_group.num_rows))
+
+
+def _rows_of_batch(bytes_per_row: float) -> int:
+    return int(min(BATCH_ROWS_MAX, max(BATCH_ROWS_MIN, BATCH_BYTES // max(1, bytes_per_row))))
 
 
 def _numbers(parquet: pq.ParquetFile, opened: pa.NativeFile, row_group: int, columns: Sequence[str]) -> pa.Table | None:

@@ -12,7 +12,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.planning.table_figures import read_figures
-from compactor.reading.scan import ScanFile
+from compactor.reading.pieces import ScanFile
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument
 from dispatcher.cli.output import answer_records, parse_partition, write_lines
 from dispatcher.cli.table_places import LakePlace, partitions_of

@@ -38,11 +38,21 @@ def arrow_schema_of(parquet: pq.ParquetFile) -> pa.Schema:
 
 @dataclass(frozen=True)
 class OpenParquet:
-    """An open Parquet file. `remote`: of a remote one, the file object behind `opened`."""
+    """An open Parquet file.
+
+    remote  of a remote one, the file object behind `opened`
+    known   what it was opened with
+    """
 
     parquet: pq.ParquetFile
     opened: pa.NativeFile
     remote: RemoteFile | None
+    known: KnownFooter | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `arrow_schema_of`."""
+        return arrow_schema_of(self.parquet) if self.known is None else self.known.schema
 
     def hold(self, row_groups: Sequence[int], columns: Sequence[str] | None) -> None:
         """Fetches these columns of these row groups of a remote file, and releases those that were held before."""
@@ -81,14 +91,30 @@ def open_mapped(source: Source) -> Iterator[tuple[OpenParquet, mmap.mmap | None]
         yield file, mapped
 
 
+@dataclass(frozen=True)
+class KnownFooter:
+    """The footer of a file that was opened before, and how it is opened now.
+
+    dictionaries  columns of text that Arrow returns as dictionaries, as they are stored
+    """
+
+    metadata: pq.FileMetaData
+    schema: pa.Schema
+    dictionaries: Sequence[str] = ()
+
+
 @contextmanager
-def open_parquet(source: Source) -> Iterator[OpenParquet]:
+def open_parquet(source: Source, known: KnownFooter | None = None) -> Iterator[OpenParquet]:
     """A file as Parquet, with its footer read. If it cannot be read, its footer is not kept for later readers."""
     remote = source.open_remote()
     opened = source.open() if remote is None else pa.PythonFile(remote, mode="r")
+    metadata, dictionaries = (None, None) if known is None else (known.metadata, known.dictionaries)
     try:
-        with opened, pq.ParquetFile(opened, pre_buffer=False) as parquet:
-            yield OpenParquet(parquet, opened, remote)
+        with (
+            opened,
+            pq.ParquetFile(opened, metadata=metadata, read_dictionary=dictionaries, pre_buffer=False) as parquet,
+        ):
+            yield OpenParquet(parquet, opened, remote, known)
     except (pa.ArrowException, OSError):
         if source.reader is not None:
             source.reader.forget_end(source.file.uri)

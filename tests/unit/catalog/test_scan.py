@@ -23,6 +23,7 @@ from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
+from tests.pages.sources import blocks
 from tests.rounds import compact_by_hand
 
 ORDERS = "ACME.ORDERS.V1"
@@ -75,6 +76,13 @@ def test_a_scan_goes_on_showing_the_snapshot_it_was_made_at(orders: Table) -> No
     compact_by_hand(orders.stream({}), [ids(2)], removed=[1])
     assert ids_of(scan.to_table()) == [1]
     assert ids_of(orders.scan().to_table()) == [2]
+
+
+def test_the_guide_streams_the_rows_that_match(orders: Table) -> None:
+    compact_by_hand(orders.stream({}), [pa.table({"order_id": [1, 2, 3], "amount": [900, 901, 1_000]})])
+    variables: dict[str, object] = {"table": orders}
+    exec(blocks()["streaming"], variables)
+    assert variables["total"] == 1_901
 
 
 def test_one_partition_or_all_in_order(by_day: Table) -> None:

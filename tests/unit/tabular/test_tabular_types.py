@@ -17,15 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.model.errors import Invalid
+from compactor.model.files import DataFile
 from compactor.model.names import ContentType
+from compactor.reading.pieces import ReadColumns, ScanFile, plan_pieces
 from compactor.schemas.cast import cast_array, plain_table
-from compactor.storage.location import parse_location
+from compactor.storage.location import StoreLocation, parse_location
 from compactor.tabular import (
     TabularFile,
     TabularWriter,
     measure,
     read_batches,
-    read_matching,
     read_schema,
     read_table,
 )
@@ -169,6 +170,24 @@ def _conditions(column: pa.ChunkedArray) -> Iterator[pc.Expression]:
                 yield condition
 
 
+def _scanned(
+    location: StoreLocation, file: TabularFile, schema: pa.Schema, row_filter: pc.Expression | None
+) -> pa.Table:
+    """What a scan reads of a file, with a filter on column `c`."""
+    measured = measure(location, file)
+    entry = DataFile(
+        file_number=1,
+        path=file.uri,
+        content_type=file.content_type,
+        rows=measured.rows,
+        size_bytes=measured.size_bytes,
+        row_groups=measured.row_groups,
+    )
+    columns = ReadColumns(schema, row_filter, pa.schema([schema.field("c")]))
+    pieces = plan_pieces(location, [ScanFile({}, file.uri, entry)], columns, 1)
+    return pa.Table.from_batches([batch for piece in pieces for batch in piece.read()], schema)
+
+
 @pytest.mark.parametrize("name", [*PLAIN, *BYTES, *DICTIONARIES, *NESTED])
 def test_a_filter_on_a_file_of_every_type_leaves_out_no_row_that_matches(tmp_path: Path, name: str) -> None:
     location = parse_location(str(tmp_path))
@@ -176,10 +195,10 @@ def test_a_filter_on_a_file_of_every_type_leaves_out_no_row_that_matches(tmp_pat
     rows = plain_table(pa.table({"row": [0, 1, 2], "c": EVERY[name]}))
     pq.write_table(rows, tmp_path / "data.parquet", row_group_size=1)
     table = read_table(location, file)
+    assert _scanned(location, file, table.schema, None)["row"].equals(table["row"])
     for condition in _conditions(table["c"]):
-        batches = read_matching(location, file, ["row", "c"], condition, table.schema)
-        read = pa.Table.from_batches(batches, table.schema)
-        assert read.filter(condition)["row"].equals(table.filter(condition)["row"]), condition
+        found = _scanned(location, file, table.schema, condition)
+        assert found["row"].equals(table.filter(condition)["row"]), condition
 
 
 def test_a_filter_that_casts_a_column_of_seconds_is_evaluated_on_seconds(tmp_path: Path) -> None:
@@ -189,8 +208,7 @@ def test_a_filter_that_casts_a_column_of_seconds_is_evaluated_on_seconds(tmp_pat
     rows = pa.table({"c": pa.array([3, 3, 4], pa.timestamp("s"))})
     pq.write_table(rows, tmp_path / "data.parquet", row_group_size=1)
     condition = pc.field("c").cast(pa.int64()) == 3
-    read = pa.Table.from_batches(read_matching(location, file, ["c"], condition, rows.schema), rows.schema)
-    assert read.equals(rows.slice(0, 2))
+    assert _scanned(location, file, rows.schema, condition).equals(rows.slice(0, 2))
 
 
 OTHER_IN_DUCKDB = {

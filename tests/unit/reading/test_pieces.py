@@ -1,0 +1,196 @@
+"""The pieces of a scan, read in several threads, are the plain rows: filtered, without dead ones, with all columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compactor.catalog.keys import StreamFolder
+from compactor.index.deletion_vectors import write_dead_rows
+from compactor.index.keys import DeletionVectorPath
+from compactor.model.errors import Corrupt
+from compactor.model.files import DataFile
+from compactor.model.names import ContentType
+from compactor.reading.ordered_batches import batches_in_order
+from compactor.reading.pieces import ReadColumns, ScanFile, plan_pieces, readers_of
+from compactor.storage.location import StoreLocation, parse_location
+from compactor.tabular import TabularFile, TabularWriter, measure
+
+THREADS = 3
+VECTOR = DeletionVectorPath(StreamFolder("ACME.T.V1", ()), "c" * 32, 1, "a" * 16)
+
+
+def scan_file(path: Path, content_type: ContentType = ContentType.PARQUET) -> ScanFile:
+    """A file that is there, as the log would have it."""
+    uri = f"file://{path}"
+    measured = measure(parse_location(str(path.parent)), TabularFile(uri, content_type))
+    file = DataFile(
+        file_number=1,
+        path=uri,
+        content_type=content_type,
+        rows=measured.rows,
+        size_bytes=measured.size_bytes,
+        columns=dict(measured.columns),
+        row_groups=measured.row_groups,
+    )
+    return ScanFile({}, uri, file)
+
+
+def read(
+    location: StoreLocation,
+    files: Sequence[ScanFile],
+    schema: pa.Schema,
+    row_filter: pc.Expression | None,
+    filtered_by: Sequence[str],
+    threads: int = THREADS,
+) -> pa.Table:
+    filtered = pa.schema([schema.field(name) for name in filtered_by])
+    pieces = plan_pieces(location, files, ReadColumns(schema, row_filter, filtered), threads)
+    batches = list(batches_in_order(readers_of(pieces), threads))
+    assert all(batch.num_rows for batch in batches)
+    return pa.Table.from_batches(batches, schema)
+
+
+# -- against the plain rows
+
+SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string()), ("x", pa.float64()), ("day", pa.string())])
+STORED = [pa.schema([("id", pa.int32()), ("s", pa.string())]), pa.schema([("id", pa.int64()), ("x", pa.float64())])]
+"""Files of an older schema; of another one. No file has the partition's column."""
+
+
+@st.composite
+def stored_files(draw: st.DrawFn) -> list[tuple[pa.Table, ContentType, int, set[int], str]]:
+    """For each: rows, type, rows of a row group, rows that are not shown, and how the log says that."""
+    files = []
+    for _ in range(draw(st.integers(1, 4))):
+        schema, count = draw(st.sampled_from(STORED)), draw(st.integers(1, 12))
+        values = {"id": st.integers(0, 5), "s": st.sampled_from("abc"), "x": st.sampled_from([0.5, float("nan")])}
+        columns = {
+            name: draw(st.lists(st.none() | values[name], min_size=count, max_size=count)) for name in schema.names
+        }
+        hidden = draw(st.sets(st.integers(0, count - 1), max_size=count - 1))
+        content_type = draw(st.sampled_from([ContentType.PARQUET, ContentType.PARQUET, ContentType.FEATHER]))
+        how = draw(st.sampled_from(["dead", "kept"]))
+        files.append((pa.table(columns, schema), content_type, draw(st.integers(1, 5)), hidden, how))
+    return files
+
+
+FILTERS = [
+    (None, []),
+    (pc.field("id") == 3, ["id"]),
+    ((pc.field("id") > 2) | pc.field("id").is_null(), ["id"]),
+    (~(pc.field("x") < 5), ["x"]),
+    ((pc.field("s") == "a") & (pc.field("id") < 4), ["s", "id"]),
+    (pc.field("day") == "monday", ["day"]),
+    ((pc.field("day") == "monday") | (pc.field("id") == 1), ["day", "id"]),
+]
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stored_files(),
+    st.sampled_from(FILTERS),
+    st.lists(st.sampled_from(SCHEMA.names), min_size=1, unique=True),
+    st.sampled_from([1, THREADS]),
+)
+def test_a_scan_is_the_plain_rows_filtered(
+    tmp_path: Path,
+    stored: list[tuple[pa.Table, ContentType, int, set[int], str]],
+    row_filter: tuple[pc.Expression | None, list[str]],
+    names: list[str],
+    threads: int,
+) -> None:
+    folder = tmp_path / uuid4().hex
+    folder.mkdir()
+    location = parse_location(str(folder))
+    files, expected = [], []
+    for number, (rows, content_type, group_rows, hidden, how) in enumerate(stored):
+        path, day = folder / f"{number}.{content_type}", ["monday", "tuesday"][number % 2]
+        if content_type is ContentType.PARQUET:
+            pq.write_table(rows, path, row_group_size=group_rows)
+        else:
+            with TabularWriter.open(location, f"file://{path}", content_type, rows.schema) as writer:
+                writer.write(rows)
+                writer.close()
+        shown = np.array([row for row in range(rows.num_rows) if row not in hidden])
+        scanned = replace(scan_file(path, content_type), constants={"day": pa.scalar(day)})
+        if how == "kept":
+            files.append(replace(scanned, kept=shown))
+        elif hidden:
+            vector = write_dead_rows(location, replace(VECTOR, file_number=number + 1), np.array(sorted(hidden)))
+            files.append(replace(scanned, dead=vector))
+        else:
+            files.append(scanned)
+        whole = [
+            rows[field.name].cast(field.type)
+            if field.name in rows.schema.names
+            else pa.repeat(day, rows.num_rows)
+            if field.name == "day"
+            else pa.nulls(rows.num_rows, field.type)
+            for field in SCHEMA
+        ]
+        expected.append(pa.table(whole, schema=SCHEMA).take(shown))
+    condition, filtered_by = row_filter
+    plain = pa.concat_tables(expected)
+    plain = plain if condition is None else plain.filter(condition)
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    wanted = ReadColumns(schema, condition, pa.schema([SCHEMA.field(name) for name in filtered_by or names[:1]]))
+    pieces = plan_pieces(location, files, wanted, threads)
+    found = pa.Table.from_batches(list(batches_in_order(readers_of(pieces), threads)), schema)
+    assert str(found.to_pylist()) == str(plain.select(names).to_pylist())  # NaN differs from itself
+
+
+# -- no more than is needed
+
+
+def test_of_a_row_group_without_a_match_only_the_columns_of_the_filter_are_read(tmp_path: Path) -> None:
+    """Other columns are damaged there."""
+    path = tmp_path / "data.parquet"
+    rows = pa.table({"id": [1, 9, 5, 5, 1, 9], "other": [1, 2, 3, 4, 5, 6]})
+    pq.write_table(rows, path, row_group_size=2, compression="none", use_dictionary=False)
+    file = scan_file(path)
+    body = bytearray(path.read_bytes())
+    for group in (0, 2):
+        chunk = pq.read_metadata(path).row_group(group).column(1)
+        body[chunk.data_page_offset : chunk.data_page_offset + chunk.total_compressed_size] = (
+            b"\xff" * chunk.total_compressed_size
+        )
+    path.write_bytes(body)
+    location = parse_location(str(tmp_path))
+    condition = pc.field("id").isin([5])  # within the bounds of every row group
+    assert read(location, [file], rows.schema, condition, ["id"])["other"].to_pylist() == [3, 4]
+    with pytest.raises(Corrupt, match=r"data\.parquet"):
+        read(location, [file], rows.schema, pc.field("id") < 5, ["id"])
+
+
+def test_row_groups_without_a_row_that_is_kept_are_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"id": range(4)}), path, row_group_size=1)
+    location = parse_location(str(tmp_path))
+    file = replace(scan_file(path), kept=np.array([2]))
+    schema = pa.schema([("id", pa.int64())])
+    path.write_bytes(b"\xff" * 20 + path.read_bytes()[20:])
+    assert read(location, [file], schema, None, ["id"])["id"].to_pylist() == [2]
+    assert (
+        plan_pieces(location, [replace(file, kept=np.array([], np.int64))], ReadColumns(schema, None, schema), 1) == []
+    )
+
+
+def test_a_file_with_other_rows_than_the_log_says_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"id": range(4)}), path)
+    file = scan_file(path)
+    schema = pa.schema([("id", pa.int64())])
+    other = replace(file, file=file.file.model_copy(update={"rows": 3}))
+    with pytest.raises(Corrupt, match="holds 4 rows, but the log says 3"):
+        read(parse_location(str(tmp_path)), [other], schema, None, ["id"])
