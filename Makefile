@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dist archive demo test check test-roles test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-readers lock lock-upgrade clean
+.PHONY: help install dist archive demo test check test-roles test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -94,7 +94,7 @@ test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet p
 
 # What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
 # (root, hours, other releases of Spark): they are the release's.
-SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles test
+SUITES := lint docs test-bounds test-infra test-monitoring test-readers test-kills test-roles test
 test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
@@ -179,6 +179,11 @@ $(SPARK_ICEBERG)/.installed: tests/readers/spark.lock
 
 test-readers: $(INSTALLED) $(READERS)/.installed $(SPARK_ICEBERG)/.installed  ## develop: published tables as other engines read them: exact rows
 	@$(BIN)/python -m pytest tests/readers $(ARGS)
+
+# Prometheus is no Python package.
+test-monitoring: $(INSTALLED)  ## develop: Prometheus scrapes a dispatcher and a keeper, evaluates the dashboard, fires the rules
+	@for program in prometheus promtool; do command -v $$program >/dev/null || { echo "$$program is missing: apt install prometheus (Debian), or put a release of Prometheus in the PATH" >&2; exit 2; }; done
+	@$(BIN)/python -m pytest tests/monitoring $(ARGS)
 
 # --------------------------------------------------------------------------------------------------------------- infra
 

@@ -89,6 +89,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[Metric, tuple[tuple[str, str], ...]]] = Counter()
         self._observed: dict[Metric, Counter[int]] = {}
+        for status in ("succeeded", "failed", "cancelled"):  # Prometheus sees no growth of a count that begins with 1
+            self._add(JOB_RUNS_ENDED, 0, status=status)
         self._progressed_at_seconds: dict[tuple[str, str], float] = {}
 
     # -- recording

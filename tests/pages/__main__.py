@@ -1,14 +1,17 @@
-"""Writes what is generated into the pages, but for what needs the CDK, and draws the picture of speed.
+"""Writes what is generated into the pages and `grafana/`, but for what needs the CDK, and draws the picture of speed.
 
 python -m tests.pages
 """
 
 from __future__ import annotations
 
+from dispatcher.operations import grafana
 from tests.pages import speed
 from tests.pages.reference import GENERATED
-from tests.pages.sources import write
+from tests.pages.sources import ROOT, write
 
 for name, lines in GENERATED.items():
     write(name, lines())
 speed.PICTURE.write_text(speed.picture())
+for name, text in grafana.files().items():
+    (ROOT / "grafana" / name).write_text(text)

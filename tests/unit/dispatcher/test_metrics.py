@@ -58,7 +58,11 @@ def test_a_job_run_s_rows_bytes_times_and_ends_are_counted(desk: Desk) -> None:
         label("kind", "deduplicated"): 1,
         label("kind", "deleted"): 0,
     }
-    assert read(desk.metrics, "job_runs_ended") == {label("status", "succeeded"): 1}
+    assert read(desk.metrics, "job_runs_ended") == {
+        label("status", "succeeded"): 1,
+        label("status", "failed"): 0,
+        label("status", "cancelled"): 0,
+    }
     assert read(desk.metrics, "sessions_ended") == {label("end", "succeeded"): 1}
     assert read(desk.metrics, "job_run_expected_duration")[()] > 0
     assert read(desk.metrics, "job_run_duration")[()] > 0
