@@ -44,7 +44,7 @@ def minutes(*counts: tuple[float, int]) -> str:
 
 
 LATE = {"table": "ACME.ORDERS.V1"}
-CASES = {
+CASES: dict[str, tuple[dict[str, str], dict[int, list[dict[str, str]]]]] = {
     "TableLate": (
         {
             'lithify_table_lag_seconds{table="ACME.ORDERS.V1",job="keeper"}': minutes((100, 5), (400, 20), (10, 10)),
