@@ -10,14 +10,17 @@ import sys
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from compactor.catalog.compact_when import CompactWhen, contradictions_of
 from compactor.events.relay import Event
 from compactor.events.types import EVENT_TYPES, Severity
 from dispatcher.intake.instruction import InstructionDocument, parse_instruction
 from dispatcher.options.service_options import read_options
 from launcher.emr.settings import EmrSettings, parse_settings
 from launcher.sizing.instance_types import parse_price_list
+from lithify import DeltaCatalog
 from tests.e2e.conftest import Mailroom
 from tests.pages.sources import ROOT, blocks, pages
 from tests.servers import REGION
@@ -27,16 +30,18 @@ MARKED = re.compile(r"<!-- (?:tested: (?P<name>\w+)|needs an account: .+) -->")
 DRAWN = ("mermaid",)
 """Languages of pictures."""
 
+GENERATED = re.compile(r"<!-- generated: (\w+) -->\n.*?<!-- end of \1 -->\n", re.S)
+
 PROGRAMS = Path(sys.executable).parent
 
 
 def test_every_block_is_run_by_a_test_or_says_why_it_needs_an_account() -> None:
-    """Blocks without a language are drawings and what a command prints."""
+    """Blocks without a language are drawings and what a command prints. What is generated has a test of its own."""
     sources = [each.read_text() for each in (ROOT / "tests").rglob("test_*.py")]
     opened = [
         (page, before)
         for page in pages()
-        for before, language in re.findall(r"^(.*)\n```(\w+)\n", page.read_text(), re.M)
+        for before, language in re.findall(r"^(.*)\n```(\w+)\n", written_by_hand(page), re.M)
         if language not in DRAWN
     ]
     assert opened
@@ -46,6 +51,10 @@ def test_every_block_is_run_by_a_test_or_says_why_it_needs_an_account() -> None:
         name = marked["name"]
         calls = (f'BLOCKS["{name}"]', f'blocks()["{name}"]', f'block("{name}")')
         assert name is None or any(call in source for source in sources for call in calls), name
+
+
+def written_by_hand(page: Path) -> str:
+    return GENERATED.sub("", page.read_text())
 
 
 def test_the_price_list_is_a_good_one() -> None:
@@ -59,6 +68,30 @@ def test_the_places_of_a_queue_are_what_a_dispatcher_reads() -> None:
     options, errors = read_options({}, {name.lower(): value for name, value in variables.items()})
     assert not errors.reasons
     assert (str(options.places.lake), str(options.places.state)) == ("s3://bucket/lake", "s3://bucket/state")
+
+
+def test_the_policy_is_a_good_one() -> None:
+    policy = CompactWhen.model_validate_json(BLOCKS["policy"])
+    assert list(contradictions_of(policy, ("order_id",))) == []
+    assert policy.lag_bound_seconds() == 86_400
+
+
+def test_the_keeper_decides_once_and_sends_an_instruction(tmp_path: Path, mailroom: Mailroom) -> None:
+    run(tmp_path, sys.executable, "-c", BLOCKS["python"])
+    orders = DeltaCatalog.open(str(tmp_path / "lake")).table("ACME.ORDERS.V1")
+    rows = pa.table({"order_id": [7], "status": ["NEW"], "last_updated": [90]})
+    orders.append({"order_day": "1995-04-03"}, rows)
+    (tmp_path / "state").mkdir()
+    places = {
+        "LITHIFY_LAKE": str(tmp_path / "lake"),
+        "LITHIFY_STATE": str(tmp_path / "state"),
+        "LITHIFY_QUEUE_URL": mailroom.queue_url,
+        "LITHIFY_ENDPOINT_URL": mailroom.endpoint_url,
+        "LITHIFY_REGION": REGION,
+    }
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["keeper"], **places)
+    assert "1 decision, 1 instruction sent" in output
+    assert output.count("pending_deltas 1 >= 1") == 2, "in the plan and in the log"
 
 
 def test_the_instruction_is_a_valid_one() -> None:
