@@ -379,5 +379,7 @@ def _sentence(detail: ErrorDetails, given: Mapping[str, object]) -> str:
     where = f"{name}" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in within)
     if detail["type"] == "extra_forbidden":
         return f"{where}: there is no such field"
+    if detail["type"] == "missing":
+        return f"{where} is missing"
     wanted = detail["msg"].removeprefix("Input should be ").replace("a valid array", "a list of names")
     return f"{where} is {_shown(detail.get('input', given.get(str(name))))}: it must be {wanted}"

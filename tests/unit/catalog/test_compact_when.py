@@ -49,6 +49,7 @@ def test_a_policy_is_removed_like_every_property(orders: Table) -> None:
 REFUSED: list[tuple[object, str]] = [
     ("hourly", "compact_when.preset is \"hourly\": it must be 'upsolver'"),
     ({"lag": 300}, "compact_when.lag: there is no such field"),
+    ({"windows": [{"cron": "0 2 * * *"}]}, "compact_when.windows[0].seconds is missing"),
     ({}, "compact_when has no bound that can make a stream due"),
     ({"usd_per_day": 3.0}, "no bound that can make a stream due"),
     ({"lag_seconds": 4}, "compact_when.lag_seconds is 4: a session takes 5 seconds or more"),
