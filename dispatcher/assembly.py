@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compactor.catalog.tables import DeltaCatalog
 from compactor.events.relay import EventSink
@@ -14,6 +14,7 @@ from compactor.planning.bundle_plan import BundleBounds, SmallSession
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.planning.where_to_run import WorkerPool
 from compactor.publishing.glue import GlueService
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.storage.location import StoreLocation
@@ -37,11 +38,20 @@ from dispatcher.service import Background, Dispatcher, ServiceSettings, health_f
 from dispatcher.workflow.callbacks import Callbacks
 from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.clusters import Cluster, ListingCluster
+from launcher.clusters.workers import Workers
 from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
-from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
-from launcher.poller import Poller
-from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings
+from launcher.plan import (
+    LackOfMemory,
+    LargeSession,
+    WorkerPlanner,
+    plan_for_cluster,
+    plan_in_one_task,
+    plan_in_worker,
+    session_commits,
+)
+from launcher.poller import Poller, PollerSettings, WokenPoller
+from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
 from launcher.sweep import Sweep
 
 
@@ -72,6 +82,7 @@ class ExternalServices:
     callbacks  the service in which workflows wait
     listing    the cluster, if it can list its jobs, those of other launchers too: then it is swept
     task       where a workflow waits for this dispatcher itself
+    workers    for small sessions; None: all run on `cluster`
     owner      the name of this dispatcher in claims, unique among all that share the state
     """
 
@@ -86,6 +97,7 @@ class ExternalServices:
     clock: Clock
     listing: ListingCluster | None = None
     task: DispatcherTask | None = None
+    workers: Workers | None = None
 
 
 def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) -> Dispatcher:
@@ -96,11 +108,12 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     records.check_writable(outside.owner)
     records.note_release()
     open_lake = OpenLakes(outside.open_lake).at
+    pool = outside.workers.pool if outside.workers is not None else None
 
     def plan(spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
         spec = _with_region(spec)
         lake = open_lake(spec.job_run.lake).for_one_run()
-        planned = plan_for_cluster(spec, lake, outside.cluster.resources(), lack)
+        planned = plan_for_cluster(spec, lake, outside.cluster.resources(), lack, pool)
         refuse_beside_another(spec, lake, outside.clock)  # before a cluster is launched in vain
         return planned
 
@@ -109,6 +122,14 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     ) -> SmallSession | LargeSession | NothingToDo:
         spec = _with_region(spec)
         planned = plan_in_one_task(spec, lake, resources)
+        refuse_beside_another(spec, lake, outside.clock)
+        return planned
+
+    def plan_for_worker(
+        spec: SessionSpec, lake: DeltaCatalog, pool: WorkerPool, failures: int
+    ) -> SmallSession | LargeSession | NothingToDo:
+        spec = _with_region(spec)
+        planned = plan_in_worker(spec, lake, pool, failures)
         refuse_beside_another(spec, lake, outside.clock)
         return planned
 
@@ -124,7 +145,9 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
         settings.launcher.retry,
         outside.clock,
     )
-    sessions = SessionLauncher(launching, Planners(plan, plan_small, open_lake), settings.bundles)
+    planners = Planners(plan, plan_small, open_lake)
+    in_workers = _in_workers(outside.workers, launching, plan_for_worker, settings.launcher.poller)
+    sessions = SessionLauncher(launching, planners, settings.bundles, in_workers)
     finding = SessionFinding(open_lake, settings.intake.admission.file_refusals, outside.clock)
     launchers = Launchers(sessions, finding, Sharding(records, open_lake, outside.clock))
     answers = WorkflowAnswers(records, outside.callbacks, settings.answers, outside.clock)
@@ -137,8 +160,19 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     receiver = Receiver(outside.queue, intake, controller, listeners.metrics, polls, outside.clock)
     health = health_file(settings.service, outside.owner, outside.clock)
     sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
-    background = Background(HistoryUpkeep(records, settings.history, outside.clock), sweep, outside.task)
+    history = HistoryUpkeep(records, settings.history, outside.clock)
+    background = Background(history, sweep, outside.task, outside.workers)
     return Dispatcher(receiver, controller, listeners, health, settings.service, outside.clock, background=background)
+
+
+def _in_workers(
+    workers: Workers | None, on_spark: LaunchDependencies, plan: WorkerPlanner, settings: PollerSettings
+) -> WorkerLaunches | None:
+    if workers is None:
+        return None
+    poller = WokenPoller(settings, on_spark.clock)
+    workers.notify_ended = poller.wake
+    return WorkerLaunches(replace(on_spark, cluster=workers, poller=poller), workers.pool, plan)
 
 
 def _with_region(spec: SessionSpec) -> SessionSpec:

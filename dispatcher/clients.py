@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # each verb loads what it needs
 
     from compactor.events.relay import EventSink
     from compactor.lake import DeltaCatalog
+    from compactor.planning.machine_share import WorkersShare
     from compactor.planning.sizing import Resources
     from compactor.publishing.glue import GlueService
     from compactor.storage.location import StoreLocation
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # each verb loads what it needs
     from dispatcher.intake.queue import Queue
     from dispatcher.workflow.callbacks import Workflows
     from launcher.clusters import AwsCluster, Cluster
+    from launcher.clusters.workers import Workers
     from launcher.emr.settings import AwsClusterSettings
     from launcher.sizing.cluster_choice import ClusterRoom
 
@@ -80,6 +82,9 @@ class Clients(Protocol):
         """Raises `Invalid` with all violations in its archive."""
 
     def local_cluster(self, resources: Resources, driver_memory_bytes: int, work_folder: Path) -> Cluster: ...
+
+    def workers(self, share: WorkersShare, work_folder: Path) -> Workers:
+        """Starts no process yet."""
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
         """Clusters on EMR, or job runs on EMR Serverless. Sends no request. `owner`: of the launched ones."""
@@ -149,14 +154,25 @@ class CommandDependencies:
 
 
 def machine_share(
-    dependencies: CommandDependencies, cores: int | None, memory_gib: float | None, sessions: int
+    dependencies: CommandDependencies,
+    cores: int | None,
+    memory_gib: float | None,
+    sessions: int,
+    workers: WorkersShare | None = None,
 ) -> tuple[Resources, int]:
-    """The share of one of `sessions` concurrent sessions in this machine, or in the given part of it; and its driver's
-    bytes."""
-    from compactor.planning.machine_share import GIB, service_memory_bytes, session_share
+    """The share of one of `sessions` concurrent sessions on Spark in this machine, or in the given part of it, beside
+    its workers; and its driver's bytes."""
+    from compactor.planning.machine_share import session_share
 
-    memory_bytes = service_memory_bytes(dependencies.memory_bytes) if memory_gib is None else int(memory_gib * GIB)
+    memory_bytes = sessions_bytes(dependencies, memory_gib) - (workers.total_bytes if workers is not None else 0)
     return session_share(memory_bytes, cores or dependencies.cores, sessions)
+
+
+def sessions_bytes(dependencies: CommandDependencies, memory_gib: float | None) -> int:
+    """The memory of all sessions on this machine together."""
+    from compactor.planning.machine_share import GIB, service_memory_bytes
+
+    return service_memory_bytes(dependencies.memory_bytes) if memory_gib is None else int(memory_gib * GIB)
 
 
 def dependencies_of(context: typer.Context) -> CommandDependencies:

@@ -37,6 +37,7 @@ from dispatcher.stops import Stops
 
 if TYPE_CHECKING:  # each client is loaded by the verb that needs it
     from compactor.events.relay import EventSink
+    from compactor.planning.machine_share import WorkersShare
     from compactor.planning.sizing import Resources
     from compactor.publishing.glue import GlueService
     from dispatcher.assembly import DispatcherSettings
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # each client is loaded by the verb that needs it
     from launcher.clusters import AwsCluster
     from launcher.clusters.local import LocalCluster
     from launcher.clusters.standalone import StandaloneCluster
+    from launcher.clusters.workers import Workers
     from launcher.emr.settings import AwsClusterSettings
     from launcher.sizing.cluster_choice import ClusterRoom
 
@@ -154,6 +156,12 @@ class ServiceClients:
             environment=self._child_environment,
         )
         return LocalCluster(settings, self._clock)
+
+    def workers(self, share: WorkersShare, work_folder: Path) -> Workers:
+        from launcher.clusters.workers import Workers, WorkersSettings
+
+        settings = WorkersSettings(share.pool, share.memory_bytes, work_folder, self._child_environment)
+        return Workers(settings, self._clock)
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
         from launcher.aws.emr import BotoEmr, BotoEmrServerless

@@ -41,6 +41,7 @@ from dispatcher.records.metrics_samples import Sample
 from dispatcher.running.job_run_controller import JobRunController
 from dispatcher.running.journal import Listeners
 from dispatcher.workflow.dispatcher_task import DispatcherTask
+from launcher.clusters.workers import Workers
 from launcher.sweep import INTERVAL_SECONDS, Sweep
 
 _log = structlog.get_logger(__name__)
@@ -94,11 +95,13 @@ class Background:
     history  the upkeep of the history; None: another dispatcher does it
     sweep    of clusters without an owner, if sessions run on clusters that outlive their dispatchers
     task     where a workflow waits for the dispatcher itself
+    workers  processes for small sessions, which live as long as it runs
     """
 
     history: HistoryUpkeep | None = None
     sweep: Sweep | None = None
     task: DispatcherTask | None = None
+    workers: Workers | None = None
 
 
 class Dispatcher:
@@ -126,6 +129,7 @@ class Dispatcher:
         self._history = background.history
         self._sweep = background.sweep
         self._task = background.task
+        self._workers = background.workers
         self._embedded_metrics = EmbeddedMetrics(
             settings.metrics_namespace,
             settings.metrics_seconds,
@@ -143,6 +147,9 @@ class Dispatcher:
         _log.info("dispatcher_started")
         loops_end = threading.Event()
         with ExitStack() as loops, ThreadPoolExecutor(1, thread_name_prefix="receiver") as thread:
+            if self._workers is not None:
+                loops.callback(self._workers.close)
+                self._workers.start()
             for loop in self._loops(loops_end, stops):
                 loops.enter_context(loop)
             receiving = thread.submit(self._receiver.run, stops)

@@ -71,7 +71,7 @@ from compactor.storage.opening import with_region
 from launcher.clusters import Cluster, RunningSparkJob
 from launcher.launch_journal import AttemptFailed, Launch, LaunchJournal, Retried
 from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
-from launcher.poller import Poller
+from launcher.poller import AnyPoller
 from launcher.progress import SessionLogs, folder_of, progress_of
 from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
 from launcher.spark_job import (
@@ -124,6 +124,8 @@ class RunAgain:
     session_id: str
     seconds: float = 0.0
     alone: bool = False
+    on_spark: bool = False
+    """It does not fit the workers."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,13 @@ class Control:
     """By whom sessions are run.
 
     requeue  receives sessions that are to run again, or in another way
+    open_sessions  the number of sessions of the job run that have not ended
     """
 
     journal: LaunchJournal
     command: Callable[[], SessionCommand]
     requeue: Callable[[Sequence[RunAgain]], None]
+    open_sessions: Callable[[], int] = lambda: 1
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class LaunchDependencies:
     store: ObjectStore
     cluster: Cluster
     commits: Callable[[SessionSpec], Sequence[Commit]]
-    poller: Poller
+    poller: AnyPoller
     timers: WatchTimers
     retry: RetryPolicy
     clock: Clock

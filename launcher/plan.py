@@ -6,7 +6,7 @@ the shares of concurrent sessions, and smaller plans after an attempt that ran o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
 from typing import Protocol
@@ -33,7 +33,13 @@ from compactor.planning.session_streams import Commit, commits_of
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.store_use import StoreUse
-from compactor.planning.where_to_run import in_one_process
+from compactor.planning.where_to_run import (
+    InOneProcess,
+    WorkerPool,
+    choose_place,
+    in_one_process,
+    why_together_on_spark,
+)
 from launcher.outcomes import NothingToDo
 from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster, cost_sentences, expected_store_use
 from launcher.sizing.money import cost_of, shared_by
@@ -59,18 +65,26 @@ Room = Resources | ClusterRoom
 
 
 def plan_for_cluster(
-    spec: SessionSpec, lake: DeltaCatalog, room: Room, lack: LackOfMemory | None = None
+    spec: SessionSpec,
+    lake: DeltaCatalog,
+    room: Room,
+    lack: LackOfMemory | None = None,
+    pool: WorkerPool | None = None,
 ) -> SessionPlan | NothingToDo:
-    """A plan from the current stream, perhaps after rounds of the session's earlier attempts.
+    """A plan from the current stream, perhaps after rounds of the session's earlier attempts. `pool`: the workers that
+    it does not fit, if there are any.
 
     Raises `Invalid`, with every reason, for a session that can never run, or not within the limits of `room`.
     """
-    lake = lake.for_one_run()
-    measured = measure_session(spec, lake)
-    if not measured.work and not session_commits(spec, lake):
+    measured = _measured(spec, lake)
+    if measured is None:
         return NothingToDo()
     plan = _plan(measured, room)
-    return plan if lack is None else _smaller(plan, lack, measured, room)
+    plan = plan if lack is None else _smaller(plan, lack, measured, room)
+    place = None if pool is None else choose_place(_alone(measured, pool), pool)
+    if place is None or place.in_worker:  # it has failed there, or there are too many like it
+        return plan
+    return plan.model_copy(update={"arithmetic": (*plan.arithmetic, place.why)})
 
 
 def _plan(measured: MeasuredSession, room: Room, share_of_memory: float = 1.0) -> SessionPlan:
@@ -101,6 +115,8 @@ class LargeSession:
 
 
 SmallPlanner = Callable[[SessionSpec, DeltaCatalog, Resources], SmallSession | LargeSession | NothingToDo]
+WorkerPlanner = Callable[[SessionSpec, DeltaCatalog, WorkerPool, int], SmallSession | LargeSession | NothingToDo]
+"""The last argument: the session's failures in a row."""
 
 
 @dataclass(frozen=True)
@@ -132,28 +148,62 @@ def plan_in_one_task(
 
     Raises `Invalid`, with every reason, for a session that can never run as it was asked for.
     """
-    lake = lake.for_one_run()
-    measured = measure_session(spec, lake)
-    if not measured.work and not session_commits(spec, lake):
+    measured = _measured(spec, lake)
+    if measured is None:
         return NothingToDo()
-    task = in_one_process(
-        measured.size, spec.job_run.max_rows_per_round, resources.task_memory_bytes, resources.start_seconds
-    )
+    run = spec.job_run
+    task = in_one_process(measured.size, run.max_rows_per_round, resources.task_memory_bytes, resources.start_seconds)
     if task.reasons_for_spark:
         return LargeSession(task.reasons_for_spark)
-    part_bytes = resources.task_memory_bytes // MEMBERS_OF_A_TASK_MAX
-    shares_its_task = lake.location.is_remote and task.fits(part_bytes)
-    of_a_task = Resources(
-        part_bytes if shares_its_task else resources.task_memory_bytes,
+    return _small(measured, task, lake, min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN), task.why)
+
+
+WORKER_HASH_BUCKETS_MIN = 2
+"""For a session in a worker: few files while it is small. A later session may rehash."""
+
+
+def plan_in_worker(
+    spec: SessionSpec, lake: DeltaCatalog, pool: WorkerPool, failures: int
+) -> SmallSession | LargeSession | NothingToDo:
+    """A plan for a warm worker, if the session runs there (`choose_place`). Raises `Invalid` as `plan_in_one_task`."""
+    measured = _measured(spec, lake)
+    if measured is None:
+        return NothingToDo()
+    alone = _alone(measured, pool)
+    place = choose_place(alone, pool, failures)
+    if not place.in_worker:
+        return LargeSession((place.why,))
+    return _small(measured, alone, lake, WORKER_HASH_BUCKETS_MIN, place.why)
+
+
+def _measured(spec: SessionSpec, lake: DeltaCatalog) -> MeasuredSession | None:
+    """None: there is nothing to do."""
+    lake = lake.for_one_run()
+    measured = measure_session(spec, lake)
+    return measured if measured.work or session_commits(spec, lake) else None
+
+
+def _alone(measured: MeasuredSession, pool: WorkerPool) -> InOneProcess:
+    return in_one_process(measured.size, measured.spec.job_run.max_rows_per_round, pool.memory_bytes)
+
+
+def _small(
+    measured: MeasuredSession, alone: InOneProcess, lake: DeltaCatalog, hash_buckets_min: int, why: str
+) -> SmallSession:
+    """Its plan in a process of one core. Sessions of a lake on an object store share it, if they fit."""
+    part_bytes = alone.memory_bytes // MEMBERS_OF_A_TASK_MAX
+    shares = lake.location.is_remote and alone.fits(part_bytes)
+    here = Resources(
+        part_bytes if shares else alone.memory_bytes,
         tasks=1,
-        hash_buckets_min=min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN),
+        hash_buckets_min=hash_buckets_min,
         start_seconds=0.0,
         in_process=True,
     )
     run = measured.spec.job_run
-    sizing = size_session(measured.size, of_a_task, run.hash_bucket_count, run.max_rows_per_round)
+    sizing = size_session(measured.size, here, run.hash_bucket_count, run.max_rows_per_round)
     store = expected_store_use(sizing.work, measured.size, sizing.hash_bucket_count)
-    return SmallSession(plan_sized(measured, of_a_task, sizing), 1, task.seconds, task.why, store)
+    return SmallSession(plan_sized(measured, here, sizing), 1, alone.seconds, why, store)
 
 
 @dataclass(frozen=True)
@@ -197,27 +247,34 @@ def _sum(uses: Sequence[StoreUse]) -> StoreUse:
 
 @dataclass(frozen=True)
 class PlannedJobRun:
-    """Sessions in the requested order. spark_job_seconds: the expected seconds of each Spark job, in order."""
+    """Sessions in the requested order.
+
+    spark_job_seconds  the expected seconds of each Spark job, in order
+    worker_seconds     likewise of each launch in a worker
+    """
 
     plans: tuple[SessionPlan | NothingToDo, ...]
     spark_job_seconds: tuple[float, ...]
+    worker_seconds: tuple[float, ...] = ()
 
 
 def plan_as_dispatched(
-    specs: Sequence[SessionSpec], lake: DeltaCatalog, room: Room, bounds: BundleBounds
+    specs: Sequence[SessionSpec], lake: DeltaCatalog, room: Room, bounds: BundleBounds, pool: WorkerPool | None = None
 ) -> PlannedJobRun:
     """Plans sessions as a dispatcher would now. Raises `Invalid` for sessions that can never run."""
-    plans: dict[str, SessionPlan | NothingToDo] = {}
+    in_workers = _plan_in_workers(specs, lake, bounds, pool) if pool is not None else ()
+    plans: dict[str, SessionPlan | NothingToDo] = {plan.spec.session_id: plan for plans in in_workers for plan in plans}
     seconds: list[float] = []
     small: list[SmallSession] = []
-    if bounds.allow_bundles and len(specs) > 1:
+    left = [spec for spec in specs if spec.session_id not in plans]
+    if bounds.allow_bundles and len(left) > 1:
         shared_room = room_for_bundles(room)
-        for spec in specs:
-            found = plan_in_one_task(spec, lake, shared_room.resources)
-            if isinstance(found, SmallSession):
-                small.append(found)
-            elif isinstance(found, NothingToDo):
-                plans[spec.session_id] = found
+        for spec in left:
+            planned = plan_in_one_task(spec, lake, shared_room.resources)
+            if isinstance(planned, SmallSession):
+                small.append(planned)
+            elif isinstance(planned, NothingToDo):
+                plans[spec.session_id] = planned
         while len(small) > 1:
             members = bundled(small, shared_room.resources.tasks, bounds)
             if len(members) == 1:
@@ -226,12 +283,42 @@ def plan_as_dispatched(
             plans |= {member.plan.spec.session_id: member.plan for member in bundle.members}
             seconds.append(max(member.plan.expected_sla for member in bundle.members))
             small = [each for each in small if each.plan.spec.session_id not in plans]
-    for spec in specs:
+    for spec in left:
         if spec.session_id not in plans:
-            alone = plan_for_cluster(spec, lake, room)
+            alone = plan_for_cluster(spec, lake, room, pool=pool)
             plans[spec.session_id] = alone
             seconds += [] if isinstance(alone, NothingToDo) else [alone.expected_sla]
-    return PlannedJobRun(tuple(plans[spec.session_id] for spec in specs), tuple(seconds))
+    return PlannedJobRun(
+        tuple(plans[spec.session_id] for spec in specs),
+        tuple(seconds),
+        tuple(max(plan.expected_sla for plan in plans) for plans in in_workers),
+    )
+
+
+def _plan_in_workers(
+    specs: Sequence[SessionSpec], lake: DeltaCatalog, bounds: BundleBounds, pool: WorkerPool
+) -> tuple[tuple[SessionPlan, ...], ...]:
+    """The plans of each launch in a worker: the sessions are divided among the workers."""
+    found = [plan_in_worker(spec, lake, pool, 0) for spec in specs]
+    small = [each for each in found if isinstance(each, SmallSession)]
+    if not small or why_together_on_spark([each.seconds for each in small], len(small), pool) is not None:
+        return ()
+    share = min(-(-len(small) // pool.workers), bounds.sessions)
+    shares = [small[first : first + share] for first in range(0, len(small), share)]
+    return tuple(tuple(_plans_in_worker("dry-run", members)) for members in shares)
+
+
+def _plans_in_worker(bundle_id: str, members: Sequence[SmallSession]) -> Iterator[SessionPlan]:
+    if len(members) == 1:
+        yield plan_of(members[0])
+        return
+    for member in plan_bundle(bundle_id, members, 1, 0.0, in_worker=True).members:
+        yield member.plan
+
+
+def plan_of(alone: SmallSession) -> SessionPlan:
+    """Of a session that runs in a worker without others."""
+    return alone.plan.model_copy(update={"arithmetic": (*alone.plan.arithmetic, alone.why)})
 
 
 def makespan_seconds(session_seconds: Sequence[float], at_a_time: int) -> float:

@@ -15,11 +15,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from compactor.model.clock import Clock
 
 POLLS_AT_ONCE = 8
 """Concurrent polls: each waits for answers of an object store."""
+
+
+class AnyPoller(Protocol):
+    def until_done(self, poll: Poll, *, is_new: bool = False) -> None:
+        """Calls `poll` until it returns True; raises its errors. `is_new`: its job was just launched, so there is no
+        log to read for `look_seconds`, unless the job ends before."""
+
 
 Poll = Callable[[bool], bool]
 """One observation; the argument is whether to read the log. Returns whether to stop polling."""
@@ -34,6 +42,38 @@ class PollerSettings:
 
     poll_seconds: float = 0.2
     look_seconds: float = 10.0
+
+
+class WokenPoller:
+    """For launches whose end wakes those who wait for it: each is polled by its own thread, at once after `wake`, so
+    that none waits for requests of another. They are few: a worker each.
+    """
+
+    def __init__(self, settings: PollerSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._wakes = 0
+
+    def wake(self) -> None:
+        """A job has ended. Thread-safe."""
+        with self._changed:
+            self._wakes += 1
+            self._changed.notify_all()
+
+    def until_done(self, poll: Poll, *, is_new: bool = False) -> None:
+        """As `Poller.until_done`."""
+        due_seconds = self._clock.monotonic_seconds() + self._settings.look_seconds if is_new else float("-inf")
+        while True:
+            wakes, now_seconds = self._wakes, self._clock.monotonic_seconds()
+            is_due = now_seconds >= due_seconds
+            if is_due:
+                due_seconds = now_seconds + self._settings.look_seconds
+            if poll(is_due):
+                return
+            with self._changed:
+                if wakes == self._wakes:
+                    self._changed.wait(self._settings.poll_seconds)
 
 
 @dataclass

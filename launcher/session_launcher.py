@@ -1,10 +1,13 @@
 """Runs sessions of one job run: plans their next attempts, launches these, alone or together, and watches them.
 
-    sessions --planned--> one: in a Spark job of its own --+
-                 |                                         +--> launch (`launcher/launch.py`) --> settled, or run again
-                 +------> many: the small ones together --+
-                                the others run again, alone
+    sessions --planned--> small: in a worker, one or many together --+
+                 |                                                    +--> launch (`launcher/launch.py`) --> settled,
+                 +------> one: in a Spark job of its own -------------+        or run again
+                 +------> many: the small ones together --------------+
+                                the others run again, on Spark or alone
                                 nothing to do, or can never run: ended here
+
+`choose_place` in compactor/planning/where_to_run.py says which sessions run in workers, if there are any.
 
     a launch of another dispatcher -- attached --> watched; what is then neither ended nor failed is launched anew
 
@@ -25,15 +28,17 @@ import structlog
 from compactor.catalog.tables import DeltaCatalog
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import Conflict, Corrupt, ErrorKind, Invalid, Unavailable, kind_of
-from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled
+from compactor.planning.bundle_plan import BundleBounds, BundlePlan, SmallSession, bundled, plan_bundle
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.planning.where_to_run import WorkerPool, why_together_on_spark
 from compactor.sessions.keys import BundleFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionLogState
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation
 from compactor.storage.opening import with_region
 from launcher.clusters import RunningSparkJob
+from launcher.clusters.workers import gone_worker
 from launcher.launch import (
     Control,
     JobOutOfReach,
@@ -53,6 +58,8 @@ from launcher.plan import (
     LargeSession,
     Planner,
     SmallPlanner,
+    WorkerPlanner,
+    plan_of,
     plan_shared_job,
     room_for_bundles,
 )
@@ -92,6 +99,7 @@ class SessionTask:
     setbacks   their failures
     in_flight  the last one, if its end is not recorded
     bundle_id  of its bundle, if it is in flight in one
+    on_spark   it does not run in a worker
     """
 
     spec: SessionSpec
@@ -99,6 +107,7 @@ class SessionTask:
     setbacks: Setbacks = field(default_factory=Setbacks)
     in_flight: InFlight | None = None
     bundle_id: str | None = None
+    on_spark: bool = False
 
     @property
     def session_id(self) -> str:
@@ -108,11 +117,28 @@ class SessionTask:
 _Planned = SessionPlan | SmallSession | LargeSession | NothingToDo | Failed | AttemptFailed
 
 
+@dataclass(frozen=True)
+class WorkerLaunches:
+    """`dependencies`: of launches in the workers of `pool`. `plan`: of a session that may run there."""
+
+    dependencies: LaunchDependencies
+    pool: WorkerPool
+    plan: WorkerPlanner
+
+
 class SessionLauncher:
     """Runs sessions in the thread that calls `run`. One launcher serves many threads."""
 
-    def __init__(self, dependencies: LaunchDependencies, planners: Planners, bounds: BundleBounds) -> None:
+    def __init__(
+        self,
+        dependencies: LaunchDependencies,
+        planners: Planners,
+        bounds: BundleBounds,
+        workers: WorkerLaunches | None = None,
+    ) -> None:
+        """`dependencies`: of launches on Spark; `workers`: of those in workers, if there are any."""
         self.bounds = bounds
+        self.workers = workers
         self._dependencies = dependencies
         self._store = dependencies.store
         self._cluster = dependencies.cluster
@@ -176,7 +202,9 @@ class SessionLauncher:
         """None: its cluster never launched it."""
         if in_flight is None:
             return None
-        job: RunningSparkJob | None = None
+        job: RunningSparkJob | None = gone_worker(in_flight)
+        if job is not None:
+            return job
         if launch.bundle_id is None and launch.members[0].attempt != in_flight.attempt:
             # A later one than in the job-run log: launched by a dispatcher that has lost the claim since.
             return JobOutOfReach()
@@ -216,6 +244,8 @@ class SessionLauncher:
             return LeftOpen.NONE
         if command is not SessionCommand.RUN:
             return LeftOpen.STOPPED if command is SessionCommand.STOP else LeftOpen.RUNNING
+        if self.workers is not None and not left[0].on_spark:
+            return self._start_in_worker(left, control, self.workers)
         return self._start_alone(left[0], control) if len(tasks) == 1 else self._start_together(left, control)
 
     def _given_up(self, task: SessionTask) -> Failed | None:
@@ -246,18 +276,57 @@ class SessionLauncher:
             launch, BundleRoom(Resources(planned.task_memory_bytes, planned.tasks), planned.cluster), control
         )
 
+    def _start_in_worker(self, tasks: Sequence[SessionTask], control: Control, workers: WorkerLaunches) -> LeftOpen:
+        """Those that do not run there run again on Spark."""
+        lake, pool = self._planners.open_lake(tasks[0].spec.job_run.lake).for_one_run(), workers.pool
+        planned = self._plan_each(tasks, lake, lambda task: workers.plan(task.spec, lake, pool, task.setbacks.failures))
+        small = [each for _, each in planned if isinstance(each, SmallSession)]
+        reruns = [RunAgain(task.session_id, on_spark=True) for task, each in planned if isinstance(each, LargeSession)]
+        why_not = (
+            why_together_on_spark([each.seconds for each in small], control.open_sessions(), pool) if small else None
+        )
+        if why_not is not None:
+            _log.info("sessions_not_in_workers", sessions=len(small), reason=why_not)
+            reruns += [RunAgain(each.plan.spec.session_id, on_spark=True) for each in small]
+            small = []
+        members = bundled(small, 1, replace(self.bounds, seconds=pool.seconds))
+        together = {member.plan.spec.session_id for member in members}
+        reruns += [RunAgain(each.plan.spec.session_id) for each in small if each.plan.spec.session_id not in together]
+        self._settle_unplanned(planned, control)
+        control.requeue(reruns)
+        if not members:
+            return LeftOpen.NONE
+        room = BundleRoom(Resources(pool.memory_bytes, tasks=1))
+        if len(members) > 1:
+            plan = plan_bundle(self._clock.new_id(), members, 1, 0.0, in_worker=True)
+            launch = self._launch_together(plan, tasks)
+            self._store.put_if_absent(launch.plan_key, plan.render())
+            return self._run(launch, room, control, workers.dependencies)
+        (alone,) = members
+        (task,) = [task for task in tasks if task.session_id in together]
+        plan_alone = plan_of(alone)
+        member = Member(self._write_plan(plan_alone, task), plan_alone, task.setbacks)
+        return self._run(self._launch_alone(task, member), room, control, workers.dependencies)
+
+    def _plan_each(
+        self,
+        tasks: Sequence[SessionTask],
+        lake: DeltaCatalog,
+        plan: Callable[[SessionTask], SmallSession | LargeSession | NothingToDo],
+    ) -> list[tuple[SessionTask, _Planned]]:
+        def plan_next(task: SessionTask) -> _Planned:
+            planned = self._planned(task, lambda: plan(task))
+            return replace(planned, attempt=task.attempt + 1) if isinstance(planned, SmallSession) else planned
+
+        return list(zip(tasks, run_concurrently(lake.location, plan_next, tasks), strict=True))
+
     def _start_together(self, tasks: Sequence[SessionTask], control: Control) -> LeftOpen:
         room = self._room()
         if room is None:
             control.requeue([RunAgain(task.session_id, alone=True) for task in tasks])
             return LeftOpen.NONE
         lake = self._planners.open_lake(tasks[0].spec.job_run.lake).for_one_run()
-
-        def plan(task: SessionTask) -> _Planned:
-            planned = self._planned(task, lambda: self._planners.plan_small(task.spec, lake, room.resources))
-            return replace(planned, attempt=task.attempt + 1) if isinstance(planned, SmallSession) else planned
-
-        planned = list(zip(tasks, run_concurrently(lake.location, plan, tasks), strict=True))
+        planned = self._plan_each(tasks, lake, lambda task: self._planners.plan_small(task.spec, lake, room.resources))
         self._settle_unplanned(planned, control)
         small = [each for _, each in planned if isinstance(each, SmallSession)]
         members = bundled(small, room.resources.tasks, self.bounds)
@@ -275,8 +344,10 @@ class SessionLauncher:
         self._store.put_if_absent(launch.plan_key, shared.plan.render())
         return self._run(launch, room, control)
 
-    def _run(self, launch: Launch, room: BundleRoom, control: Control) -> LeftOpen:
-        run = LaunchRun(launch, self._dependencies, control)
+    def _run(
+        self, launch: Launch, room: BundleRoom, control: Control, dependencies: LaunchDependencies | None = None
+    ) -> LeftOpen:
+        run = LaunchRun(launch, dependencies or self._dependencies, control)
         job = run.launch(room.resources, room.cluster_plan)
         left_open = LeftOpen.NONE if job is None else run.watch(job)
         open_ids = run.not_settled if left_open is LeftOpen.NONE else ()

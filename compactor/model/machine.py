@@ -50,3 +50,12 @@ def this_release() -> str:
         return metadata.version("lithify")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def resident_bytes(process_id: int) -> int | None:
+    """The resident size of a process now. None: it has ended, or this system does not tell."""
+    try:
+        pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

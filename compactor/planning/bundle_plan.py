@@ -114,14 +114,20 @@ def _parts(member: BundleMember, task_memory_bytes: int) -> int:
 
 
 def plan_bundle(
-    bundle_id: str, sessions: Sequence[SmallSession], cores: int, start_seconds: float = SESSION_SECONDS
+    bundle_id: str,
+    sessions: Sequence[SmallSession],
+    cores: int,
+    start_seconds: float = SESSION_SECONDS,
+    *,
+    in_worker: bool = False,
 ) -> BundlePlan:
-    """Each member begins when a core is free, in this order, once Spark has started.
+    """Each member begins when a core is free, in this order, once Spark has started. `in_worker`: there is no Spark.
 
     Worked: 5, 4 and 3 seconds on 2 cores, and a start of 5: the third begins after 5 + 4 and ends after 12, which is
     13.2 with the 10 % buffer.
     """
     free_at = [start_seconds] * cores
+    where = "worker" if in_worker else f"Spark job of {counted(cores, 'core')}"
     members = []
     for number, session in enumerate(sessions, 1):
         before_seconds = free_at[0]
@@ -131,15 +137,15 @@ def plan_bundle(
             BundleMember(
                 attempt=session.attempt,
                 before_seconds=before_seconds,
-                plan=_planned(session, ends_at * SLA_BUFFER, number, len(sessions), cores),
+                plan=_planned(session, ends_at * SLA_BUFFER, number, len(sessions), where),
             )
         )
     return BundlePlan(bundle_id=bundle_id, members=tuple(members))
 
 
-def _planned(session: SmallSession, expected_sla: float, number: int, members: int, cores: int) -> SessionPlan:
+def _planned(session: SmallSession, expected_sla: float, number: int, members: int, where: str) -> SessionPlan:
     shared = (
-        f"number {number:,} of {counted(members, 'session')} in one Spark job of {counted(cores, 'core')}: "
+        f"number {number:,} of {counted(members, 'session')} in one {where}: "
         f"{expected_sla:.1f} s expected from its launch, its start, the sessions before and the 10 % buffer included"
     )
     plan = session.plan

@@ -117,12 +117,12 @@ def run_member(task: MemberTask, may_have_run: bool) -> UnloggedEnd | None:
     """
     member, clock = task.member, SystemClock()
     try:
-        state = _store_at(task.state)
+        state = store_at(task.state)
         if may_have_run and _has_ended(member, state, clock):
             return None
         signs = RowCounter(task.progress_address, clock)
         journal = _journal(member, state, clock, lambda _: signs.add(1))
-        lake = _lake_at(member.plan.spec.job_run.lake)
+        lake = lake_at(member.plan.spec.job_run.lake)
         run_attempt_with_journal(journal, member.plan, lake, InProcessEngine(), clock, member.before_seconds)
     except Exception as error:  # noqa: BLE001  (the task must succeed, or Spark would run it again)
         return _unlogged_end(member, error, task.state, clock)
@@ -203,7 +203,7 @@ def _unlogged_end(member: BundleMember, error: Exception, state: StoreLocation, 
     """The end of a member that raised this error. None: its log has it."""
     if not isinstance(error, Fenced):
         try:
-            if _has_ended(member, _store_at(state), clock):
+            if _has_ended(member, store_at(state), clock):
                 return None
         except LithifyError as failure:
             _log.warning("session_log_not_read", reason=str(failure))
@@ -228,12 +228,26 @@ def _folder(member: BundleMember) -> SessionFolder:
 
 # Members that run in one process share clients, and what was read of the table.
 
+STORES__kept_lake_at = 16
+"""A process that runs many jobs keeps clients and a bounded part of the logs of so many stores."""
 
-@lru_cache(maxsize=4)
-def _store_at(location: StoreLocation) -> ObjectStore:
+
+@lru_cache(maxsize=STORES__kept_lake_at)
+def store_at(location: StoreLocation) -> ObjectStore:
     return open_store(location)
 
 
-@lru_cache(maxsize=4)
-def _lake_at(location: StoreLocation) -> DeltaCatalog:
-    return DeltaCatalog(_store_at(location), SystemClock()).for_one_run()
+@lru_cache(maxsize=STORES__kept_lake_at)
+def lake_at(location: StoreLocation) -> DeltaCatalog:
+    """For one job: see `DeltaCatalog.for_one_run`."""
+    return _kept_lake_at(location).for_one_run()
+
+
+@lru_cache(maxsize=STORES__kept_lake_at)
+def _kept_lake_at(location: StoreLocation) -> DeltaCatalog:
+    return DeltaCatalog(store_at(location), SystemClock())
+
+
+def begin_job() -> None:
+    """Another job begins in this process: it reads the definitions of tables again."""
+    lake_at.cache_clear()

@@ -54,10 +54,13 @@ PartitionOption = Annotated[
     list[str] | None,
     typer.Option("--partition", "-p", help="A partition key and its value; once for each key.", metavar="KEY=VALUE"),
 ]
-BundleSessionsOption = Annotated[
-    int, typer.Option(min=1, help="Largest number of small sessions of a job run that share a Spark job; 1: none do.")
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="Warm processes that run small sessions without Spark; 0: none. Default: as `dispatch`."),
 ]
-BundleSecondsOption = Annotated[float, typer.Option(min=1, help="Longest predicted time of a shared Spark job.")]
+WorkerSecondsOption = Annotated[
+    float, typer.Option(min=1, help="A session that is predicted to take as long in a worker runs on Spark.")
+]
 CoresOption = Annotated[
     int | None, typer.Option(min=1, help="Cores for all sessions together. Default: the machine's.")
 ]

@@ -14,15 +14,15 @@ from compactor.lake import DeltaCatalog, Table
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.machine_share import workers_share
 from compactor.planning.session_planner import PinnedSession, pin_sessions
 from compactor.planning.spec import JobRunSpec, SessionPlan
 from compactor.planning.table_terms import complete_by_table
+from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
 from dispatcher.cli.expressions import read_document, valid_instruction
 from dispatcher.cli.options import (
-    BundleSecondsOption,
-    BundleSessionsOption,
     CoresOption,
     DocumentArgument,
     KnownLakeOption,
@@ -31,10 +31,12 @@ from dispatcher.cli.options import (
     OutputOption,
     RegionOption,
     S3EndpointOption,
+    WorkerSecondsOption,
+    WorkersOption,
     WorkFolderOption,
 )
 from dispatcher.cli.output import answer_records, page_width, write_lines
-from dispatcher.clients import CommandDependencies, dependencies_of, machine_share
+from dispatcher.clients import CommandDependencies, dependencies_of, machine_share, sessions_bytes
 from dispatcher.intake.instruction import fields_given, job_run_spec
 from dispatcher.intake.lake_checks import check_against_lake
 from dispatcher.layout import (
@@ -133,9 +135,9 @@ def plan(
     lake: KnownLakeOption = None,
     s3_endpoint_url: S3EndpointOption = None,
     region: RegionOption = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions that run at the same time on the machine.")] = 1,
-    bundle_sessions: BundleSessionsOption = BundleBounds.sessions,
-    bundle_seconds: BundleSecondsOption = BundleBounds.seconds,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions that run on Spark at the same time.")] = 1,
+    workers: WorkersOption = None,
+    worker_seconds: WorkerSecondsOption = WorkerPool.seconds,
     cores: CoresOption = None,
     memory_gib: MemoryOption = None,
     work_folder: WorkFolderOption = Path(".lithify"),
@@ -160,20 +162,33 @@ def plan(
     """Show what a document would do, with the arithmetic, where `dispatch` has these options. Writes nothing."""
     dependencies = dependencies_of(context)
     spec, catalog, source = _checked_spec(dependencies, file, lake, s3_endpoint_url, region)
-    room: Room = session_resources(*machine_share(dependencies, cores, memory_gib, max_sessions), work_folder)
+    spark_is_here = cluster is PlannedCluster.LOCAL
+    share = workers_share(
+        sessions_bytes(dependencies, memory_gib),
+        cores or dependencies.cores,
+        workers if spark_is_here or workers is not None else 0,
+        worker_seconds,
+        spark_is_here=spark_is_here,
+    )
+    machine = machine_share(dependencies, cores, memory_gib, max_sessions, share if spark_is_here else None)
+    room: Room = session_resources(*machine, work_folder)
     given = read_limits(limits)
     if cluster is not PlannedCluster.EMR and (given.of_clusters() or spot_share or price_file or instance_type):
         raise Invalid("limits, prices and instance types are those of clusters: add --cluster emr")
     if cluster is PlannedCluster.EMR:
         room = cluster_room(given, spot_share, price_file, instance_type or (), dependencies.clock)
     pins = pin_sessions(spec, catalog, source)
-    bounds = BundleBounds(bundle_sessions, bundle_seconds)
-    planned = plan_as_dispatched([pinned.spec for pinned in pins], catalog, room, bounds)
+    pool = share.pool if share is not None else None
+    planned = plan_as_dispatched([pinned.spec for pinned in pins], catalog, room, BundleBounds(), pool)
     sessions = [
         PlannedSession(pinned, None if isinstance(found, NothingToDo) else found)
         for pinned, found in zip(pins, planned.plans, strict=True)
     ]
-    total = _total(sessions, makespan_seconds(planned.spark_job_seconds, max_sessions), max_sessions, spec.desired_sla)
+    seconds = max(
+        makespan_seconds(planned.spark_job_seconds, max_sessions),
+        makespan_seconds(planned.worker_seconds, pool.workers if pool is not None else 1),
+    )
+    total = _total(sessions, seconds, max_sessions, spec.desired_sla)
     if output is Output.TEXT:
         write_lines([*_session_lines(sessions), *_total_lines(total)])
         return

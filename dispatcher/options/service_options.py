@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import TypeVar, get_args, get_origin, get_type_hints
 
 from compactor.model.errors import Invalid
+from compactor.planning.where_to_run import WorkerPool
 from compactor.storage.location import checked_endpoint, parse_location
 from dispatcher.assembly import DispatcherSettings
 from dispatcher.clients import variable_of
@@ -71,6 +72,14 @@ class SparkOptions:
 
 
 @dataclass(frozen=True)
+class WorkersOptions:
+    """Warm processes for small sessions, on this machine. None: as many as it holds."""
+
+    workers: int | None = None
+    seconds: float = WorkerPool.seconds
+
+
+@dataclass(frozen=True)
 class TaskOptions:
     """The task of a workflow that this dispatcher is, if it is one."""
 
@@ -86,6 +95,7 @@ class ServiceOptions:
 
     places: ServicePlaces = field(default_factory=ServicePlaces)
     spark: SparkOptions = field(default_factory=SparkOptions)
+    workers: WorkersOptions = field(default_factory=WorkersOptions)
     http: HttpAddress = field(default_factory=HttpAddress)
     task: TaskOptions = field(default_factory=TaskOptions)
     drain_jobs: DrainJobs = DrainJobs.AUTO
@@ -135,7 +145,10 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "Where sessions run": (
         Option("spark.cores", "Cores for all sessions together; default: the machine's.", minimum=1),
         Option(
-            "spark.memory_gib", "Memory for all sessions together, in GiB; default: 3/4 of the machine's.", minimum=1
+            "spark.memory_gib",
+            "Memory for all sessions together, in GiB; default: 3/4 of the machine's. If Spark runs on this machine, a "
+            "quarter of it is for workers.",
+            minimum=1,
         ),
         Option("spark.master_url", "A standalone Spark for sessions, spark://host:port; default: this machine."),
         Option("spark.archive", "The Python environment of the standalone Spark's workers, made by `lithify archive`."),
@@ -160,22 +173,30 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             minimum=0,
             maximum=1,
         ),
+        Option(
+            "workers.workers",
+            "Warm processes on this machine, which run small sessions without Spark; default: one for each core, as "
+            "far as the memory of sessions holds them; with --cluster-settings and for 0: none.",
+            minimum=0,
+        ),
+        Option(
+            "workers.seconds",
+            "A session that is predicted to take as long in a worker runs on Spark; 1000000: whatever fits a worker's "
+            "memory runs there.",
+            name="worker_seconds",
+            minimum=1,
+        ),
     ),
     "How much at a time": (
-        Option("dispatcher.controller.max_sessions", "Sessions of this dispatcher at a time.", minimum=1),
+        Option(
+            "dispatcher.controller.max_sessions",
+            "Sessions of this dispatcher on Spark at a time; each worker has one more.",
+            minimum=1,
+        ),
         Option("dispatcher.controller.max_job_runs", "Job runs of this dispatcher at a time.", minimum=1),
         Option(
             "dispatcher.controller.limits",
             "JSON, or a file of it: limits of each session, job run, table and dispatcher, and of all together.",
-        ),
-        Option(
-            "dispatcher.bundles.sessions",
-            "Largest number of small sessions of a job run that share a launch; 1: none do.",
-            name="bundle_sessions",
-            minimum=1,
-        ),
-        Option(
-            "dispatcher.bundles.seconds", "Longest predicted time of a shared launch.", name="bundle_seconds", minimum=1
         ),
     ),
     "Taking over and stopping": (
@@ -308,6 +329,8 @@ GONE: Mapping[str, str] = MappingProxyType(
     {name: f"write {path} in --limits" for name, path in _TO_LIMITS.items()}
     | dict.fromkeys(_CONSTANT, "leave it out, it cannot be set any more")
     | {
+        "bundle_sessions": "leave it out: small sessions run in workers, or share a Spark job",
+        "bundle_seconds": "leave it out: small sessions run in workers, or share a Spark job",
         "deliveries_max": "leave it out, and set the queue's maxReceiveCount",
         "embedded_metrics_seconds": "write --metrics-namespace Lithify, and metrics are written every minute",
     }

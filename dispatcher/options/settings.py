@@ -13,10 +13,18 @@ import structlog
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, Unavailable
+from compactor.planning.machine_share import WorkersShare, workers_share
 from compactor.storage.location import StoreLocation, parse_location
 from compactor.storage.object_store import ObjectStore
 from dispatcher.assembly import DispatcherSettings, ExternalServices
-from dispatcher.clients import CommandDependencies, QueueAddress, StandaloneAddress, TopicSinks, machine_share
+from dispatcher.clients import (
+    CommandDependencies,
+    QueueAddress,
+    StandaloneAddress,
+    TopicSinks,
+    machine_share,
+    sessions_bytes,
+)
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.queue import Queue
 from dispatcher.operations.health import HEALTH_FILE
@@ -27,6 +35,7 @@ from dispatcher.workflow.dispatcher_task import DispatcherTask
 from launcher.archive import ArchiveManifest
 from launcher.clusters import AwsCluster, Cluster
 from launcher.clusters.standalone import violations
+from launcher.clusters.workers import Workers
 from launcher.emr.archive import check_archive, room_on
 from launcher.emr.settings import check_places, parse_settings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
@@ -103,6 +112,7 @@ def connections(
         owner=dependencies.owner,
         clock=dependencies.clock,
         listing=clusters.listing,
+        workers=clusters.workers,
     )
 
 
@@ -137,10 +147,11 @@ def _task_token_in(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Clusters:
-    """`listing`: see `ExternalServices`."""
+    """`listing`, `workers`: see `ExternalServices`."""
 
     cluster: Cluster
     listing: AwsCluster | None
+    workers: Workers | None
 
 
 def session_clusters(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> Clusters:
@@ -148,18 +159,43 @@ def session_clusters(dependencies: CommandDependencies, options: ServiceOptions,
     reasons: list[str] = []
     listing = _checked(lambda: aws_cluster(dependencies, options, state), reasons)
     address = _checked(lambda: standalone_address(options, state), reasons)
+    spark_is_here = options.spark.cluster_settings is None and options.spark.master_url is None
+    share = _checked(lambda: share_of_workers(dependencies, options, spark_is_here=spark_is_here), reasons)
     if reasons:
         raise Invalid(*reasons)
-    if listing is not None:
-        return Clusters(listing, listing)
-    resources, driver_memory_bytes = machine_share(
-        dependencies, options.spark.cores, options.spark.memory_gib, options.dispatcher.controller.max_sessions
-    )
     work_folder = options.places.work_folder.absolute()
+    workers = dependencies.clients.workers(share, work_folder) if share is not None else None
+    if listing is not None:
+        return Clusters(listing, listing, workers)
+    resources, driver_memory_bytes = machine_share(
+        dependencies,
+        options.spark.cores,
+        options.spark.memory_gib,
+        options.dispatcher.controller.max_sessions,
+        share if spark_is_here else None,
+    )
     if address is None:
-        return Clusters(dependencies.clients.local_cluster(resources, driver_memory_bytes, work_folder), None)
+        return Clusters(dependencies.clients.local_cluster(resources, driver_memory_bytes, work_folder), None, workers)
     cluster = dependencies.clients.standalone_cluster(address, resources, driver_memory_bytes, work_folder)
-    return Clusters(cluster, None)
+    return Clusters(cluster, None, workers)
+
+
+def share_of_workers(
+    dependencies: CommandDependencies, options: ServiceOptions, *, spark_is_here: bool
+) -> WorkersShare | None:
+    """None: there are none, as by default on AWS, where a dispatcher has no rights to the lakes of its sessions.
+    Raises `Invalid` if the machine does not hold them."""
+    given = options.workers
+    if given.workers is None and options.spark.cluster_settings is not None:
+        return None
+    memory_gib = options.spark.memory_gib if spark_is_here else None
+    return workers_share(
+        sessions_bytes(dependencies, memory_gib),
+        (options.spark.cores if spark_is_here else None) or dependencies.cores,
+        given.workers,
+        given.seconds,
+        spark_is_here=spark_is_here,
+    )
 
 
 def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, state: StoreLocation) -> AwsCluster | None:

@@ -20,6 +20,7 @@ from dispatcher.scheduling.budgets import LaunchGate
 from dispatcher.scheduling.lease_log import Lease
 from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.session_pool import WaitingSession
+from launcher.clusters.workers import gone_worker
 from launcher.launch import SessionCommand
 from launcher.outcomes import Failed, SessionEnd
 
@@ -121,6 +122,7 @@ class ClaimedJobRun:
             self.mark.priority,
             self.accepted_at_ms,
             may_share=not session.alone,
+            on_spark=session.in_flight is not None and gone_worker(session.in_flight) is None,
             bundle=session.bundle if session.in_flight is not None else None,
         )
 

@@ -47,7 +47,7 @@ from dispatcher.running.sharding import Sharding
 from dispatcher.scheduling.budgets import MONEY_SECONDS
 from dispatcher.scheduling.leases import Leases
 from dispatcher.scheduling.limits import Limits
-from dispatcher.scheduling.session_pool import SessionPool, WaitingSession
+from dispatcher.scheduling.session_pool import SessionPool, Slots, WaitingSession
 from launcher.launch import SessionCommand
 from launcher.outcomes import Cancelled
 from launcher.session_launcher import SessionLauncher
@@ -61,7 +61,7 @@ TICK_SECONDS_MIN = 0.2
 @dataclass(frozen=True)
 class JobRunControllerSettings:
     """
-    max_sessions             sessions at a time, over all job runs
+    max_sessions             sessions on Spark at a time, over all job runs
     max_job_runs             claimed and waiting job runs at which no more messages are received; job runs of dead
                              dispatchers are claimed beyond this limit
     claim_seconds            after which others take over from a silent dispatcher (the paper: 5 minutes)
@@ -122,7 +122,9 @@ class JobRunController:
         self._settings = settings
         self._clock = clock
         self._has_news = threading.Event()
-        self._pool = SessionPool(settings.max_sessions, launchers.sessions.bounds.sessions, self._has_news.set)
+        workers = launchers.sessions.workers
+        slots = Slots(settings.max_sessions, workers.pool.workers if workers is not None else 0)
+        self._pool = SessionPool(slots, launchers.sessions.bounds.sessions, self._has_news.set)
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
         self._liveness = LivenessSignal(records.store, owner, settings.claim_seconds, clock)
         peers = Peers(records.store, owner, settings.claim_seconds, clock)
@@ -428,7 +430,7 @@ class JobRunController:
         if self._pool.runs(claimed.work) or any(each.in_flight is not None for each in sessions):
             return None
         now_seconds, settings = self._clock.monotonic_seconds(), self._settings
-        if self._pool.is_full and self._pool.has_due(claimed.work, now_seconds):
+        if not self._pool.has_slot_for(claimed.work) and self._pool.has_due(claimed.work, now_seconds):
             since_seconds = now_seconds if since_seconds is None else since_seconds
             claimed.no_thread_since_seconds = since_seconds
             return settings.turn_look_seconds if now_seconds - since_seconds >= settings.sweep_seconds else None

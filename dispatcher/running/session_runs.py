@@ -82,6 +82,7 @@ class SessionRuns:
                 claimed.journal(list(waiting), self._heartbeat_event_seconds),
                 lambda: claimed.command(self.command),
                 lambda reruns: self._requeue(waiting, reruns),
+                lambda: len(claimed.newest.open_sessions()),
             )
             left_open = self._sessions.run([_task(claimed, each) for each in unit], control)
             if left_open is LeftOpen.STOPPED:
@@ -98,6 +99,7 @@ class SessionRuns:
                 found,
                 not_before_seconds=now_seconds + (each.seconds if each.alone else pause_seconds),
                 may_share=found.may_share and not each.alone,
+                on_spark=found.on_spark or each.on_spark,
                 bundle=None,
             )
             self._postponed.put(waiting)
@@ -156,7 +158,7 @@ def _task(claimed: ClaimedJobRun, waiting: WaitingSession) -> SessionTask:
     session = claimed.newest.sessions[waiting.session_id]
     in_flight = session.in_flight if session.bundle == waiting.bundle else None
     spec = SessionSpec.from_facts(session.pin, job_run=claimed.accepted.spec)
-    return SessionTask(spec, session.attempt, session.setbacks, in_flight, waiting.bundle)
+    return SessionTask(spec, session.attempt, session.setbacks, in_flight, waiting.bundle, waiting.on_spark)
 
 
 def _still_open(claimed: ClaimedJobRun, unit: Unit) -> Unit:

@@ -105,8 +105,8 @@ class SessionStarts:
                     continue
                 with bound(job_run_id=str(unit[0].work)):
                     self._start(unit, job_run, known, run)
-        if self._pool.is_full:  # another dispatcher with a free thread goes first
-            self._want_nothing()
+        for work, claimed in self._claimed.items():  # another dispatcher with a free thread goes first
+            claimed.wants_slot = claimed.wants_slot and self._pool.has_slot_for(work)
         self.catch_up()
 
     def _start(self, unit: Unit, job_run: ClaimedJobRun, markers: Iterable[MarkedJobRun], run: Run) -> None:

@@ -7,7 +7,7 @@ session that waits for its next attempt keeps its lease. Between dispatchers `le
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -27,6 +27,7 @@ class WaitingSession:
     accepted_at_ms   its job run's: earlier first
     not_before       monotonic seconds before which it is not started again
     may_share        it may be bundled with others of its job run
+    on_spark         it is known not to run in a worker
     bundle           in which it is in flight: one thread watches the whole bundle
     """
 
@@ -38,6 +39,7 @@ class WaitingSession:
     accepted_at_ms: int
     not_before_seconds: float = 0.0
     may_share: bool = False
+    on_spark: bool = False
     bundle: str | None = None
 
     @property
@@ -59,6 +61,17 @@ Unit = tuple[WaitingSession, ...]
 SHARED_MIN = 50
 """Sessions that are not divided among several free threads: each bundle starts a Spark."""
 
+SHARED_IN_WORKER_MIN = 10
+"""The same in workers, which have started: a launch is four entries."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Threads for sessions: on Spark, and in workers. Without workers all sessions are on Spark."""
+
+    spark: int
+    workers: int = 0
+
 
 @dataclass(frozen=True)
 class SchedulerSnapshot:
@@ -76,19 +89,17 @@ class SchedulerSnapshot:
 def choose(
     waiting: Iterable[WaitingSession],
     running: Iterable[WaitingSession],
-    slots: int,
+    slots: Slots,
     moment: SchedulerSnapshot,
     bundle_max: int = 1,
 ) -> tuple[Unit, ...]:
-    """The units to start now: the first in rank whose stream is free, one for each slot. Pure.
+    """The units to start now: the first in rank whose stream is free, one for each slot of its place. Pure.
 
     Further sessions of the same job run that may share join the first one, at most `bundle_max` together. If several
     slots are free, the sessions are divided among them. A bundle in flight stays together.
 
     Worked: 1,000 sessions on 2 slots become 500 and 500; 80 sessions become 50 and 30.
     """
-    if not slots:
-        return ()
     busy = {session.destination for session in running}
     free: list[WaitingSession] = []
     for session in sorted(waiting, key=lambda each: (each.rank, each.session_id)):
@@ -96,20 +107,32 @@ def choose(
             busy.add(session.destination)
             if session.not_before_seconds <= moment.now_seconds:
                 free.append(session)
-    sharing = Counter(session.work for session in free if session.may_share and session.bundle is None)
+    in_order = tuple(_by_slot(free, moment))
+    on_spark = [session for session in in_order if session.on_spark]
+    elsewhere = [session for session in in_order if not session.on_spark]
+    return (
+        *_units(elsewhere, slots.workers, bundle_max, SHARED_IN_WORKER_MIN),
+        *_units(on_spark, slots.spark, bundle_max, SHARED_MIN),
+    )
+
+
+def _units(sessions: Sequence[WaitingSession], slots: int, bundle_max: int, shared_min: int) -> Iterator[Unit]:
+    if not slots:
+        return
+    sharing = Counter(session.work for session in sessions if session.may_share and session.bundle is None)
     units: list[list[WaitingSession]] = []
     open_units: dict[tuple[WorkId, str | None], list[WaitingSession]] = {}
-    for session in _by_slot(free, moment):
+    for session in sessions:
         shared = (session.work, session.bundle)
         unit = open_units.get(shared) if session.may_share or session.bundle is not None else None
-        share = max(SHARED_MIN, -(-sharing[session.work] // slots))
+        share = max(shared_min, -(-sharing[session.work] // slots))
         if unit is not None and (session.bundle is not None or len(unit) < min(bundle_max, share)):
             unit.append(session)
         elif len(units) < slots:
             units.append([session])
             if session.may_share or session.bundle is not None:
                 open_units[shared] = units[-1]
-    return tuple(tuple(unit) for unit in units)
+    yield from map(tuple, units)
 
 
 def _by_slot(free: Iterable[WaitingSession], moment: SchedulerSnapshot) -> Iterator[WaitingSession]:
@@ -135,15 +158,16 @@ def _by_slot(free: Iterable[WaitingSession], moment: SchedulerSnapshot) -> Itera
 class SessionPool:
     """Runs sessions in threads. Not thread-safe."""
 
-    def __init__(self, max_sessions: int, bundle_max: int = 1, ended: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, slots: Slots, bundle_max: int = 1, ended: Callable[[], None] = lambda: None) -> None:
         """
+        slots       sessions, or units of them, at a time
         bundle_max  the most sessions that one thread runs together
         ended       called by a thread that ends
         """
         self._ended = ended
-        self._max_sessions = max_sessions
+        self._slots = slots
         self._bundle_max = bundle_max
-        self._threads = ThreadPoolExecutor(max_sessions, thread_name_prefix="session")
+        self._threads = ThreadPoolExecutor(slots.spark + slots.workers, thread_name_prefix="session")
         self._waiting: dict[SessionKey, WaitingSession] = {}
         self._running: dict[SessionKey, tuple[WaitingSession, Future[None]]] = {}
         self._withheld: frozenset[SessionKey] = frozenset()
@@ -155,15 +179,25 @@ class SessionPool:
         return len({id(future) for _, future in self._running.values()})
 
     @property
-    def is_full(self) -> bool:
-        return self.running_count >= self._max_sessions
+    def free(self) -> Slots:
+        on_spark = len({id(future) for session, future in self._running.values() if session.on_spark})
+        return Slots(self._slots.spark - on_spark, self._slots.workers - (self.running_count - on_spark))
+
+    def has_slot_for(self, work: WorkId) -> bool:
+        """Whether a thread is free for a waiting session of a job run."""
+        free = self.free
+        waiting = [session for session in self._waiting.values() if session.work == work]
+        return any((free.spark if session.on_spark else free.workers) > 0 for session in waiting)
 
     def has_room_for(self, candidate: WaitingSession, moment: SchedulerSnapshot) -> bool:
         """Whether this session, of a job run that is not claimed here, would be started now, if its stream is free."""
+        candidate = self._placed(candidate)
         running = [session for session, _ in self._running.values()]
-        slots = self._max_sessions - self.running_count
-        units = choose([*self._startable(moment), candidate], running, slots, moment, self._bundle_max)
+        units = choose([*self._startable(moment), candidate], running, self.free, moment, self._bundle_max)
         return any(candidate in unit for unit in units)
+
+    def _placed(self, session: WaitingSession) -> WaitingSession:
+        return session if self._slots.workers else replace(session, on_spark=True)
 
     def has_due(self, work: WorkId, now_seconds: float) -> bool:
         """Whether a waiting session of a job run need not wait for a time."""
@@ -191,7 +225,8 @@ class SessionPool:
     def add(self, session: WaitingSession) -> None:
         """Adds a session to run, or to run again; no thread has it."""
         self._running.pop(session.key, None)
-        self._waiting[session.key] = replace(session, may_share=session.may_share and self._bundle_max > 1)
+        session = replace(session, may_share=session.may_share and self._bundle_max > 1)
+        self._waiting[session.key] = self._placed(session)
 
     def forget(self, work: WorkId, but: Collection[str] = ()) -> tuple[WaitingSession, ...]:
         """Removes and returns a job run's waiting sessions, all `but` these."""
@@ -212,8 +247,7 @@ class SessionPool:
     def candidates(self, moment: SchedulerSnapshot) -> tuple[Unit, ...]:
         """The units that could be started now."""
         running = [session for session, _ in self._running.values()]
-        slots = self._max_sessions - self.running_count
-        return choose(self._startable(moment), running, slots, moment, self._bundle_max)
+        return choose(self._startable(moment), running, self.free, moment, self._bundle_max)
 
     def start(self, unit: Unit, run: Callable[[Unit], None]) -> None:
         future = self._threads.submit(run, unit)

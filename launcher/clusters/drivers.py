@@ -198,7 +198,7 @@ class Drivers:
         """Keeps the newest logs and records of ended jobs, and those of running jobs."""
         for folder in (self._logs, self._jobs):
             ended = [file for file in folder.glob("*") if not is_held(self._scratch, file.stem)]
-            for file in sorted(ended, key=_modified_ns)[: -self._settings.logs_kept]:
+            for file in sorted(ended, key=modified_ns)[: -self._settings.logs_kept]:
                 file.unlink(missing_ok=True)
         for process in list(self._children.values()):
             if process.poll() is not None:
@@ -247,7 +247,7 @@ class Driver:
             return JobVanished("vanished: its processes are gone, and their exit was not observed")
         if record.stopped is not None and record.exit_code != 0:
             return JobFailed(ErrorKind.UNAVAILABLE, f"was ended from outside (SIGTERM): {record.stopped}")
-        return status_of_exit(record.exit_code, self.output_tail())
+        return status_of_exit(record.exit_code, output_tail(self.output))
 
     def stop(self) -> None:
         if not self._is_here:
@@ -263,13 +263,7 @@ class Driver:
                 os.killpg(record.group, signal.SIGKILL)
 
     def output_tail(self) -> str:
-        """The end of its output."""
-        try:
-            with self.output.open("rb") as output:
-                output.seek(max(0, self.output.stat().st_size - OUTPUT_TAIL_BYTES))
-                return output.read().decode(errors="replace")
-        except OSError as error:
-            return f"({self.output} cannot be read: {error.strerror})"
+        return output_tail(self.output)
 
     def _supervisor_lives(self) -> bool:
         if self._child is not None and self._child.poll() is not None:
@@ -282,7 +276,7 @@ def status_of_exit(exit_code: int, output: str) -> JobStatus:
 
     `exit_code` below 0: the signal that ended Spark's own process. `output`: the end of what the driver wrote.
     """
-    output_end = _last_lines(output)
+    output_end = last_lines(output)
     match exit_code:
         case 0:
             return JobSucceeded()
@@ -301,7 +295,18 @@ def status_of_exit(exit_code: int, output: str) -> JobStatus:
     return JobFailed(kind, f"exited with code {exit_code} without a word; {output_end}")
 
 
-def _last_lines(output: str) -> str:
+def output_tail(file: Path) -> str:
+    """The end of a process's output."""
+    try:
+        with file.open("rb") as output:
+            output.seek(max(0, file.stat().st_size - OUTPUT_TAIL_BYTES))
+            return output.read().decode(errors="replace")
+    except OSError as error:
+        return f"({file} cannot be read: {error.strerror})"
+
+
+def last_lines(output: str) -> str:
+    """The end of a reason."""
     lines = [line.strip() for line in output.splitlines() if line.strip()][-OUTPUT_LINES_IN_REASON:]
     return "its last output: " + " | ".join(lines) if lines else "it wrote nothing"
 
@@ -365,7 +370,7 @@ def _start_error(program: str) -> str:
     return "Permission denied" if Path(program).exists() else "No such file or directory"
 
 
-def _modified_ns(file: Path) -> int:
+def modified_ns(file: Path) -> int:
     try:
         return file.stat().st_mtime_ns
     except FileNotFoundError:

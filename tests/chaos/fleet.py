@@ -241,4 +241,4 @@ def environment() -> dict[str, str]:
 
 
 def dispatch_command(options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "tests.paced_dispatcher", "chaos", "dispatch", *options]
+    return [sys.executable, "-m", "tests.paced_dispatcher", "chaos", "dispatch", "--workers", "0", *options]

@@ -250,7 +250,9 @@ class House:
         """`lithify dispatch` as a process of its own. Its log is dispatcher.log in the test's folder."""
         room = self.mailroom
         command = [sys.executable, "-m", "tests.paced_dispatcher", "quick", "dispatch", *self.options(), *options]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_QUEUE_URL": room.queue_url, **variables}
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LITHIFY_QUEUE_URL": room.queue_url}
+        # Its Spark is a stand-in, which tests hold and kill; `tests/e2e/test_workers.py` has workers.
+        environment |= {"LITHIFY_WORKERS": "0", **variables}
         if spark_home is not None:
             environment["SPARK_HOME"] = str(spark_home)
         if hold is not None:

@@ -21,6 +21,7 @@ from compactor.planning.bundle_plan import BundleBounds, SmallSession
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionSpec
+from compactor.planning.where_to_run import WorkerPool
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.storage.location import StoreLocation
 from compactor.storage.object_store import ObjectStore
@@ -37,12 +38,20 @@ from dispatcher.running.job_run_controller import JobRunController, JobRunContro
 from dispatcher.running.journal import Listeners
 from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
+from launcher.clusters.workers import KIND as WORKER
 from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
-from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task, session_commits
+from launcher.plan import (
+    LackOfMemory,
+    LargeSession,
+    plan_for_cluster,
+    plan_in_one_task,
+    plan_in_worker,
+    session_commits,
+)
 from launcher.poller import Poller, PollerSettings
 from launcher.retrying import RetryPolicy
-from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings
+from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
@@ -102,6 +111,8 @@ class Desk:
     answer_settings: AnswerSettings = ANSWERS_AT_ONCE
     place: str = "small"
     jobs: dict[str, SmallJob] = field(default_factory=dict)
+    pool: WorkerPool | None = None
+    """Of workers, which are another cluster then: `in_workers`."""
     large: set[str] = field(default_factory=set)
     """Partition values whose sessions are said to be too large for a bundle."""
 
@@ -129,7 +140,19 @@ class Desk:
             settings.retry,
             self.clock,
         )
-        launcher = SessionLauncher(launching, Planners(self.plan, self.plan_small, self._open_lake), self.bundles)
+        self.in_workers = SmallCluster(
+            self.state,
+            self.clock,
+            let_time_pass=lambda: self.move_on(STALL_SECONDS),
+            jobs=self.jobs,
+            place=f"{WORKER} of {self.owner}",
+            kind=WORKER,
+        )
+        workers = None
+        if self.pool is not None:
+            workers = WorkerLaunches(replace(launching, cluster=self.in_workers), self.pool, plan_in_worker)
+        planners = Planners(self.plan, self.plan_small, self._open_lake)
+        launcher = SessionLauncher(launching, planners, self.bundles, workers)
         default_lake = self.lake.location if self.has_own_lake else None
         self.answers = WorkflowAnswers(self.records, self.callbacks, self.answer_settings, self.clock)
         sink_for = self.sink_for or (lambda _: self.sink)
@@ -249,7 +272,7 @@ class Desk:
         if self.plans_break:
             raise self.plans_break.pop(0)
         lake = self._open_lake(spec.job_run.lake)
-        planned = plan_for_cluster(spec, lake, self.cluster.resources(), lack)
+        planned = plan_for_cluster(spec, lake, self.cluster.resources(), lack, self.pool)
         refuse_beside_another(spec, lake, self.clock)
         return planned
 

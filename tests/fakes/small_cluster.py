@@ -125,6 +125,7 @@ class SmallCluster:
     members: Callable[[BundleMember], MemberRuns] = lambda member: Succeeds()
     jobs: dict[str, SmallJob] = field(default_factory=dict)
     place: str = "small"
+    kind: str = "small"
     status_is_free: bool = True
     answer_is_lost: bool = False
 
@@ -147,7 +148,7 @@ class SmallCluster:
         return self.jobs[job.name].reference
 
     def attach(self, reference: ClusterReference) -> SmallJob | ForgottenJob | None:
-        if reference.kind != "small" or reference.ids["place"] != self.place:
+        if reference.kind != self.kind or reference.ids["place"] != self.place:
             return None
         return self.jobs.get(reference.ids["name"]) or ForgottenJob(reference)
 
@@ -188,7 +189,7 @@ class SmallJob:
 
     @property
     def reference(self) -> ClusterReference:
-        return ClusterReference(kind="small", ids={"name": self._job.name, "place": self._cluster.place})
+        return ClusterReference(kind=self._cluster.kind, ids={"name": self._job.name, "place": self._cluster.place})
 
     @property
     def description(self) -> str:

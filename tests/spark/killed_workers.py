@@ -137,7 +137,7 @@ class Run:
             *("--state", self.state_uri, "--lake", self.lake_uri, "--endpoint-url", around.aws_endpoint),
             *("--s3-endpoint-url", around.s3_endpoint, "--region", REGION, "--work-folder", str(self.folder / "work")),
             *("--master-url", around.spark.master_url, "--archive", str(around.archive)),
-            *("--cores", "2", "--memory-gib", "2", "--driver-host", "127.0.0.1"),
+            *("--cores", "2", "--memory-gib", "2", "--workers", "0", "--driver-host", "127.0.0.1"),
             *("--claim-seconds", "3", "--stall-seconds", str(STALL_SECONDS)),
             *options,
         ]

@@ -22,7 +22,7 @@ from dispatcher.records.ranking import STEP_SECONDS, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
 from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits, SharedLimits
-from dispatcher.scheduling.session_pool import SchedulerSnapshot, WaitingSession, choose
+from dispatcher.scheduling.session_pool import SchedulerSnapshot, Slots, WaitingSession, choose
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory
 from tests.fakes.dispatch_desk import Desk
@@ -379,19 +379,19 @@ def waiting(table: str, number: int, priority: int = 0, accepted_at_ms: int = 0)
 def test_tables_share_places_however_much_one_has_waiting() -> None:
     sessions = [waiting("A", number, accepted_at_ms=number) for number in range(100)]
     sessions += [waiting("B", number, accepted_at_ms=200 + number) for number in range(3)]
-    chosen = choose(sessions, [], 4, SchedulerSnapshot(0, 1_000))
+    chosen = choose(sessions, [], Slots(0, 4), SchedulerSnapshot(0, 1_000))
     assert [unit[0].table for unit in chosen] == ["A", "B", "A", "B"]
 
 
 def test_a_table_of_which_others_run_sessions_comes_after_one_of_which_nobody_does() -> None:
     sessions = [waiting("A", 1, accepted_at_ms=1), waiting("B", 1, accepted_at_ms=2)]
-    chosen = choose(sessions, [], 1, SchedulerSnapshot(0, 1_000, {"A": 2, "B": 1}))
+    chosen = choose(sessions, [], Slots(0, 1), SchedulerSnapshot(0, 1_000, {"A": 2, "B": 1}))
     assert [unit[0].table for unit in chosen] == ["B"]
 
 
 def test_priority_counts_before_the_share_of_a_table() -> None:
     sessions = [waiting("A", number, priority=1) for number in range(2)] + [waiting("B", 1)]
-    chosen = choose(sessions, [], 2, SchedulerSnapshot(0, 1_000))
+    chosen = choose(sessions, [], Slots(0, 2), SchedulerSnapshot(0, 1_000))
     assert [unit[0].table for unit in chosen] == ["A", "A"]
 
 

@@ -24,7 +24,9 @@ DAYS = ("1995-04-03", "1995-04-04", "1995-04-05")
 
 Plan = Any
 
-ALONE = ("--bundle-sessions", "1")
+ON_SPARK = ("--workers", "0")
+ONE_DAY = [{"day": DAYS[0]}]
+"""Its session is alone: it does not share a Spark job."""
 
 
 @pytest.fixture
@@ -49,26 +51,53 @@ def planned(command: Command, lake: Path, *options: str, **fields: object) -> Pl
     return json.loads(result.out)
 
 
-def test_small_sessions_share_a_spark_job_and_it_says_so(command: Command, lake: Path) -> None:
-    answer = planned(command, lake)
+def test_small_sessions_run_in_workers_and_it_says_why(command: Command, lake: Path) -> None:
+    answer = planned(command, lake, "--cores", "2", "--memory-gib", "8")
+    one, two, _ = answer["sessions"]
+    assert answer["total"]["expected_sla"] == max(one["expected_sla"], two["expected_sla"]) < 5
+    for each in (one, two):
+        assert each["arithmetic"][-1].startswith("in a worker: 0.")
+    in_one = planned(command, lake, "--cores", "2", "--memory-gib", "8", "--workers", "1")
+    assert [each["arithmetic"][-1][:27] for each in in_one["sessions"][:2]] == [
+        "number 1 of 2 sessions in o",
+        "number 2 of 2 sessions in o",
+    ]
+
+
+def test_more_workers_than_the_memory_holds_are_refused_with_the_figures(command: Command, lake: Path) -> None:
+    options = ("--memory-gib", "4", "--workers", "3")
+    result = command("plan", document(lake), "--lake", str(lake), *options)
+    assert result.exit_code == 2
+    assert "--workers 3: 341 MiB are left for each, of 4.0 GiB for all sessions, and a worker needs 512" in result.err
+
+
+def test_without_workers_small_sessions_share_a_spark_job_and_it_says_so(command: Command, lake: Path) -> None:
+    answer = planned(command, lake, *ON_SPARK)
     one, two, _ = answer["sessions"]
     assert answer["total"]["expected_sla"] == max(one["expected_sla"], two["expected_sla"])
     for each in (one, two):
         assert "of 2 sessions in one Spark job" in each["arithmetic"][-1]
-    alone = planned(command, lake, "--bundle-sessions", "1")
-    assert alone["total"]["expected_sla"] == sum(each["expected_sla"] for each in alone["sessions"][:2])
-    assert answer["total"]["expected_sla"] < alone["total"]["expected_sla"]
+
+
+def test_a_session_that_takes_too_long_for_a_worker_is_planned_on_spark_with_the_reason(
+    command: Command, lake: Path
+) -> None:
+    catalog = DeltaCatalog.open(str(lake))
+    catalog.table(TABLE).append({"day": DAYS[0]}, pa.table({"id": range(5_000_000)}))
+    options = ("--cores", "2", "--memory-gib", "64", "--worker-seconds", "1")
+    (large,) = planned(command, lake, *options, partitions=ONE_DAY)["sessions"]
+    assert "s in a worker, and 1 s or more are for Spark" in large["arithmetic"][-1]
 
 
 def test_its_total_is_of_all_sessions(command: Command, lake: Path) -> None:
-    answer = planned(command, lake, "--bundle-sessions", "1")
+    answer = planned(command, lake, "--cores", "1")
     one, two, nothing = answer["sessions"]
     assert [each["delta_rows"] for each in answer["sessions"]] == [2, 2, 0]
     assert [each["partition"] for each in answer["sessions"]] == [{"day": day} for day in DAYS]
     assert nothing["nothing_to_do"]
     total = answer["total"]
     assert (total["sessions"], total["nothing_to_do"], total["delta_rows"]) == (3, 1, 4)
-    assert total["expected_sla"] == one["expected_sla"] + two["expected_sla"]
+    assert total["expected_sla"] == max(one["expected_sla"], two["expected_sla"])
     assert total["within_desired_sla"] is None
 
 
@@ -78,8 +107,8 @@ def test_sessions_side_by_side_take_as_long_as_the_longest(command: Command, lak
 
 
 def test_it_plans_for_the_cores_and_the_memory_that_it_is_told_of(command: Command, lake: Path) -> None:
-    small = planned(command, lake, "--cores", "2", "--memory-gib", "4", *ALONE)["sessions"][0]
-    large = planned(command, lake, "--cores", "8", "--memory-gib", "64", *ALONE)["sessions"][0]
+    small = planned(command, lake, "--cores", "2", "--memory-gib", "4", *ON_SPARK, partitions=ONE_DAY)["sessions"][0]
+    large = planned(command, lake, "--cores", "8", "--memory-gib", "64", *ON_SPARK, partitions=ONE_DAY)["sessions"][0]
     assert (small["tasks"], large["tasks"]) == (2, 8)
     assert small["task_memory_bytes"] < large["task_memory_bytes"]
 
@@ -92,8 +121,8 @@ def test_it_counts_on_the_scratch_folder_and_the_driver_that_a_dispatcher_with_i
     machine = session_share(8 * GIB, 2, 2)
     settings = LocalClusterSettings(*machine, Path("a/spark"), Path("a/java"), work_folder, environment={})
     cluster = LocalCluster(settings, SystemClock())
-    options = ("--cores", "2", "--memory-gib", "8", "--max-sessions", "2", "--work-folder", str(work_folder), *ALONE)
-    arithmetic = planned(command, lake, *options)["sessions"][0]["arithmetic"]
+    options = ("--cores", "2", "--memory-gib", "8", "--max-sessions", "2", "--work-folder", str(work_folder), *ON_SPARK)
+    arithmetic = planned(command, lake, *options, partitions=ONE_DAY)["sessions"][0]["arithmetic"]
     catalog = DeltaCatalog.open(str(lake))
     run = JobRunSpec(
         job_run_id="run-1",
@@ -116,8 +145,8 @@ def test_it_counts_on_the_scratch_folder_and_the_driver_that_a_dispatcher_with_i
 def test_its_verdict_is_about_the_whole_job_run(
     command: Command, lake: Path, desired_sla: int, holds: bool, verdict: str
 ) -> None:
-    assert planned(command, lake, desired_sla=desired_sla)["total"]["within_desired_sla"] is holds
-    result = command("plan", document(lake, desired_sla=desired_sla), "--lake", str(lake))
+    assert planned(command, lake, *ON_SPARK, desired_sla=desired_sla)["total"]["within_desired_sla"] is holds
+    result = command("plan", document(lake, desired_sla=desired_sla), "--lake", str(lake), *ON_SPARK)
     assert result.out.count("desired") == 1
     assert verdict in result.out.splitlines()[-1]
     assert "3 sessions, 1 of them with nothing to do" in result.out
@@ -136,16 +165,16 @@ def test_a_session_begins_where_one_has_ended() -> None:
 
 def test_an_emr_cluster_is_chosen_for_each_session_and_its_money_is_told(command: Command, lake: Path) -> None:
     types = ("--instance-type", "r5.xlarge", "--instance-type", "r6g.xlarge")
-    options = ("--cluster", "emr", *types, "--limits", '{"session": {"nodes": 3}}')
-    answer = planned(command, lake, *options, *ALONE)
+    options = ("--cluster", "emr", *types, "--limits", '{"session": {"nodes": 3}}', *ON_SPARK)
+    answer = planned(command, lake, *options)
     one, two, nothing = answer["sessions"]
     assert one["cluster"]["instance_type"] == "r6g.xlarge"
     assert one["expected_usd"] == one["cluster"]["cost"]["total_usd"] > 0
     assert one["expected_sla"] == one["cluster"]["expected_sla"] > one["cluster"]["start_seconds"]
     assert nothing["expected_usd"] is None
     assert answer["total"]["expected_usd"] == pytest.approx(one["expected_usd"] + two["expected_usd"])
-    result = command("plan", document(lake), "--lake", str(lake), *options, *ALONE)
-    assert "cluster: 1 x r6g.xlarge and 1 x r6g.xlarge for the driver" in result.out
+    result = command("plan", document(lake), "--lake", str(lake), *options)
+    assert "1 x r6g.xlarge and 1 x r6g.xlarge for the driver" in result.out
     assert f"${answer['total']['expected_usd']:,.4f} expected in all" in result.out
 
 
@@ -175,7 +204,8 @@ def test_a_session_that_may_not_cost_as_much_is_refused_before_anything_is_launc
     command: Command, lake: Path
 ) -> None:
     limits = '{"session": {"usd": 0.001}}'
-    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--limits", limits)
+    options = ("--cluster", "emr", "--limits", limits, *ON_SPARK)
+    result = command("plan", document(lake), "--lake", str(lake), *options)
     assert result.exit_code == 2
     assert "and may cost $0.0010" in result.err
 
@@ -190,7 +220,8 @@ def test_limits_of_clusters_are_refused_where_no_cluster_is_planned(command: Com
 
 def test_limits_that_no_instance_type_fits_into_are_refused_with_the_other_limits(command: Command, lake: Path) -> None:
     limits = '{"session": {"vcpus": 2}}'
-    result = command("plan", document(lake), "--lake", str(lake), "--cluster", "emr", "--limits", limits)
+    options = ("--cluster", "emr", "--limits", limits, *ON_SPARK)
+    result = command("plan", document(lake), "--lake", str(lake), *options)
     assert result.exit_code == 2
     assert "1 node of the smallest possible instance type r5.xlarge has 4 vCPUs, and a session may take 2" in result.err
 

@@ -11,7 +11,6 @@ from pyspark import SparkContext
 from compactor.engine.errors import spark_job
 from compactor.engine.local import stop_spark
 from compactor.engine.protocol import sentence_of
-from compactor.main import exit_code_of
 from compactor.model.errors import (
     EXIT_FAILED,
     EXIT_FENCED,
@@ -24,6 +23,7 @@ from compactor.model.errors import (
     OutOfMemory,
     Unavailable,
 )
+from compactor.session_job import exit_code_of
 
 TASK_LOST = "org.apache.spark.SparkException: Job aborted: Task 0 in stage 3.0 failed 4 times"
 
