@@ -40,17 +40,17 @@ def model_table(what: str, model: type[BaseModel]) -> Iterator[str]:
 
 def options() -> Iterator[str]:
     for group, found in groupby(option_fields(), lambda each: each.group):
-        yield from (f"## {group}", "", "| option | takes | default | meaning |", "|---|---|---|---|")
+        yield from (f"## {group}", "", "| option | meaning | takes | default |", "|---|---|---|---|")
         for each in found:
-            yield f"| `{each.flag}` | {_takes(each)} | {_default(each)} | {_cell(each.option.help)} |"
+            yield f"| `{each.flag}` | {_cell(each.option.help)} | {_takes(each)} | {_default(each)} |"
         yield ""
     yield from ("## Limits", "", *(inspect.getdoc(Limits) or "").splitlines(), "")
-    yield from ("| field | default | meaning |", "|---|---|---|")
+    yield from ("| field | meaning | default |", "|---|---|---|")
     for share, limits in Limits.model_fields.items():
-        yield f"| `{share}` | | {_cell(limits.description or '')} |"
+        yield f"| `{share}` | {_cell(limits.description or '')} | |"
         for name, info in type(limits.default).model_fields.items():
             default = "none" if info.default is None else f"`{info.default}`"
-            yield f"| `{share}.{name}` | {default} | {_cell(info.description or '')} |"
+            yield f"| `{share}.{name}` | {_cell(info.description or '')} | {default} |"
 
 
 def _takes(of: OptionField) -> str:
