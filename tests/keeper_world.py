@@ -22,6 +22,7 @@ from compactor.model.counts import Watermark
 from compactor.model.errors import ErrorKind
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, LifecycleState, Operation
+from compactor.planning.cluster_plan import Cost
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunSpec, SessionResult
 from compactor.storage.location import StoreLocation
@@ -50,18 +51,32 @@ ROOM = Resources(task_memory_bytes=1 << 30, tasks=2)
 ROW_BYTES = 100
 
 
+@dataclass(frozen=True)
+class RunAtWork:
+    """A job run that has begun and not ended."""
+
+    job_run_id: str
+    sessions: tuple[tuple[PartitionStream, SessionPin], ...]
+    begun_at_ms: int
+
+
 @dataclass
 class KeeperWorld:
-    """`commits`: by table and stream, the positions that each of its rounds has compacted."""
+    """
+    remote   whether lake and state look as on S3: requests go in threads then
+    commits  how often each delta was compacted by a job run, by table, stream and position
+    """
 
+    remote: bool = True
     clock: ManualClock = field(default_factory=ManualClock)
     commits: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     job_runs: list[str] = field(default_factory=list)
     documents: list[dict[str, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.lake_store: ObjectStore = MemoryStore(self.clock, StoreLocation("s3://bucket/lake"))
-        self.state: ObjectStore = MemoryStore(self.clock, StoreLocation("s3://bucket/state"))
+        root = "s3://bucket" if self.remote else "file:///nowhere"
+        self.lake_store: ObjectStore = MemoryStore(self.clock, StoreLocation(f"{root}/lake"))
+        self.state: ObjectStore = MemoryStore(self.clock, StoreLocation(f"{root}/state"))
         self.queue = MemoryQueue(self.clock)
         self.lake = DeltaCatalog(self.lake_store, self.clock)
         self.records = JobRunStore(self.state, self.clock)
@@ -123,19 +138,22 @@ class KeeperWorld:
         ran: list[str] = []
         while messages := self.queue.receive(10, 0, 3_600):
             for message in messages:
-                if self._take(message.body, message.message_id, fails=fails, seconds=seconds):
-                    ran.append(json.loads(message.body)["job_run_id"])
+                run = self.accept(message.body, message.message_id)
+                if run is not None:
+                    self.clock.sleep(seconds)
+                    self.finish(run, fails=fails)
+                    ran.append(run.job_run_id)
                 self.queue.delete(message)
-        self.job_runs += ran
         return ran
 
-    def _take(self, body: str, message_id: str, *, fails: bool, seconds: float) -> bool:
+    def accept(self, body: str, message_id: str) -> RunAtWork | None:
+        """A job run that has begun; None: it had begun before, or can never work."""
         document = json.loads(body)
         self.documents.append(document)
         table_id, job_run_id = document["source_table_id"], document["job_run_id"]
         log = self.records.log(job_run_id)
         if log.load().entry_number:
-            return False
+            return None
         if table_id not in self.lake.tables():
             reasons = (f"there is no table {table_id}",)
             rejected = JobRunRejected(
@@ -143,8 +161,7 @@ class KeeperWorld:
             )
             self.records.log(message_id).append(lambda _: [rejected])
             self.records.mark_rejected(job_run_id, message_id)
-            return False
-        table = self.lake.table(table_id)
+            return None
         partitions = document.get("partitions") or [{}]
         spec = JobRunSpec(
             job_run_id=job_run_id,
@@ -154,31 +171,36 @@ class KeeperWorld:
             destination_compacted_table_id=table_id,
             partitions=tuple(partitions),
         )
-        streams = [table.stream(partition) for partition in partitions]
+        streams = [self.lake.table(table_id).stream(partition) for partition in partitions]
         pins = tuple(_pin(f"{job_run_id}.{number}", stream) for number, stream in enumerate(streams, 1))
         accepted = JobRunAccepted(spec=spec, content_digest="", message_id=message_id, sessions=pins)
         log.append(lambda _: [accepted, JobRunClaimed(owner="d1", epoch=1)])
-        self.clock.sleep(seconds)
-        ends = [self._run(stream, pin, fails=fails) for stream, pin in zip(streams, pins, strict=True)]
-        log.append(lambda _: [*ends, _job_run_ended(ends, seconds)])
-        return True
+        self.job_runs.append(job_run_id)
+        return RunAtWork(job_run_id, tuple(zip(streams, pins, strict=True)), self.clock.now_ms())
 
-    def _run(self, stream: PartitionStream, pin: SessionPin, *, fails: bool) -> SessionEnded:
-        end: SessionEnd = NothingToDo()
-        if fails:
-            end = Failed(attempt=1, error_kind=ErrorKind.CRASHED, reasons=("it crashed",))
-        elif self.compact(stream):
-            end = Succeeded(result=_result(pin))
-        return SessionEnded(epoch=1, session_id=pin.session_id, end=end)
+    def finish(self, run: RunAtWork, *, fails: bool = False, usd: float | None = None) -> None:
+        """`usd`: what it costs, which its first session that succeeds is charged."""
+        seconds = (self.clock.now_ms() - run.begun_at_ms) / 1000
+        ends: list[SessionEnded] = []
+        for stream, pin in run.sessions:
+            end: SessionEnd = NothingToDo()
+            if fails:
+                end = Failed(attempt=1, error_kind=ErrorKind.CRASHED, reasons=("it crashed",))
+            elif self.compact(stream, pin.source_position):
+                end = Succeeded(result=_result(pin, usd))
+                usd = None
+            ends.append(SessionEnded(epoch=1, session_id=pin.session_id, end=end))
+        self.records.log(run.job_run_id).append(lambda _: [*ends, _job_run_ended(ends, seconds)])
 
-    def compact(self, stream: PartitionStream) -> bool:
-        """A round that leaves one file. False: there was nothing to do."""
+    def compact(self, stream: PartitionStream, until: int | None = None) -> bool:
+        """A round that leaves one file, of the deltas up to a position. False: there was nothing to do."""
         snapshot = stream.load().state
         active, compacted = snapshot.active, snapshot.compacted
         if active is None or active.last_position is None:
             return False
         done = 0 if compacted is None else compacted.processed.position
-        pending = list(active.deltas.above(done))
+        last = active.last_position if until is None else until
+        pending = [delta for delta in active.deltas.above(done) if delta.position <= last]
         if not pending:
             return False
         for delta in pending:
@@ -186,12 +208,17 @@ class KeeperWorld:
         rows = sum(delta.files[0].rows for delta in pending) + (0 if compacted is None else compacted.rows)
         number = 1 if compacted is None else compacted.next_file_number
         action = a_round(stream, self.clock.new_id(), [_file(number, rows)], list(compacted.files) if compacted else [])
-        processed = Watermark(position=active.last_position)
+        processed = Watermark(position=last)
         action = action.model_copy(update={"processed": processed, "at_ms": self.clock.now_ms()})
         commit(stream, action, ReadPoint.of(snapshot))
         if stream.news is not None:
             stream.news.clear(stream.load())
         return True
+
+
+def cost_of(usd: float) -> Cost:
+    parts = ("seconds", "surcharge_usd", "volumes_usd", "requests_usd", "storage_usd", "start_usd")
+    return Cost(**dict.fromkeys(parts, 0.0), instances_usd=usd, total_usd=usd, priced_on="2026-01-01")
 
 
 def _file(number: int, rows: int) -> DataFile:
@@ -211,12 +238,12 @@ def _pin(session_id: str, stream: PartitionStream) -> SessionPin:
         partition=stream.partition,
         source_stream_version=1,
         source_entry_number=at.entry_number,
-        source_position=None,
+        source_position=None if at.state.active is None else at.state.active.last_position,
         destination_entry_number=at.entry_number,
     )
 
 
-def _result(pin: SessionPin) -> SessionResult:
+def _result(pin: SessionPin, usd: float | None) -> SessionResult:
     return SessionResult(
         session_id=pin.session_id,
         partition=pin.partition,
@@ -227,6 +254,7 @@ def _result(pin: SessionPin) -> SessionResult:
         rows_deleted=0,
         seconds=1.0,
         expected_sla=1.0,
+        cost=None if usd is None else cost_of(usd),
     )
 
 

@@ -232,8 +232,8 @@ def _outlook_records(outlook: TableOutlook, now_ms: int) -> Iterator[dict[str, o
             "pending_rows": figures.pending_rows,
             "pending_bytes": figures.pending_bytes,
             "lag_seconds": figures.lag_seconds(now_ms),
-            "expected_seconds": each.cost.seconds,
-            "expected_usd": each.cost.usd,
+            "expected_seconds": None if each.cost is None else each.cost.seconds,
+            "expected_usd": None if each.cost is None else each.cost.usd,
             "why": "it is being compacted, or its last job run has left it as it is",
         }
         match each.decision:

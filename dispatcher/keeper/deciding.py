@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from compactor.catalog.compact_when import CompactWhen
@@ -11,10 +11,12 @@ from compactor.planning.due import (
     Decision,
     Due,
     Expected,
+    NotDue,
     Postponed,
     PostponedBy,
     Terms,
     benefit_per_usd,
+    decide,
     decide_all,
 )
 from dispatcher.keeper.decision_log import (
@@ -37,39 +39,44 @@ REASONS_KEPT = 3
 class Seen:
     """What the keeper knows of a table when it decides.
 
-    costs   of a compaction of each stream, by its key
+    costs   what a compaction of a stream is expected to take: asked for those that are due
     pause   why the table is paused; None: it is not
     """
 
     table_id: str
     policy: CompactWhen
     streams: Sequence[WatchedStream]
-    costs: Mapping[str, Expected]
+    costs: Callable[[WatchedStream], Expected]
     pause: str | None = None
 
 
 @dataclass(frozen=True)
 class StreamOutlook:
-    """`decision` None: the stream is being compacted, or its last job run left it as it is."""
+    """
+    cost      None: it is not due, and was not asked for
+    decision  None: the stream is being compacted, or its last job run left it as it is
+    """
 
     stream: WatchedStream
-    cost: Expected
+    cost: Expected | None
     decision: Decision | None
 
 
 def outlooks(seen: Seen, state: DecisionState, now_ms: int) -> list[StreamOutlook]:
     """What becomes of each stream, in the order of `seen`."""
-    at_work = state.streams_at_work
-    free = [each for each in seen.streams if each.key not in at_work and _may_be_tried(state, each, now_ms)]
-    candidates = [Candidate(each.key, each.figures, seen.costs[each.key]) for each in free]
+    at_work, free = state.streams_at_work, Terms(pause=seen.pause)
+    may_be = [each for each in seen.streams if each.key not in at_work and _may_be_tried(state, each, now_ms)]
+    decisions = {each.key: decide(each.figures, seen.policy, now_ms, free) for each in may_be}
+    due = [each for each in may_be if not isinstance(decisions[each.key], NotDue)]
+    costs = {each.key: seen.costs(each) for each in due}
     spent_usd = state.spent_usd(now_ms)
-    decisions = decide_all(
-        candidates,
+    decisions |= decide_all(
+        [Candidate(each.key, each.figures, costs[each.key]) for each in due],
         seen.policy,
         now_ms,
         lambda promised_usd, cost: Terms(spent_usd + promised_usd, cost, seen.pause),
     )
-    return [StreamOutlook(each, seen.costs[each.key], decisions.get(each.key)) for each in seen.streams]
+    return [StreamOutlook(each, costs.get(each.key), decisions.get(each.key)) for each in seen.streams]
 
 
 def decisions_on(seen: Seen, state: DecisionState, now_ms: int) -> list[DecisionAction]:
@@ -93,11 +100,11 @@ def _may_be_tried(state: DecisionState, stream: WatchedStream, now_ms: int) -> b
 
 def _groups(due: Sequence[StreamOutlook], policy: CompactWhen) -> Iterator[list[StreamOutlook]]:
     """What saves most for its money first, as many streams together as an instruction may name and cost."""
-    ranked = sorted(due, key=lambda each: (-benefit_per_usd(each.stream.figures, each.cost), each.stream.key))
+    ranked = sorted(due, key=lambda each: (-benefit_per_usd(each.stream.figures, _cost(each)), each.stream.key))
     group: list[StreamOutlook] = []
     usd = 0.0
     for each in ranked:
-        cost = each.cost.usd or 0.0
+        cost = _cost(each).usd or 0.0
         is_dear = policy.max_usd is not None and usd + cost > policy.max_usd
         if group and (len(group) == PARTITIONS_PER_INSTRUCTION or is_dear):
             yield group
@@ -110,16 +117,21 @@ def _groups(due: Sequence[StreamOutlook], policy: CompactWhen) -> Iterator[list[
 
 def _made(seen: Seen, group: Sequence[StreamOutlook], state: DecisionState, now_ms: int) -> DecisionMade:
     streams = sorted((_decided(each) for each in group), key=lambda stream: stream.key)
-    costs = [each.cost.usd for each in group if each.cost.usd is not None]
+    found = [_cost(each) for each in group]
+    costs = [cost.usd for cost in found if cost.usd is not None]
     return DecisionMade(
         job_run_id=job_run_id_of(
             seen.table_id, seen.policy, [(each.key, each.entry_number) for each in streams], state
         ),
         streams=tuple(streams),
-        expected_seconds=sum(each.cost.seconds for each in group),
+        expected_seconds=sum(cost.seconds for cost in found),
         expected_usd=sum(costs) if costs else None,
         at_ms=now_ms,
     )
+
+
+def _cost(outlook: StreamOutlook) -> Expected:
+    return outlook.cost or Expected(0.0)
 
 
 def _decided(outlook: StreamOutlook) -> DecidedStream:

@@ -31,6 +31,8 @@ from compactor.lake import DeltaCatalog
 from compactor.log.durable_log import DurableLog, LogState
 from compactor.model.clock import Clock
 from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.planning.due import Expected
+from compactor.planning.stream_figures import StreamFigures
 from compactor.storage.keys import encode_partition
 from dispatcher.intake.queue import Queue
 from dispatcher.keeper.deciding import Seen, StreamOutlook, decisions_on, outlooks
@@ -48,7 +50,7 @@ from dispatcher.keeper.decision_log import (
 )
 from dispatcher.keeper.expected import expected_cost
 from dispatcher.keeper.keys import DecisionLogFolder, PublishedDecisions, lake_name
-from dispatcher.keeper.watching import TableWatch
+from dispatcher.keeper.watching import TableWatch, WatchedStream
 from dispatcher.operations.table_lag import TableLag, lag_of, with_published
 from dispatcher.records.claims import JobRunLog
 from dispatcher.records.history import ended_job_run
@@ -139,6 +141,7 @@ class TableKeeper:
         self._unpublished = 0
         self._made_here: set[str] = set()
         self._job_run_logs: dict[str, JobRunLog] = {}
+        self._costs: dict[str, tuple[StreamFigures, Expected]] = {}
 
     # -- looking
 
@@ -188,7 +191,8 @@ class TableKeeper:
             return TableOutlook(self._table_id, policy, why_not=why_not)
         self._watch.look(table, policy)
         seen = self._seen(table, policy, pauses)
-        return TableOutlook(self._table_id, policy, outlooks(seen, self.log.newest.state, self._clock.now_ms()))
+        found = outlooks(seen, self.log.newest.state, self._clock.now_ms())
+        return TableOutlook(self._table_id, policy, [replace(each, cost=self._cost_of(each.stream)) for each in found])
 
     def set_aside(self, reason: str | None) -> None:
         """Notes why the table cannot be kept; None: it can again. Raises the state's errors."""
@@ -216,12 +220,19 @@ class TableKeeper:
         return True
 
     def _seen(self, table: Table, policy: CompactWhen, pauses: Sequence[Pause]) -> Seen:
-        streams = self._watch.streams
-        cost = partial(expected_cost, room=self._services.room, is_remote=self._services.lake.location.is_remote)
         names = {table.table_id, table.properties.destination_compacted_table_id}
         stops = (each for each in pauses if each.job_run_id is None and (each.table is None or each.table in names))
         pause = next((f"{each.scope}: {each.reason}" for each in stops), None)
-        return Seen(self._table_id, policy, streams, {each.key: cost(each.figures) for each in streams}, pause)
+        return Seen(self._table_id, policy, self._watch.streams, self._cost_of, pause)
+
+    def _cost_of(self, stream: WatchedStream) -> Expected:
+        """Calculated once for the same figures: a choice among all clusters takes milliseconds."""
+        known = self._costs.get(stream.key)
+        if known is None or known[0] != stream.figures:
+            is_remote = self._services.lake.location.is_remote
+            known = stream.figures, expected_cost(stream.figures, self._services.room, is_remote=is_remote)
+            self._costs[stream.key] = known
+        return known[1]
 
     # -- deciding
 
