@@ -90,6 +90,7 @@ def decisions_on(seen: Seen, state: DecisionState, now_ms: int) -> list[Decision
     if seen.policy.usd_per_day is not None:
         groups = [] if state.open else groups[:1]
     made = [_made(seen, group, state, now_ms) for group in groups]
+    made = [each for each in made if each.job_run_id not in state.ended]
     return [*made, *_postponed(found, state, now_ms)]
 
 

@@ -27,6 +27,9 @@ from compactor.storage.keys import encode_partition
 from dispatcher.records.history import day_of
 from dispatcher.records.job_run_log import JobRunStatus
 
+ENDED_KEPT = 256
+"""Job runs that a fold remembers after their end: more than there are between a look's first read and its decision."""
+
 DAYS_KEPT = 8
 """Days whose money a fold remembers."""
 
@@ -156,6 +159,7 @@ class DecisionState:
     spent      US dollars by day, of ended job runs
     postponed  None: nothing is
     set_aside  why the table cannot be read
+    ended      the last job runs that have ended: a keeper that saw their streams before decides on none of them again
     """
 
     open: Mapping[str, OpenDecision] = field(default_factory=lambda: MappingProxyType({}))
@@ -163,6 +167,7 @@ class DecisionState:
     spent: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     postponed: StreamsPostponed | None = None
     set_aside: str | None = None
+    ended: tuple[str, ...] = ()
 
     @property
     def streams_at_work(self) -> frozenset[str]:
@@ -219,6 +224,7 @@ def _ended(state: DecisionState, action: DecisionEnded) -> DecisionState:
         open=MappingProxyType(still_open),
         unsettled=MappingProxyType(unsettled),
         spent=MappingProxyType({day: spent[day] for day in sorted(spent)[-DAYS_KEPT:]}),
+        ended=(*state.ended, action.job_run_id)[-ENDED_KEPT:],
     )
 
 

@@ -47,6 +47,15 @@ class WatchedStream:
         return encode_partition(self.partition)
 
 
+@dataclass(frozen=True)
+class _ToLookAt:
+    """`had_news`, `all_at_seconds`: what the watch knows of hints once these partitions are read."""
+
+    partitions: list[dict[str, str]]
+    had_news: frozenset[str] = frozenset()
+    all_at_seconds: float | None = None
+
+
 def sees_idle_streams(policy: CompactWhen) -> bool:
     """Whether a stream without pending deltas and dead rows can be due."""
     if policy.preset in (Preset.UPSOLVER, Preset.SIZE_RATIO):
@@ -78,23 +87,21 @@ class TableWatch:
             known = self._streams.get(encode_partition(partition))
             return known is None or not writes_here or self._has_grown(table, known)
 
-        news = run_concurrently(self._store.location, is_new, found)
-        changed = [partition for partition, is_changed in zip(found, news, strict=True) if is_changed]
+        news = run_concurrently(self._store.location, is_new, found.partitions)
+        changed = [partition for partition, is_changed in zip(found.partitions, news, strict=True) if is_changed]
         for first in range(0, len(changed), STREAMS_AT_ONCE):
             self._read(table, changed[first : first + STREAMS_AT_ONCE])
+        # Not before all were read: after an error the next look asks for those again that have left.
+        self._had_news, self._all_at_seconds = found.had_news, found.all_at_seconds
 
-    def _to_look_at(self, table: Table, policy: CompactWhen) -> list[dict[str, str]]:
+    def _to_look_at(self, table: Table, policy: CompactWhen) -> _ToLookAt:
         if not table.properties.news_hints:
-            if not table.partition_keys:
-                return [{}]
-            return table.partitions()
+            return _ToLookAt(table.partitions() if table.partition_keys else [{}])
         if sees_idle_streams(policy) and self._all_are_due():
-            self._all_at_seconds = self._clock.monotonic_seconds()
-            return table.partitions()
+            return _ToLookAt(table.partitions(), self._had_news, self._clock.monotonic_seconds())
         hinted = {encode_partition(each): each for each in table.partitions_with_news() or ()}
         left = [self._streams[key].partition for key in self._had_news - hinted.keys() if key in self._streams]
-        self._had_news = frozenset(hinted)
-        return [*hinted.values(), *left]
+        return _ToLookAt([*hinted.values(), *left], frozenset(hinted), self._all_at_seconds)
 
     def _all_are_due(self) -> bool:
         last, now = self._all_at_seconds, self._clock.monotonic_seconds()

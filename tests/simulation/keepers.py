@@ -292,11 +292,9 @@ class Keepers:
                     self.violations.append(f"{table_id} {partition} is {lag:,.0f} s behind")
 
     def _check_end(self) -> None:
-        if self._at_work or self.delays:
-            self.violations.append(f"there is no end: {len(self._at_work)} job runs, {len(self.delays)} messages")
         before = self.decisions
         for _ in range(60):
-            self.world.clock.sleep(86_400 / 2)
+            self.world.clock.sleep(86_400)
             for number in range(len(self._keepers)):
                 self.look(number)
             self._deliver()
@@ -309,6 +307,8 @@ class Keepers:
             self.world.clock.sleep(86_400)
             for number in range(len(self._keepers)):
                 self.look(number)
+        if self._at_work or self.delays:
+            self.violations.append(f"there is no end: {len(self._at_work)} job runs, {len(self.delays)} messages")
         if self.decisions > late:
             self.violations.append(
                 f"{self.decisions - late} decisions long after the last write ({late - before} before)"

@@ -350,6 +350,20 @@ def test_a_plan_says_what_is_due_and_when_the_rest_is_and_writes_nothing(world: 
     assert world.queue.messages_left() == 0
 
 
+def test_a_stream_that_left_during_a_failed_look_is_read_by_the_next_one(world: KeeperWorld) -> None:
+    world.table({"pending_rows": 1}, keys=("day",), news_hints=True)
+    world.append(partition={"day": "1"})
+    lake = FaultyStore(world.lake_store)
+    keeper = world.keeper(lake=lake)
+    keeper.look()
+    world.dispatch()
+    lake.fail("read", "day=1/log")
+    assert list(keeper.look().set_aside) == [ORDERS]
+    for _ in range(3):
+        keeper.look()
+    assert len(made(world)) == 1
+
+
 # ------------------------------------------------------------------------------------------------ the cost of a look
 
 

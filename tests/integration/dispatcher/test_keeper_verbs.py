@@ -1,0 +1,65 @@
+"""`lithify keeper`, `keeper plan` and `keeper log`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor.lake import DeltaCatalog
+from tests.conftest import Command
+
+TABLE = "ACME.ORDERS.V1"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "state").mkdir()
+    lake = DeltaCatalog.open(str(tmp_path / "lake"))
+    table = lake.create_table(TABLE, primary_keys={"id"}, properties={"compact_when": {"pending_rows": 2}})
+    table.append({}, pa.table({"id": [1, 2]}))
+    return ("--lake", str(tmp_path / "lake"), "--state", str(tmp_path / "state"))
+
+
+def test_a_plan_shows_what_is_due_in_text_and_json(command: Command, places: tuple[str, ...]) -> None:
+    shown = command("keeper", "plan", *places)
+    assert shown.exit_code == 0
+    assert "due" in shown.out
+    assert "pending_rows 2 >= 2" in shown.out
+    (stream,) = json.loads(command("keeper", "plan", *places, "--output", "json").out)["streams"]
+    assert (stream["state"], stream["by"]) == ("due", "pending_rows")
+    assert stream["expected_seconds"] > 0
+
+
+def test_a_plan_for_clusters_has_dollars(command: Command, places: tuple[str, ...]) -> None:
+    answer = command("keeper", "plan", *places, "--cluster", "emr", "--output", "json")
+    (stream,) = json.loads(answer.out)["streams"]
+    assert stream["expected_usd"] > 0
+
+
+def test_a_wrong_default_policy_is_refused_with_every_reason(command: Command, places: tuple[str, ...]) -> None:
+    given = '{"lag_seconds": 1, "not_before_seconds": 60}'
+    answer = command("keeper", "plan", *places, "--default-policy", given)
+    assert answer.exit_code == 2
+    assert "a session takes 5 seconds or more" in answer.err
+    assert "it could not be kept" in answer.err
+
+
+def test_a_table_that_does_not_exist_is_bad_input(command: Command, places: tuple[str, ...]) -> None:
+    answer = command("keeper", "plan", *places, "ACME.ABSENT.V1")
+    assert answer.exit_code == 2
+    assert "there is no table ACME.ABSENT.V1" in answer.err
+
+
+def test_a_policy_is_set_at_the_command_line_and_a_wrong_one_leaves_it(
+    command: Command, places: tuple[str, ...]
+) -> None:
+    lake = places[:2]
+    assert command("table", "set", TABLE, *lake, "compact_when=nightly").exit_code == 0
+    refused = command("table", "set", TABLE, *lake, 'compact_when={"lag": 3}')
+    assert refused.exit_code == 2
+    assert "compact_when.lag: there is no such field" in refused.err
+    shown = json.loads(command("table", "get", TABLE, *lake, "compact_when", "--output", "json").out)
+    assert shown["properties"]["compact_when"] == {"preset": "nightly"}
