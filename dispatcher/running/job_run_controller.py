@@ -54,7 +54,7 @@ from launcher.session_launcher import SessionLauncher
 
 _log = structlog.get_logger(__name__)
 
-TICK_SECONDS_MIN = 0.2
+TICK_SECONDS_MIN = 0.05
 """Between two ticks, also if sessions end one after the other: each tick may list the markers."""
 
 
@@ -159,6 +159,7 @@ class JobRunController:
         with self._room_lock:
             self._claiming.offer(WorkId(job_run_id), log)
             self._room -= 1
+        self._has_news.set()
 
     @property
     def room(self) -> int:
@@ -187,9 +188,11 @@ class JobRunController:
         return {**known, "waiting": max(self._open.known_count - paused, 0)}
 
     def wait_for_tick(self, stops: threading.Event) -> None:
-        """Until the next tick is due: at once if a session has ended, so that the next one starts; or until `stops`."""
+        """Until the next tick is due: at once if a job run was offered or a session has ended, but no sooner than
+        `TICK_SECONDS_MIN` after the last tick began; or until `stops`."""
         least_seconds, left_seconds = TICK_SECONDS_MIN, self._settings.tick_seconds
-        stops.wait(min(left_seconds, least_seconds))
+        since_seconds = self._clock.monotonic_seconds() - (self._ticked_at_seconds or 0.0)
+        stops.wait(max(min(left_seconds, least_seconds) - since_seconds, 0.0))
         while (left_seconds := left_seconds - least_seconds) > 0 and not stops.is_set():
             if self._has_news.wait(min(left_seconds, least_seconds)):
                 return

@@ -79,24 +79,22 @@ def test_the_lake_can_lie_on_s3_and_is_served_again_afterwards(tmp_path: Path) -
 
 @pytest.mark.servers
 def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
     spark_home = make_spark_home(tmp_path / "spark_home")
     process = subprocess.Popen(
         [str(LITHIFY), "demo", *SMALL, "--folder", "here"],
         cwd=tmp_path,
-        env=environment(SPARK_HOME=str(spark_home), SESSION_HOLD=str(hold)),
+        env=environment(SPARK_HOME=str(spark_home)),
         stdout=subprocess.PIPE,
         text=True,
     )
     of_demo = psutil.Process(process.pid)
-    wait_until(lambda: len(_sessions(of_demo)) > 0)
-    sessions = _sessions(of_demo)
+    wait_until(lambda: len(_workers(of_demo)) > 0)
+    workers = _workers(of_demo)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130
     assert output.rstrip().endswith("Stopped before its end. What was done until then is in here.")
-    assert not any(session.is_running() for session in sessions)
+    assert not any(worker.is_running() for worker in workers)
 
 
 @pytest.mark.servers
@@ -136,9 +134,8 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert "is not empty" in done.stderr
 
 
-def _sessions(of_demo: psutil.Process) -> list[psutil.Process]:
-    children = of_demo.children(recursive=True)  # each beside a supervisor
-    return [child for child in children if "tests.fakes.spark_submit" in _command_line(child)]
+def _workers(of_demo: psutil.Process) -> list[psutil.Process]:
+    return [child for child in of_demo.children() if "compactor.worker" in _command_line(child)]
 
 
 def _command_line(process: psutil.Process) -> list[str]:

@@ -726,6 +726,18 @@ def test_the_next_tick_is_due_as_soon_as_a_session_has_ended(tmp_path: Path) -> 
     assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
 
 
+def test_the_next_tick_is_due_as_soon_as_an_instruction_was_accepted(tmp_path: Path) -> None:
+    """Else this test would wait for an hour."""
+    desk = Desk(tmp_path, settings=JobRunControllerSettings(tick_seconds=3_600.0, sweep_seconds=0.0))
+    desk.append([{"id": 1}])
+    desk.tick()
+    job_run_id = desk.accept()
+    desk.controller.wait_for_tick(threading.Event())
+    desk.run()
+    desk.close()
+    assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+
+
 def test_a_dispatcher_that_is_told_to_stop_does_not_wait_for_the_next_tick(tmp_path: Path) -> None:
     desk = Desk(tmp_path, settings=JobRunControllerSettings(tick_seconds=3_600.0))
     stops = threading.Event()
