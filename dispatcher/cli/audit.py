@@ -15,9 +15,9 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.publishing.publication import differences, lags, publishers_of
 from compactor.schemas.unify import parse_schema
 from dispatcher.cli.options import Output, OutputOption, PartitionOption, TableArgument, VerboseOption
-from dispatcher.cli.output import answer_json, answer_records, page_width
+from dispatcher.cli.output import answer_json, answer_records, on_page
 from dispatcher.cli.table_places import LakePlace, existing_stream, parse_key, partitions_of
-from dispatcher.layout import FAILED, PARTITION, Column, count_text, data_columns, problem_style, sentence_lines
+from dispatcher.layout import FAILED, PARTITION, Column, count_text, data_columns, problem_style
 
 KeyOption = Annotated[
     list[str],
@@ -84,12 +84,7 @@ def verify_table(
         "streams",
         _AUDIT_COLUMNS,
         none="There is no partition stream here yet.",
-        after=[
-            line
-            for stream, report in reports
-            for problem in report.problems
-            for line in sentence_lines(f"{stream}: {problem}", page_width(), FAILED)
-        ],
+        after=on_page((f"{stream}: {problem}" for stream, report in reports for problem in report.problems), FAILED),
     )
     if any(report.problems for _, report in reports):
         raise Corrupt("the index and the files disagree: restore the files, or compact into another destination table")
@@ -116,7 +111,7 @@ def _verify_published(table: str, catalog: DeltaCatalog, partition: list[str] | 
         "published",
         _PUBLISHED_COLUMNS,
         none="Nothing is published.",
-        after=[line for problem in problems for line in sentence_lines(problem, page_width(), FAILED)],
+        after=on_page(problems, FAILED),
     )
     if problems:
         raise Corrupt(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
 from typing import Annotated
 
@@ -11,21 +10,11 @@ import typer
 from compactor.model.errors import EXIT_FAILED, Invalid, LithifyError
 from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
-from dispatcher.cli.output import answer_records, page_width, print_error
+from dispatcher.cli.output import answer_records, on_page, print_error
 from dispatcher.cli.table_places import StatePlace
 from dispatcher.clients import dependencies_of
-from dispatcher.layout import (
-    FAILED,
-    STATUS,
-    Column,
-    Line,
-    count_text,
-    seconds_text,
-    sentence_lines,
-    time_text,
-    usd_text,
-)
-from dispatcher.records.history import EndedJobRun, RecordedDay
+from dispatcher.layout import FAILED, STATUS, Column, count_text, seconds_text, time_text, usd_text
+from dispatcher.records.history import EndedJobRun
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep, Leftovers
 from dispatcher.records.job_run_log import JobRunStatus
 
@@ -88,14 +77,8 @@ def history(
         "job_runs",
         _COLUMNS,
         none="The history has no such job run.",
-        after=list(_notes(days)),
+        after=on_page((f"{each.day} cannot be read: {each.failure}" for each in days if each.failure), FAILED),
     )
-
-
-def _notes(days: list[RecordedDay]) -> Iterator[Line]:
-    for day in days:
-        if day.failure is not None:
-            yield from sentence_lines(f"{day.day} cannot be read: {day.failure}", page_width(), FAILED)
 
 
 def clean(

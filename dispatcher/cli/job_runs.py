@@ -24,12 +24,12 @@ from dispatcher.cli.options import (
     RegionOption,
     S3EndpointOption,
 )
-from dispatcher.cli.output import answer, answer_records, page_width
+from dispatcher.cli.output import answer, answer_records, on_page, page_width
 from dispatcher.cli.table_places import LakePlace, StatePlace
 from dispatcher.clients import QueueAddress, dependencies_of
 from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.intake.intake import preview_job_run_id
-from dispatcher.layout import FAILED, STATUS, Column, age_text, seconds_text, sentence_lines, time_text
+from dispatcher.layout import FAILED, STATUS, Column, age_text, seconds_text, time_text
 from dispatcher.operations.retry import JobRunRetry, begin_retry, plan_retry
 from dispatcher.operations.status import OPEN, UNREADABLE, view_all, view_job_run
 from dispatcher.records.job_run_log import CancelRequested, JobRunAction, JobRunState, JobRunStatus
@@ -150,6 +150,7 @@ def status(
         {"owner": owner, "seconds_ago": max(dependencies.clock.now_ms() - at_ms, 0) / 1000}
         for owner, at_ms in sorted(last_signals(records.store).items())
     ]
+    unreadable = [view for view in views if view.status == UNREADABLE]
     is_cut = 0 < last <= sum(view.status not in OPEN for view in views)
     answer_records(
         output,
@@ -163,17 +164,8 @@ def status(
         none="There is no job run here yet.",
         before=[f"Paused since {time_text(pause.at_ms)} UTC: {pause.scope} ({pause.reason})" for pause in pauses],
         after=[
-            line
-            for view in views
-            if view.status == UNREADABLE
-            for reason in view.reasons
-            for line in sentence_lines(f"{view.job_run_id}: {reason}", page_width(), FAILED)
-        ]
-        + [
-            line
-            for view in views
-            if view.waits_for is not None
-            for line in sentence_lines(f"{view.job_run_id} waits for {view.waits_for}", page_width())
+            *on_page((f"{each.job_run_id}: {reason}" for each in unreadable for reason in each.reasons), FAILED),
+            *on_page(f"{each.job_run_id} waits for {each.waits_for}" for each in views if each.waits_for is not None),
         ]
         + ["There may be older ones: `lithify history` shows all that have ended."] * is_cut
         + [f"Dispatcher {each['owner']} signalled {age_text(each['seconds_ago'])} ago." for each in dispatchers]

@@ -103,6 +103,11 @@ def console() -> Console:
     return Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
 
 
+def on_page(sentences: Iterable[str], style: str = "") -> list[Line]:
+    """Sentences in a style, wrapped between words."""
+    return [line for sentence in sentences for line in sentence_lines(sentence, page_width(), style)]
+
+
 def as_text(lines: Lines, width: int | None) -> Text:
     """The same, for a live display of rich."""
     return Text("\n").join(Text.assemble(*line) for line in _laid_out(lines, width))

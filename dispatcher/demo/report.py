@@ -12,16 +12,7 @@ from dispatcher.demo import tpch
 from dispatcher.demo.environment import DemoEnvironment
 from dispatcher.demo.scenario import ORDERS_JOB_RUN
 from dispatcher.demo.stand_ins import AWS_VARIABLES, BUCKET, REGION
-from dispatcher.layout import (
-    HEADING,
-    PARTITION,
-    Column,
-    Line,
-    count_text,
-    data_columns,
-    seconds_text,
-    table_lines,
-)
+from dispatcher.layout import HEADING, PARTITION, Column, Line, count_text, data_columns, seconds_text, table_lines
 from dispatcher.operations.status import JobRunView
 from launcher.outcomes import Succeeded
 
