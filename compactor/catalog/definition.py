@@ -25,7 +25,7 @@ from compactor.schemas.unify import parse_schema, plain_schema, render_schema
 from compactor.storage.location import StoreLocation
 
 _GLUE_NAME_MAX = 200
-"""Glue takes 255, with what is added to an id."""
+"""Longest id of a table that Glue accepts: it takes 255 characters, with what is added to an id."""
 
 _NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._~/:-]")
 

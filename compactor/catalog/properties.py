@@ -236,7 +236,7 @@ _WRITTEN_FORMS = {
     "publish": _listed,
     "sort_keys": _sort_keys,
 }
-"""Of properties that users may write in other ways than the log has them."""
+"""How the log writes the values of properties that users may write in other ways."""
 
 
 def contradictions(

@@ -18,7 +18,7 @@ from compactor.schemas.unify import parse_schema
 from compactor.storage.location import StoreLocation
 
 STREAMS_CHECKED_MAX = 16
-"""Streams of which one with compacted rows is searched, before new keys are accepted."""
+"""Streams that are checked for compacted rows before new keys are accepted."""
 
 
 class StreamsOfTable(Protocol):

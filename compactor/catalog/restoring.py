@@ -41,10 +41,10 @@ from compactor.model.names import LifecycleState, counted
 from compactor.storage.object_store import ObjectStore
 
 MARGIN_SECONDS = 3_600
-"""Clocks of a restore and of garbage collection may differ by so much."""
+"""Largest assumed difference between the clocks of a restore and of garbage collection."""
 
 _NOTHING = POSITION_MIN - 1
-"""Below every position."""
+"""A watermark below every position."""
 
 Outcome: TypeAlias = Literal["restored", "unchanged", "restored before"]
 

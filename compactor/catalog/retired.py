@@ -16,10 +16,10 @@ import numpy.typing as npt
 IdDigests = npt.NDArray[np.uint64]
 
 IDS_REFUSED_SECONDS = 30 * 24 * 3600
-"""An append that is repeated with the id of a retired or dropped delta is refused at least so long afterwards."""
+"""Time for which an append with the id of a retired or dropped delta is refused, at least."""
 
 _ID_WINDOWS = 16
-"""Into so many parts the time is cut for which ids are refused: ids of one part are forgotten together."""
+"""Parts of that time. The ids of one part are forgotten together."""
 
 
 def refused_until_ms(now_ms: int, ids_refused_seconds: float = IDS_REFUSED_SECONDS) -> int:

@@ -28,7 +28,7 @@ from compactor.schemas.unify import parse_schema, plain_schema, unify_schemas
 from compactor.tabular import TabularFile, read_schema
 
 FILES_READ_MAX = 32
-"""Of the newest pending upserts. The first append of a process to a stream opens at most so many footers."""
+"""Footers that the first append of a process to a stream reads, of the newest pending upserts."""
 
 TEXT_BYTES_READ_MAX = 64 * 1024 * 1024
 """Text must be read whole to infer its types; larger text files are not checked."""

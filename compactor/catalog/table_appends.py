@@ -55,7 +55,7 @@ _Columns = tuple[Operation, Sequence[NamedSchema]]
 """The columns of a delta's files, and whether its rows are written or deleted."""
 
 DELTAS_PER_ENTRY_MAX = 10_000
-"""Of `append_many`: an entry is read whole, by every reader."""
+"""Deltas in one entry of `append_many`: every reader reads an entry whole."""
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,10 @@ STREAMS_KEPT = 256
 """Partition streams whose last fold a `Table` caches, so that a writer does not read a whole log for each delta."""
 
 PROPERTIES_KNOWN_SECONDS = 60.0
-"""After which a writer that keeps a `Table` reads its properties again: one request in so many seconds."""
+"""Age of the cached properties of a `Table` at which a writer reads them again: one request."""
 
 PARTITIONS_PER_PAGE = 1_000
-"""As many as S3 lists with one request."""
+"""Partitions in a page: S3 lists as many with one request."""
 
 TABLES_KEPT = 4
 """Tables that a `DeltaCatalog` caches, with their own caches: a session opens its tables several times."""

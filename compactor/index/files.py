@@ -45,7 +45,7 @@ from compactor.tabular.filesystems import local_path, reading, writing
 from compactor.tabular.output_file import OutputFile
 
 _DIGESTS_SAMPLED = 64
-"""Enough to distinguish two buckets with certainty, few enough to not read a whole file."""
+"""Digests that are read of a file: enough to tell two buckets apart, without reading the whole file."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class _Opened:
 
 
 _KEPT = KeptFiles()
-"""Of this process."""
+"""The cached pages of index files of this process."""
 
 
 def share_index_pages(scratch_folders: Sequence[Path]) -> None:

@@ -15,7 +15,7 @@ from compactor.index.shared_pages import PAGE_BYTES
 from compactor.storage.ranges import Span
 
 FOOTER_BYTES = 8 * 1024
-"""What an Arrow IPC file has after its columns without the sums, with room to spare."""
+"""Largest size of what an Arrow IPC file has after its columns, without the sums."""
 
 _SUMS = b"lithify.page_crc32"
 _SUMMED_BYTES = b"lithify.summed_bytes"

@@ -18,10 +18,10 @@ from compactor.model.errors import Corrupt
 from compactor.storage.ranges import RangeReader, Span
 
 GAP_PAGES_MAX = 2
-"""Pages between two that are wanted come along: a request costs more than they do."""
+"""Unwanted pages between two wanted ones that are read with them: a request costs more than they do."""
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Of files that a process keeps for who asks next, unless it is told to keep less or more; `sizing` counts it."""
+"""Bytes of index files that a process caches, unless it is told otherwise. `sizing` counts them."""
 
 KEPT_SHARED_MAX = 128
 """Files whose pages are shared, however small: each takes two file descriptors."""

@@ -15,7 +15,7 @@ from compactor.kernels.sha1 import Digests
 _DEVIATIONS = 4
 _ROWS_AROUND_MIN = 64
 _WORTH_ALL = 0.5
-"""Of a file's digests that would be read: from this share on, all are."""
+"""Share of a file's digests to read from which on all of them are read."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ import structlog
 PAGE_BYTES = 64 * 1024
 
 DISK_SHARE_MAX = 1 / 16
-"""Of a scratch disk's free space; the plan of a round leaves more (`planning.sizing.SCRATCH_SHARE`)."""
+"""Share of a scratch disk's free space that the pages take. The plan of a round leaves more
+(`planning.sizing.SCRATCH_SHARE`)."""
 
 LOOKS = 16
 """A process looks for files to delete after it has opened this part of what may be kept."""

@@ -47,10 +47,10 @@ from compactor.storage.object_store import ObjectStore
 
 OWN_WRITER_FEATURE = "lithify"
 COMMIT_ATTEMPTS_MAX = 100
-"""Versions that one publish may lose to others. Each is another publisher's success."""
+"""Attempts of one publish to commit. Each that fails is the success of another publisher."""
 
 _SCHEMA_KEY = "lithify.schema"
-"""Where the table's properties have the Arrow schema of all published rows."""
+"""The table property with the Arrow schema of all published rows."""
 
 
 class DeltaPublisher:

@@ -20,10 +20,10 @@ from pyroaring import BitMap64
 from compactor.publishing.delta_actions import VectorReference
 
 FOLDER = "dead"
-"""Of vectors, below the table's root; references begin with it."""
+"""Folder of vectors below the table's root. References begin with it."""
 
 _ID_CHARACTERS = 20
-"""Of a UUID in base 85: the end of a reference."""
+"""Characters of a UUID in base 85, with which a reference ends."""
 
 _FILE_VERSION = b"\x01"
 _MAGIC = 1_681_511_377

@@ -22,7 +22,7 @@ from compactor.publishing.keys import IcebergFolder, IcebergMetadata
 from compactor.storage.object_store import ObjectStore
 
 ATTEMPTS_MAX = 10
-"""Updates of one table that others may be faster with, or whose answers may be lost, in one call."""
+"""Attempts of one call to update a table, if others are faster or answers are lost."""
 
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9_]")
 

@@ -54,10 +54,10 @@ from compactor.storage.keys import encode_partition
 from compactor.storage.object_store import ObjectStore
 
 COMMIT_ATTEMPTS_MAX = 100
-"""Versions that one publish may lose to others. Each is another publisher's success."""
+"""Attempts of one publish to commit. Each that fails is the success of another publisher."""
 
 GROUPS_MAX = 64
-"""Of streams, each with a manifest."""
+"""Groups of streams. Each group has a manifest."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ _FORMAT_VERSION: Literal[2] = 2
 _COMPRESSION: Literal["deflate"] = "deflate"
 
 _ENTRIES_KEY = "lithify.entries"
-"""In the header of a group's manifest of files: the published entry of each stream's log, by encoded partition."""
+"""The key, in the header of a group's manifest, of the published entry of each stream's log by encoded partition."""
 
 _GROUP_KEY = "lithify.group"
 

@@ -24,7 +24,7 @@ SNAPSHOTS_MAX = 100
 METADATA_BYTES_MAX = 128 << 10
 
 _SCHEMA_KEY = "lithify.schema"
-"""Where the table's properties have the Arrow schema of all published rows."""
+"""The table property with the Arrow schema of all published rows."""
 
 
 def arrow_schema_text(metadata: TableMetadataV2 | None) -> str | None:

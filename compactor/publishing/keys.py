@@ -7,7 +7,7 @@ from typing import Annotated
 from compactor.storage.keys import Key, Spelling, spelled
 
 CommitId = Annotated[str, spelled("[0-9a-f]{32}")]
-"""Of one attempt to commit, which writes under names of its own."""
+"""The id of one attempt to commit. Each attempt writes under names of its own."""
 
 VectorId = Annotated[str, spelled("[0-9a-f-]{36}")]
 """A UUID in its usual text form."""

@@ -15,16 +15,16 @@ from typing import TypeVar
 from compactor.storage.ranges import CONNECTIONS_MAX, ObjectRanges, Span, Tail
 
 HEDGE_SECONDS = 2.0
-"""A request without an answer for so long is slow."""
+"""Time without an answer after which a request is slow."""
 
 BYTES_PER_SECOND_MIN = 2 * 1024 * 1024
-"""Long ranges get so much more time."""
+"""Slowest expected transfer: long ranges get more time by it."""
 
 SECOND_SHARE = 0.05
-"""Second requests per answered request, in the long run."""
+"""Second requests per answered request, on average."""
 
 SECOND_REQUESTS_SAVED_MAX = 8.0
-"""Second requests that may follow each other at once."""
+"""Second requests that may be sent in a burst."""
 
 AnswerT = TypeVar("AnswerT")
 

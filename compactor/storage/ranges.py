@@ -23,7 +23,7 @@ from typing import Protocol
 from compactor.model.errors import Unavailable
 
 JOIN_GAP_BYTES = 128 * 1024
-"""Ranges that are less than this apart are one request: so many bytes cost less than a request does."""
+"""Ranges closer than this are read by one request: these bytes cost less than a second request."""
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 """Longer ranges are cut: one connection may give 100 MB/s or less."""
@@ -32,13 +32,13 @@ CONNECTIONS_MAX = 32
 """Requests of one process that are answered at the same time."""
 
 TAIL_BYTES = 64 * 1024
-"""Read of an object's end, where formats have their footers."""
+"""Bytes read at an object's end, where formats have their footers."""
 
 TAILS_BYTES_MAX = 16 * 1024 * 1024
-"""Of object ends that a process keeps: a session looks at each file's footer several times."""
+"""Bytes of object ends that a process caches: a session reads each file's footer several times."""
 
 AHEAD_BYTES_MAX = 64 * 1024 * 1024
-"""Of what was begun early and is not taken yet, unless `RangeReader.give_room` says less; `sizing` counts it."""
+"""Prefetched bytes that are not taken yet, unless `RangeReader.give_room` says less. `sizing` counts them."""
 
 
 _OPENERS = 8

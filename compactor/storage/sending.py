@@ -17,7 +17,7 @@ from functools import lru_cache
 from compactor.storage.concurrently import AT_ONCE
 
 HELD_BYTES_MAX = 24 * 1024 * 1024
-"""Of one file: longer ones are sent in parts, of which an upload has at most three in memory."""
+"""Bytes of a file that are held in memory. Longer files are sent in parts, at most three of them in memory."""
 
 
 class Sending:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dispatcher.records.job_run_store import JobRunStore
 
 REASONS_MAX = 20
-"""Of a file of keys: the first ones are enough to mend it."""
+"""Reasons that are reported for a file of keys: the first ones are enough to fix it."""
 
 
 @dataclass(frozen=True)

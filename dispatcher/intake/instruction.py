@@ -42,23 +42,22 @@ from compactor.storage.location import StoreLocation, parse_location
 
 JOB_RUN_ID_CHARACTERS_MAX = 200
 JOB_RUN_ID_BYTES_MAX = 300
-"""In the encoding of object keys, twice in the longest of them: of S3's 1,024 bytes, 300 remain for the state's
-prefix.
-"""
+"""Longest id, as object keys encode it. The longest key has it twice; of S3's 1,024 bytes, 300 remain for the prefix of
+the state."""
 TABLE_ID_CHARACTERS_MAX = 255
 LAKE_URI_BYTES_MAX = 900
-"""S3 takes 1,024 bytes for a bucket's key, the lake's prefix included."""
+"""Longest lake URI, in bytes: an S3 key has 1,024 bytes, the lake's prefix included."""
 TASK_TOKEN_CHARACTERS_MAX = 2_048
-"""Step Functions' own limit."""
+"""Longest task token of Step Functions."""
 PARTITIONS_MAX = 10_000
 PRIMARY_KEYS_MAX = 1_000
 SORT_KEYS_MAX = 32
-"""Each takes at least a byte, and all of them together at most 32."""
+"""Most sort keys: each takes at least a byte, and all of them together take at most 32."""
 
 REASONS_MAX = 100
 REASON_CHARACTERS_MAX = 1_000
 GUESSED_NAME_CHARACTERS_MAX = 64
-"""Length up to which the nearest known field is searched for an unknown one."""
+"""Longest unknown field for which the nearest known one is named."""
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1

@@ -84,7 +84,7 @@ _log = structlog.get_logger(__name__)
 
 
 DELIVERIES_OF_A_COPY = 2
-"""Deliveries of a copy for unavailable services: nearly all permitted deliveries remain for other errors."""
+"""Deliveries of a copy that may be used up by unavailable services. The others remain for other errors."""
 
 REPEATS_MAX = 100
 """Repeats of one job run that are recorded, with an event each: the limit bounds the log if a sender loops."""
@@ -93,7 +93,7 @@ WAITERS_MAX = 1_000
 """Waiters of one job run that are recorded and get heartbeats. Further tokens are answered at its end."""
 
 NAMES_IN_JOB_RUN_BYTES_MAX = 64
-"""Beside the job run's own id in its longest key: `.10000/log/<20>.checkpoint.parquet` takes 48."""
+"""Bytes of the longest key of a job run beside its id: `.10000/log/<20>.checkpoint.parquet` takes 48."""
 
 
 @dataclass(frozen=True)

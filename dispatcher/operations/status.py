@@ -33,7 +33,7 @@ UNREADABLE = "unreadable"
 OPEN = (JobRunStatus.WAITING, JobRunStatus.RUNNING)
 
 BUFFER_SHARE, BUFFER_SECONDS_MIN = 0.1, 0.5
-"""That an expected SLA has above what is predicted: the band reaches as far below it as above it."""
+"""Buffer of an expected SLA above the prediction. The band reaches as far below it as above it."""
 
 SHARD_SESSIONS_SHOWN = 10
 """Running sessions that are shown of a job run with shards."""

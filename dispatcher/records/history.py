@@ -44,13 +44,13 @@ READERS = 16
 """Days read at a time: a read from S3 is mostly waiting."""
 
 RECORDS_PER_ENTRY = 500
-"""An entry stays below a few megabytes, however many job runs have ended at once."""
+"""Records in one entry, which stays below a few megabytes however many job runs end at once."""
 
 CHECKPOINT_ENTRIES = 16
-"""Between two checkpoints. An entry often has many records, and an overview reads those after the last checkpoint."""
+"""Entries between two checkpoints. An overview reads all records after the last checkpoint."""
 
 LOGS_KEPT = 4
-"""Of days that were written last, with what was read of them."""
+"""Logs of days that are cached, with what was read of them."""
 
 DAYS_TRIED_MAX = 36_600
 """Closed days that one record may find before it is given up: a hundred years."""

@@ -34,7 +34,7 @@ READERS = 8
 """Logs read at a time: a read from S3 is mostly waiting."""
 
 CLOSE_AFTER_SECONDS = 3_600.0
-"""After the end of a day: longer than clocks differ, and than events are late, most of the time."""
+"""Time from the end of a day until it is closed: mostly longer than clocks differ and events are late."""
 
 
 @dataclass(frozen=True)

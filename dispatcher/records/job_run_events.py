@@ -38,7 +38,7 @@ from dispatcher.records.work_id import WorkId
 from launcher.outcomes import Cancelled, Failed, NothingToDo, Succeeded
 
 ALL_EVENT_TYPES = EVENT_TYPES
-"""Those of this module, and of `compactor/events/types.py`."""
+"""The events of this module and of `compactor/events/types.py`."""
 
 
 class JobRunAcceptedEvent(EventData):
@@ -140,7 +140,7 @@ class JobRunResumedEvent(EventData):
 
 class JobRunWaitsForMoneyEvent(EventData):
     """A session of it would cost more than is left of what a job run, or a day, may cost: it waits. Those that run go
-    on. Told once of a job run."""
+    on. Published once per job run."""
 
     event_type: ClassVar[str] = "lithify.job_run.waits_for_money.v1"
     severity: ClassVar[Severity] = Severity.WARNING
@@ -206,7 +206,7 @@ class SessionRetriedEvent(SessionData):
 
 
 OF_THE_JOB_RUN = (JobRunAccepted, JobRunClaimed, JobRunPaused, JobRunResumed, JobRunEnded)
-"""In the log of a shard these publish nothing: the job run's own log says the same of the whole."""
+"""Actions that publish nothing from the log of a shard: the job run's own log reports them for the whole."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ EVENT_OF: Mapping[type[JobRunAction], type[EventData]] = {
     SessionStalled: SessionStalledEvent,
     SessionRetried: SessionRetriedEvent,
 }
-"""Actions of which every one is an event, with fields of the same names."""
+"""The event of each action that is always published, with fields of the same names."""
 
 
 def subject_of(job_run_id: str, state: JobRunState) -> Subject:

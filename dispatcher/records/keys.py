@@ -19,7 +19,7 @@ def _parse_day(text: str) -> str:
 
 
 Day = Annotated[str, Spelling[str]("[0-9]{4}-[0-9]{2}-[0-9]{2}", str, _parse_day)]
-"""As YYYY-MM-DD, in UTC."""
+"""A day in UTC, as YYYY-MM-DD."""
 
 
 class JobRunLogFolder(Key, template="job_runs/{job_run_id}/log"):
@@ -45,10 +45,10 @@ OPEN_JOB_RUNS = "open_job_runs_by_owner/"
 """The key prefix of all markers of open job runs: one listing finds them all."""
 
 NO_OWNER, ANY_STREAM = "_", "_"
-"""In markers. A quoted text may be the same: so an owner or a stream of that name is written with a percent sign."""
+"""What markers have in place of an owner and of streams. An owner of that name is written with a percent sign."""
 
 MARKED_STREAMS_MAX = 8
-"""That a marker names: of a job run with more, it may be any stream of the table."""
+"""Streams that a marker names. The marker of a job run with more of them stands for any stream of the table."""
 
 _MARKER = re.compile(f"{OPEN_JOB_RUNS}(.*[^/~])")
 _INTEGER = re.compile(r"-?[0-9]+")

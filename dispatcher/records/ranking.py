@@ -22,8 +22,8 @@ from dispatcher.records.keys import MARKED_STREAMS_MAX, MarkedJobRun
 from dispatcher.records.work_id import WorkId
 
 STEP_SECONDS = 600
-"""Of waiting, that one step of priority is worth. Not a setting: two dispatchers that order a stream by different steps
-would wait for each other."""
+"""Seconds of waiting that equal one step of priority. It is no setting: dispatchers with different steps would wait for
+each other."""
 
 PRIORITY_COUNTED_MAX = 100
 """A higher priority counts as this one, and a lower one than its negative as that, among job runs that wait: so nothing

@@ -24,7 +24,7 @@ from launcher.outcomes import Failed, Succeeded
 JOB_RUN_FAILED = "Lithify.JobRunFailed"
 JOB_RUN_CANCELLED = "Lithify.JobRunCancelled"
 JOB_RUN_REJECTED = "Lithify.JobRunRejected"
-"""Errors, as a workflow's `Catch` and `Retry` name them."""
+"""Names of the errors, for the `Catch` and `Retry` of a workflow."""
 
 
 class SessionSummary(Document):

@@ -28,7 +28,7 @@ OPEN_SHARDS_MAX = 16
 """Shards of one job run that are open at a time: those behind them have neither a log nor a marker yet."""
 
 _MARK = "\x1f"
-"""Stands in no job run id."""
+"""Separates a job run id from a shard. No job run id has this character."""
 
 _SHARD = re.compile(rf"(?P<job_run>[^{_MARK}]+){_MARK}(?P<number>[0-9]{{1,9}})-(?P<count>[1-9][0-9]{{0,8}})")
 

@@ -13,7 +13,7 @@ from typing import Protocol
 OUTPUT_BYTES_MAX = 262_144
 ERROR_CHARACTERS_MAX = 256
 CAUSE_CHARACTERS_MAX = 32_768
-"""Limits of Step Functions."""
+"""Limits that Step Functions sets on answers."""
 
 
 class Reception(StrEnum):

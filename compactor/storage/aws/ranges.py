@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Config
 
 CREDENTIALS_SECONDS = 120.0
-"""So long a process uses the keys that it was given; boto3 has newer ones by then, where they expire."""
+"""Time for which a process uses the same credentials. boto3 has newer ones by then, where they expire."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")

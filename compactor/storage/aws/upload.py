@@ -32,10 +32,10 @@ AnswerT = TypeVar("AnswerT")
 
 PART_BYTES = 8 * 1024 * 1024
 PARTS_OF_ONE_SIZE = 1_000
-"""After so many parts, parts are twice as large: S3 allows 10,000 parts of an object, and objects up to 5 TiB."""
+"""Number of parts after which parts are twice as large: S3 allows 10,000 parts of an object of up to 5 TiB."""
 
 CONCURRENT_PARTS_MAX = 2
-"""Memory for parts is bounded by these and the one that is currently filled."""
+"""Parts that are sent at the same time. They and the part that is being filled bound the memory."""
 
 
 class S3Upload:
