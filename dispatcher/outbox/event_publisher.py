@@ -61,11 +61,11 @@ BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 @dataclass(frozen=True)
 class PublisherSettings:
     """
-    round_seconds     between two rounds
+    round_seconds     between two rounds; one without news sends no request
     flush_seconds     to publish pending events when the dispatcher stops
     """
 
-    round_seconds: float = 1.0
+    round_seconds: float = 0.1
     backoff: Backoff = BACKOFF
     flush_seconds: float = 10.0
 
