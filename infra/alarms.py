@@ -12,7 +12,8 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from dispatcher.operations import metrics
+from dispatcher.operations import lag_board, metrics, table_lag
+from dispatcher.operations.grafana import FIRST_ACTION
 from dispatcher.records import metrics_samples as samples
 from dispatcher.service import ServiceSettings
 from infra.dispatcher_environment import metrics_namespace
@@ -20,10 +21,12 @@ from infra.stages import Stage
 from launcher.verdict import WatchTimers
 
 DAY_SECONDS = 86_400
-HOUR_SECONDS = 3_600
 PERIOD_SECONDS = 300
 KEEPER_RUNS = "KeeperRuns"
 """The metric of the keeper's runs that ended well."""
+
+KEEPER_RUNS_MISSED_MAX = 4
+"""Runs that do not end well one after the other, before an alarm says so: one may be long, or be started late."""
 
 READS, ACTS = "OperatorReadRole", "OperatorActRole"
 
@@ -59,7 +62,7 @@ def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterat
     yield from _of_sessions(metrics_namespace(stage))
     yield from _of_dispatchers(stage, metrics_namespace(stage))
     yield from _of_clusters(stage, metrics_namespace(stage))
-    yield _of_keeper(stage, metrics_namespace(stage))
+    yield from _of_keeper(stage, metrics_namespace(stage))
 
 
 def _log_of(stage: Stage, part: str) -> str:
@@ -102,6 +105,15 @@ def _of_sessions(ours: str) -> Iterator[Alarm]:
         ours,
         metric_name(samples.HEARTBEAT_AGE),
         WatchTimers.stall_seconds + WatchTimers.exit_seconds,
+    )
+    yield Alarm(
+        "JobRunFailed",
+        FIRST_ACTION["JobRunFailed"],
+        ours,
+        metric_name(samples.JOB_RUNS_ENDED),
+        1,
+        statistic="Sum",
+        dimensions={"Status": "failed"},
     )
     yield Alarm(
         "SlaMissed",
@@ -165,18 +177,33 @@ def _of_clusters(stage: Stage, ours: str) -> Iterator[Alarm]:
     )
 
 
-def _of_keeper(stage: Stage, ours: str) -> Alarm:
-    return Alarm(
-        "KeeperMissing",
-        f"Garbage collection has not ended well since its last run was due: {_log_of(stage, 'keeper')} says which "
-        "table or right it is for; until it does, logs grow and deleted rows stay",
+def _of_keeper(stage: Stage, ours: str) -> Iterator[Alarm]:
+    log = _log_of(stage, "keeper")
+    yield Alarm(
+        "TableLate",
+        FIRST_ACTION["TableLate"],
+        ours,
+        metric_name(table_lag.TABLES_LATE),
+        1,
+        periods=2,
+    )
+    yield Alarm(
+        "KeeperSilent",
+        f"{FIRST_ACTION['KeeperSilent']}: {log}",
         ours,
         KEEPER_RUNS,
         1,
         statistic="Sum",
-        period_seconds=HOUR_SECONDS,
-        periods=stage.keeper_hours + max(stage.keeper_hours // 2, 1),
+        periods=KEEPER_RUNS_MISSED_MAX * max(stage.keeper_minutes * 60 // PERIOD_SECONDS, 1),
         is_raised_below=True,
+    )
+    yield Alarm(
+        "KeeperFails",
+        f"The keeper fails for a table, a service or a right: {log} says for which; until it does not, that table is "
+        "not compacted, or logs grow and deleted rows stay",
+        ours,
+        metric_name(lag_board.KEEPER_TROUBLES),
+        1,
     )
 
 

@@ -1,10 +1,10 @@
-"""The dashboard: the age of the oldest instruction, actual against expected time, cost, job runs by state, retries."""
+"""The dashboard: the age of the oldest instruction, time against what was expected, cost, job runs, retries, lag."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.operations import metrics
+from dispatcher.operations import lag_board, metrics, table_lag
 from dispatcher.records import metrics_samples as samples
 from infra.alarms import PERIOD_SECONDS, metric_name
 from infra.dispatcher_environment import metrics_namespace
@@ -90,6 +90,24 @@ def _graphs(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Seque
             [
                 total(samples.SESSIONS_RUNNING, "Sum", "running"),
                 total(samples.HEARTBEAT_AGE, "Maximum", "seconds since the quietest has progressed"),
+            ],
+        ),
+        (
+            "Lag of tables, seconds",
+            [by("Table", table_lag.TABLE_LAG, "Maximum"), by("Table", table_lag.TABLE_LAG_BOUND, "Maximum")],
+        ),
+        (
+            "Rows and small files of tables that wait",
+            [by("Table", table_lag.TABLE_PENDING_ROWS, "Maximum"), by("Table", table_lag.TABLE_SMALL_FILES, "Maximum")],
+        ),
+        ("Lag of what is published, seconds", [by("Table", table_lag.TABLE_PUBLISHED_LAG, "Maximum")]),
+        (
+            "Keeper",
+            [
+                total(table_lag.TABLES_WATCHED, "Maximum", "tables"),
+                total(table_lag.TABLES_LATE, "Maximum", "tables above their bound"),
+                total(lag_board.KEEPER_LOOKS, "Sum", f"looks in {PERIOD_SECONDS} s"),
+                total(lag_board.KEEPER_TROUBLES, "Maximum", "failures"),
             ],
         ),
         (

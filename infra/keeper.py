@@ -1,4 +1,4 @@
-"""The keeper: garbage collection of every lake, on a schedule."""
+"""The keeper of every lake, on a schedule: compacts tables by their policies, collects garbage, cleans the state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from infra.stages import Stage
 
 CONTAINER = "keeper"
 SCRIPT = (
-    'hours=$1; shift; failed=0; for lake in "$@"; do '
-    'lithify gc --lake "$lake" --grace-hours "$hours" --delete --output json || failed=1; done; '
+    'grace=$1; upkeep=$2; cluster=$3; namespace=$4; shift 4; failed=0; for lake in "$@"; do '
+    'lithify keeper run --once --lake "$lake" --grace-hours "$grace" --upkeep-hours "$upkeep" --cluster "$cluster" '
+    '--metrics-namespace "$namespace" --output json || failed=1; done; '
     'test $failed = 0 && echo \'{"keeper": "done"}\'; exit $failed'
 )
 """One lake after the other, whatever became of the one before; it fails if one failed. Hours and lakes are the script's
@@ -28,13 +29,18 @@ DONE = '{ $.keeper = "done" }'
 
 
 def keeper_command(stage: Stage, lake_bucket: str) -> list[str]:
-    return ["sh", "-c", SCRIPT, CONTAINER, str(stage.grace_hours), *lake_uris(stage, lake_bucket)]
+    cluster = "local" if stage.spark == "local" else "emr"
+    given = [str(stage.grace_hours), str(stage.keeper_hours), cluster, metrics_namespace(stage)]
+    return ["sh", "-c", SCRIPT, CONTAINER, *given, *lake_uris(stage, lake_bucket)]
 
 
 def keeper_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
     variables = {
         "LITHIFY_STATE": state_uri(addresses),
+        "LITHIFY_QUEUE_URL": addresses.queue_url,
+        "LITHIFY_TOPIC_ARN": addresses.topic_arn,
         "LITHIFY_REGION": addresses.region,
+        "LITHIFY_ENDPOINT_URL": stage.endpoint_url,
         "LITHIFY_S3_ENDPOINT_URL": stage.s3_endpoint_url,
         "LITHIFY_LOG_FORMAT": "json",
     }
@@ -81,9 +87,9 @@ def create_schedule(
     return scheduler.CfnSchedule(
         scope,
         "KeeperSchedule",
-        description="Lithify: garbage collection",
+        description="Lithify: the keeper",
         flexible_time_window=target.FlexibleTimeWindowProperty(mode="OFF"),
-        schedule_expression=f"rate({stage.keeper_hours} hours)" if stage.keeper_hours > 1 else "rate(1 hour)",
+        schedule_expression=f"rate({stage.keeper_minutes} minutes)" if stage.keeper_minutes > 1 else "rate(1 minute)",
         target=target.TargetProperty(
             arn=place.cluster.attr_arn,
             role_arn=role.attr_arn,
@@ -98,6 +104,6 @@ def create_schedule(
                     )
                 ),
             ),
-            retry_policy=target.RetryPolicyProperty(maximum_event_age_in_seconds=3_600, maximum_retry_attempts=3),
+            retry_policy=target.RetryPolicyProperty(maximum_event_age_in_seconds=60, maximum_retry_attempts=1),
         ),
     )

@@ -63,6 +63,7 @@ class Stage:
     retention_days       of instructions
     dead_letter_days     of dead letters
     log_days             of log lines, and of Spark's logs
+    keeper_minutes       between two looks of the keeper at all tables
     keeper_hours         between two garbage collections
     grace_hours          of garbage collection
 
@@ -110,6 +111,7 @@ class Stage:
     retention_days: int = 14
     dead_letter_days: int = 14
     log_days: int
+    keeper_minutes: int = 5
     keeper_hours: int = 24
     grace_hours: int = 168
 

@@ -95,6 +95,9 @@ def keep(
     upkeep_hours: Annotated[
         float, typer.Option(min=1, help="Between two collections of garbage, and cleanings of the state.")
     ] = KeeperSettings.upkeep_seconds / 3600,
+    grace_hours: Annotated[
+        float | None, typer.Option(min=1, help="Of garbage of tables that set none. Default: a week.")
+    ] = None,
     default_policy: DefaultPolicyOption = None,
     topic_arn: Annotated[str | None, typer.Option(help="The SNS topic for the keeper's events.")] = None,
     cluster: ClusterOption = PlannedCluster.LOCAL,
@@ -118,7 +121,10 @@ def keep(
     """
     dependencies = dependencies_of(context)
     settings = KeeperSettings(
-        look_seconds=look_seconds, default_policy=_policy(default_policy), upkeep_seconds=upkeep_hours * 3600
+        look_seconds=look_seconds,
+        default_policy=_policy(default_policy),
+        upkeep_seconds=upkeep_hours * 3600,
+        grace_seconds=None if grace_hours is None else grace_hours * 3600,
     )
     room = _room(dependencies, cluster, price_file)
     lake, records = places.open(dependencies)

@@ -72,6 +72,7 @@ class KeeperSettings:
     left_by_another_seconds  after which a decision that another keeper has not sent is sent here
     resend_seconds    after which an instruction is sent again that no dispatcher has taken
     upkeep_seconds    between two collections of garbage
+    grace_seconds     of garbage of tables that set none; None: the default
     """
 
     look_seconds: float = 60.0
@@ -80,6 +81,7 @@ class KeeperSettings:
     left_by_another_seconds: float = 60.0
     resend_seconds: float = 900.0
     upkeep_seconds: float = 86_400.0
+    grace_seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class LakeUpkeep:
         self._clock = services.clock
         self._store = services.records.store
         self._board = board
+        self._grace_seconds = settings.grace_seconds
         self._key = UpkeepDone(lake_name(services.lake.location)).key
         self._seconds = {
             "garbage": settings.upkeep_seconds,
@@ -111,7 +112,7 @@ class LakeUpkeep:
 
     def _collect(self) -> Upkeep:
         lake = self._services.lake
-        run = Collection(lake, self._clock, GracePeriods(), deletes=True)
+        run = Collection(lake, self._clock, GracePeriods(self._grace_seconds), deletes=True)
         run.collect_tables(lake.tables(), lake.dropped_tables())
         failed = {each.table_id or "unfinished writes": each.reason for each in run.failed}
         for store in {each.location.root_uri: each for each in (lake.store, self._store)}.values():

@@ -1,11 +1,11 @@
-"""Permissions of the workflow, which starts and replaces dispatchers, of the keeper, which collects garbage, and of AWS
-itself, which writes the logs of the workflow and of the network."""
+"""Permissions of the workflow, which starts and replaces dispatchers, of the keeper, which sends instructions, and of
+AWS itself, which writes the logs of the workflow and of the network."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from infra.access.places import Places, find_uploads, list_lakes, list_state, use_key
+from infra.access.places import Places, find_uploads, list_lakes, list_state, publish_tables, use_key
 from infra.permissions import Part, Permission, actions
 
 
@@ -56,34 +56,75 @@ def workflow_part(places: Places, dispatcher_role: str, container_start_role: st
 
 
 def keeper_part(places: Places) -> Part:
-    """Garbage collection: the only part that deletes files of lakes, and no log entry. It writes no data."""
+    """The only part that deletes files of lakes, and no log entry. It writes no data: what is to be compacted it sends
+    as instructions."""
     return Part(
         "keeper",
         "KeeperRole",
         ("ecs-tasks",),
-        (
-            *list_lakes(places),
-            list_state(places),
-            find_uploads(places),
-            Permission(
-                "CleanLakes",
-                "what no snapshot in reach needs",
-                actions("s3", "AbortMultipartUpload DeleteObject GetObject ListMultipartUploadParts"),
-                places.lake_objects("*"),
+        (*_of_lakes(places), *_of_state(places), *_messages(places), use_key(places, writes=True)),
+    )
+
+
+def _of_lakes(places: Places) -> tuple[Permission, ...]:
+    return (
+        *list_lakes(places),
+        find_uploads(places),
+        Permission(
+            "CleanLakes",
+            "what no snapshot in reach needs",
+            actions("s3", "AbortMultipartUpload DeleteObject GetObject ListMultipartUploadParts"),
+            places.lake_objects("*"),
+        ),
+        Permission(
+            "RetireDeltas",
+            "an entry of a stream's log, and its checkpoint: compacted deltas leave the log before their files go",
+            ("s3:PutObject",),
+            places.lake_objects("tables/*/streams/*/log/*"),
+        ),
+        publish_tables(places),
+    )
+
+
+def _of_state(places: Places) -> tuple[Permission, ...]:
+    return (
+        list_state(places),
+        Permission(
+            "CleanState",
+            "uploads that killed writers left; it reads what became of job runs",
+            actions("s3", "AbortMultipartUpload GetObject ListMultipartUploadParts"),
+            places.state_objects("*"),
+        ),
+        Permission(
+            "WriteDecisions",
+            "and samples of lag, and days of the history that are over",
+            ("s3:PutObject",),
+            places.state_objects("keeper/*", "history/*"),
+        ),
+        Permission(
+            "DeleteOldPlans",
+            "and heartbeats of job runs that ended long ago, and samples that are in the file of their day",
+            ("s3:DeleteObject",),
+            places.state_objects(
+                "job_runs/*/sessions/*", "job_runs/*/bundles/*", "job_runs/*/published.json", "history/lag_minutes/*"
             ),
-            Permission(
-                "RetireDeltas",
-                "an entry of a stream's log, and its checkpoint: compacted deltas leave the log before their files go",
-                ("s3:PutObject",),
-                places.lake_objects("tables/*/streams/*/log/*"),
-            ),
-            Permission(
-                "CleanState",
-                "uploads that killed writers left",
-                actions("s3", "AbortMultipartUpload GetObject ListMultipartUploadParts"),
-                places.state_objects("*"),
-            ),
-            use_key(places, writes=True),
+        ),
+    )
+
+
+def _messages(places: Places) -> tuple[Permission, ...]:
+    return (
+        Permission(
+            "SendInstructions",
+            "what a policy says is due",
+            actions("sqs", "GetQueueAttributes GetQueueUrl SendMessage"),
+            (places.queue,),
+        ),
+        Permission(
+            "PublishDecisions",
+            "after a look, at its start, whether the topic exists",
+            actions("sns", "GetTopicAttributes Publish"),
+            (places.topic,),
         ),
     )
 

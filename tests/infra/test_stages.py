@@ -79,7 +79,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ("allow_files=landing", "allow_files: 'landing' is no place of files: write s3://bucket/prefix"),
         ("allow_files=s3://landing", "allow_files: 's3://landing' is no place of files"),
         ("allow_files=s3://states/x state_bucket=states", "is in the bucket of the state, which holds secrets"),
-        ("keeper_hours=168", "keeper_hours is 168: 112 at most"),
+        ("keeper_minutes=168", "keeper_minutes is 168: 60 at most"),
         ("zones=4", "zones is 4: 3 at most"),
         ("dispatchers=1", "two of each at least, or one fault ends the service"),
         ("nat_gateways=3", "nat_gateways is 3: 0 to 2, one a zone at most"),

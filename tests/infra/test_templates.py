@@ -10,7 +10,7 @@ from typing import Any
 import cfnlint
 import pytest
 
-from dispatcher.operations import metrics
+from dispatcher.operations import lag_board, metrics, table_lag
 from dispatcher.records import metrics_samples as samples
 from infra.alarms import metric_name
 from infra.storage import LOG_ENTRIES, TASK_TOKENS
@@ -177,13 +177,16 @@ def test_every_alarm_says_what_to_do_and_goes_to_the_topic(template: Template) -
         "InstructionsSoonLost",
         "DeadLetters",
         "StalledSession",
+        "JobRunFailed",
         "SlaMissed",
         "DispatchersMissing",
         "Troubles",
         "EventsWaiting",
         "MoneyOfTheDay",
         "ClustersWithoutOwner",
-        "KeeperMissing",
+        "TableLate",
+        "KeeperSilent",
+        "KeeperFails",
     }
     for alarm in found.values():
         assert alarm["AlarmActions"]
@@ -191,8 +194,11 @@ def test_every_alarm_says_what_to_do_and_goes_to_the_topic(template: Template) -
     queue = next(each for name, each in resources(template, "AWS::SQS::Queue").items() if "Instructions" in name)
     half = queue["Properties"]["MessageRetentionPeriod"] / 2
     assert found["InstructionsSoonLost"]["Threshold"] == half
-    missing = found["KeeperMissing"]
-    assert (missing["EvaluationPeriods"], missing["Period"]) == (36, 3_600)  # a run a day, and half a day more
+    late, failed = found["TableLate"], found["JobRunFailed"]
+    assert late["EvaluationPeriods"] * late["Period"] == 600
+    assert failed["Dimensions"] == [{"Name": "Status", "Value": "failed"}]
+    missing = found["KeeperSilent"]
+    assert (missing["EvaluationPeriods"], missing["Period"]) == (4, 300)  # a run every five minutes
     assert missing["TreatMissingData"] == "breaching"
     (counted,) = resources(template, "AWS::Logs::MetricFilter").values()
     (metric,) = counted["Properties"]["MetricTransformations"]
@@ -218,6 +224,8 @@ def test_the_dashboard_has_a_graph_for_each_question_of_an_operator(template: Te
         samples.COST,
         samples.RETRIES,
         metrics.JOB_RUNS,
+        table_lag.TABLE_LAG,
+        lag_board.KEEPER_TROUBLES,
     ):
         assert metric_name(metric) in graphs
 

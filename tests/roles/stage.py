@@ -198,6 +198,7 @@ class DeployedStage:
         """The keeper's task: its command and variables are the template's."""
         command = self._container("KeeperTask")["Command"]
         environment = self.environment("KeeperRole", days) | self._variables("KeeperTask")
+        environment["LITHIFY_QUEUE_URL"] = self.queue_url("Instructions")
         environment["PATH"] = f"{self._programs()}{os.pathsep}{environment['PATH']}"
         return self._run(command, environment, None)
 

@@ -26,7 +26,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedStage]:
     """With a table whose streams have hints."""
     with aws_environment(), deployed_stage(tmp_path_factory.mktemp("stage"), is_s3_real=False) as deployed:
         lake = DeltaCatalog(open_store(StoreLocation(deployed.lake, deployed.direct_s3_url, REGION)), SystemClock())
-        lake.create_table(TABLE, properties={"news_hints": True})
+        policy = {"lag_seconds": 5, "pending_rows": 2}
+        lake.create_table(TABLE, primary_keys=["id"], properties={"news_hints": True, "compact_when": policy})
         yield deployed
 
 
@@ -51,6 +52,23 @@ def test_a_session_of_a_table_with_hints_is_one_attempt_and_the_keeper_retires_w
     assert kept.out.endswith('{"keeper": "done"}\n')
     looked_in_vain = [each for each in stage.gate.denied if each.role == "SenderRole"]
     assert stage.gate.denied == looked_in_vain, "\n".join(map(str, stage.gate.denied))
+
+
+def test_the_keeper_has_a_table_compacted_by_its_policy_and_samples_its_lag(stage: DeployedStage) -> None:
+    assert stage.append(TABLE, [{"id": 3, "v": "c"}, {"id": 4, "v": "d"}], days=9).exit_code == 0
+    kept = stage.keep(days=9)
+    assert kept.exit_code == 0, kept.err
+    assert '"decided": 1' in kept.out
+    assert '"sent": 1' in kept.out
+    assert '"TablesWatched": 1' in kept.out
+    dispatched = stage.dispatch(days=9)
+    assert dispatched.exit_code == 0, dispatched.err
+    assert hints(stage) == []
+    assert '"ended": 1' in stage.keep(days=9.1).out
+    assert stage.keys("State", "state/history/lag")
+    assert [each for each in stage.gate.denied if each.role != "SenderRole"] == [], "\n".join(
+        map(str, stage.gate.denied)
+    )
 
 
 def attempts(stage: DeployedStage, job_run_id: str) -> list[int]:

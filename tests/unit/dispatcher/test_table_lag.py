@@ -16,6 +16,7 @@ from dispatcher.records.lag_samples import close_lag_days, read_samples
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.pages.sources import blocks
 
 NOON_MS = 1_760_011_200_000 - 1_760_011_200_000 % 86_400_000 + 12 * 3_600_000
 DAY_SECONDS = 86_400
@@ -138,12 +139,17 @@ def test_a_closing_that_ended_halfway_is_gone_on_with(clock: ManualClock) -> Non
     assert list(store.list("history/lag_minutes/")) == []
 
 
-def test_any_sql_engine_reads_a_day(clock: ManualClock, tmp_path: Path) -> None:
+def test_any_sql_engine_reads_a_day_as_the_page_says(
+    clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = MemoryStore(clock)
     look(board(store, clock), *(lag(f"t{number}", number, 10) for number in range(TABLES_SAMPLED + 5)))
     close_lag_days(store, "2025-10-10")
-    (tmp_path / "day.parquet").write_bytes(store.read("history/lag/2025-10-09.parquet") or b"")
-    query = f"SELECT count(*), max(lag_seconds), max(lag_bound_seconds) FROM '{tmp_path}/day.parquet'"
+    day = tmp_path / "state" / "history" / "lag" / "2025-10-09.parquet"
+    day.parent.mkdir(parents=True)
+    day.write_bytes(store.read("history/lag/2025-10-09.parquet") or b"")
+    monkeypatch.chdir(tmp_path)
     with duckdb.connect() as connection:
-        found = connection.execute(query).fetchone()
-    assert found == (TABLES_SAMPLED, TABLES_SAMPLED + 4, 10)
+        found = connection.execute(blocks()["lag"]).fetchall()
+    assert len(found) == TABLES_SAMPLED
+    assert found[0] == (f"t{TABLES_SAMPLED + 4}", NOON_MS // 3_600_000, TABLES_SAMPLED + 4, 1)
