@@ -465,6 +465,8 @@ def rehash_here(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: 
     compacted = stream.load().state.compacted
     if compacted is None:
         raise Invalid(f"{stream} has no index yet: compact it first")
+    if not compacted.primary_keys:
+        raise Invalid(f"{stream} has no key (primary_keys is empty), so there is no index to rehash")
     job_run_id = f"rehash-{clock.new_id()}"
     spec = spec_as_compacted(lake, stream, compacted, job_run_id)
     # Only a rehash that is possible loads PySpark.

@@ -46,7 +46,7 @@ def check_given_key_names(primary_keys: Sequence[str], sort_keys: Sequence[SortK
 def check_key_columns(schema: pa.Schema, primary_keys: Sequence[str], sort_keys: Sequence[SortKey]) -> tuple[str, ...]:
     """All that is wrong with the keys for this schema, one sentence each."""
     return (
-        *check_key_names(primary_keys, sort_keys),
+        *check_given_key_names(primary_keys, sort_keys),
         *_check_primary_keys(schema, primary_keys),
         *_check_sort_keys(schema, sort_keys),
     )

@@ -85,8 +85,10 @@ PositiveInt = Annotated[int, Field(ge=1, le=2**63 - 1)]
 class TableProperties(Document):
     """All properties of a table; None: not set. Frozen: each change makes another value."""
 
-    primary_keys: Annotated[ColumnNames, Field(min_length=1)] | None = Field(
-        default=None, description="key columns; instructions may omit them"
+    primary_keys: ColumnNames | None = Field(
+        default=None,
+        description="key columns; instructions may omit them. `[]`: the table has no key, takes no deletes, and "
+        "keeps every row",
     )
     sort_keys: Annotated[tuple[SortKey, ...], Field(min_length=1)] | None = Field(
         default=None, description="`COLUMN[:ORDER],...`: of the rows of a key, the last one in this order survives"
@@ -245,6 +247,8 @@ def contradictions(
     """All contradictions between properties, or with the table's definition, one sentence each."""
     primary_keys, sort_keys = properties.primary_keys or (), properties.sort_keys or ()
     yield from check_given_key_names(primary_keys, sort_keys)
+    if properties.primary_keys == () and sort_keys:
+        yield "sort_keys says which row of a key survives, and primary_keys is empty: leave it out, or name a key"
     if schema is not None:
         yield from check_declared_keys(schema, primary_keys, sort_keys)
     yield from _wrong_privacy(properties, partition_keys)

@@ -233,8 +233,14 @@ class TableAppends:
     def request(
         self, operation: str, position: int | None, delta_id: str | None, stream_version: int | None
     ) -> DeltaRequest:
+        requested = member_of(Operation, operation, "operation")
+        if requested is Operation.DELETE and self._table.properties.primary_keys == ():
+            raise Invalid(
+                f"table {self._table.table_id} has no key (primary_keys is empty), so a delete cannot say which rows "
+                "it means: append upserts, or drop a partition with `lithify table drop`"
+            )
         return DeltaRequest(
-            operation=member_of(Operation, operation, "operation"),
+            operation=requested,
             position=position,
             delta_id=self._clock.new_id() if delta_id is None else delta_id,
             stream_version=stream_version,

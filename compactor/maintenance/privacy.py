@@ -472,6 +472,11 @@ def key_schema(lake: DeltaCatalog, table_id: str, partition: PartitionValues) ->
 def _key_schema(tables: Sequence[Table], partition: PartitionValues) -> pa.Schema:
     """The key columns with their types, from the first table that has them."""
     columns = _key_columns(tables, partition)
+    if columns == ():
+        raise Invalid(
+            f"{tables[0].table_id} has no key (primary_keys is empty), so no row can be deleted or searched by one: "
+            "its rows leave with their partition (lithify table drop)"
+        )
     for table in tables:
         known = _known_schema(table, partition)
         names = known.names if columns is None else columns
@@ -492,7 +497,8 @@ def _key_columns(tables: Sequence[Table], partition: PartitionValues) -> tuple[s
     """None: no property has them, and nothing was compacted."""
     for table in tables:
         compacted = _compacted_or_dropped(table.stream(partition))
-        found = table.properties.primary_keys or (compacted.primary_keys if compacted is not None else None)
+        own = table.properties.primary_keys
+        found = own if own is not None else (compacted.primary_keys if compacted is not None else None)
         if found is not None:
             return found
     return None

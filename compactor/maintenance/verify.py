@@ -158,6 +158,11 @@ def _audit_file(
     stream: PartitionStream, compacted: CompactedStream, pieces: Sequence[IndexRows], file_number: int
 ) -> Iterator[str]:
     file = compacted.files[file_number]
+    if not compacted.primary_keys:
+        rows = sum(batch.num_rows for batch in _batches(stream, compacted, file_number))
+        if rows != file.rows:
+            yield f"{file.path} holds {counted(rows, 'row')}, the log says {file.rows}"
+        return
     of_buckets = (rows.take(np.flatnonzero(rows.file_numbers == file_number)) for rows in pieces)
     here = IndexRows.concatenate([no_rows(()), *of_buckets])
     digests = _digests_in(stream, compacted, file_number)
@@ -182,14 +187,19 @@ def _audit_file(
 
 
 def _digests_in(stream: PartitionStream, compacted: CompactedStream, file_number: int) -> Digests:
-    file = compacted.files[file_number]
     pieces: list[npt.NDArray[np.uint32]] = [np.empty((0, 5), np.uint32)]
+    for batch in _batches(stream, compacted, file_number):
+        keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in compacted.primary_keys]
+        pieces.append(digest_keys(keys, batch.num_rows))
+    return np.concatenate(pieces)
+
+
+def _batches(stream: PartitionStream, compacted: CompactedStream, file_number: int) -> Iterator[pa.RecordBatch]:
+    """The file's rows with their key columns; without a key, with all of them."""
+    file = compacted.files[file_number]
     source = TabularFile.of(stream.uri_of(file.path), file)
     schema = parse_schema(compacted.last_round.compacted_schema)
     check_bytes(stream.location, source)
     with written_here():
         # An audit must not depend on this package's own reading of pages.
-        for batch in read_batches(stream.location, source, compacted.primary_keys, schema, own_pages=False):
-            keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in compacted.primary_keys]
-            pieces.append(digest_keys(keys, batch.num_rows))
-    return np.concatenate(pieces)
+        yield from read_batches(stream.location, source, compacted.primary_keys or None, schema, own_pages=False)

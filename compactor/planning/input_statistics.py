@@ -75,7 +75,8 @@ class InputStatistics:
     compacted              the current compacted stream; None: there is none
     key_bytes_per_row      decoded, of all primary key columns
     sort_values_bytes      of a row in the index
-    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, merged_*  see `SessionSize`
+    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, merged_*, has_key  see
+                           `SessionSize`
     sampled_files          text files whose types are those of their first block
     """
 
@@ -93,6 +94,7 @@ class InputStatistics:
     sampled_files: int
     merged_files: int = 0
     merged_rows: int = 0
+    has_key: bool = True
 
     @property
     def size(self) -> SessionSize:
@@ -116,6 +118,7 @@ class InputStatistics:
             corrections=self.corrections,
             merged_files=self.merged_files,
             merged_rows=self.merged_rows,
+            has_key=self.has_key,
         )
 
     def arithmetic(self) -> tuple[str, ...]:
@@ -139,7 +142,7 @@ class InputStatistics:
                 f"the types of {counted(self.sampled_files, 'text file')} are those of the first 8 MiB: no schema is "
                 "declared, and a session that finds others says so"
             )
-        if self.compacted is not None and self.compacted.rows and rows:
+        if self.has_key and self.compacted is not None and self.compacted.rows and rows:
             share = f"{self.touched_rows / self.compacted.rows:.0%}"
             sentences.append(f"deltas may touch {share} of {counted(self.compacted.rows, 'compacted row')}")
         return tuple(sentences)

@@ -46,7 +46,11 @@ def plan_round(
     compacted = _continued(session, snapshot)
     run = plan.spec.job_run
     merges = session.streams.small_files_to_merge(compacted, turn.files)
-    sources = _compacted_sources(session.streams.destination, compacted, session.files_to_rewrite(compacted), merges)
+    rewritten = session.files_to_rewrite(compacted)
+    if not run.has_key:  # the last files are written again with the deltas behind them: one merge, in order
+        rewritten = session.files_in_order({*rewritten, *(number for group in merges for number in group)}, compacted)
+        merges = ()
+    sources = _compacted_sources(session.streams.destination, compacted, rewritten, merges)
     rows = sum(ref.file.rows for ref in turn.files)
     processed = _processed(compacted, turn)
     index_files = () if compacted is None else compacted.index_files

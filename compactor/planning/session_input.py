@@ -7,7 +7,7 @@ reads it: the session fails then, and the rounds before it stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,6 +105,13 @@ class SessionInput:
         types = {field.name: field.type for field in self.schema}
         is_wider = any(types.get(field.name, field.type) != field.type for field in held)
         return frozenset(number for number, file in compacted.files.items() if is_wider or not is_open_file(file.path))
+
+    def files_in_order(self, rewritten: Collection[int], compacted: CompactedStream | None) -> frozenset[int]:
+        """Those files, and without a key also all that follow one of them: new files come last, and rows keep their
+        order."""
+        if self.key_columns or compacted is None:
+            return frozenset(rewritten)
+        return frozenset(number for number in compacted.files if number >= min(rewritten, default=number + 1))
 
     def known_schemas(self) -> tuple[KnownSchema, ...]:
         """Of the pending files, those that the log gives a fingerprint; none if they are too long for a plan."""
@@ -264,6 +271,12 @@ def _check_keys(session: SessionInput) -> None:
     for name in [name for name in names if schema.get_field_index(name) < 0]:
         schema = schema.append(pa.field(name, pa.null()))
     reasons = list(check_key_columns(schema, session.key_columns, session.sort_keys)) if pending else []
+    if not session.key_columns:
+        reasons += [
+            f"delta {ref.delta_id!r} deletes rows by a key, and the table has none: lithify table retract takes it back"
+            for ref in pending
+            if ref.operation is Operation.DELETE
+        ]
     for ref, found in zip(pending, session.schemas, strict=True):
         missing = [name for name in session.key_columns if found.get_field_index(name) < 0]
         if missing and ref.file.rows:

@@ -280,6 +280,8 @@ def measure(session: SessionInput, outlines: Mapping[str, FileOutline], lake: De
         max_dead_row_share=streams.spec.job_run.max_dead_row_share,
         lake_is_remote=lake.location.is_remote,
     )
+    if not session.key_columns:
+        statistics = replace(statistics, has_key=False, touched_rows=0, touched_rows_per_file=0.0, overlap_share=0.0)
     merged = [] if compacted is None else [compacted.files[each] for group in streams.merges for each in group]
     return replace(statistics, merged_files=len(merged), merged_rows=sum(file.rows for file in merged))
 

@@ -214,8 +214,10 @@ class SessionStreams:
             bytes_per_file=run.bytes_per_compacted_file,
             small_files=properties.merge_small_files,
             share=properties.merge_small_files_share,
+            in_order=not run.has_key,
         )
-        return small_files_to_merge(compacted.files, compacted.deletion_vectors, limits)
+        arriving_bytes = sum(ref.file.size_bytes for ref in deltas)
+        return small_files_to_merge(compacted.files, compacted.deletion_vectors, limits, arriving_bytes)
 
     def compacted_schema(self) -> pa.Schema | None:
         """The schema of the compacted rows; None: there are none."""

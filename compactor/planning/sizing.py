@@ -133,6 +133,9 @@ DRIVER_BYTES_PER_COUNT = 8
 TASK_BYTES_PER_COUNT = 16
 """Bytes of a task per such pair."""
 
+ROWS_PER_ROUND_WITHOUT_KEY = 1_000_000_000
+"""Rows of a round of a table without a key, whose numbers are sent to its writers: 4 GB."""
+
 FILES_PER_ROUND_MIN = 1_000
 """A round takes at least this many files for any driver memory: starting a round costs more than they do."""
 
@@ -158,6 +161,7 @@ class SessionSize:
                              benchmark
     merged_files             small compacted files that the first round merges into fewer
     merged_rows              their rows
+    has_key                  False: nothing is hashed and deduplicated, and there is no index
     rows_up_to_file          delta rows in each delta file and all before it, in the order in which rounds take them;
                              empty: not known, so that files are taken to be as small as needed
     """
@@ -179,6 +183,7 @@ class SessionSize:
     rows_up_to_file: tuple[int, ...] = ()
     merged_files: int = 0
     merged_rows: int = 0
+    has_key: bool = True
 
 
 @dataclass(frozen=True)
@@ -515,6 +520,13 @@ def _bounds(
     size: SessionSize, resources: Resources, rows_fit: int, requested_rows_per_round: int | None
 ) -> dict[str, int]:
     """The most delta rows of a round, by limit; each at least one."""
+    if not size.has_key:
+        bounds = {"row numbers": ROWS_PER_ROUND_WITHOUT_KEY}
+        if (without_key := scratch_of_a_round(size, resources)) is not None:
+            bounds["scratch"] = without_key // ROW_INDEX_BYTES
+        if requested_rows_per_round is not None:
+            bounds["asked for"] = requested_rows_per_round
+        return {name: max(rows, 1) for name, rows in bounds.items()}
     # If not all rows fit, a round does not absorb the index, and reads at most as many of its rows as arrive.
     all_fit = size.index_rows + size.delta_rows <= rows_fit
     room = rows_fit - size.index_rows
@@ -566,11 +578,11 @@ def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None
     row_bytes = max(compacted_row_bytes, delta_row_bytes)
     return SessionWork(
         rounds=rounds,
-        delta_rows=size.delta_rows,
+        delta_rows=size.delta_rows if size.has_key else 0,
         files_read=int(2 * size.delta_files + files_rewritten),
         bytes_read=int(size.delta_bytes + rewritten * row_bytes),
-        shuffled_bytes=size.delta_rows * (SHUFFLED_BYTES_PER_ROW + size.sort_values_bytes),
-        index_rows=int(size.index_rows * rounds + grown),
+        shuffled_bytes=size.delta_rows * (SHUFFLED_BYTES_PER_ROW + size.sort_values_bytes) if size.has_key else 0,
+        index_rows=int(size.index_rows * rounds + grown) if size.has_key else 0,
         rows_written=int(size.delta_rows + rewritten),
         bytes_written=int((size.delta_rows + rewritten) * row_bytes),
         rehashed_rows=0 if hash_bucket_count in (None, size.inherited_hash_bucket_count) else size.index_rows,
@@ -592,6 +604,8 @@ def predicted_time(
 
 
 def _choose_hash_bucket_count(size: SessionSize, resources: Resources, requested: int | None) -> tuple[int, str]:
+    if not size.has_key:
+        return 1, "the table has no key, and no index"
     if requested is not None:
         return requested, "as asked for"
     rows, inherited = size.index_rows + size.delta_rows, size.inherited_hash_bucket_count

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from compactor.catalog.properties import NO_PROPERTIES
 from compactor.model.files import DataFile, DeletionVector
@@ -39,6 +40,7 @@ class MergeLimits:
     """When small files are merged, and how large a file becomes.
 
     rows_per_file, bytes_per_file  of a compacted file at most; `bytes_per_file` None: only rows count
+    in_order                       rows keep their order, in a table without a key: only the last files are merged
     small_files, share             so many small files, and so large a share of all files, are merged; 0: none ever are
     """
 
@@ -46,6 +48,7 @@ class MergeLimits:
     bytes_per_file: int | None = None
     small_files: int = NO_PROPERTIES.merge_small_files
     share: float = NO_PROPERTIES.merge_small_files_share
+    in_order: bool = False
 
     def of(self, files: Collection[DataFile]) -> MergeLimits:
         """With the rows of these files in the bytes of one, if they are fewer: as many as a round writes to a file."""
@@ -76,15 +79,25 @@ def small_files(
 
 
 def small_files_to_merge(
-    files: Mapping[int, DataFile], vectors: Collection[DeletionVector], limits: MergeLimits
+    files: Mapping[int, DataFile],
+    vectors: Collection[DeletionVector],
+    limits: MergeLimits,
+    arriving_bytes: int = 0,
 ) -> tuple[tuple[int, ...], ...]:
     """Groups of small files, each of which becomes one file, by their numbers; no more than one round makes. None: too
     few files are small, or all are too different in size.
+
+    arriving_bytes  where rows keep their order: of deltas, whose rows are written behind those of the last small files
     """
     limits = limits.of(files.values())
     small = _small(files, vectors, limits)
+    if limits.in_order:
+        small = _tail(small, sorted(files))
     if not limits.are_enough(len(small), len(files)):
         return ()
+    if limits.in_order:
+        count = _length_of_end(small, arriving_bytes)
+        return (tuple(size.file_number for size in small[-count:]),) if count else ()
     groups: list[tuple[int, ...]] = []
     start = 0
     while start < len(small) and len(groups) < MERGES_PER_ROUND:
@@ -123,4 +136,22 @@ def _length_of_group(small: Sequence[_Size], start: int, limits: MergeLimits) ->
             break
         if end > start and 2 * largest <= size_bytes:
             found = end + 1 - start
+    return found
+
+
+def _tail(small: Sequence[_Size], numbers: Sequence[int]) -> Sequence[_Size]:
+    """Those that no larger file follows."""
+    pairs = zip(reversed(small), reversed(numbers), strict=False)
+    count = sum(1 for _ in takewhile(lambda pair: pair[0].file_number == pair[1], pairs))
+    return small[len(small) - count :]
+
+
+def _length_of_end(small: Sequence[_Size], arriving_bytes: int) -> int:
+    """How many of the last files are merged, as many as possible; none is larger than all others of them and what
+    arrives together. 0: none."""
+    size_bytes, largest, found = arriving_bytes, 0, 0
+    for count, size in enumerate(reversed(small), 1):
+        size_bytes, largest = size_bytes + size.size_bytes, max(largest, size.size_bytes)
+        if (count > 1 or arriving_bytes) and 2 * largest <= size_bytes:
+            found = count
     return found

@@ -73,6 +73,11 @@ class JobRunSpec(Document):
         return tuple(sorted(self.primary_keys))
 
     @property
+    def has_key(self) -> bool:
+        """Whether rows have a primary key. Without one nothing is deduplicated, and rows keep their order."""
+        return bool(self.primary_keys)
+
+    @property
     def custom_sort_keys(self) -> tuple[SortKey, ...]:
         """None if the stream position alone decides."""
         return () if self.sort_keys == DEFAULT_SORT_KEYS else self.sort_keys

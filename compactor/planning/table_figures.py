@@ -24,6 +24,7 @@ def merge_limits(properties: TableProperties) -> MergeLimits:
         properties.bytes_per_compacted_file or BYTES_PER_COMPACTED_FILE,
         properties.merge_small_files,
         properties.merge_small_files_share,
+        in_order=properties.primary_keys == (),
     )
 
 

@@ -64,6 +64,14 @@ def _contradictions(run: JobRunSpec, given: Collection[str], properties: TablePr
             f"them with `lithify table set {run.source_table_id} primary_keys=COLUMN,...`"
         )
     primary_keys, sort_keys = properties.primary_keys, properties.sort_keys
+    if primary_keys == ():
+        about_keys = {
+            "sort_keys": "sort_keys" in given,
+            "hash_bucket_count": run.hash_bucket_count is not None,
+            "tombstone_retention": run.tombstone_retention is not None,
+        }
+        unused = [name for name, is_given in about_keys.items() if is_given]
+        yield from (f"{name} is about rows with a key, and {where} primary_keys=[]: leave it out" for name in unused)
     if "primary_keys" in given and primary_keys is not None and set(run.primary_keys) != set(primary_keys):
         yield (
             f"primary_keys are {','.join(run.primary_keys)}, but {where} primary_keys="

@@ -133,6 +133,8 @@ class _StoredPages:
 
 
 def _names(compacted: CompactedStream, key: Mapping[str, KeyValue]) -> tuple[str, ...]:
+    if not compacted.primary_keys:
+        raise Invalid("the table has no key (primary_keys is empty), so no row can be looked up: scan it with a filter")
     if set(key) != set(compacted.primary_keys):
         raise Invalid(f"the key has columns {sorted(key)}, but the index was built for {list(compacted.primary_keys)}")
     return compacted.primary_keys

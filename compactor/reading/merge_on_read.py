@@ -239,6 +239,8 @@ def _plan(lake: DeltaCatalog, spec: SessionSpec, session: SessionInput) -> Round
 
 def _surviving_rows(plan: RoundPlan) -> Sequence[npt.NDArray[np.int64]]:
     """The surviving rows of every source file, by ordinal."""
+    if not plan.key_columns:
+        return [np.arange(file.rows, dtype=np.int64) for file in plan.sources]
     hashing, deduping = HashStep.of(plan), DedupeStep.of(plan)
     blocks: dict[int, list[HashedRows]] = defaultdict(list)
     for file in plan.deltas:

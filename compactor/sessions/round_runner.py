@@ -29,6 +29,7 @@ from compactor.steps.dedupe import DedupeStep, indexed_buckets
 from compactor.steps.hash_bucket import HashStep, hash_files
 from compactor.steps.index_update import FinishStep, finish_tasks
 from compactor.steps.output_files import WriteStep
+from compactor.steps.packing import all_rows, count_all, rows_of_tasks
 from compactor.steps.partitions import WrittenFiles, dedupe_partition, finish_partition, write_partition
 from compactor.steps.placement import BucketCounts, MaterializeLayout, Writers, lay_out, writer_tasks
 from compactor.steps.rehash import RehashStep, join_bucket, old_buckets, split_bucket
@@ -61,6 +62,8 @@ def run_round(engine: Engine, plan: RoundPlan, clock: Clock, on_step: Callable[[
 
     Raises the errors of the steps: `Corrupt` if files and log disagree or the row counts do not reconcile.
     """
+    if not plan.key_columns:
+        return _pack(engine, plan, clock, on_step)
     started = clock.monotonic_seconds()
     groups = group_for_tasks(plan.deltas, hash_tasks(plan))
     on_step("dedupe", plan.hash_bucket_count)
@@ -103,6 +106,26 @@ def run_round(engine: Engine, plan: RoundPlan, clock: Clock, on_step: Callable[[
         ),
     }
     return _result(plan, layout, counts, written, steps)
+
+
+def _pack(engine: Engine, plan: RoundPlan, clock: Clock, on_step: Callable[[str, int], None]) -> RoundResult:
+    """A round of a table without a key: there is only the last step."""
+    started = clock.monotonic_seconds()
+    counts = [count_all(plan)]
+    layout = lay_out(plan, counts)
+    writers = Writers.of(plan, layout)
+    on_step("materialize", writers.count)
+    tasks = writer_tasks(plan, layout, writers)
+    with engine.exchange(plan.spare_scratch_bytes) as exchange:
+        by_writer = exchange.map(rows_of_tasks(plan, layout, writers), all_rows).shuffle(writers.count)
+        written = by_writer.collect("materialize", tasks, partial(write_partition, WriteStep.of(plan)))
+    figures = StepFigures(
+        seconds=clock.monotonic_seconds() - started,
+        tasks=writers.count,
+        peak_memory_bytes=max((each.peak_memory_bytes for each in written), default=0),
+        cores=plan.tasks,
+    )
+    return _result(plan, layout, counts, written, {"materialize": figures})
 
 
 def hash_tasks(plan: RoundPlan) -> int:

@@ -135,11 +135,30 @@ def _copy_row_groups(
         if rows is None or rows.row_count != source.rows:
             return False
         constants = _constants(step) if rows.schema is step.output.schema else {}
+        if _pass_on_row_groups(step, source, rows, row_indices, cutter):
+            return True
         groups = _row_groups(step, cutter.room, row_indices, rows.bytes_per_row)
         for group, indices in zip(_read_row_groups(step, source, rows, groups), groups, strict=False):
             if group is None:
                 return False
             cutter.write_row_group(with_constants(group, constants), source, indices)
+    return True
+
+
+def _pass_on_row_groups(
+    step: WriteStep, source: SourceFile, rows: ParquetRows, row_indices: npt.NDArray[np.int64], cutter: FileCutter
+) -> bool:
+    """Writes whole row groups as the bytes that they are; False, and nothing is written: the rows are others or in
+    another order, the groups are small, or do not fit the file that is being written."""
+    groups = rows.whole_groups(row_indices)
+    is_large = len(groups) * ROW_GROUP_BYTES_MIN <= source.size_bytes * len(row_indices) / max(source.rows, 1)
+    if not groups or not is_large or len(row_indices) > cutter.room:
+        return False
+    constants = _constants(step) if rows.schema is step.output.schema else {}
+    for group in groups:
+        with _reading(source):
+            row_group = rows.pass_on(group)
+        cutter.write_row_group(with_constants(row_group, constants), source, rows.rows_of_group(group))
     return True
 
 

@@ -362,7 +362,7 @@ def _assign(plan: RoundPlan, merge: int, parts: Int64s, rows: Int64s, counts: Se
     total = int(rows.sum())
     whole = np.zeros(len(parts), np.int64)
     wanted = max(-(-total // plan.output.rows_per_compacted_file), 1)
-    if merge == _NO_MERGE:
+    if merge == _NO_MERGE and plan.key_columns:  # without a key, files are as full as they may be
         wanted = max(wanted, min(plan.tasks, total // ROWS_PER_SMALL_FILE))
     tasks = _split_evenly(rows, wanted)
     rows_max = rows_per_writer(plan.task_memory_bytes)

@@ -102,6 +102,10 @@ def test_the_settings_of_emr_are_good_ones() -> None:
     assert isinstance(parse_settings(BLOCKS["emr"].encode(), "run.md"), EmrSettings)
 
 
+def test_a_table_without_a_key_keeps_every_row_in_order(tmp_path: Path) -> None:
+    assert run(tmp_path, sys.executable, "-c", BLOCKS["appended"]).strip() == "[3, 1, 3]"
+
+
 def test_the_event_is_one() -> None:
     event = Event.model_validate_json(BLOCKS["event"])
     assert json.loads(event.render()) == json.loads(BLOCKS["event"])

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -105,6 +106,7 @@ class ParquetRows:
         schema: pa.Schema,
     ) -> None:
         self.schema = schema
+        self._metadata = metadata
         self.row_count = metadata.num_rows
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         self.bytes_per_row = max(1, sum(group.total_byte_size for group in groups) // max(1, self.row_count))
@@ -154,6 +156,55 @@ class ParquetRows:
                 return RowGroup(len(row_indices), tuple(encode_rows(each, places) for each in columns))
             except UnsupportedPages:
                 return None
+
+    def whole_groups(self, row_indices: npt.NDArray[np.int64]) -> list[int]:
+        """The numbers of the row groups that these rows are, whole and in the order of the file; none if they are
+        anything else."""
+        if not len(row_indices) or len(row_indices) != row_indices[-1] + 1 - row_indices[0]:
+            return []
+        first, last = np.searchsorted(self._group_starts, [row_indices[0], row_indices[-1] + 1]).tolist()
+        bounds = self._group_starts[[first, last]].tolist()
+        if bounds != [row_indices[0], row_indices[-1] + 1] or (np.diff(row_indices) != 1).any():
+            return []
+        return [group for group in range(first, last) if self._group_starts[group + 1] > self._group_starts[group]]
+
+    def rows_of_group(self, group: int) -> npt.NDArray[np.int64]:
+        return np.arange(self._group_starts[group], self._group_starts[group + 1], dtype=np.int64)
+
+    def pass_on(self, group: int) -> RowGroup:
+        """A row group as it is: the bytes of its column chunks. Raises `Invalid` if the file is damaged."""
+        with reading(self._source.file.uri, ContentType.PARQUET):
+            spans = []
+            for number, chunks in enumerate(self._chunks):
+                if chunks[group].num_values != self._group_starts[group + 1] - self._group_starts[group]:
+                    name = self._column_types[number].name
+                    raise pa.ArrowInvalid(f"column {name!r} does not have the rows of its row group")
+                start, size = chunk_span(chunks[group], self._file_bytes)
+                spans.append(Span(start, start + size))
+            chunks_of_group = structs_in(self._groups_in_footer[group], RowGroupField.COLUMNS)
+            metadata = [struct_in(chunk, ColumnChunkField.META_DATA) for chunk in chunks_of_group]
+            chunks_read = zip(metadata, spans, self._bytes_of(spans), strict=True)
+            return RowGroup(
+                int(self._group_starts[group + 1] - self._group_starts[group]),
+                tuple(_as_it_is(each, span, data) for each, span, data in chunks_read),
+            )
+
+    @cached_property
+    def _groups_in_footer(self) -> list[Struct]:
+        sink = pa.BufferOutputStream()
+        self._metadata.write_metadata_file(sink)
+        footer, _ = _footer_of(sink.getvalue())
+        return structs_in(footer, FileMetaDataField.ROW_GROUPS)
+
+    def _bytes_of(self, spans: Sequence[Span]) -> list[bytes]:
+        if self._remote is not None:
+            (pieces,) = self._remote.read_groups([spans])
+            return [bytes(piece) for piece in pieces]
+        if self._mapped is None:
+            raise pa.ArrowInvalid("an empty file has no row groups")
+        found = [self._mapped[span.start : span.end] for span in spans]
+        release_mapped(self._mapped)
+        return found
 
     def _check(self, row_indices: npt.NDArray[np.int64]) -> None:
         if len(row_indices) and not 0 <= row_indices.min() <= row_indices.max() < self.row_count:
@@ -224,6 +275,13 @@ class ParquetRows:
     def _span_of(self, remote: RemoteFile, chunk: pq.ColumnChunkMetaData) -> Span:
         start, length = chunk_span(chunk, remote.size_bytes)
         return Span(start, start + length)
+
+
+def _as_it_is(metadata: Struct, span: Span, data: bytes) -> ColumnChunk:
+    """The chunk without what lies elsewhere in its file: fields of the format that are not known here."""
+    kept: Struct = {field: metadata[field] for field in _Metadata if field in metadata}
+    _shift(kept, -span.start)
+    return ColumnChunk([data], len(data), _number(kept, _Metadata.TOTAL_UNCOMPRESSED_SIZE), kept)
 
 
 def _rows_of(column: ReadColumn) -> int:

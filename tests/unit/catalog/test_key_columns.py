@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from compactor.catalog.key_columns import check_key_columns, sort_column, sort_key_bytes
+from compactor.catalog.key_columns import check_key_columns, check_key_names, sort_column, sort_key_bytes
 from compactor.kernels.canonical import canonical_column
 from compactor.kernels.sort_values import SortColumn, decode_sort_values, encode_sort_values
 from compactor.model.counts import SortKey
@@ -96,8 +96,12 @@ def test_every_violation_is_told_at_once() -> None:
     )
 
 
-def test_there_must_be_a_primary_key_and_it_must_be_real() -> None:
-    assert check_key_columns(SCHEMA, [], []) == ("primary_keys is empty: name at least one column",)
+def test_a_request_must_name_a_key_and_only_a_table_may_have_none() -> None:
+    assert tuple(check_key_names([], [])) == ("primary_keys is empty: name at least one column",)
+    assert check_key_columns(SCHEMA, [], []) == ()
+
+
+def test_a_primary_key_must_be_real() -> None:
     virtual, missing = check_key_columns(SCHEMA, [PARTITION_STREAM_POSITION, "zzz"], [])
     assert "virtual column" in virtual
     assert "there is no primary key column 'zzz'" in missing

@@ -105,7 +105,8 @@ def test_a_catalog_that_opens_a_table_again_has_its_new_properties(store: Memory
 
 CONTRADICTIONS = [
     ({"primary_keys": ["id", "id"]}, "primary key column 'id' is named 2 times"),
-    ({"primary_keys": []}, "primary_keys"),
+    ({"primary_keys": [], "sort_keys": [("at", "ascending")]}, "primary_keys is empty"),
+    ({"primary_keys": [""]}, "primary_keys"),
     ({"primary_keys": ["partition_stream_position"]}, "virtual column"),
     ({"sort_keys": [("at", "ascending"), ("at", "descending")]}, "sort key column 'at' is named 2 times"),
     ({"sort_keys": [("at", "upwards")]}, "ascending"),

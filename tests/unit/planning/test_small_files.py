@@ -79,6 +79,37 @@ def test_a_round_makes_a_bounded_number_of_files() -> None:
     assert len(groups) == MERGES_PER_ROUND
 
 
+IN_ORDER = replace(LIMITS, in_order=True)
+
+
+def test_where_rows_keep_their_order_only_the_last_small_files_are_merged() -> None:
+    assert small_files_to_merge(files(10, 10, 1_000, 10, 10, 10, 10), [], IN_ORDER) == ((4, 5, 6, 7),)
+    assert small_files_to_merge(files(10, 10, 10, 10, 1_000), [], IN_ORDER) == ()
+    assert small_files_to_merge(files(10, 1_000, 10, 10, 10), [], IN_ORDER) == (), "too few are at the end"
+
+
+def test_where_rows_keep_their_order_the_last_files_may_be_as_large_as_what_arrives() -> None:
+    assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER) == ()
+    assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER, arriving_bytes=500) == ()
+    assert small_files_to_merge(files(80, 40, 20, 10), [], IN_ORDER, arriving_bytes=1_000) == ((1, 2, 3, 4),)
+    assert small_files_to_merge(files(200, 40, 20, 10), [], IN_ORDER, arriving_bytes=1_000) == ((2, 3, 4),)
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=120), st.integers(2, 6))
+@settings(max_examples=40, deadline=None)
+def test_the_last_files_are_written_again_at_most_log2_of_the_files_times(appended: list[int], enough: int) -> None:
+    limits = replace(BY_ROWS, rows_per_file=10_000_000, small_files=enough, in_order=True)
+    rows: list[int] = []
+    written = 0
+    for arrived in appended:
+        groups = small_files_to_merge(files(*rows), [], limits, arriving_bytes=100 * arrived)
+        taken = sum(len(group) for group in groups)
+        kept, again = rows[: len(rows) - taken], rows[len(rows) - taken :]
+        assert [number for group in groups for number in group] == list(range(len(kept) + 1, len(rows) + 1))
+        rows, written = [*kept, sum(again) + arrived], written + sum(again)
+    assert written <= sum(appended) * math.log2(len(appended))
+
+
 def _merged_until_nothing_is_left(sizes: Sequence[int], limits: MergeLimits) -> tuple[list[int], int]:
     """The files' rows after every merge that is due, and the rows that the merges have written."""
     rows, written = list(sizes), 0
