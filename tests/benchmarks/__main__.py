@@ -25,6 +25,7 @@ from tests.benchmarks.object_store import measure_object_store
 from tests.benchmarks.page_trust import measure_page_trust
 from tests.benchmarks.publishing import measure_publishing
 from tests.benchmarks.report import Section
+from tests.benchmarks.scans import measure_scans
 from tests.benchmarks.startup import measure_startup
 from tests.benchmarks.streams import measure_streams
 from tests.benchmarks.wide import measure_wide
@@ -49,6 +50,7 @@ SECTIONS = (
     "garbage",
     "columns",
     "publishing",
+    "scan",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLOT = "time_by_table_size.png"
@@ -84,6 +86,7 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "years": _section(measure_years, report.years_section, goals.goals_of_years),
     "garbage": _section(measure_garbage, report.garbage_section, goals.goals_of_garbage),
     "columns": _section(measure_columns, report.columns_section, goals.goals_of_columns),
+    "scan": _section(measure_scans, report.scans_section, goals.goals_of_scans),
 }
 
 

@@ -28,6 +28,7 @@ from tests.benchmarks.object_store import (
 )
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.publishing import DEAD_ROWS, PARTITIONS, Publishing
+from tests.benchmarks.scans import DELAY_MS, EVERYTHING, ONE_KEY, Scans
 from tests.benchmarks.spark_events import HASH_BUCKET
 from tests.benchmarks.streams import FOLDER, S3, STREAMS, Streams
 from tests.benchmarks.wide import STREAMS as WIDE_STREAMS
@@ -52,6 +53,7 @@ PLAN_SECONDS, WIDE_SECONDS, WIDE_REQUESTS = 2.0, 60.0, 200.0
 LOAD_SECONDS, LOAD_MB, OF_THE_FIRST_APPEND, TIMES_ONE_BY_ONE = 1.0, 50.0, 1.2, 5.0
 SHUFFLED_BYTES_PER_ROW, DEDUPE_BYTES_PER_ROW = 40.0, 80.0
 COLUMNS_SECONDS = 10.0
+OF_A_DATASET = {EVERYTHING: 1.0, ONE_KEY: 0.5}
 GARBAGE_SECONDS, GARBAGE_GROWTH_MB = 120.0, 20.0
 PUBLISH_MS, PUBLISH_P95_MS, OF_UNPUBLISHED, BITMAP_MS = 50.0, 100.0, 1.03, 20.0
 PUBLISH_REQUESTS = {OpenFormat.DELTA: 6.0, OpenFormat.ICEBERG: 10.0}
@@ -256,6 +258,15 @@ def goals_of_columns(found: Columns) -> list[Goal]:
         return []
     seconds = found.append_seconds + found.compact_seconds + found.read_seconds
     return [Goal(f"append, compact and read {found.columns:,} columns, processor s", COLUMNS_SECONDS, seconds)]
+
+
+def goals_of_scans(found: Scans) -> list[Goal]:
+    """Beside PyArrow's dataset."""
+    return [
+        Goal(f"scan of {what}, {where}: ours / a PyArrow dataset", bound, found.ratio(what, delay_ms))
+        for what, bound in OF_A_DATASET.items()
+        for where, delay_ms in (("a folder", None), (f"S3 at {DELAY_MS} ms", DELAY_MS))
+    ]
 
 
 def goals_of_publishing(found: Publishing, entries: Sequence[Entry]) -> list[Goal]:

@@ -32,6 +32,8 @@ from tests.benchmarks.object_store import (
 )
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.publishing import COUNTED, DEAD_ROWS, FILES, Publishing
+from tests.benchmarks.scans import DATASET, Scans
+from tests.benchmarks.scans import REPEATS as SCAN_REPEATS
 from tests.benchmarks.spark_events import STEPS, Step
 from tests.benchmarks.streams import ROWS, Streams
 from tests.benchmarks.wide import Wide
@@ -415,6 +417,27 @@ def columns_section(found: Columns) -> Section:
         ("read whole", f"{found.read_seconds:.1f}"),
     ]
     return "Very many columns", text + markdown_table(["what", "s"], rows)
+
+
+def scans_section(found: Scans) -> Section:
+    """What it takes to read a table."""
+    text = f"{found.rows[0]:,} rows in {found.files[0]} files in a folder, {found.rows[1]:,} in {found.files[1]} on S3 "
+    text += "(seaweedfs on the same cores, behind a proxy that delays each answer), read into memory in one process by "
+    text += f"contestants in turns; medians of {SCAN_REPEATS}. Processor seconds are of all threads.\n\n"
+    rows = [
+        (
+            each.what,
+            "folder" if each.delay_ms is None else f"{each.delay_ms}",
+            each.who,
+            f"{each.seconds:.3f}",
+            f"{each.cpu_seconds:.3f}",
+            f"{each.seconds / found.of(each.what, DATASET, each.delay_ms).seconds:.2f}",
+            "" if each.delay_ms is None else f"{each.requests}",
+        )
+        for each in found.found
+    ]
+    header = ["scan of", "ms away", "by", "s", "processor s", "of a PyArrow dataset", "requests"]
+    return "Scans", text + markdown_table(header, rows)
 
 
 def publishing_section(found: Publishing, entries: Sequence[Entry]) -> Section:
