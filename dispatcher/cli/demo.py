@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,15 @@ import typer
 from rich.console import Console
 
 from compactor.log_context import configure_logging
-from compactor.model.errors import EXIT_INTERRUPTED, Unavailable
+from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Unavailable
+from compactor.model.names import counted
 from dispatcher.cli.options import Output, OutputOption
 from dispatcher.cli.output import answer, as_text, flush
 from dispatcher.clients import CommandDependencies, dependencies_of
 from dispatcher.demo.environment import DemoEnvironment, demo_environment, make_dispatcher
 from dispatcher.demo.folder import make_folder
 from dispatcher.demo.follow_up import FollowUp, make_follow_up
+from dispatcher.demo.keeper_scenario import LAG_SECONDS_MAX, KeeperScenario
 from dispatcher.demo.progress import DemoProgress
 from dispatcher.demo.report import Check, check_orders, check_paper, next_commands, paper_table, sessions_table
 from dispatcher.demo.scenario import JOB_RUNS, Scenario
@@ -46,6 +49,10 @@ def demo(
             "--keep-serving", help="Keep the queue and the topic running until Ctrl-C, so that you can try them."
         ),
     ] = False,
+    keeper: Annotated[
+        bool, typer.Option("--keeper", help="Show the keeper instead: writers append, and it keeps the lag small.")
+    ] = False,
+    keeper_seconds: Annotated[float, typer.Option(min=5, help="How long they append, with --keeper.")] = 120.0,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Compact two tables here, with stand-ins for SQS, SNS and S3: the paper's example, and TPC-H's orders.
@@ -60,6 +67,9 @@ def demo(
         configure_logging(as_json=False, stream=log)
         dependencies.stand_in_for_aws(AWS_VARIABLES)
         with demo_environment(dependencies, demo_folder, on_s3=s3) as environment:
+            if keeper:
+                _show_keeper(dependencies, environment, out, (keeper_seconds, max_sessions), output)
+                return
             started_at_seconds = dependencies.clock.monotonic_seconds()
             progress = DemoProgress()
             with Screen(out, progress, dependencies.clock) as screen:
@@ -81,6 +91,32 @@ def demo(
                 flush()
             if follow_up is not None:
                 _serve(dependencies, follow_up, out)
+
+
+def _show_keeper(
+    dependencies: CommandDependencies,
+    environment: DemoEnvironment,
+    out: Console,
+    shape: tuple[float, int | None],
+    output: Output,
+) -> None:
+    """`shape`: seconds of the writers, and sessions at a time. Exits with 1 if the keeper was too late."""
+    seconds, max_sessions = shape
+    stops = dependencies.stops_on_signal()
+    with Screen(out, DemoProgress(), dependencies.clock) as screen:
+        scenario = KeeperScenario(environment, screen, dependencies.clock, seconds)
+        kept = scenario.run(make_dispatcher(dependencies, environment, max_sessions), stops)
+    if stops.interrupted:
+        out.print(f"Stopped before its end. What was done until then is in {environment.folder.shown}.")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    claim = (
+        f"{kept.deltas:,} deltas in {kept.seconds:.0f} s: the greatest lag was {kept.greatest_lag_seconds:.0f} s, of "
+        f"less than {LAG_SECONDS_MAX:.0f} s, with {counted(kept.decisions, 'decision')}, and "
+        f"{counted(kept.files, 'file')} left; ${kept.usd:,.4f} on EMR"
+    )
+    answer(output, {**asdict(kept), "holds": kept.holds}, [_check_line(Check(claim, kept.holds))])
+    if not kept.holds:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _serve(dependencies: CommandDependencies, follow_up: FollowUp, out: Console) -> None:

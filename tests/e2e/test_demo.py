@@ -145,3 +145,15 @@ def _command_line(process: psutil.Process) -> list[str]:
     except psutil.NoSuchProcess:
         return []
     return words
+
+
+@pytest.mark.slow
+def test_the_keeper_keeps_the_lag_of_a_table_small_while_writers_append(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--keeper", "--keeper-seconds", "15", "--output", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = json.loads(done.stdout)
+    assert kept["holds"]
+    assert kept["decisions"] >= 1
+    assert kept["pending_deltas"] == 0
+    assert kept["files"] <= 8
+    assert "decisions, $" in done.stderr

@@ -1,0 +1,154 @@
+"""The demo of the keeper: writers append for some time, the keeper decides, and a dispatcher compacts.
+
+main thread      samples the table, shows it and the events, until the writers have ended and nothing is pending
+writers          append a delta a second each
+keeper           a thread with the loop of `lithify keeper`
+dispatcher       a thread with the dispatcher of `lithify dispatch`; its Spark jobs are processes
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from compactor.events.relay import NoSink
+from compactor.events.types import Severity
+from compactor.lake import Table
+from compactor.log.durable_log import DurableLog
+from compactor.model.clock import Clock
+from compactor.planning.stream_figures import StreamFigures, total
+from compactor.planning.table_figures import read_figures
+from dispatcher.demo.environment import DemoEnvironment
+from dispatcher.demo.event_text import event_text
+from dispatcher.demo.screen import Screen
+from dispatcher.keeper.decision_log import DECISION_LOG
+from dispatcher.keeper.keeper import Keeper
+from dispatcher.keeper.keys import DecisionLogFolder, lake_name
+from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
+from dispatcher.records.job_run_events import JobRunSucceededEvent
+from dispatcher.records.job_run_store import JobRunStore
+from launcher.sizing.cluster_choice import ClusterRoom
+
+TABLE_ID = "DEMO.CLICKS.V1"
+POLICY = {"lag_seconds": 8, "not_before_seconds": 5}
+LAG_SECONDS_MAX = 30.0
+WRITERS = 2
+ROWS_PER_DELTA = 500
+SAMPLE_SECONDS = 1.0
+SHOWN_EVERY = 5
+"""Samples between two lines."""
+
+DRAIN_SECONDS = 60.0
+"""After the writers' end, for what is pending then."""
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """What the keeper has done. `usd`: what its job runs would cost on EMR."""
+
+    seconds: float
+    deltas: int
+    decisions: int
+    greatest_lag_seconds: float
+    pending_deltas: int
+    files: int
+    usd: float
+
+    @property
+    def holds(self) -> bool:
+        return self.greatest_lag_seconds < LAG_SECONDS_MAX and not self.pending_deltas
+
+
+class KeeperScenario:
+    """Runs once."""
+
+    def __init__(self, environment: DemoEnvironment, screen: Screen, clock: Clock, seconds: float) -> None:
+        self._environment = environment
+        self._screen = screen
+        self._clock = clock
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._writers = WRITERS
+        self._deltas = 0
+        self._greatest_lag_seconds = 0.0
+        folder = DecisionLogFolder(lake_name(environment.lake.location), TABLE_ID)
+        self._decided = DurableLog(environment.state, folder.key, DECISION_LOG, clock)
+
+    def run(self, dispatch: Callable[[threading.Event], object], stops: threading.Event) -> KeptTable:
+        """Raises what a writer or the dispatcher raised."""
+        begun = self._clock.monotonic_seconds()
+        table = self._create_table()
+        self._screen.show_step(f"{TABLE_ID}: compact_when={POLICY}; {WRITERS} writers append for {self._seconds:.0f} s")
+        with ThreadPoolExecutor(WRITERS + 1, thread_name_prefix="demo") as threads:
+            writing = [threads.submit(self._write, table, number, stops) for number in range(WRITERS)]
+            dispatching = threads.submit(dispatch, stops)
+            try:
+                with self._keeper().loop(stops):
+                    figures = self._watch(table, stops, begun)
+                    stops.set()
+            finally:
+                stops.set()
+        for each in writing:
+            each.result()
+        dispatching.result()
+        seconds = self._clock.monotonic_seconds() - begun
+        decided, usd = self._decisions()
+        lag_seconds = self._greatest_lag_seconds
+        return KeptTable(seconds, self._deltas, decided, lag_seconds, figures.pending_deltas, figures.files, usd)
+
+    def _decisions(self) -> tuple[int, float]:
+        """Their number, and what their job runs would cost on EMR."""
+        state = self._decided.load().state
+        return len(state.open) + len(state.ended), state.spent_usd(self._clock.now_ms())
+
+    def _create_table(self) -> Table:
+        properties: dict[str, object] = {"compact_when": POLICY, "news_hints": True}
+        return self._environment.lake.create_table(TABLE_ID, ["page"], primary_keys={"id"}, properties=properties)
+
+    def _keeper(self) -> Keeper:
+        records = JobRunStore(self._environment.state, self._clock)
+        services = KeeperServices(
+            self._environment.lake, records, self._environment.queue, ClusterRoom(), NoSink(), self._clock
+        )
+        return Keeper(services, KeeperSettings(look_seconds=1.0))
+
+    def _write(self, table: Table, writer: int, stops: threading.Event) -> None:
+        until = self._clock.monotonic_seconds() + self._seconds
+        number = 0
+        while self._clock.monotonic_seconds() < until and not stops.wait(1.0):
+            ids = [writer * 1_000_000 + (number * 137 + each) % 50_000 for each in range(ROWS_PER_DELTA)]
+            rows = pa.table({"id": ids, "clicks": [number] * ROWS_PER_DELTA})
+            table.append({"page": f"page-{writer}"}, rows)
+            number += 1
+            with self._lock:
+                self._deltas += 1
+        with self._lock:
+            self._writers -= 1
+
+    def _watch(self, table: Table, stops: threading.Event, begun: float) -> StreamFigures:
+        figures, samples = StreamFigures(), 0
+        until = begun + self._seconds + DRAIN_SECONDS
+        while not stops.wait(SAMPLE_SECONDS) and self._clock.monotonic_seconds() < until:
+            for event in self._environment.receive():
+                if isinstance(event.data, JobRunSucceededEvent) or event.severity is not Severity.INFO:
+                    self._screen.show_step(f"{event.jobrunid[:15]} {event.type}: {event_text(event.data)}")
+            figures = total(read_figures(table))
+            lag_seconds = figures.lag_seconds(self._clock.now_ms())
+            self._greatest_lag_seconds = max(self._greatest_lag_seconds, lag_seconds)
+            if samples % SHOWN_EVERY == 0:
+                self._show(figures, lag_seconds)
+            samples += 1
+            if not self._writers and not figures.pending_deltas:
+                break
+        return figures
+
+    def _show(self, figures: StreamFigures, lag_seconds: float) -> None:
+        decided, usd = self._decisions()
+        self._screen.show_step(
+            f"lag {lag_seconds:.0f} s, {figures.pending_deltas:,} deltas pending, {figures.files:,} files, "
+            f"{decided:,} decisions, ${usd:,.4f} on EMR"
+        )
