@@ -11,7 +11,7 @@ Spark cannot report this: a Python task's accumulators leave its worker after it
 carry only the JVM's metrics until then, which Python code cannot change.
 
 It is a hint, and never a reason to fail: datagrams may be lost, or blocked by a network. Then progress is visible when
-a task ends, and tasks are sized to last minutes (`sizing.BYTES_PER_TASK`).
+a task ends, and tasks are sized to last minutes (`task_memory.BYTES_PER_TASK`).
 """
 
 from __future__ import annotations

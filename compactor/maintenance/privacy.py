@@ -2,19 +2,17 @@
 
     data files      delta files and compacted files, live, replaced or never committed: their key columns are read
     index files     live or replaced: their digests are searched for the key's own
-    log entries     with bounds of columns: a bound may be a value of the key. An entry is never deleted, so bounds of a
-                    column stay out of the log only if the table declares it private before its rows arrive
+    log entries     with bounds of columns: a bound may be a value. Columns that are private beforehand have none
     checkpoints     of such entries
     published       commits and checkpoints of Delta Lake, and manifests of Apache Iceberg, with such bounds
     unfinished writes, and objects without one of Lithify's names: their content is not known
 
 The *values of a key* are those of its key columns, and of the columns that the table declares private; of a table that
 declares none, those of all columns. An unreadable object is reported, since it may contain the values. Deletion
-vectors, pointers and logs without bounds contain row numbers and counts, and no values; so do published vectors,
-position deletes, and versions of published tables.
+vectors, pointers, logs without bounds, and published vectors, position deletes and versions contain numbers only.
 
-A key's rows are in the table, in the table that it is compacted from, and in every table that it is compacted into: all
-of them are searched. `lithify gc --delete` deletes an object if it runs after the object's time.
+The table, the table that it is compacted from, and all that it is compacted into are searched. `lithify gc --delete`
+deletes an object if it runs after its time.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from math import ceil
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
+from compactor.planning.task_memory import AHEAD, KEPT_INDEX, SENT_INDEX, parts_of, rows_per_hash_task, rows_per_writer
 from compactor.planning.time_model import PredictedTime, SessionWork, predict_time, rates_of, with_buffer
 
 DEDUPE_BYTES_PER_ROW = 128
@@ -41,64 +42,6 @@ TARGET_MEMORY_SHARE = 0.5
 REHASH_MEMORY_SHARE = 0.9
 """An inherited hash bucket count is kept until dedupe would take more than this share (the same section)."""
 
-HASH_BYTES_PER_ROW = 32
-"""Bytes of a hash task per row, without sort values: digest 20, position in the order by bucket 8, bucket 4."""
-
-HASH_MEMORY_SHARE = 0.25
-"""Share of a task's memory for those rows: 4 GiB hold 33 million of them, 256 MiB two million. The rest is for
-decoded batches, the worker's own needs, and memory that earlier tasks of the worker did not release.
-"""
-
-WRITER_BYTES_PER_ROW = 16
-"""Bytes of a writer per written row: the row's index in its source as received, and once more sorted."""
-
-WRITER_MEMORY_SHARE = 0.25
-"""Share of a task's memory for those row indices: 4 GiB hold those of 67 million rows, 256 MiB of four million."""
-
-DECODED_MEMORY_SHARE = 0.25
-"""Share of a task's memory for a source file that is decoded whole. A larger one is read page by page, and by Arrow a
-part at a time."""
-
-PIECE_MEMORY_SHARE = 1 / 8
-"""Share of a task's memory for the rows of one row group that is written, which are there in their old and new form."""
-
-PART_MEMORY_SHARE = 1 / 64
-PART_BYTES_MAX = 8 * 1024 * 1024
-"""Share of a task's memory, and most bytes, for the stored bytes of a part of a large file: 256 MiB give 4 MiB. A row
-group takes several parts, so that few of them belong to two."""
-
-DIVIDED_MEMORY_SHARE = 1 / 16
-"""A file with more stored bytes than this share of a task's memory has parts. A smaller one may take four times as much
-decoded, and still fit."""
-
-
-@dataclass(frozen=True)
-class MemoryPart:
-    """A bounded part of a task's memory."""
-
-    share: float
-    bytes_max: int
-
-    def of(self, task_memory_bytes: int) -> int:
-        """Its bytes."""
-        return min(int(task_memory_bytes * self.share), self.bytes_max)
-
-
-AHEAD = MemoryPart(1 / 16, 64 * 1024**2)
-"""What a task has asked of an object store, or received, before it needs it: 256 MiB give 16 MiB, 1 GiB gives 64."""
-
-KEPT_INDEX = MemoryPart(1 / 16, 256 * 1024**2)
-"""Pages of a remote index that dedupe has read, kept until the new run is written: 256 MiB give 16 MiB, which hold the
-file numbers of 4 million rows. Spark's workers keep them on a scratch disk for all of their machine
-(`index.shared_pages`), and of those this much mapped."""
-
-SENT_INDEX = MemoryPart(1 / 16, 64 * 1024**2)
-"""New index files that are being uploaded while the next ones, and compacted files, are written: 256 MiB give 16 MiB,
-the new run of half a million rows."""
-
-BYTES_PER_TASK = 4 * 1024**3
-"""Bytes of files per hash task or writer, which takes minutes to read from a remote store. A larger file is a task of
-its own."""
 
 SCRATCH_SHARE = 0.75
 """Share of the scratch folders for one round. The rest is for spare files of an earlier round, cached pages of a remote
@@ -273,36 +216,6 @@ def rows_in_memory(task_memory_bytes: int, hash_bucket_count: int, sort_values_b
     """Rows, arriving or remembered, that all buckets together may hold: nine tenths of a task's memory each."""
     bytes_in_all = REHASH_MEMORY_SHARE * task_memory_bytes * hash_bucket_count
     return int(bytes_in_all / dedupe_bytes_per_row(sort_values_bytes))
-
-
-def rows_per_hash_task(task_memory_bytes: int, sort_values_bytes: int) -> int:
-    """Rows that a hash task holds at a time, at most. Worked: 256 MiB and 9 bytes of sort values are 1.6 million."""
-    return max(int(HASH_MEMORY_SHARE * task_memory_bytes / (HASH_BYTES_PER_ROW + sort_values_bytes)), 1)
-
-
-def rows_per_part(rows: int, size_bytes: int, task_memory_bytes: int) -> int:
-    """Rows of each part of a file with so many rows and stored bytes. Worked: of 2 million rows of 600 bytes, 256 MiB
-    give parts of 6,991 rows; of a file of 16 MiB, all rows.
-    """
-    if size_bytes <= DIVIDED_MEMORY_SHARE * task_memory_bytes:
-        return rows
-    return max(int(rows * _part_bytes(task_memory_bytes) / size_bytes), 1)
-
-
-def parts_of(files: int, size_bytes: int, task_memory_bytes: int) -> int:
-    """Parts of this many files of equal size, in all. Worked: 10 files of 64 MiB each, 1 GiB: 10; 512 MiB: 90."""
-    if size_bytes <= DIVIDED_MEMORY_SHARE * task_memory_bytes * files:
-        return files
-    return files + int(size_bytes / _part_bytes(task_memory_bytes))
-
-
-def _part_bytes(task_memory_bytes: int) -> float:
-    return min(PART_MEMORY_SHARE * task_memory_bytes, PART_BYTES_MAX)
-
-
-def rows_per_writer(task_memory_bytes: int) -> int:
-    """Rows that a writer writes at most. Worked: 256 MiB are 4 million."""
-    return max(int(WRITER_MEMORY_SHARE * task_memory_bytes / WRITER_BYTES_PER_ROW), 1)
 
 
 def scratch_bytes(arriving_rows: int, absorbed_rows: int, sort_values_bytes: int) -> int:

@@ -79,7 +79,7 @@ class ReadColumns:
         return pa.unify_schemas([self.filtered, self.returned])
 
 
-class Piece:
+class ScanPiece:
     """Row groups of a Parquet file (None: all of them), or a file of another format."""
 
     def __init__(self, file: _OpenFile, row_groups: Sequence[int] | None) -> None:
@@ -109,16 +109,18 @@ class Piece:
             self._file.forget()
 
 
-def plan_pieces(location: StoreLocation, files: Sequence[ScanFile], columns: ReadColumns, threads: int) -> list[Piece]:
+def plan_pieces(
+    location: StoreLocation, files: Sequence[ScanFile], columns: ReadColumns, threads: int
+) -> list[ScanPiece]:
     """The pieces of the files, in order."""
     row_groups = [_row_groups_to_read(scanned) for scanned in files]
     # Of few pieces, several threads decode the columns of one.
     use_threads = sum(map(len, row_groups)) < 2 * threads
     opened = [_OpenFile(location, scanned, columns, use_threads) for scanned in files]
-    return [Piece(file, each) for file, of_file in zip(opened, row_groups, strict=True) for each in of_file]
+    return [ScanPiece(file, each) for file, of_file in zip(opened, row_groups, strict=True) for each in of_file]
 
 
-def readers_of(pieces: Sequence[Piece]) -> list[Callable[[], Batches]]:
+def readers_of(pieces: Sequence[ScanPiece]) -> list[Callable[[], Batches]]:
     """What reads each piece, and begins those that follow it."""
 
     def read(number: int) -> Batches:

@@ -24,7 +24,8 @@ from compactor.model.errors import Corrupt
 from compactor.model.files import DataFile, DeletionVector, IndexFile
 from compactor.planning.round_plan import RehashPlan, RoundPlan
 from compactor.planning.rounds import group_for_tasks
-from compactor.planning.sizing import BYTES_PER_TASK, KEPT_BYTES_PER_KEY, rows_per_hash_task
+from compactor.planning.sizing import KEPT_BYTES_PER_KEY
+from compactor.planning.task_memory import BYTES_PER_TASK, rows_per_hash_task
 from compactor.steps.dedupe import DedupeStep, indexed_buckets
 from compactor.steps.hash_bucket import HashStep, hash_files
 from compactor.steps.index_update import FinishStep, finish_tasks

@@ -33,7 +33,7 @@ from compactor.kernels.survivors import ERASED, LIVE, TOMBSTONE, ArrivingRows, R
 from compactor.model.files import IndexFile
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
-from compactor.planning.sizing import KEPT_INDEX
+from compactor.planning.task_memory import KEPT_INDEX
 from compactor.steps.hash_bucket import HashedRows
 from compactor.steps.new_run import KEYS_PER_PIECE, BucketPiece, DeadPointers, Int32s, Int64s, NewRun, Outcomes
 from compactor.steps.parts import Parts

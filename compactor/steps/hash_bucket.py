@@ -19,7 +19,7 @@ from compactor.model.errors import Corrupt
 from compactor.model.machine import peak_memory_bytes
 from compactor.model.names import PARTITION_STREAM_POSITION, counted
 from compactor.planning.round_plan import DeltaSource, RoundPlan
-from compactor.planning.sizing import AHEAD, rows_per_hash_task
+from compactor.planning.task_memory import AHEAD, rows_per_hash_task
 from compactor.storage.location import StoreLocation
 from compactor.tabular import each_begun, read_batches
 from compactor.task_progress import ProgressAddress, RowCounter

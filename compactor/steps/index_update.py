@@ -26,7 +26,7 @@ from compactor.kernels.survivors import ERASED, LIVE
 from compactor.model.files import IndexFile
 from compactor.model.machine import peak_memory_bytes
 from compactor.planning.round_plan import RoundPlan
-from compactor.planning.sizing import KEPT_INDEX, SENT_INDEX
+from compactor.planning.task_memory import KEPT_INDEX, SENT_INDEX
 from compactor.steps.dedupe import indexed_buckets
 from compactor.steps.new_run import DedupedBucket, NewRun, narrowest
 from compactor.steps.parts import Parts

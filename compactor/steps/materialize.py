@@ -19,7 +19,7 @@ from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile, DeletionVector
 from compactor.model.names import ContentType
 from compactor.planning.round_plan import CompactedSource, SourceFile
-from compactor.planning.sizing import AHEAD, DECODED_MEMORY_SHARE
+from compactor.planning.task_memory import AHEAD, DECODED_MEMORY_SHARE
 from compactor.schemas.cast import conform
 from compactor.steps.index_update import BucketForWriter, RowsOfFiles
 from compactor.steps.output_files import FileCutter, Finishing, OutputTarget, WriteStep

@@ -23,7 +23,7 @@ from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import render_partition
 from compactor.planning.round_plan import CompactedSource, RoundOutput, RoundPlan, SourceFile
-from compactor.planning.sizing import AHEAD, PIECE_MEMORY_SHARE
+from compactor.planning.task_memory import AHEAD, PIECE_MEMORY_SHARE
 from compactor.storage.location import StoreLocation
 from compactor.tabular import FileMeasure, TabularFile, TabularWriter, read_schema, written_here
 from compactor.tabular.parquet_pages.read_back import check_row_group

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from compactor.model.names import ContentType
 from compactor.planning.round_plan import SourceFile
-from compactor.planning.sizing import rows_per_part
+from compactor.planning.task_memory import rows_per_part
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]

@@ -20,7 +20,7 @@ from compactor.kernels.sort_values import SortColumn
 from compactor.model.clock import SystemClock
 from compactor.model.files import IndexFile
 from compactor.planning.round_plan import RehashPlan
-from compactor.planning.sizing import SENT_INDEX
+from compactor.planning.task_memory import SENT_INDEX
 from compactor.steps.output_files import new_task_attempt
 from compactor.storage.location import StoreLocation
 from compactor.storage.sending import Sending

@@ -18,7 +18,7 @@ from compactor.catalog.keys import TableFolder
 from compactor.index.files import IndexTarget
 from compactor.model.names import ContentType, Operation
 from compactor.planning.round_plan import DeltaSource, RoundOutput
-from compactor.planning.sizing import rows_per_writer
+from compactor.planning.task_memory import rows_per_writer
 from compactor.steps.index_update import BucketForWriter, RowsOfFiles
 from compactor.steps.materialize import materialize
 from compactor.steps.output_files import WriteStep

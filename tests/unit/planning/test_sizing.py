@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 
 from compactor.model.errors import Invalid
 from compactor.planning.sizing import (
-    AHEAD,
     BYTES_PER_SOURCE_FILE,
     DEDUPE_BYTES_PER_ROW,
     DRIVER_BYTES_PER_COUNT,
     DRIVER_MEMORY_SHARE,
     FILES_PER_ROUND_MIN,
-    KEPT_INDEX,
     REHASH_MEMORY_SHARE,
     SCRATCH_SHARE,
-    SENT_INDEX,
     SPARE_SCRATCH_SHARE,
     TARGET_MEMORY_SHARE,
     Resources,
@@ -29,13 +26,13 @@ from compactor.planning.sizing import (
     dedupe_bytes_per_row,
     hash_buckets_for,
     memory_share,
-    parts_of,
     predicted_time,
     rows_in_memory,
     scratch_bytes,
     size_session,
     spare_scratch_bytes,
 )
+from compactor.planning.task_memory import AHEAD, KEPT_INDEX, SENT_INDEX, parts_of
 from compactor.planning.time_model import SLA_BUFFER, with_buffer
 
 GIB = 1024**3

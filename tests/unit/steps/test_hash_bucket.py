@@ -16,7 +16,7 @@ from compactor.kernels.sort_values import SortColumn, decode_sort_values
 from compactor.model.errors import Corrupt
 from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operation
 from compactor.planning.round_plan import DeltaSource
-from compactor.planning.sizing import rows_per_hash_task
+from compactor.planning.task_memory import rows_per_hash_task
 from compactor.steps.hash_bucket import HashedRows, HashStep, hash_files
 from compactor.storage.location import parse_location
 from compactor.tabular import TabularFile

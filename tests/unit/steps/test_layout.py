@@ -20,7 +20,7 @@ from compactor.model.counts import Watermark
 from compactor.model.files import DeletionVector, IndexFile
 from compactor.model.names import ContentType, Operation
 from compactor.planning.round_plan import CompactedSource, DeltaSource, RoundOutput, RoundPlan
-from compactor.planning.sizing import BYTES_PER_TASK, rows_per_writer
+from compactor.planning.task_memory import BYTES_PER_TASK, rows_per_writer
 from compactor.sessions.round_runner import hash_tasks
 from compactor.steps.dedupe import DedupeStep, indexed_buckets
 from compactor.steps.hash_bucket import HashStep
