@@ -93,13 +93,13 @@ test-bounds: $(INSTALLED)  ## develop: the tests of the kernels and of Parquet p
 		tests/unit/kernels tests/unit/tabular/test_row_groups.py tests/unit/tabular/test_number_columns.py $(ARGS)
 
 # What decides whether a change is taken; .ci/run runs it. Suites that this leaves out need what not every machine has
-# (root, hours, other releases of Spark): they are the release's.
-SUITES := lint docs test-bounds test-infra test-monitoring test-readers test-kills test-roles test
+# (root, hours, Prometheus, other releases of Spark): they are the release's.
+SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles test
 test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
-RELEASE_SUITES := test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
-release-check:  ## release: what a release needs beside test-all: other Sparks, images, the long simulation, benchmarks; half a day
+RELEASE_SUITES := test-monitoring test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
+release-check:  ## release: what a release needs beside test-all: Prometheus, other Sparks, images, the long simulation, benchmarks; half a day
 	@for suite in $(RELEASE_SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
 check: lint  ## develop: lint and the unit tests: what to run before each commit, in about a minute and a half
