@@ -82,7 +82,7 @@ test: $(INSTALLED) $(MINISTACK)/.installed  ## develop: the tests (ARGS="-k name
 	@$(BIN)/python -m pytest $(TWO_PROCESSES) -m "not kills and not weeks" $(ARGS)
 
 test-kills: $(INSTALLED) $(MINISTACK)/.installed  ## develop: sessions on clusters of processes, of which executors, workers and dispatchers are killed
-	@$(BIN)/python -m pytest tests/spark tests/chaos -m kills $(ARGS)
+	@$(BIN)/python -m pytest tests/spark tests/chaos tests/e2e -m kills $(ARGS)
 
 test-roles: $(INSTALLED)  ## develop: every part of a stage does its work for simulated weeks under its role, on stand-ins
 	@$(BIN)/python -m pytest tests/roles $(ARGS)

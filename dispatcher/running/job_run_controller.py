@@ -288,7 +288,8 @@ class JobRunController:
 
     def _settle_finished(self) -> None:
         self._catch_up()
-        if self._runs.settle_finished(self._settings.requeue_seconds):
+        has_settled = self._runs.settle_finished(self._settings.requeue_seconds)
+        if self._starts.have_leases_ended() or has_settled:
             self._starts.retry_blocked()
             self._claiming.retry_blocked()
 

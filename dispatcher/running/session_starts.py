@@ -4,7 +4,7 @@
       ^                                |
       +-- held back for a while -------+ another job run is ahead on its stream, or a limit is reached
 
-A session that is held back is tried again when a session ends here, or after `poll_seconds`.
+A session that is held back is tried again when a lease or a session ends here, or after `poll_seconds`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class SessionStarts:
         self._claimed = claimed
         self.poll_seconds = max(poll_seconds, POLL_SECONDS_MIN)
         self._clock = clock
+        self._begun: set[str] = set()
 
     def moment(self) -> SchedulerSnapshot:
         running_of = Counter(lease.table for lease in self._leases.newest.turns.values())
@@ -66,9 +67,16 @@ class SessionStarts:
         self._leases.forget_all_but(open_work)
 
     def retry_blocked(self) -> None:
-        """A session has ended: sessions that were held back are tried again."""
+        """A lease or a session has ended: sessions that were held back are tried again."""
         self._pool.retry_blocked()
         self._want_nothing()
+
+    def have_leases_ended(self) -> bool:
+        """Whether leases of sessions that were started here have ended since the last call. A lease ends before its
+        thread does, and its slot is free from then on."""
+        ended = self._begun - self._leases.newest.turns.keys()
+        self._begun -= ended
+        return bool(ended)
 
     def catch_up(self) -> None:
         """Writes what could not be written before: ends of leases, and that no job run here waits for a slot any more
@@ -130,6 +138,7 @@ class SessionStarts:
 
     def _begin(self, unit: Unit, job_run: ClaimedJobRun, lease: Lease, run: Run) -> None:
         job_run.starts(lease)
+        self._begun.add(lease.turn_id)
         job_run.wants_slot = False
         self._pool.start(unit, lambda begun: run(job_run, begun, lease))
 

@@ -21,6 +21,7 @@ from dispatcher.records.keys import TurnsLog
 from dispatcher.records.ranking import STEP_SECONDS, slot_rank, stream_rank
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.budgets import ROOM_SECONDS
+from dispatcher.scheduling.lease_log import Lease
 from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits, SharedLimits
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, Slots, WaitingSession, choose
 from launcher.outcomes import NothingToDo
@@ -302,6 +303,39 @@ def test_a_place_that_is_free_goes_to_the_highest_priority_whoever_holds_it(
     hold.set()
     run_all(desk, other, until=["wide", "urgent"])
     close(desk, other)
+
+
+def test_a_place_is_free_for_the_highest_priority_once_its_lease_has_ended_though_its_thread_has_not(
+    tmp_path: Path, hold: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, _ = fleet(tmp_path, Limits(all=SharedLimits(sessions=1)), hold)
+    desk = replace(desk, settings=replace(desk.settings, turn_look_seconds=1e6))
+    desk.append_days(DAYS, 9)
+    first, has_ended = threading.Event(), threading.Event()
+    events = [first]
+    desk.cluster.behaves = lambda _: Succeeds(events.pop() if events else hold)
+    end = desk.turns.end
+
+    def end_and_stay(lease: Lease) -> None:
+        end(lease)
+        if not has_ended.is_set():
+            has_ended.set()
+            hold.wait()
+
+    desk.accept(source_table_id=DAYS, job_run_id="wide")
+    desk.tick_until(lambda: desk.cluster.running == 1)
+    desk.append([{"id": 1}])
+    desk.accept(job_run_id="urgent", priority=9)
+    desk.tick()
+    monkeypatch.setattr(desk.turns, "end", end_and_stay)
+    first.set()
+    has_ended.wait()
+    desk.tick()
+    wait_until(lambda: desk.cluster.running == 1, seconds=5)
+    assert [job_run_of(job) for job in desk.cluster.launched] == ["wide", "urgent"]
+    hold.set()
+    run_all(desk, until=["wide", "urgent"])
+    close(desk)
 
 
 # ----------------------------------------------------------------------------------------------- what status says of it
