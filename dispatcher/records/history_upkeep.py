@@ -69,6 +69,7 @@ class HistoryUpkeep:
         self._history = records.history
         self._settings = settings
         self._clock = clock
+        self._lag_closed_before: str | None = None
 
     def loop(self, ends: threading.Event) -> BackgroundLoop:
         """A round now, and after each interval; none raises."""
@@ -86,7 +87,7 @@ class HistoryUpkeep:
         with _reported("days_not_closed"):
             self.close_days()
         with _reported("lag_days_not_closed"):
-            close_lag_days(self._records.store, self._last_open_day())
+            self._close_lag_days()
         with _reported("days_not_cleaned"):
             for day in self.days_to_clean(self._settings.keep_plans_days):
                 if stops is not None and stops.is_set():
@@ -105,6 +106,13 @@ class HistoryUpkeep:
             with _reported("day_not_closed", day=day):
                 self._history.close(day)
         return due
+
+    def _close_lag_days(self) -> None:
+        """Looks for them once a day: no sample of a day comes after the day is over."""
+        last = self._last_open_day()
+        if last != self._lag_closed_before:
+            close_lag_days(self._records.store, last)
+            self._lag_closed_before = last
 
     def _last_open_day(self) -> str:
         return day_of(self._clock.now_ms() - round(CLOSE_AFTER_SECONDS * 1000))

@@ -12,6 +12,8 @@ from compactor.planning.stream_figures import StreamFigures
 from dispatcher.operations.lag_board import TABLES_SAMPLED, LagBoard
 from dispatcher.operations.metrics import prometheus_text
 from dispatcher.operations.table_lag import TABLES_SHOWN, TableLag, most_behind_first, table_gauges
+from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
+from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.lag_samples import close_lag_days, read_samples
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
@@ -137,6 +139,23 @@ def test_a_closing_that_ended_halfway_is_gone_on_with(clock: ManualClock) -> Non
     assert close_lag_days(store, "2025-10-10") == ["2025-10-09"]
     assert len(list(read_samples(store, "2025-10-09"))) == 1
     assert list(store.list("history/lag_minutes/")) == []
+
+
+def test_upkeep_looks_for_days_to_close_once_a_day_and_again_after_an_error(clock: ManualClock) -> None:
+    store = FaultyStore(MemoryStore(clock))
+    upkeep = HistoryUpkeep(JobRunStore(store, clock), HistorySettings(), clock)
+    upkeep.round()
+    look(board(store, clock), lag("a", 1))
+    clock.sleep(86_400)
+    store.fail("list_folders", "history/lag_minutes/")
+    upkeep.round()
+    assert len(list(store.list("history/lag_minutes/"))) == 1
+    store.heal()
+    upkeep.round()
+    assert list(store.list("history/lag_minutes/")) == []
+    store.requests.clear()
+    upkeep.round()
+    assert not any("lag" in key for _, key in store.requests)
 
 
 def test_any_sql_engine_reads_a_day_as_the_page_says(
