@@ -31,7 +31,8 @@ A number is used for one launch, and a name follows from the number: so no attem
 stood still between 2 and 3 launches what its successor did not find: 4 is refused then, and the job is stopped, unless
 the job-run log still has it in flight. Otherwise only cancelled, stalled and ended jobs are stopped. A drain, a lost
 claim and a state that does not answer leave the job running; a job that the next dispatcher cannot attach to is watched
-by its logs and its heartbeat, until it ends there or has made no progress for the stall time.
+by its logs and its heartbeat, until it ends there or has made no progress for the stall time. A job in a worker is
+stopped in all of these cases: no other dispatcher can watch it, and one that hangs would hold its worker for ever.
 
 Session logs and heartbeats are the Spark job's; they are only read here, except for commits of an attempt that died.
 
@@ -69,6 +70,7 @@ from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import with_region
 from launcher.clusters import Cluster, RunningSparkJob
+from launcher.clusters.workers import KIND as WORKER
 from launcher.launch_journal import AttemptFailed, Launch, LaunchJournal, Retried
 from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
 from launcher.poller import AnyPoller
@@ -257,8 +259,9 @@ class LaunchRun:
         reference, running = launched
         try:
             self._journal.launched(launch, running.description, reference)
-        except Fenced:
-            if not self._journal.is_in_flight(launch):  # else the other dispatcher watches it
+        except (Fenced, Unavailable, Conflict) as error:
+            is_lost = isinstance(error, Fenced) and not self._journal.is_in_flight(launch)
+            if is_lost or _is_watched_here_only(running):  # else another dispatcher watches it, now or later
                 running.stop()
             raise
         return running
@@ -281,6 +284,8 @@ class LaunchRun:
         try:
             self._dependencies.poller.until_done(poll, is_new=self._launched_at_seconds is not None)
         except (Fenced, Unavailable, Conflict):
+            if _is_watched_here_only(job):
+                self._end(job)
             raise  # another dispatcher may watch it, now or later
         except Exception:
             self._end(job)  # nobody would watch it
@@ -357,6 +362,8 @@ class LaunchRun:
         continues."""
         is_cancelled = stopped is SessionCommand.CANCEL
         if stopped is SessionCommand.LEAVE or (isinstance(job, JobOutOfReach) and not is_cancelled):
+            if _is_watched_here_only(job):
+                self._end(job)
             return LeftOpen.RUNNING
         self._end(job)
         states = self._logs.read_all(self._open)
@@ -480,6 +487,11 @@ class LaunchRun:
         if self._launch.bundle_id is None:
             return not isinstance(state.end, SessionSucceeded)
         return state.attempt > 0 and self._logged_outcome(number, state) is None
+
+
+def _is_watched_here_only(job: RunningSparkJob) -> bool:
+    """Whether no other dispatcher can attach to it."""
+    return job.reference.kind == WORKER
 
 
 def end_job(job: RunningSparkJob, timers: WatchTimers, clock: Clock) -> None:

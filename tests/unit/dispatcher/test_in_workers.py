@@ -20,7 +20,10 @@ from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, Slots, WaitingSession, choose
 from launcher.spark_job import SparkJob
 from tests.fakes.dispatch_desk import Desk
-from tests.fakes.small_cluster import Behaviour, Crashes, Hangs, MemberRuns, SmallCluster, Stalls, Succeeds
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+from tests.fakes.small_cluster import Behaviour, Crashes, Hangs, HasNoRoom, MemberRuns, SmallCluster, Stalls, Succeeds
 
 DAYS = "ACME.DAYS.V1"
 MIB = 1024**2
@@ -213,6 +216,47 @@ def test_what_ended_in_a_worker_of_a_dead_dispatcher_is_settled_by_its_log(desk:
     succeeded(successor, job_run_id, 1)
     assert successor.cluster.launched == []
     successor.close()
+
+
+def test_a_worker_is_free_again_when_another_dispatcher_has_claimed_the_job_run(desk: Desk) -> None:
+    """Nobody else can watch what hangs in it."""
+    desk.append([{"id": 1}])
+    desk.in_workers.behaves = attempts(Hangs())
+    job_run_id = desk.accept()
+    desk.tick_until(lambda: desk.in_workers.running == 1)
+    successor = desk.second(jobs={})
+    successor.in_workers.behaves = lambda job: HasNoRoom()  # so it is not superseded
+    for _ in range(6):
+        successor.tick()
+        successor.move_on(successor.settings.claim_seconds / 2)
+    successor.tick_until(lambda: desk.job_run(job_run_id).sessions[f"{job_run_id}.1"].attempt > 1)
+    desk.tick_until(lambda: desk.in_workers.running == 0)
+    successor.in_workers.behaves = lambda job: Succeeds()
+    successor.run()
+    succeeded(successor, job_run_id, 1)
+    successor.close()
+
+
+def test_a_worker_is_free_again_when_the_launch_cannot_be_recorded(tmp_path: Path) -> None:
+    clock = ManualClock(1_760_000_000_000)
+    state = FaultyStore(MemoryStore(clock))
+    desk = Desk(tmp_path, clock=clock, state=state, pool=POOL)
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+
+    def state_goes_away(job: SparkJob) -> Behaviour:
+        if job.attempt > 1:
+            return Succeeds()
+        state.fail("put_if_absent", f"job_runs/{job_run_id}/log/", times=None)
+        return Hangs()
+
+    desk.in_workers.behaves = state_goes_away
+    desk.tick_until(lambda: bool(desk.in_workers.launched))
+    state.heal()
+    desk.run()
+    succeeded(desk, job_run_id, 1)
+    assert desk.in_workers.running == 0
+    desk.close()
 
 
 def waiting(number: int, *, on_spark: bool = False) -> WaitingSession:
