@@ -2,8 +2,10 @@
 
 A seed decides what is sent, how often, and everything that goes wrong: answers that are lost, services that are
 unavailable or refuse, credentials that expire, clocks that differ, processes that are killed before or after a named
-write, or that hang for longer than a claim lasts. After `QUIET_SECONDS` no more faults occur. In the end `violations`
-lists the broken invariants; `digest` is the hash of all writes, events and runs, in order.
+write, or that hang for longer than a claim lasts. A dispatcher may have warm workers, a second place beside Spark: they
+die before or after a commit, hang, and outlive their dispatcher for a while. After `QUIET_SECONDS` nothing goes
+wrong. In the end `violations` lists the broken invariants; `digest` is the hash of all writes, events and runs, in
+order.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import random
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -25,10 +27,12 @@ from compactor.log.durable_log import DurableLog, LogState
 from compactor.log.keys import EntryObject
 from compactor.model.errors import EXIT_FENCED, Conflict, Denied, Fenced, LithifyError, Unavailable
 from compactor.model.retries import Backoff
-from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.bundle_plan import BundleBounds, SmallSession
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionPlan, SessionResult, SessionSpec
+from compactor.planning.store_use import StoreUse
+from compactor.planning.where_to_run import InOneProcess, WorkerPool, choose_place
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SESSION_LOG
@@ -52,13 +56,14 @@ from dispatcher.running.session_finding import SessionFinding
 from dispatcher.running.sharding import Sharding
 from dispatcher.scheduling.leases import LeaseAnswer, Leases
 from launcher.clusters.drivers import status_of_exit
+from launcher.clusters.workers import KIND, GoneWorker
 from launcher.launch import LaunchDependencies
 from launcher.outcomes import NothingToDo
-from launcher.plan import LackOfMemory, plan_for_cluster, plan_in_one_task
+from launcher.plan import LackOfMemory, LargeSession, plan_for_cluster, plan_in_one_task
 from launcher.poller import Poll, Poller, PollerSettings
 from launcher.retrying import RetryPolicy
-from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings
-from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
+from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
+from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, NotLaunched, SparkJob
 from launcher.verdict import WatchTimers
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
@@ -78,6 +83,14 @@ WIDE_RUNS = 2
 """Job runs of a world that are over many streams, where there is a table with so many."""
 
 RESOURCES = Resources(task_memory_bytes=1 << 30, tasks=2)
+
+WORKER_MEMORY_BYTES = 1 << 28
+
+PREDICTED_SECONDS = (0.02, 0.5, 40.0)
+"""Of the sessions of a table in a worker: tiny, so many that they share a Spark, and each of them for Spark."""
+
+OUTLIVES_SECONDS = 60.0
+"""A worker may outlive its dispatcher by so much: its end comes when it reads its closed pipe."""
 
 CONTROLLER = JobRunControllerSettings(
     max_sessions=3,
@@ -126,6 +139,7 @@ class Ask(StrEnum):
     LOSE_A_RECORD = "lose a record"
     TAKE_ANY_TURN = "take any lease"
     PASS_OTHERS = "pass others"
+    KEEP_WORKERS = "keep workers"
     """Something is broken on purpose: the run must say so."""
 
 
@@ -322,12 +336,18 @@ class TurnTakingPoller(Poller):
             self._time.sleep(self._every.poll_seconds)
 
 
-class Job:
-    """A Spark job: it starts, commits once, logs that, and ends; or fails at any of these steps."""
+SPARK_FATES = ("crashes", "crashes after its commit", "hangs", "vanishes")
+WORKER_FATES = ("crashes", "crashes after its commit", "hangs")
 
-    def __init__(self, world: World, job: SparkJob, launched_by: str) -> None:
-        """`launched_by`: the process."""
+
+class Job:
+    """A Spark job, or the job of a worker: it starts, commits once, logs that, and ends; or fails at any of these
+    steps."""
+
+    def __init__(self, world: World, job: SparkJob, launched_by: str, worker: NodeWorkers | None = None) -> None:
+        """`launched_by`: the process; `worker`: it runs in one of these."""
         self.launched_by = launched_by
+        self._worker = worker
         self._world = world
         self._job = job
         self._exit_code: int | None = None
@@ -339,13 +359,14 @@ class Job:
         chance, now = world.chance, world.scheduler.now
         self._fate = "succeeds"
         if now < QUIET_SECONDS and chance.random() < world.bad_jobs:
-            self._fate = chance.choice(["crashes", "crashes after its commit", "hangs", "vanishes"])
-        self._starts = now + chance.uniform(1.0, 10.0)
+            self._fate = chance.choice(SPARK_FATES if worker is None else WORKER_FATES)
+        self._starts = now + chance.uniform(*((1.0, 10.0) if worker is None else (0.0, 0.2)))
         world.scheduler.at(self._starts, self._start)
 
     @property
     def reference(self) -> ClusterReference:
-        return ClusterReference(kind="small", ids={"name": self._job.name, "place": "simulated"})
+        kind, place = ("small", "simulated") if self._worker is None else (KIND, self._worker.place)
+        return ClusterReference(kind=kind, ids={"name": self._job.name, "place": place})
 
     description = "simulated job"
 
@@ -361,7 +382,14 @@ class Job:
         return status_of_exit(self._exit_code, "")
 
     def stop(self) -> None:
-        self._end(143)
+        if self._worker is None or not self._world.keeps_workers:
+            self._end(143)
+
+    def loses_its_dispatcher(self) -> None:
+        """A worker's job, at once or a while later, after its commit or without it."""
+        if self.runs:
+            outlives = self._world.chance.choice([0.0, self._world.chance.uniform(0.0, OUTLIVES_SECONDS)])
+            self._world.scheduler.at(self._world.scheduler.now + outlives, lambda: self._end(143))
 
     def _end(self, exit_code: int) -> None:
         if self._exit_code is None:
@@ -417,6 +445,53 @@ class Job:
     @property
     def _log(self) -> DurableLog:  # type: ignore[type-arg]
         return DurableLog(self._world.state, self._folder.log, SESSION_LOG, self._world.clock)
+
+
+class NodeWorkers:
+    """The warm workers of one dispatcher process: no other one sees their jobs."""
+
+    status_is_free = True
+
+    def __init__(self, world: World, process: Process, pool: WorkerPool) -> None:
+        self.pool = pool
+        self.place = f"{KIND} {process.name}"
+        self._world = world
+        self._process = process
+        self._jobs: dict[str, Job] = {}
+
+    def resources(self) -> Resources:
+        return Resources(self.pool.memory_bytes, tasks=1, start_seconds=0.0, in_process=True)
+
+    def launch(self, job: SparkJob, cluster_plan: ClusterPlan | None = None) -> ClusterReference:
+        world = self._world
+        world.scheduler.check()
+        if job.name not in self._jobs:
+            if len(self.running()) >= self.pool.workers:
+                world.wrong(f"{job.name} was to run in a worker of {self._process.name}, and none is idle")
+                raise NotLaunched("no worker is idle")
+            if world.happens(0.03):
+                raise NotLaunched("the worker has died")
+            world.meet(self._process, "launch", after=False)
+            world.jobs[job.name] = self._jobs[job.name] = Job(world, job, self._process.name, self)
+            world.note(self._process.name, "launch in worker", job.name)
+            world.meet(self._process, "launch", after=True)
+        return self._jobs[job.name].reference
+
+    def attach(self, reference: ClusterReference) -> Job | GoneWorker | None:
+        if reference.kind != KIND:
+            return None
+        return self._jobs.get(reference.ids["name"]) or GoneWorker(reference)
+
+    def find(self, name: str) -> ClusterReference | None:
+        return self._jobs[name].reference if name in self._jobs else None
+
+    def running(self) -> list[Job]:
+        return [job for job in self._jobs.values() if job.runs]
+
+    def end(self) -> None:
+        """The dispatcher has died."""
+        for job in self.running():
+            job.loses_its_dispatcher()
 
 
 class NodeCluster:
@@ -488,7 +563,13 @@ class Node:
             clock,
         )
         planners = Planners(world.plan, plan_in_one_task, lambda _: world.lake)
-        launcher = SessionLauncher(launching, planners, BundleBounds(sessions=1))
+        workers = None
+        self.workers: NodeWorkers | None = None
+        pool = world.pools[number]
+        if pool is not None:
+            self.workers = NodeWorkers(world, process, pool)
+            workers = WorkerLaunches(replace(launching, cluster=self.workers), pool, world.plan_in_worker)
+        launcher = SessionLauncher(launching, planners, BundleBounds(sessions=1), workers)
         self.answers = WorkflowAnswers(self.records, world.callbacks, AnswerSettings(round_seconds=2.0), clock)
         topic = NodeTopic(world, process)
         settings = PublisherSettings(round_seconds=2.0, backoff=Backoff(5.0, 60.0))
@@ -607,6 +688,9 @@ class World:
         self._fault_factor = self.chance.choice([0.0, 0.5, 1.0, 3.0])
         nodes = self.chance.randint(2, 4)
         self.skews_ms = [round(self.chance.uniform(-1.0, 1.0) * SKEW_SECONDS * 500) for _ in range(nodes)]
+        pools = [WorkerPool(workers, WORKER_MEMORY_BYTES) if workers else None for workers in (0, 1, 2, 3)]
+        self.pools = [self.chance.choice(pools) for _ in range(nodes)]
+        self._predicted_seconds = {table: self.chance.choice(PREDICTED_SECONDS) for table in (*tables, wide)}
         self.dooms = [self._doom() for _ in range(self.chance.randint(0, 5))]
         self.sent = self._instructions(instructions or self.chance.randint(5, 60), tables, wide)
         self.deliveries = Counter[str]()
@@ -682,6 +766,8 @@ class World:
             self.note(process.name, "is killed", write)
             process.is_killed = True
             (node,) = (node for node in self._nodes if node.process is process)
+            if node.workers is not None:
+                node.workers.end()
             self.scheduler.at(self.scheduler.now + self.chance.uniform(1.0, 120.0), partial(self._restart, node))
             raise Killed(process.name)
 
@@ -692,6 +778,10 @@ class World:
     @property
     def passes_others(self) -> bool:
         return Ask.PASS_OTHERS in self._asks
+
+    @property
+    def keeps_workers(self) -> bool:
+        return Ask.KEEP_WORKERS in self._asks
 
     def loses(self, key: str) -> bool:
         return Ask.LOSE_A_RECORD in self._asks and key.endswith("/log/00000000000000000002.json") and "history" in key
@@ -723,6 +813,18 @@ class World:
             assert isinstance(planned, SessionPlan)
             self._plans[table_id] = planned
         return self._plans[table_id].model_copy(update={"spec": spec})
+
+    def plan_in_worker(
+        self, spec: SessionSpec, _: object, pool: WorkerPool, failures: int
+    ) -> SmallSession | LargeSession | NothingToDo:
+        planned = self.plan(spec, None)
+        if isinstance(planned, NothingToDo):
+            return planned
+        seconds = self._predicted_seconds[spec.job_run.source_table_id]
+        place = choose_place(InOneProcess(seconds, 1, pool.memory_bytes), pool, failures)
+        if not place.in_worker:
+            return LargeSession((place.why,))
+        return SmallSession(planned, 1, seconds, place.why, StoreUse(puts=1, gets=1, written_bytes=1))
 
     def _doom(self) -> Doom:
         write, after = self.chance.choice(WRITES), self.chance.random() < 0.5
