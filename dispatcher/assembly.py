@@ -172,7 +172,7 @@ def _in_workers(
         return None
     poller = WokenPoller(settings, on_spark.clock)
     workers.notify_ended = poller.wake
-    return WorkerLaunches(replace(on_spark, cluster=workers, poller=poller), workers.pool, plan)
+    return WorkerLaunches(replace(on_spark, cluster=workers, poller=poller), workers.pool, plan, workers.start_seconds)
 
 
 def _with_region(spec: SessionSpec) -> SessionSpec:

@@ -33,6 +33,7 @@ from compactor.planning.session_streams import Commit, commits_of
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.store_use import StoreUse
+from compactor.planning.time_model import with_buffer
 from compactor.planning.where_to_run import (
     InOneProcess,
     WorkerPool,
@@ -310,15 +311,24 @@ def _plan_in_workers(
 
 def _plans_in_worker(bundle_id: str, members: Sequence[SmallSession]) -> Iterator[SessionPlan]:
     if len(members) == 1:
-        yield plan_of(members[0])
+        yield plan_of(members[0], 0.0)
         return
     for member in plan_bundle(bundle_id, members, 1, 0.0, in_worker=True).members:
         yield member.plan
 
 
-def plan_of(alone: SmallSession) -> SessionPlan:
-    """Of a session that runs in a worker without others."""
-    return alone.plan.model_copy(update={"arithmetic": (*alone.plan.arithmetic, alone.why)})
+def plan_of(alone: SmallSession, start_seconds: float) -> SessionPlan:
+    """Of a session that runs in a worker without others, which is ready after `start_seconds`.
+
+    Worked: a session of 0.1 s in a worker that is ready after 1.5 s: 2.1 s are expected, half a second of buffer
+    included.
+    """
+    plan = alone.plan.model_copy(update={"arithmetic": (*alone.plan.arithmetic, alone.why)})
+    if not start_seconds:
+        return plan
+    expected_sla = with_buffer(start_seconds + alone.seconds)
+    start = f"its worker is ready after {start_seconds:.1f} s: {expected_sla:.1f} s expected from its launch"
+    return plan.model_copy(update={"expected_sla": expected_sla, "arithmetic": (*plan.arithmetic, start)})
 
 
 def makespan_seconds(session_seconds: Sequence[float], at_a_time: int) -> float:

@@ -119,11 +119,13 @@ _Planned = SessionPlan | SmallSession | LargeSession | NothingToDo | Failed | At
 
 @dataclass(frozen=True)
 class WorkerLaunches:
-    """`dependencies`: of launches in the workers of `pool`. `plan`: of a session that may run there."""
+    """`dependencies`: of launches in the workers of `pool`. `plan`: of a session that may run there. `start_seconds`:
+    from a launch that comes now to the beginning of its job."""
 
     dependencies: LaunchDependencies
     pool: WorkerPool
     plan: WorkerPlanner
+    start_seconds: Callable[[], float] = lambda: 0.0
 
 
 class SessionLauncher:
@@ -298,13 +300,13 @@ class SessionLauncher:
             return LeftOpen.NONE
         room = BundleRoom(Resources(pool.memory_bytes, tasks=1))
         if len(members) > 1:
-            plan = plan_bundle(self._clock.new_id(), members, 1, 0.0, in_worker=True)
+            plan = plan_bundle(self._clock.new_id(), members, 1, workers.start_seconds(), in_worker=True)
             launch = self._launch_together(plan, tasks)
             self._store.put_if_absent(launch.plan_key, plan.render())
             return self._run(launch, room, control, workers.dependencies)
         (alone,) = members
         (task,) = [task for task in tasks if task.session_id in together]
-        plan_alone = plan_of(alone)
+        plan_alone = plan_of(alone, workers.start_seconds())
         member = Member(self._write_plan(plan_alone, task), plan_alone, task.setbacks)
         return self._run(self._launch_alone(task, member), room, control, workers.dependencies)
 

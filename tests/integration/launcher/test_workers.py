@@ -25,7 +25,7 @@ from compactor.planning.where_to_run import WorkerPool
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionSucceeded
 from compactor.storage.opening import open_store
-from launcher.clusters.workers import GoneWorker, Workers, WorkersSettings, gone_worker
+from launcher.clusters.workers import START_SECONDS, GoneWorker, WorkerJob, Workers, WorkersSettings, gone_worker
 from launcher.plan import plan_in_worker
 from launcher.spark_job import (
     ClusterReference,
@@ -120,6 +120,23 @@ def test_its_end_is_told_at_once(place: Place) -> None:
     place.workers.notify_ended = lambda: told.append(True)
     assert ended(place.workers, place.job(1)) == JobSucceeded()
     wait_until(lambda: told == [True])
+
+
+def test_a_launch_goes_to_a_worker_that_is_ready_and_waits_for_no_start(tmp_path: Path) -> None:
+    settings = WorkersSettings(WorkerPool(workers=2, memory_bytes=256 * MIB), 1024 * MIB, tmp_path, dict(os.environ))
+    workers = Workers(settings, SystemClock())
+    assert workers.start_seconds() == START_SECONDS
+    workers.start()
+    first, second = workers.process_ids
+    os.kill(second, signal.SIGSTOP)
+    wait_until(lambda: workers.start_seconds() == 0.0)
+    place = Place(tmp_path)
+    try:
+        found = workers.attach(workers.launch(place.job(1)))
+        assert isinstance(found, WorkerJob)
+        assert found.pid == first
+    finally:
+        workers.close()
 
 
 def test_a_changed_definition_of_a_table_is_seen_by_the_next_session(place: Place) -> None:

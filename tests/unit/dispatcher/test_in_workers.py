@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,19 @@ def test_a_small_session_runs_in_a_worker_and_starts_no_spark(desk: Desk) -> Non
     succeeded(desk, job_run_id, 1)
     assert (launches(desk.in_workers), launches(desk.cluster)) == (["1"], [])
     assert desk.rows() == [{"id": 1, "v": "b"}]
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_what_is_expected_includes_the_start_of_a_worker_that_is_not_ready(desk: Desk, sessions: int) -> None:
+    launcher = desk.controller._launchers.sessions
+    assert launcher.workers is not None
+    launcher.workers = replace(launcher.workers, start_seconds=lambda: 30.0)
+    desk.append_days(DAYS, sessions)
+    desk.accept(source_table_id=DAYS)
+    desk.run()
+    planned = [each.data for each in desk.sink.events if isinstance(each.data, SessionPlannedEvent)]
+    assert len(planned) == sessions
+    assert all(33.0 <= each.expected_sla < 34.0 for each in planned)
 
 
 def test_its_plan_and_its_event_say_where_it_runs_and_why(desk: Desk) -> None:
