@@ -41,6 +41,10 @@ _SESSION_COLUMNS = (
 )
 
 
+STOPPED_SHOWN_MAX = 3
+"""Sessions that wait for their next attempt: what one of them meets, mostly all do."""
+
+
 def is_open(view: JobRunView) -> bool:
     return view.status in ("waiting", "running")
 
@@ -58,11 +62,14 @@ def job_run_lines(view: JobRunView, width: int | None, *, only_running: bool = F
         records = [session.model_dump(include={column.key for column in _SESSION_COLUMNS}) for session in sessions]
         yield from table_lines(_SESSION_COLUMNS, records, width)
     running = [session for session in sessions if session.status == "running"]
-    if running or view.reasons:
+    stopped = [session for session in view.sessions if session.status == "waiting" and session.reasons]
+    if running or stopped or view.reasons:
         yield ()
     for session in running:
         text = f"{partition_text(session.partition)}: {progress(session)}{_rows(session)}{_left(session)}"
         yield from sentence_lines(f"  {_bar(session.share)} {text}", width)
+    for session in stopped[:STOPPED_SHOWN_MAX]:
+        yield from sentence_lines(f"  {partition_text(session.partition)}: {progress(session)}", width, STOPPED)
     for reason in view.reasons:
         yield from sentence_lines(f"  {reason}", width, FAILED if view.status != "cancelled" else STOPPED)
     for rejection in view.rejections[1 if view.status == "rejected" else 0 :]:
@@ -83,7 +90,8 @@ def progress(session: SessionView) -> str:
         return ", ".join(done)
     attempt = f"attempt {session.attempt}: " if session.attempt > 1 else ""
     if session.status != "running":
-        return session.status
+        after = f" for its next attempt, since the last one failed: {'; '.join(session.reasons)}"
+        return f"{session.status}{after if session.reasons else ''}"
     beat = session.heartbeat
     if beat is None or beat.attempt != session.attempt:
         if session.rounds_done:

@@ -55,6 +55,7 @@ class SessionView(Document):
     rows_out      live compacted rows after the last round so far
     expected_cost  of its cluster and its requests, as planned; None: nothing is launched for it
     cost           what it used; while it runs, its clusters so far
+    reasons        why it failed; while it waits for its next attempt, why the last one failed
     """
 
     session_id: str
@@ -384,7 +385,7 @@ def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock
         delta_rows=sum(each.rows_in - each.rows_before for each in counts) if counts else None,
         rows_out=counts[-1].rows_out if counts else None,
         end=session.end,
-        reasons=session.end.reasons if isinstance(session.end, Failed) else (),
+        reasons=_session_reasons(session),
         expected_cost=expected_cost(session),
         cost=session_cost(session, clock.now_ms()),
     )
@@ -416,6 +417,12 @@ def _since_launch(session: SessionState, clock: Clock) -> float | None:
     if session.end is None:
         return max(clock.now_ms() - session.launched_at_ms, 0) / 1000
     return max(session.ended_at_ms - session.launched_at_ms, 0) / 1000 if session.ended_at_ms is not None else None
+
+
+def _session_reasons(session: SessionState) -> tuple[str, ...]:
+    if session.end is None:
+        return session.waits_after
+    return session.end.reasons if isinstance(session.end, Failed) else ()
 
 
 def _status(session: SessionState) -> str:

@@ -140,6 +140,7 @@ class SessionState:
     failed_launched_at_ms  of the last failed attempt
     bundle          in which the last attempt was launched; None: it had a Spark job of its own
     alone           it has failed in a bundle, and is not bundled again
+    waits_after     reasons why its last attempt failed, until the next one is launched
     """
 
     pin: SessionPin
@@ -156,6 +157,7 @@ class SessionState:
     failed_launched_at_ms: int | None = None
     bundle: str | None = None
     alone: bool = False
+    waits_after: tuple[str, ...] = ()
 
     def attempt_seconds(self, now_ms: int) -> tuple[float, ...]:
         """The seconds of every attempt from its launch to its end; of one that has not failed, until now."""
@@ -179,6 +181,7 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
                 launched_at_ms=action.at_ms,
                 in_flight=InFlight(action.attempt, action.name, action.place),
                 bundle=action.bundle,
+                waits_after=(),
             )
         case SessionLaunched():
             before = session.in_flight or InFlight(action.attempt)
@@ -196,6 +199,7 @@ def apply_to_session(session: SessionState, action: AboutSession) -> SessionStat
                 failed_seconds=session.attempt_seconds(action.failed_at_ms),
                 failed_launched_at_ms=session.launched_at_ms,
                 alone=session.alone or action.alone,
+                waits_after=action.reasons,
             )
         case SessionEnded():
             return replace(session, end=action.end, ended_at_ms=action.at_ms, in_flight=None)

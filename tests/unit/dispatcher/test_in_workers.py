@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from compactor.model.errors import ErrorKind
+from compactor.model.errors import Denied, ErrorKind
 from compactor.planning.bundle_plan import BundleBounds, BundleMember
 from compactor.planning.where_to_run import WorkerPool
 from compactor.sessions.keys import SessionObject
 from compactor.storage.local import LocalStore
 from compactor.storage.location import parse_location
+from dispatcher.cli.job_run_lines import job_run_lines
+from dispatcher.cli.output import as_text
+from dispatcher.operations.status import view_job_run
 from dispatcher.records.job_run_events import SessionPlannedEvent
 from dispatcher.records.job_run_log import CancelRequested, JobRunStatus
 from dispatcher.records.work_id import WorkId
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, Slots, WaitingSession, choose
+from launcher.outcomes import NothingToDo
 from launcher.spark_job import SparkJob
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -301,3 +305,24 @@ def test_more_failures_than_it_may_have_are_reported_with_their_reason(desk: Des
     assert session.end is not None
     assert session.end.model_dump()["error_kind"] is ErrorKind.OUT_OF_MEMORY
     assert (launches(desk.in_workers), launches(desk.cluster)) == (["1", "1"], ["1"])
+
+
+def test_status_says_why_a_session_waits_whose_lake_may_not_be_read(desk: Desk) -> None:
+    def refuse(*_: object) -> NothingToDo:
+        raise Denied("s3://lake/ may not be read: access denied")
+
+    launcher = desk.controller._launchers.sessions
+    assert launcher.workers is not None
+    allowed, launcher.workers = launcher.workers, replace(launcher.workers, plan=refuse)
+    desk.append([{"id": 1}])
+    job_run_id = desk.accept()
+    desk.tick_until(lambda: "session.retried" in desk.sink.names)
+    view = view_job_run(desk.records, job_run_id, desk.clock)
+    assert view.sessions[0].reasons == ("s3://lake/ may not be read: access denied",)
+    text = as_text(job_run_lines(view, None), None)
+    assert "waiting for its next attempt, since the last one failed: s3://lake/ may not be read: access denied" in text
+    launcher.workers = allowed
+    desk.move_on(3_600)
+    desk.run()
+    succeeded(desk, job_run_id, 1)
+    assert view_job_run(desk.records, job_run_id, desk.clock).sessions[0].reasons == ()
