@@ -29,6 +29,7 @@ from tests.benchmarks.scans import measure_scans
 from tests.benchmarks.startup import measure_startup
 from tests.benchmarks.streams import measure_streams
 from tests.benchmarks.wide import measure_wide
+from tests.benchmarks.workers import measure_workers
 from tests.benchmarks.years import measure_years
 
 SECTIONS = (
@@ -42,6 +43,7 @@ SECTIONS = (
     "bounded",
     "pages",
     "acceptance",
+    "workers",
     "streams",
     "wide",
     "object-store",
@@ -79,6 +81,7 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "bounded": _section(measure_bounded, report.bounded_section, goals.goals_of_bounded),
     "pages": _section(measure_page_trust, report.page_trust_section, goals.goals_of_page_trust),
     "acceptance": _section(measure_acceptance, report.acceptance_section, goals.goals_of_acceptance),
+    "workers": _section(measure_workers, report.workers_section, lambda _: ()),
     "streams": _section(measure_streams, report.streams_section, goals.goals_of_streams),
     "wide": _section(measure_wide, report.wide_section, goals.goals_of_wide),
     "object-store": _section(measure_object_store, report.object_store_section, goals.goals_of_object_store),

@@ -37,6 +37,8 @@ from tests.benchmarks.scans import REPEATS as SCAN_REPEATS
 from tests.benchmarks.spark_events import STEPS, Step
 from tests.benchmarks.streams import ROWS, Streams
 from tests.benchmarks.wide import Wide
+from tests.benchmarks.workers import ROWS as SMALL_ROWS
+from tests.benchmarks.workers import InWorkers
 from tests.benchmarks.years import WITH_NEWS, Years
 
 _TITLE = """\
@@ -310,6 +312,20 @@ def acceptance_section(found: Sequence[Acceptance]) -> Section:
     columns += ["its memory after a tenth / half / all of them, MiB (the most after that tenth / then)"]
     columns += ["requests to S3 each", f"latency at {BEATS_PER_SECOND:g}/s, median / 99 %, ms"]
     return "Instructions taken in", text + markdown_table(columns, rows)
+
+
+def workers_section(found: InWorkers) -> Section:
+    """How long one small instruction takes."""
+    text = f"{len(found.seconds)} instructions, one after the other, each for {SMALL_ROWS:,} new rows of one stream: "
+    text += "from SendMessage to `job_run.succeeded` on a queue that is subscribed to the topic. One dispatcher with "
+    text += "its defaults; lake and state in a folder, queue and topic are ministack, on the same cores. Memory is by "
+    text += "a process's share of pages in common. Load average, these processes included, "
+    text += f"{os.getloadavg()[1]:.1f}.\n\n"
+    median, p95 = found.median_and_p95
+    memory = " / ".join(f"{mib:.0f}" for mib in found.idle_worker_mib)
+    columns = ["median, s", "95 %, s", "the first, with the start of the dispatcher, s", "an idle worker, MiB"]
+    row = (f"{median:.2f}", f"{p95:.2f}", f"{found.first_seconds:.1f}", memory)
+    return "Small instructions in workers", text + markdown_table(columns, [row])
 
 
 def streams_section(found: Sequence[Streams]) -> Section:
