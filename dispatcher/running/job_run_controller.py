@@ -337,7 +337,8 @@ class JobRunController:
             return end_as_failed(claimed.claim, *claimed.broken, self._clock)
         if claimed.newest.is_for_shards and not self._is_draining:
             for work, log in self._launchers.sharding.go_on(claimed):
-                self._open.offer(work, log)
+                if work not in self._claimed:  # a successor may have taken them first
+                    self._open.offer(work, log)
         self._find_sessions(claimed)
         if claimed.newest.cancel is not None:
             self._cancel(claimed)

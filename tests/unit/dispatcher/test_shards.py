@@ -267,6 +267,35 @@ def test_a_successor_ends_a_job_run_whose_shards_have_all_ended(desk: Desk) -> N
     second.close()
 
 
+def test_a_successor_claims_each_shard_once(tmp_path: Path) -> None:
+    """Its sessions run here already when the job run itself is gone on with."""
+    hold = threading.Event()
+    desk = Desk(tmp_path)
+    append_days(desk.lake)
+    desk.cluster.behaves = lambda _: Succeeds(hold)
+    job_run_id = desk.accept(source_table_id=WIDE)
+    desk.tick_until(lambda: desk.cluster.running == 2)
+    successor = desk.second()
+    desk.leave()
+    works = [job_run_id, *shards_of(desk, job_run_id)]
+
+    def epochs() -> list[int | None]:
+        claims = [successor.job_run(each).claim for each in works]
+        return [claim.epoch if claim is not None and claim.owner == "second" else None for claim in claims]
+
+    for _ in range(12):
+        successor.tick()
+        successor.move_on(successor.settings.claim_seconds / 2)
+    for _ in range(5):
+        successor.tick()
+    found = epochs()
+    hold.set()
+    successor.run()
+    assert all(each is not None and each <= 2 for each in found), found
+    assert successor.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    successor.close()
+
+
 def test_no_more_shards_are_open_than_a_few_and_the_others_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
