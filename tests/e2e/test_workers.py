@@ -184,7 +184,12 @@ def test_a_session_whose_worker_is_killed_at_a_write_is_compacted_once(
 def test_the_writes_of_a_session_in_a_worker_are_these(house: House) -> None:
     deltas = deltas_of(house, DAYS)
     before = commits(house, DAYS)
+    house.append([{"id": 1}])
     with dispatcher(house):
+        # In a worker that is not ready yet, a session also logs that it expects to take less than its plan says.
+        house.mailroom.send(instruction(job_run_id="first"))
+        await_success(house, "first")
+        (house.folder / "doom" / "writes").write_text("")
         house.mailroom.send(document(DAYS, "run"))
         await_success(house, "run")
         check_compacted_once(house, DAYS, deltas, before)
