@@ -156,6 +156,7 @@ class DeployedStage:
         """A dispatcher with the template's variables, until nothing is left to do. Its Spark jobs run here, and have
         their role. `variables`: other ones, or in place of these."""
         home = {"SPARK_HOME": str(self._spark_home()), "LITHIFY_CORES": "2", "LITHIFY_MEMORY_GIB": "2"}
+        home["LITHIFY_WORKERS"] = "0"  # they would have the dispatcher's role
         return self._dispatch(days, _OF_CLUSTERS, home | variables)
 
     def dispatch_on_emr(self, days: float = 0.0, *, is_spark_real: bool = False) -> Answer:
