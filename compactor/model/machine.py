@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 from functools import lru_cache
@@ -10,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 _BYTES_PER_KIBIBYTE = 1024
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 _CONTAINER_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 """The memory limits of the kernel's control groups, version 2 and version 1; a container sees its own as the root."""
@@ -40,7 +42,13 @@ def usable_memory_bytes(control_groups: Path = Path("/sys/fs/cgroup")) -> int:
 
 def peak_memory_bytes() -> int:
     """The largest resident size of this process so far. A reused worker includes the peak of its earlier tasks."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_PER_KIBIBYTE
+    try:
+        found = _PEAK.search(Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    # `getrusage` counts the process that started this one, too.
+    kibibytes = int(found[1]) if found is not None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kibibytes * _BYTES_PER_KIBIBYTE
 
 
 @lru_cache(maxsize=1)

@@ -177,7 +177,7 @@ def test_a_plan_shows_its_arithmetic_and_writes_nothing(house: House, document: 
     )
     before = sorted(entry.key for entry in house.lake.store.list(""))
 
-    planned = answer(house, "plan", str(document), "--lake", house.lake.location.root_uri)
+    planned = answer(house, "plan", str(document), "--lake", house.lake.location.root_uri, "--workers", "0")
 
     (session,) = planned["sessions"]
     assert session["hash_bucket_count"] >= 1

@@ -67,7 +67,9 @@ def test_small_sessions_share_one_application_on_workers_that_know_nothing_of_li
         for name in ("state", "lake")
     )
     options = ("--master-url", around.spark.master_url, "--archive", str(around.archive), "--driver-host", "127.0.0.1")
-    found = measure_in(tmp_path, state, lake, 12, "standalone", *options, "--cores", "2", "--memory-gib", "2")
+    found = measure_in(
+        tmp_path, state, lake, 12, "standalone", *options, "--cores", "2", "--memory-gib", "2", "--workers", "0"
+    )
     assert found.launches == 1
     assert len([name for name in around.spark.applications() if name.startswith("lithify-streams-")]) == 1
 

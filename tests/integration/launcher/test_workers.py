@@ -236,3 +236,10 @@ def test_an_idle_worker_is_small(place: Place) -> None:
     assert ended(place.workers, place.job(1)) == JobSucceeded()
     (pid,) = place.workers.process_ids
     assert psutil.Process(pid).memory_full_info().pss <= 230 * MIB
+
+
+def test_the_peak_of_a_worker_is_its_own_and_not_that_of_the_process_that_started_it() -> None:
+    held = b"x" * (400 * MIB)
+    program = "from compactor.model.machine import peak_memory_bytes; print(peak_memory_bytes())"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < len(held)
