@@ -5,8 +5,7 @@
     stderr  its log
 
 It ends when its stdin is closed, in the middle of a job too: its parent has died then, or wants it to end. What it has
-written until then is as that of any job that was killed. The memory of a session is the argument `--memory-bytes`, the
-number .
+written until then is as that of any job that was killed.
 """
 
 from __future__ import annotations

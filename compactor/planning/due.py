@@ -130,12 +130,6 @@ def has_work(figures: StreamFigures) -> bool:
     return figures.pending_deltas > 0 or figures.dead_rows > 0 or figures.mergeable_files > 0
 
 
-def is_late(figures: StreamFigures, policy: CompactWhen, now_ms: int) -> bool:
-    """Whether the oldest pending delta is older than the policy allows."""
-    bound = policy.lag_bound_seconds()
-    return bound is not None and figures.pending_deltas > 0 and _measure(figures, now_ms)["lag_seconds"] > bound
-
-
 def reader_seconds_saved(figures: StreamFigures) -> float:
     """What a reader of the whole stream saves once it is compacted.
 

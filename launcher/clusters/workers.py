@@ -355,9 +355,8 @@ def seconds_until_ready(idle_seconds: Iterable[float | None], start_seconds: flo
 
     Worked: of workers that start in 2 s, one that was started 1.5 s ago: 0.5 s; none: 2 s; one that is ready: 0 s.
 
-    Args:
-        idle_seconds: Of each idle worker, the seconds since its start; None: it is ready.
-        start_seconds: What the start of a worker takes.
+    idle_seconds   of each idle worker, the seconds since its start; None: it is ready
+    start_seconds  what the start of a worker takes
     """
     left = (0.0 if seconds is None else max(start_seconds - seconds, 0.0) for seconds in idle_seconds)
     return min(left, default=start_seconds)

@@ -1,4 +1,4 @@
-"""The guarantees that a bundle of sessions needs of Spark's tasks and of their fake."""
+"""The guarantees that a bundle of sessions needs of what runs its tasks: Spark, a worker, and a fake."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from compactor.engine.in_process_tasks import InProcessTasks
 from compactor.engine.protocol import TaskRunner
 from compactor.engine.spark_tasks import SparkTaskRunner
 from compactor.model.errors import Invalid, OutOfMemory
@@ -18,12 +19,25 @@ from tests.fakes.in_process_runner import InProcessTaskRunner, ProcessDied
 MakeRunner = Callable[[], TaskRunner[int, str]]
 
 
-@pytest.fixture(params=["here", pytest.param("spark", marks=pytest.mark.spark)])
+ON_SPARK = pytest.param("spark", marks=pytest.mark.spark)
+
+
+@pytest.fixture(params=["worker", "fake", ON_SPARK])
 def make_runner(request: pytest.FixtureRequest) -> MakeRunner:
-    if request.param == "here":
-        return InProcessTaskRunner
-    context = request.getfixturevalue("spark").sparkContext
-    return lambda: SparkTaskRunner(context)
+    return _makes(request)
+
+
+@pytest.fixture(params=["fake", ON_SPARK])
+def make_isolating_runner(request: pytest.FixtureRequest) -> MakeRunner:
+    """Of those whose tasks have processes of their own; that of a worker is ended, and seen by its dispatcher."""
+    return _makes(request)
+
+
+def _makes(request: pytest.FixtureRequest) -> MakeRunner:
+    if request.param == "spark":
+        context = request.getfixturevalue("spark").sparkContext
+        return lambda: SparkTaskRunner(context)
+    return InProcessTasks if request.param == "worker" else InProcessTaskRunner
 
 
 def _called(element: int, is_again: bool) -> str:
@@ -56,8 +70,10 @@ def test_nothing_is_run_for_no_elements(make_runner: MakeRunner) -> None:
     assert runner.ended() == {}
 
 
-def test_a_task_that_takes_its_process_down_is_not_tried_again_and_harms_no_other(make_runner: MakeRunner) -> None:
-    runner = make_runner()
+def test_a_task_that_takes_its_process_down_is_not_tried_again_and_harms_no_other(
+    make_isolating_runner: MakeRunner,
+) -> None:
+    runner = make_isolating_runner()
     lost = runner.run([1, 2, 3, 4, 5, 6], partial(_dies_at_three, os.getpid()))
     assert list(lost) == [2]
     assert isinstance(lost[2], OutOfMemory)
@@ -82,9 +98,9 @@ def _meets_others(element: int, is_again: bool) -> str:
 
 
 def test_a_group_whose_process_dies_is_tried_again_one_by_one_and_only_the_killer_is_lost(
-    make_runner: MakeRunner,
+    make_isolating_runner: MakeRunner,
 ) -> None:
-    runner = make_runner()
+    runner = make_isolating_runner()
     lost = runner.run([1, 2, 3, 4, 5, 6], partial(_dies_at_three, os.getpid()), [[0, 1, 2], [3, 4, 5]])
     assert list(lost) == [2]
     assert isinstance(lost[2], OutOfMemory)

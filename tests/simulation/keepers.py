@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from compactor.catalog.compact_when import CompactWhen
 from compactor.log.durable_log import DurableLog
 from compactor.model.errors import LithifyError, Unavailable
-from compactor.planning.due import is_late
 from compactor.planning.table_figures import read_figures
 from compactor.storage.object_store import ObjectEntry, ObjectStore
 from dispatcher.keeper.decision_log import DECISION_LOG, DecisionMade, DecisionState
@@ -285,10 +284,10 @@ class Keepers:
         for table_id, policy in self._policies.items():
             if policy.resolved.usd_per_day is not None:
                 continue
-            table = self.world.lake.table(table_id)
+            table, bound = self.world.lake.table(table_id), policy.lag_bound_seconds()
             for partition, figures in zip(table.partitions(), read_figures(table), strict=True):
-                if is_late(figures, policy, now_ms - round(LATE_SECONDS * 1000)):
-                    lag = figures.lag_seconds(now_ms)
+                lag = figures.lag_seconds(now_ms)
+                if bound is not None and lag > bound + LATE_SECONDS:
                     self.violations.append(f"{table_id} {partition} is {lag:,.0f} s behind")
 
     def _check_end(self) -> None:

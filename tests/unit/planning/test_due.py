@@ -19,7 +19,6 @@ from compactor.planning.due import (
     benefit_per_usd,
     decide,
     decide_all,
-    is_late,
 )
 from compactor.planning.stream_figures import StreamFigures
 
@@ -242,9 +241,8 @@ def test_what_saves_readers_most_for_a_dollar_takes_the_money_first() -> None:
         assert {key for key, each in found.items() if isinstance(each, Due)} == {"b", "c"}
 
 
-def test_a_stream_is_late_above_its_bound() -> None:
-    assert not is_late(STREAM, CompactWhen(lag_seconds=300), NOW)
-    assert is_late(STREAM, CompactWhen(lag_seconds=299), NOW)
-    assert not is_late(STREAM, CompactWhen(pending_rows=1), NOW)
-    assert not is_late(STREAM, CompactWhen(lag_seconds=60, windows=(NIGHT,), at_latest_seconds=300), NOW)
-    assert is_late(ago(oldest_pending_at_ms=301), preset("streaming"), NOW)
+def test_the_most_lag_that_a_policy_allows_is_its_bound_or_the_latest_time_outside_of_its_windows() -> None:
+    assert CompactWhen(lag_seconds=299).lag_bound_seconds() == 299
+    assert CompactWhen(pending_rows=1).lag_bound_seconds() is None
+    assert CompactWhen(lag_seconds=60, windows=(NIGHT,), at_latest_seconds=300).lag_bound_seconds() == 300
+    assert preset("streaming").lag_bound_seconds() == 300
