@@ -6,17 +6,19 @@ synthesis. An option without a variable here has the dispatcher's default.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from compactor.model.errors import Invalid
 from dispatcher.clients import VARIABLE_PREFIX, variable_of
+from dispatcher.options.documents import read_limits
 from dispatcher.options.service_options import check_together, option_fields, read_options
 from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
 from infra.permissions import JsonObject
 from infra.stage_checks import STATE_PREFIX
-from infra.stages import Stage
+from infra.stages import OF_DISPATCHER, Stage
 from launcher.emr.settings import parse_settings
 
 WORK_FOLDER = "/var/lithify"
@@ -111,7 +113,7 @@ def dispatcher_environment(
         "s3_endpoint_url": stage.s3_endpoint_url,
         "work_folder": WORK_FOLDER,
         "max_sessions": stage.max_sessions,
-        "max_job_runs": stage.max_job_runs,
+        "workers": stage.workers,
         "visibility_seconds": stage.visibility_seconds,
         "drain_seconds": stage.drain_seconds,
         "http_port": stage.http_port,
@@ -121,17 +123,46 @@ def dispatcher_environment(
     if spark is not None:
         options |= {
             "cluster_settings": to_json(cluster_settings(stage, addresses, spark)),
-            "limits": json.dumps(
-                {"session": {"nodes": stage.max_nodes, "vcpus": stage.max_vcpus, "usd": stage.max_usd}}
-            ),
+            "limits": _limits(stage),
             "spot_share": stage.spot_share,
         }
+    options |= _own_options(stage, options)
     known = {each.name for each in option_fields()}
     unknown = sorted(options.keys() - known)
     if unknown:
         raise Invalid(*(f"the dispatcher has no option {name}, which the stack gives it" for name in unknown))
     variables = {variable_of(name): f"{value}" for name, value in options.items() if value not in ("", None)}
     return {**variables, f"{VARIABLE_PREFIX}LOG_FORMAT": "json"}
+
+
+def _own_options(stage: Stage, given: Mapping[str, object]) -> Mapping[str, str]:
+    """Those of `stage.dispatcher`. Raises `Invalid` for what the stack decides, or the dispatcher does not know."""
+    reasons: list[str] = []
+    names = [each.name for each in option_fields()]
+    stage_fields = {each.name for each in fields(Stage)}
+    for name in stage.dispatcher:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            suggestion = f": did you mean {OF_DISPATCHER}{near[0]}?" if near else ": see docs/reference/options.md"
+            reasons.append(f"{OF_DISPATCHER}{name}: the dispatcher has no such option{suggestion}")
+        elif name in stage_fields:
+            reasons.append(f"{OF_DISPATCHER}{name}: it is a setting of the stage, write {name}=...")
+        elif name in OF_THE_WORKFLOW or (name in given and name != "limits"):
+            reasons.append(f"{OF_DISPATCHER}{name}: the stack decides it, leave it out")
+    if reasons:
+        raise Invalid(*reasons)
+    return {name: value for name, value in stage.dispatcher.items() if name != "limits" or name not in given}
+
+
+def _limits(stage: Stage) -> str:
+    """The document of limits: the stage's own, with its settings of one session."""
+    session = {"nodes": stage.max_nodes, "vcpus": stage.max_vcpus, "usd": stage.max_usd}
+    limits = read_limits(stage.dispatcher.get("limits", "{}"))
+    twice = limits.session.model_fields_set & session.keys()
+    if twice:
+        raise Invalid(*(f"{OF_DISPATCHER}limits: session.{name} is max_{name} of the stage" for name in sorted(twice)))
+    document = limits.model_dump(exclude_unset=True)
+    return json.dumps(document | {"session": document.get("session", {}) | session})
 
 
 def cluster_settings(stage: Stage, addresses: Addresses, spark: SparkAddresses) -> JsonObject:

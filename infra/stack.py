@@ -122,7 +122,7 @@ class LithifyStack(Stack):
     def _run_dispatchers(self) -> None:
         stage, places = self._stage, self._places
         self._container_start_role = create_role(self, self._noted(execution_part(places)))
-        role = create_role(self, self._noted(dispatcher_part(places, self._spark.roles)))
+        role = create_role(self, self._noted(dispatcher_part(places, self._spark.roles, stage.workers)))
         environment = dispatcher_environment(stage, self._addresses, self._spark.addresses, self.to_json_string)
         task = task_definition(
             self,

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from compactor.model.errors import Invalid
+from compactor.planning.machine_share import MIB, service_memory_bytes, workers_share
+from compactor.planning.where_to_run import WorkerPool
 from infra.aws.regions import boto3_release, services_without
 from infra.stages import ANY_ACCOUNT, SPARKS, Stage
 
@@ -34,7 +36,6 @@ COUNTS = (
     "watch_seconds",
     "execution_events_max",
     "max_sessions",
-    "max_job_runs",
     "max_nodes",
     "max_vcpus",
     "max_usd",
@@ -187,6 +188,7 @@ def _wrong_dispatchers(stage: Stage) -> Iterator[str]:
             f"dispatcher_cpu {stage.dispatcher_cpu} with dispatcher_memory_mib {stage.dispatcher_memory_mib}: "
             f"Fargate has no such task (cpu is one of {', '.join(map(str, FARGATE_MIB))})"
         )
+    yield from _workers_without_room(stage)
     if not _TAG.fullmatch(stage.image_tag):
         yield f"image_tag is {stage.image_tag!r}: write letters, digits, . - and _"
     if stage.stop_seconds > FARGATE_STOP_SECONDS_MAX:
@@ -211,6 +213,18 @@ def _wrong_dispatchers(stage: Stage) -> Iterator[str]:
             f"execution continues as a new one after {days:.0f} days, and {EXECUTION_DAYS_MAX} are the most; take less "
             "of one of them"
         )
+
+
+def _workers_without_room(stage: Stage) -> Iterator[str]:
+    if stage.workers < 0:
+        yield f"workers is {stage.workers}: write 0 for none"
+        return
+    service_bytes = service_memory_bytes(stage.dispatcher_memory_mib * MIB)
+    seconds, spark_is_here = WorkerPool.seconds, stage.spark == "local"
+    try:
+        workers_share(service_bytes, 1, stage.workers, seconds, spark_is_here=spark_is_here)
+    except Invalid as error:
+        yield from (f"{reason} (dispatcher_memory_mib)" for reason in error.reasons)
 
 
 def _wrong_queues(stage: Stage) -> Iterator[str]:

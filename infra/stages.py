@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import get_args, get_type_hints
 
 from compactor.model.errors import Invalid
+from dispatcher.options.service_options import option_fields
 
 ANY_ACCOUNT = "any"
 """Of a stage that is deployed to whichever account the credentials lead to."""
+
+OF_DISPATCHER = "dispatcher."
+"""Begins the name of a setting that is an option of `lithify dispatch`."""
 
 SPARKS = ("emr", "emr_serverless", "local")
 
@@ -50,8 +54,12 @@ class Stage:
     stop_seconds      after which its task is killed
     watch_seconds     between two checks of the length of the workflow's execution
     execution_events_max  after which it continues as a new one
-    max_sessions      concurrent, of one dispatcher
-    max_job_runs      concurrent, of one dispatcher
+    max_sessions      on clusters at a time, of one dispatcher
+    workers           warm processes in a dispatcher's task, which run small sessions without a cluster. The role of
+                      the dispatcher may write lakes then, as the Spark job's may; 0: it may not, and each session
+                      starts a cluster
+    dispatcher        other options of `lithify dispatch`, each given as dispatcher.NAME=value, such as
+                      dispatcher.max_attempts=5
 
     spark          where sessions run: emr, emr_serverless, or local, which is the dispatcher's own task
     release_label  of EMR
@@ -97,7 +105,8 @@ class Stage:
     watch_seconds: int = 900
     execution_events_max: int = 15_000
     max_sessions: int
-    max_job_runs: int
+    workers: int
+    dispatcher: Mapping[str, str] = field(default_factory=dict)
 
     spark: str
     release_label: str = "emr-spark-8.0.0"
@@ -131,7 +140,8 @@ DEV = Stage(
     dispatcher_cpu=512,
     dispatcher_memory_mib=2_048,
     max_sessions=4,
-    max_job_runs=20,
+    workers=1,
+    dispatcher={"max_job_runs": "20"},
     spark="emr",
     max_nodes=4,
     max_vcpus=64,
@@ -148,7 +158,8 @@ PROD = Stage(
     dispatcher_cpu=2_048,
     dispatcher_memory_mib=8_192,
     max_sessions=100,
-    max_job_runs=1_000,
+    workers=2,
+    dispatcher={"max_job_runs": "1000"},
     spark="emr",
     max_nodes=100,
     max_vcpus=3_200,
@@ -168,23 +179,29 @@ def read_stage(name: str, given: Sequence[str]) -> Stage:
     if stage is None:
         raise Invalid(f"there is no stage {name!r}: the stages are {', '.join(STAGES)}")
     values: dict[str, object] = {}
+    options = dict(stage.dispatcher)
     reasons: list[str] = []
     for each in given:
         field_name, separator, text = each.partition("=")
         try:
             if not separator:
                 raise Invalid(f"{each!r} is no setting: write name=value")
-            values[field_name] = _value(field_name, text)
+            if field_name.startswith(OF_DISPATCHER):
+                options[field_name.removeprefix(OF_DISPATCHER).replace("-", "_")] = text
+            else:
+                values[field_name] = _value(field_name, text)
         except Invalid as error:
             reasons += error.reasons
     if reasons:
         raise Invalid(*reasons)
-    return replace(stage, **values)  # type: ignore[arg-type]  # `_value` returns the field's type
+    return replace(stage, dispatcher=options, **values)  # type: ignore[arg-type]  # `_value` returns the field's type
 
 
 def _value(name: str, text: str) -> object:
-    names = [each.name for each in fields(Stage) if each.name != "name"]
+    names = [each.name for each in fields(Stage) if each.name not in ("name", "dispatcher")]
     if name not in names:
+        if name in {each.name for each in option_fields()}:
+            raise Invalid(f"a stage has no {name!r}: it is the dispatcher's: write {OF_DISPATCHER}{name}=...")
         near = difflib.get_close_matches(name, names, n=1)
         raise Invalid(
             f"a stage has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ": see infra/stages.py")

@@ -37,15 +37,16 @@ class SparkRoles:
     application: str | None = None
 
 
-def dispatcher_part(places: Places, spark: SparkRoles | None) -> Part:
-    """`spark`: None: sessions run in the dispatcher's own task, with its rights."""
+def dispatcher_part(places: Places, spark: SparkRoles | None, workers: int) -> Part:
+    """Sessions that run in the dispatcher's own task have its rights: all of them without `spark`, and the small ones
+    of its `workers`. Then it has the Spark job's rights to lakes, beside its own."""
     return Part(
         "dispatcher",
         "DispatcherRole",
         ("ecs-tasks",),
         (
             *_queue_and_topic(places),
-            *_state_and_lakes(places, writes_lakes=spark is None),
+            *_state_and_lakes(places, writes_lakes=spark is None or workers > 0),
             *(_launching(places, spark) if spark is not None else ()),
         ),
         tags=dict((DISPATCHER_TAG,)),

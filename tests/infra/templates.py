@@ -38,6 +38,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         "region=us-east-1",
         "alarm_addresses=oncall@example.com",
         "spark=emr_serverless",
+        "workers=0",
         "allow_files=s3://landing/orders",
         "key_arn=arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555",
     ),
@@ -137,6 +138,8 @@ def _explained(docstring: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _written(default: object) -> str:
+    if isinstance(default, Mapping):
+        return ", ".join(f"`{name}={value}`" for name, value in default.items())
     if default is None:
         return "**required**"
     if default in ("", ()):

@@ -74,6 +74,9 @@ MAY = {
         f"s3:PutObject LAKES/lake/tables/T/compacted/dead/0a/deletion_vector_1.bin {NEW}",
         f"s3:PutObject LAKES/lake/tables/T/iceberg/metadata/v1.metadata.json {NEW}",
         "s3:PutObject LAKES/lake/tables/T/iceberg/metadata/version-hint.text",
+        f"s3:PutObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet {NEW}",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
+        "s3:DeleteObject LAKES/lake/tables/T/news/_/00000000000000000001",
         "s3:ListBucket LAKES s3:prefix=lake/tables/",
         "s3:ListBucket STATE",
         "s3:ListBucket STATE s3:prefix=archive/lithify.tar.gz",
@@ -178,9 +181,6 @@ MAY_NOT = {
     "DispatcherRole": [
         "s3:DeleteObject STATE/state/job_runs/run/log/00000000000000000001.json",
         "s3:PutObject STATE/state/job_runs/run/log/00000000000000000001.json",
-        "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
-        f"s3:PutObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet {NEW}",
-        f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
         "s3:DeleteObject LAKES/lake/tables/T/iceberg/metadata/v1.metadata.json",
         "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
         "s3:GetObject LAKES/somebody-else/x",
@@ -348,6 +348,14 @@ def test_on_serverless_a_dispatcher_ends_job_runs_of_its_deployment_only(serverl
     assert not serverless.allows(dispatcher, Request("iam:PassRole", serverless.arn(dispatcher), passed))
     request = Request("emr-serverless:StartJobRun", application, {f"aws:RequestTag/{DEPLOYMENT_TAG}": "other"})
     assert not serverless.allows(dispatcher, request)
+
+
+@pytest.mark.parametrize("key", [ENTRY, "compacted/0a/c/1-a.parquet", "data/_/compacted/1/c/1-a.parquet"])
+def test_a_dispatcher_without_workers_writes_no_lake(serverless: Account, key: str) -> None:
+    lakes = serverless.arn(serverless.named("AWS::S3::Bucket", "Lakes"))
+    request = Request("s3:PutObject", f"{lakes}/lake/tables/T/{key}", dict((NEW.split("=", 1),)))
+    assert not serverless.allows(role(serverless, "DispatcherRole"), request)
+    assert serverless.allows(role(serverless, "SparkJobRole"), request)
 
 
 def test_a_key_of_the_account_s_choice_may_be_used_by_dispatcher_and_job(serverless: Account) -> None:

@@ -108,6 +108,16 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "the cluster settings: release_label is emr-6.1.0: its Spark and Python are too old",
         ),
         ("endpoint_url=nowhere", "LITHIFY_ENDPOINT_URL"),
+        ("workers=2", "workers 2: 384 MiB are left for each, of 1.5 GiB for all sessions"),
+        ("workers=-1", "workers is -1: write 0 for none"),
+        ("dispatcher.max_attempt=2", "the dispatcher has no such option: did you mean dispatcher.max_attempts?"),
+        ("dispatcher.max_attempts=none", "LITHIFY_MAX_ATTEMPTS: 'none' is not a whole number"),
+        ("dispatcher.max_sessions=4", "dispatcher.max_sessions: it is a setting of the stage, write max_sessions=..."),
+        ("dispatcher.state=s3://mine/state", "dispatcher.state: the stack decides it, leave it out"),
+        ("dispatcher.task_token=abc", "dispatcher.task_token: the stack decides it, leave it out"),
+        ('dispatcher.limits={"session":{"usd":5}}', "dispatcher.limits: session.usd is max_usd of the stage"),
+        ('dispatcher.limits={"sesion":{}}', "sesion: there is no such field; did you mean 'session'?"),
+        ("max_attempts=2", "it is the dispatcher's: write dispatcher.max_attempts=..."),
         ("max_sesions=4", "a stage has no 'max_sesions'; did you mean 'max_sessions'?"),
         ("max_sessions=many", "max_sessions is 'many': write a whole number"),
         ("flow_logs=maybe", "flow_logs is 'maybe': write true or false"),
@@ -151,9 +161,24 @@ def test_the_dispatcher_reads_every_variable_as_the_stage_means_it() -> None:
     assert options.dispatcher.service.metrics_namespace == "Lithify/dev"
 
 
+def test_a_stage_can_set_every_option_of_the_dispatcher_that_the_stack_does_not_decide() -> None:
+    budget = '{"table":{"usd_per_day":50},"session":{"nodes_min":2}}'
+    stage = checked_stage(["dev", "dispatcher.max-attempts=7", f"dispatcher.limits={budget}"])
+    variables = dispatcher_environment.dispatcher_environment(stage, EXAMPLE, EXAMPLE_SPARK, json.dumps)
+    options, errors = read_options({}, by_option(variables))
+    assert errors.reasons == []
+    controller = options.dispatcher.controller
+    assert variables["LITHIFY_MAX_ATTEMPTS"] == "7"
+    assert controller.max_job_runs == int(DEV.dispatcher["max_job_runs"])
+    assert controller.limits.table.usd_per_day == 50
+    assert controller.limits.session == SessionLimits(
+        nodes_min=2, nodes=DEV.max_nodes, vcpus=DEV.max_vcpus, usd=DEV.max_usd
+    )
+
+
 def test_the_dispatcher_of_a_stage_without_clusters_is_given_no_limits_of_clusters() -> None:
     """It would refuse them at its start."""
-    stage = replace(DEV, spark="local")
+    stage = replace(DEV, spark="local", workers=0)
     check_environment(stage)
     variables = dispatcher_environment.dispatcher_environment(stage, EXAMPLE, None, json.dumps)
     options, errors = read_options({}, by_option(variables))

@@ -39,6 +39,9 @@ _PATH_STYLE = Config(s3={"addressing_style": "path"}, retries={"total_max_attemp
 
 _OF_A_TASK_ON_AWS = ("LITHIFY_HTTP_PORT", "LITHIFY_TASK_HEARTBEAT_SECONDS", "LITHIFY_METRICS_NAMESPACE")
 _OF_CLUSTERS = ("LITHIFY_CLUSTER_SETTINGS", "LITHIFY_LIMITS", "LITHIFY_SPOT_SHARE")
+_NO_WORKERS = {"LITHIFY_WORKERS": "0"}
+"""Each session has the Spark job's role, however small it is."""
+
 _QUICK_CLUSTERS = Timings(starting=0.2, bootstrapping=0.1, terminating=0.1)
 _QUICK = ("tests.roles.later", "tests.paced_dispatcher", "quick")
 
@@ -156,11 +159,13 @@ class DeployedStage:
         """A dispatcher with the template's variables, until nothing is left to do. Its Spark jobs run here, and have
         their role. `variables`: other ones, or in place of these."""
         home = {"SPARK_HOME": str(self._spark_home()), "LITHIFY_CORES": "2", "LITHIFY_MEMORY_GIB": "2"}
-        home["LITHIFY_WORKERS"] = "0"  # they would have the dispatcher's role
-        return self._dispatch(days, _OF_CLUSTERS, home | variables)
+        return self._dispatch(days, _OF_CLUSTERS, home | _NO_WORKERS | variables)
 
-    def dispatch_on_emr(self, days: float = 0.0, *, is_spark_real: bool = False) -> Answer:
-        """The same with clusters of the fake EMR, whose nodes have the role of the template's instance profile."""
+    def dispatch_on_emr(
+        self, days: float = 0.0, *, is_spark_real: bool = False, small_in_workers: bool = False
+    ) -> Answer:
+        """The same with clusters of the fake EMR, whose nodes have the role of the template's instance profile.
+        `small_in_workers`: and with the template's workers, which have the dispatcher's role."""
         environment = self.environment("SparkJobRole", days)
         home = self._spark_home()
         if is_spark_real:
@@ -172,7 +177,8 @@ class DeployedStage:
         )
         clock = SystemClock()
         self.emr.reset(EmrAccount(clock, steps, _QUICK_CLUSTERS), ServerlessAccount(clock, steps))
-        return self._dispatch(days, (), {"LITHIFY_CLUSTER_SETTINGS": self.cluster_settings()})
+        places = {"LITHIFY_CLUSTER_SETTINGS": self.cluster_settings()}
+        return self._dispatch(days, (), places | ({} if small_in_workers else _NO_WORKERS))
 
     def cluster_settings(self) -> str:
         """The template's, at the stand-in."""

@@ -54,6 +54,22 @@ def test_a_session_of_a_table_with_hints_is_one_attempt_and_the_keeper_retires_w
     assert stage.gate.denied == looked_in_vain, "\n".join(map(str, stage.gate.denied))
 
 
+def test_small_sessions_run_in_workers_with_the_dispatcher_s_role_and_no_cluster_is_started(
+    stage: DeployedStage,
+) -> None:
+    document = {"schema_version": "1", "job_run_id": "small", "source_table_id": TABLE, "primary_keys": ["id"]}
+    (stage.folder / "small.json").write_text(json.dumps(document))
+    assert stage.append(TABLE, [{"id": 2, "v": "again"}]).exit_code == 0
+    assert stage.lithify("SenderRole", "submit", "small.json").exit_code == 0
+    stage.gate.denied.clear()
+    dispatched = stage.dispatch_on_emr(small_in_workers=True)
+    assert dispatched.exit_code == 0, dispatched.err
+    assert attempts(stage, "small") == [1], f"{dispatched.out}\n{dispatched.err}"
+    assert hints(stage) == []
+    assert stage.emr.emr.clusters == {}
+    assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
+
+
 def test_the_keeper_has_a_table_compacted_by_its_policy_and_samples_its_lag(stage: DeployedStage) -> None:
     assert stage.append(TABLE, [{"id": 3, "v": "c"}, {"id": 4, "v": "d"}], days=9).exit_code == 0
     kept = stage.keep(days=9)

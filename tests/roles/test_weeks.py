@@ -62,7 +62,7 @@ def week_of_work(stage: DeployedStage, week: int, days: float) -> None:
         done(stage.append(DAYS, [{"id": week, "week": week}], f"day={day}", days=days))
     for table_id in (ORDERS, DAYS):
         submit(stage, f"{table_id}-{week}", table_id)
-    done(stage.dispatch_on_emr(days, is_spark_real=week == 0))
+    done(stage.dispatch_on_emr(days, is_spark_real=week == 0, small_in_workers=week % 2 == 1))
     assert attempts(stage, f"{ORDERS}-{week}", days) == [1]
     assert attempts(stage, f"{DAYS}-{week}", days) == [1, 1]
     assert stage.keys("Lakes", f"lake/tables/{DAYS}/news/") == []
