@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.model.clock import Clock
 from compactor.model.errors import Corrupt, Unavailable
 from compactor.publishing.iceberg_files import Group, Manifest, read_list, read_manifest
+from compactor.publishing.iceberg_versions import IcebergVersions
 from compactor.publishing.keys import IcebergFolder, IcebergMetadata
 from compactor.publishing.version_cache import VersionCache
 from compactor.storage.concurrently import run_concurrently
@@ -56,6 +57,7 @@ class IcebergLog:
         self._table_id = table_id
         self._clock = clock
         self._folder = IcebergFolder(table_id).key
+        self._versions = IcebergVersions(store, table_id)
         self._cache = VersionCache(IcebergState(), clock)
 
     @property
@@ -75,66 +77,39 @@ class IcebergLog:
     def load(self) -> IcebergState:
         """The newest version. Raises `Corrupt` if it is damaged."""
         began, known = self._cache.now(), self._cache.newest
-        number, body = self._start(known)
-        while (later := self._store.read(self._key(number + 1))) is not None:
-            number, body = number + 1, later
+        number, body = self._versions.newest(known.version)
         state = known if body is None else self._state(number, body, self._cache.last)
         self._cache.seen(state, began)
         return state
 
     def at(self, version: int) -> IcebergState:
         """An earlier version; one that does not exist is as none."""
-        body = self._store.read(self._key(version))
+        body = self._versions.read(version)
         return IcebergState() if body is None else self._state(version, body, self._cache.last)
 
     def manifests_at(self, version: int) -> list[str]:
         """The URIs of the manifests of a version; one that was deleted, or half of it, has none."""
-        body = self._store.read(self._key(version))
+        body = self._versions.read(version)
         snapshot = None if body is None else self._metadata(version, body).current_snapshot()
         listed = None if snapshot is None else self._store.read(self._path(snapshot.manifest_list))
         if snapshot is None or listed is None:
             return []
         return [each.manifest_path for each in read_list(snapshot.manifest_list, listed)]
 
-    def _start(self, known: IcebergState) -> tuple[int, bytes | None]:
-        """A version to look for later ones from. The body is None for the known version."""
-        if known.version:
-            return known.version, None
-        hinted = self.hinted()
-        if hinted:
-            body = self._store.read(self._key(hinted))
-            if body is not None:
-                return hinted, body
-        listed = self._listed()
-        return (listed, self._store.read(self._key(listed))) if listed else (0, None)
-
     def hinted(self) -> int:
         """The version that readers of the folder see; 0: there is no hint."""
-        body = self._store.read(IcebergMetadata(self._table_id, None).key)
-        text = b"" if body is None else body.strip()
-        return int(text) if text.isdigit() else 0
-
-    def _listed(self) -> int:
-        """The newest listed version; 0: there is none."""
-        keys = [each.key for each in self._store.list(f"{self._folder}/metadata/v")]
-        versions = [IcebergMetadata.parse(key).version or 0 for key in keys if key.endswith(".metadata.json")]
-        return max(versions, default=0)
+        return self._versions.hinted()
 
     def _state(self, version: int, body: bytes, known: IcebergState) -> IcebergState:
         metadata = self._metadata(version, body)
         return IcebergState(version, metadata, self._groups(metadata, known))
 
     def _metadata(self, version: int, body: bytes) -> TableMetadataV2:
-        key = self._key(version)
         try:
             metadata = TableMetadataV2.model_validate_json(body)
         except ValueError as error:
-            raise Corrupt(f"{key} is damaged: {error}; delete {self._folder}, and publish the table again") from error
-        if metadata.location != self.location:
-            raise Corrupt(
-                f"{key} was written for a lake at {metadata.location.removesuffix(f'/{self._folder}')}, and its URIs "
-                f"lead there: delete {self._folder}, and publish the table again"
-            )
+            raise self._versions.damaged(version, error) from error
+        self._versions.check_place(version, metadata.location)
         return metadata
 
     def _groups(self, metadata: TableMetadataV2, known: IcebergState) -> dict[int, Group]:
@@ -178,7 +153,7 @@ class IcebergLog:
 
         Raises `Unavailable` if the outcome is unknown.
         """
-        began, key = self._cache.now(), self._key(before.version + 1)
+        began, key = self._cache.now(), self._versions.key(before.version + 1)
         if not create_once(self._store, key, body, lambda existing: existing == body, self._clock):
             return False
         self._cache.seen(after, began)
@@ -192,6 +167,3 @@ class IcebergLog:
                 self._store.overwrite(IcebergMetadata(self._table_id, None).key, str(version).encode())
         except Unavailable as error:
             _log.warning("iceberg_hint_not_written", table=self._table_id, version=version, reason=str(error))
-
-    def _key(self, version: int) -> str:
-        return IcebergMetadata(self._table_id, version).key
