@@ -61,9 +61,14 @@ class GlueService(Protocol):
         """Replaces the table. False: its version is not the newest one any more, or it is gone."""
 
 
+def name_in_sql(text: str) -> str:
+    """The text in small letters, digits and `_`, which no engine has to quote."""
+    return _NOT_IN_A_NAME.sub("_", text.lower())
+
+
 def glue_name(table_id: str, format_: OpenFormat) -> str:
     """The name in Glue, of small letters, digits and `_`: `acme_orders_v1`, and `acme_orders_v1_delta`."""
-    name = _NOT_IN_A_NAME.sub("_", table_id.lower())
+    name = name_in_sql(table_id)
     return f"{name}_{format_}" if format_ is OpenFormat.DELTA else name
 
 

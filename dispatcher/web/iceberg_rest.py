@@ -1,0 +1,341 @@
+"""A read-only Iceberg REST catalog over the published tables of lakes: a request is a value, and so is its answer.
+
+    GET       /v1/config?warehouse=LAKE          what a client asks first: the routes below, and where the files are
+    GET       /v1/namespaces                     one level of namespaces
+    GET HEAD  /v1/namespaces/N
+    GET       /v1/namespaces/N/tables
+    GET HEAD  /v1/namespaces/N/tables/T          the newest metadata; with an ETag
+    GET       /v1/namespaces/N/views[/V]         for clients that ask all the same: there are no views
+
+A client that names a warehouse gets a prefix, `/v1/lake-NAME/namespaces...`, and sees that lake alone.
+
+Some clients write whatever the list of endpoints says, and have uploaded files by then. The 403 makes them give up at
+once, with a sentence; 404, 409 or 5xx would mean a table that is gone, another attempt, or an unknown outcome.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from urllib.parse import unquote
+
+import structlog
+from pydantic import JsonValue
+
+from compactor.model.errors import Denied, Invalid, LithifyError, Outdated, Unavailable
+from compactor.publishing.published_lake import IcebergJson, PublishedLake, PublishedMetadata, PublishedTable
+from compactor.storage.location import StoreLocation
+
+_log = structlog.get_logger(__name__)
+
+ENDPOINTS = (
+    "GET /v1/{prefix}/namespaces",
+    "GET /v1/{prefix}/namespaces/{namespace}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+)
+"""Without this list clients assume that they may write."""
+
+PAGE_SIZE = 1_000
+"""Names in a page, of a client that wants pages and does not say how large."""
+
+RETRY_AFTER_SECONDS = 1
+
+_PREFIX = "lake-"
+_WRITES = ("POST", "PUT", "PATCH", "DELETE")
+_READ_ONLY = (
+    "this catalog is read-only: its tables are written by Lithify alone; append deltas with `lithify table append`, "
+    "and compact them"
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """`path`: from `/v1` on, percent-encoded as it was sent; `query`: decoded."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    if_none_match: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`body`: JSON; None: none."""
+
+    status: int
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Refused(Exception):
+    """Why a request gets no content, by the error model of the specification."""
+
+    def __init__(self, status: HTTPStatus, error_type: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_type = error_type
+
+
+class IcebergRestCatalog:
+    """Safe to share between threads."""
+
+    def __init__(self, lakes: Sequence[PublishedLake]) -> None:
+        self._lakes = lakes
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to any request. It has a body except to HEAD, and where there is nothing new."""
+        try:
+            answer = self._answer(request)
+        except _Refused as refused:
+            answer = error_answer(refused.status, refused.error_type, str(refused))
+        except LithifyError as error:
+            answer = _failed(error)
+        if request.method == "HEAD":
+            status = HTTPStatus.NO_CONTENT if answer.status == HTTPStatus.OK else answer.status
+            return replace(answer, status=status, body=None)
+        return answer
+
+    def _answer(self, request: Request) -> Answer:
+        parts = [unquote(part) for part in request.path.strip("/").split("/")]
+        if parts == ["v1", "oauth", "tokens"]:
+            raise _Refused(
+                HTTPStatus.NOT_FOUND,
+                "NotFoundException",
+                "this catalog issues no tokens: use it without authorization, or with the bearer token of the server",
+            )
+        if request.method in _WRITES:
+            raise _Refused(HTTPStatus.FORBIDDEN, "ForbiddenException", _READ_ONLY)
+        if request.method not in ("GET", "HEAD"):
+            message = f"{request.method} is not supported: use GET or HEAD"
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "UnsupportedOperationException", message)
+        match parts:
+            case ["v1", "config"]:
+                return self._config(request.query.get("warehouse", ""))
+            case ["v1", "namespaces", *rest]:
+                return _View(self._lakes).answer(rest, request)
+            case ["v1", prefix, "namespaces", *rest] if prefix.startswith(_PREFIX):
+                named = [lake for lake in self._lakes if lake.name == prefix.removeprefix(_PREFIX)]
+                if named:
+                    return _View(named).answer(rest, request)
+        raise _no_route(request)
+
+    def _config(self, warehouse: str) -> Answer:
+        lakes, overrides = self._lakes, dict[str, JsonValue]()
+        if warehouse:
+            wanted = warehouse.rstrip("/")
+            lakes = [lake for lake in self._lakes if wanted in (lake.name, lake.location.root_uri)]
+            if not lakes:
+                known = ", ".join(f"{lake.name} ({lake.location.root_uri})" for lake in self._lakes)
+                message = f"there is no warehouse {warehouse}: leave it out, or name a lake of this server: {known}"
+                raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchWarehouseException", message)
+            overrides["prefix"] = f"{_PREFIX}{lakes[0].name}"
+        settings = [file_settings(lake.location) for lake in lakes]
+        is_one = all(each == settings[0] for each in settings)
+        defaults: JsonValue = settings[0] if settings and is_one else {}
+        return _json({"defaults": defaults, "overrides": overrides, "endpoints": list(ENDPOINTS)})
+
+
+class _View:
+    """What a client sees below `namespaces`: the tables of some lakes."""
+
+    def __init__(self, lakes: Sequence[PublishedLake]) -> None:
+        self._lakes = lakes
+
+    def answer(self, parts: Sequence[str], request: Request) -> Answer:
+        match parts:
+            case []:
+                return self._namespaces(request.query)
+            case [namespace]:
+                self._check_namespace(namespace)
+                return _json({"namespace": [namespace], "properties": {}})
+            case [namespace, "tables"]:
+                return self._tables(namespace, request.query)
+            case [namespace, "views"]:
+                self._check_namespace(namespace)
+                return _json({"identifiers": []})
+            case [namespace, "views", view]:
+                self._check_namespace(namespace)
+                message = f"there is no view {namespace}.{view}: Lithify has none"
+                raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchViewException", message)
+            case [namespace, "tables", name]:
+                return self._load(namespace, name, request)
+            case _:
+                raise _no_route(request)
+
+    def _namespaces(self, query: Mapping[str, str]) -> Answer:
+        parent = query.get("parent", "")
+        if parent:
+            self._check_namespace(parent)
+            return _page([], query, "namespaces", lambda namespace: [namespace])
+        names = sorted({table.namespace for table in self._listed()})
+        return _page(names, query, "namespaces", lambda namespace: [namespace])
+
+    def _tables(self, namespace: str, query: Mapping[str, str]) -> Answer:
+        names = sorted({table.name for table in self._listed() if table.namespace == namespace})
+        if not names:
+            self._check_namespace(namespace)
+        return _page(names, query, "identifiers", lambda name: {"namespace": [namespace], "name": name})
+
+    def _load(self, namespace: str, name: str, request: Request) -> Answer:
+        wanted = request.query.get("snapshots", "all")
+        if wanted not in ("all", "refs"):
+            message = f"snapshots is {wanted!r}: write all or refs"
+            raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message)
+        lake, table = self._found(namespace, name)
+        metadata = lake.newest(table)
+        if metadata is None:
+            raise _no_table(namespace, name)
+        settings = file_settings(lake.location)
+        etag = _etag(metadata, settings, wanted)
+        if request.method == "GET" and _has(request.if_none_match, etag):
+            return Answer(HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
+        content = metadata.parsed if wanted == "all" else _with_named_snapshots(metadata.parsed)
+        answer = _json({"metadata-location": metadata.uri, "metadata": content, "config": settings})
+        return replace(answer, headers={**answer.headers, "ETag": etag})
+
+    def _found(self, namespace: str, name: str) -> tuple[PublishedLake, PublishedTable]:
+        found: list[tuple[PublishedLake, PublishedTable]] = []
+        unread: LithifyError | None = None
+        for lake in self._lakes:
+            try:
+                found += [(lake, table) for table in lake.find(namespace, name)]
+            except LithifyError as error:
+                unread = error
+        if len(found) > 1:
+            which = " and ".join(f"{table.table_id} in {lake.location.root_uri}" for lake, table in found)
+            raise Invalid(
+                f"{namespace}.{name} is the name of {which}: set the property glue_database of one of them to another "
+                "namespace"
+            )
+        if not found:
+            if unread is not None:  # it may be in the lake that could not be read
+                raise unread
+            self._check_namespace(namespace)
+            raise _no_table(namespace, name)
+        return found[0]
+
+    def _check_namespace(self, namespace: str) -> None:
+        """Raises 404 for a namespace that has no table."""
+        if not any(table.namespace == namespace for table in self._listed()):
+            message = (
+                f"there is no namespace {namespace}: it is the glue_database of published tables, or a lake's name"
+            )
+            raise _Refused(HTTPStatus.NOT_FOUND, "NoSuchNamespaceException", message)
+
+    def _listed(self) -> Sequence[PublishedTable]:
+        """The tables of every lake that may be read. Raises `Denied` or `Outdated` if none may be."""
+        found: list[PublishedTable] = []
+        refused: list[Unavailable] = []
+        for lake in self._lakes:
+            try:
+                found += lake.tables()
+            except (Denied, Outdated) as error:
+                _log.warning("lake_left_out_of_catalog", lake=lake.location.root_uri, reason=str(error))
+                refused.append(error)
+        if refused and len(refused) == len(self._lakes):
+            raise refused[0]
+        return found
+
+
+def file_settings(location: StoreLocation) -> dict[str, JsonValue]:
+    """What clients need to find the files of a lake. They use credentials of their own."""
+    if not location.is_remote:
+        return {}
+    settings: dict[str, JsonValue] = {}
+    if location.region is not None:
+        settings |= {"client.region": location.region, "s3.region": location.region}
+    if location.endpoint_url is not None:
+        settings |= {"s3.endpoint": location.endpoint_url, "s3.path-style-access": "true"}
+    return settings
+
+
+def error_answer(status: int, error_type: str, message: str) -> Answer:
+    """An error as clients of the specification read it."""
+    return replace(_json({"error": {"message": message, "type": error_type, "code": int(status)}}), status=int(status))
+
+
+def _failed(error: LithifyError) -> Answer:
+    if isinstance(error, Invalid):
+        return error_answer(HTTPStatus.BAD_REQUEST, "BadRequestException", str(error))
+    if isinstance(error, Unavailable) and not isinstance(error, Denied | Outdated):
+        answer = error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableException", str(error))
+        return replace(answer, headers={**answer.headers, "Retry-After": str(RETRY_AFTER_SECONDS)})
+    _log.warning("catalog_request_failed", reason=str(error))
+    return error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError", str(error))
+
+
+def _no_route(request: Request) -> _Refused:
+    message = f"the Iceberg catalog has nothing at {request.path}: it begins at /iceberg/v1/config"
+    return _Refused(HTTPStatus.NOT_FOUND, "NotFoundException", message)
+
+
+def _no_table(namespace: str, name: str) -> _Refused:
+    message = f"there is no table {namespace}.{name}: publish it with the property publish=iceberg"
+    return _Refused(HTTPStatus.NOT_FOUND, "NoSuchTableException", message)
+
+
+def _json(content: IcebergJson) -> Answer:
+    body = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    return Answer(HTTPStatus.OK, body, {"Content-Type": "application/json"})
+
+
+def _page(names: Sequence[str], query: Mapping[str, str], member: str, shown: Callable[[str], JsonValue]) -> Answer:
+    """The names after the token's, or all of them for a client that sends no token. A token is the last name of a page,
+    so that names that come and go meanwhile make no others appear twice or be left out."""
+    token = query.get("pageToken")
+    if token is None:
+        return _json({member: [shown(name) for name in names]})
+    after = _name_of(token)
+    later = [name for name in names if name > after]
+    page = later[: _page_size(query)]
+    next_token = _token_of(page[-1]) if len(page) < len(later) else None
+    return _json({member: [shown(name) for name in page], "next-page-token": next_token})
+
+
+def _page_size(query: Mapping[str, str]) -> int:
+    text = query.get("pageSize", str(PAGE_SIZE))
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        message = f"pageSize is {text!r}: write a number from 1 on"
+        raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message)
+    return min(int(text), PAGE_SIZE)
+
+
+def _token_of(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _name_of(token: str) -> str:
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        message = f"pageToken {token!r} is not of this catalog: begin again without one"
+        raise _Refused(HTTPStatus.BAD_REQUEST, "BadRequestException", message) from error
+
+
+def _etag(metadata: PublishedMetadata, settings: Mapping[str, JsonValue], wanted: str) -> str:
+    """Differs wherever the answer does."""
+    digest = hashlib.sha256(metadata.body)
+    digest.update(json.dumps([metadata.uri, settings], sort_keys=True).encode())
+    return f'"{digest.hexdigest()[:32]}-{wanted}"'
+
+
+def _has(if_none_match: str | None, etag: str) -> bool:
+    tags = [] if if_none_match is None else [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag in tags or "*" in tags
+
+
+def _with_named_snapshots(metadata: IcebergJson) -> IcebergJson:
+    """With the snapshots alone that a branch or a tag names."""
+    refs, snapshots = metadata.get("refs"), metadata.get("snapshots")
+    if not isinstance(refs, dict) or not isinstance(snapshots, list):
+        return metadata
+    named = [ref.get("snapshot-id") for ref in refs.values() if isinstance(ref, dict)]
+    kept: list[JsonValue] = [each for each in snapshots if isinstance(each, dict) and each.get("snapshot-id") in named]
+    return {**metadata, "snapshots": kept}
