@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -40,7 +41,7 @@ class Denied:
 
 
 class RoleGate:
-    """Rules on requests for S3, SQS, SNS, EMR, CloudWatch Logs and Step Functions; any other service is refused.
+    """Rules on requests for S3, SQS, SNS, EMR, EMR Serverless, logs and Step Functions; any other service is refused.
 
     denied  every right that was lacking, in order
     used    every right that was there, by role and action
@@ -51,11 +52,13 @@ class RoleGate:
         account: Account,
         delete: Callable[[str, Sequence[str]], None],
         tags_of_cluster: Callable[[str], Mapping[str, str]] = lambda _: {},
+        tags_of_job_run: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
         """`delete`: deletes keys of a bucket, for requests of which only a part is allowed."""
         self._account = account
         self._delete = delete
         self._tags_of_cluster = tags_of_cluster
+        self._tags_of_job_run = tags_of_job_run
         self._roles = account.roles()
         self._key = account.key()
         self.denied: list[Denied] = []
@@ -154,7 +157,9 @@ class RoleGate:
             topic = form.get("TopicArn", form.get("TargetArn", [ANY]))[0]
             writes = (ENCRYPT, DECRYPT) if name == "Publish" else ()
             return [Asked(f"sns:{name}", topic), *self._asked_of_key(*writes)]
-        given = json.loads(body)
+        given = json.loads(body or b"{}")
+        if request.service == "emr-serverless":
+            return list(self._asked_of_serverless(request, given))
         if request.service == "sqs":
             return list(self._asked_of_sqs(name, given))
         if request.service == "elasticmapreduce":
@@ -192,6 +197,24 @@ class RoleGate:
                 continue
             of = {f"{service}:ResourceTag/{key}": value for key, value in self._tags_of_cluster(cluster).items()}
             yield Asked(f"{service}:{name}", f"arn:aws:{service}:{REGION}:{ACCOUNT}:cluster/{cluster}", of)
+
+    def _asked_of_serverless(self, request: Request, given: Mapping[str, Any]) -> Iterator[Asked]:
+        service, path = "emr-serverless", urlsplit(request.target).path
+        resource = f"arn:aws:{service}:{REGION}:{ACCOUNT}:{path.removesuffix('/jobruns')}"
+        match request.verb, path.endswith("/jobruns"):
+            case "POST", True:
+                wanted = {f"aws:RequestTag/{key}": value for key, value in given["tags"].items()}
+                yield from (Asked(f"{service}:{name}", resource, wanted) for name in ("StartJobRun", "TagResource"))
+                passed = {"iam:PassedToService": f"{service}.amazonaws.com"}
+                yield Asked("iam:PassRole", given["executionRoleArn"], passed)
+            case "GET", True:
+                yield Asked(f"{service}:ListJobRuns", resource)
+            case verb, False if "/jobruns/" in path:
+                tags = self._tags_of_job_run(path.rpartition("/")[2])
+                of = {f"aws:ResourceTag/{key}": value for key, value in tags.items()}
+                yield Asked(f"{service}:{'CancelJobRun' if verb == 'DELETE' else 'GetJobRun'}", resource, of)
+            case verb, _:
+                raise AssertionError(f"{service}: {verb} {path} is not evaluated: add it")
 
     def _role_passed(self, name: str) -> str:
         """The ARN of a role, or of the role of an instance profile."""

@@ -26,11 +26,12 @@ PARAMETERS = {
     "AWS::URLSuffix": "amazonaws.com",
     "AWS::StackName": "Lithify",
 }
+_APPLICATION = "AWS::EMRServerless::Application"
 _SERVICES = {
     "AWS::EC2::SecurityGroup": "ec2",
     "AWS::ECR::Repository": "ecr",
     "AWS::ECS::Cluster": "ecs",
-    "AWS::EMRServerless::Application": "emr-serverless",
+    _APPLICATION: "emr-serverless",
     "AWS::KMS::Key": "kms",
     "AWS::SNS::Topic": "sns",
     "AWS::SQS::Queue": "sqs",
@@ -76,6 +77,8 @@ class Account:
             return f"arn:aws:iam::{ACCOUNT}:instance-profile/{name}"
         if kind in _SUFFIXED:
             name = f"{name}{self._suffix}"
+        if kind == _APPLICATION:
+            name = f"/applications/{self.ref(name)}"
         return f"arn:aws:{_SERVICES.get(kind, 'other')}:{REGION}:{ACCOUNT}:{name}"
 
     def ref(self, name: str) -> str:
@@ -85,7 +88,7 @@ class Account:
         if kind == "AWS::SNS::Topic":
             return self.arn(name)
         name = f"{name}{self._suffix}" if kind in _SUFFIXED else name
-        return name.lower() if kind == "AWS::S3::Bucket" else name
+        return name.lower() if kind in ("AWS::S3::Bucket", _APPLICATION) else name
 
     def resolved(self, value: Any) -> Any:  # noqa: ANN401  (JSON)
         """Without CloudFormation's functions."""

@@ -176,16 +176,23 @@ class DeployedStage:
             self.folder / f"steps-{self._steps}", home, environment=environment, s3_endpoint=self.direct_s3_url
         )
         clock = SystemClock()
-        self.emr.reset(EmrAccount(clock, steps, _QUICK_CLUSTERS), ServerlessAccount(clock, steps))
+        serverless = ServerlessAccount(clock, steps, self._applications(), seconds_in_a_state=0.1)
+        self.emr.reset(EmrAccount(clock, steps, _QUICK_CLUSTERS), serverless)
         places = {"LITHIFY_CLUSTER_SETTINGS": self.cluster_settings()}
         return self._dispatch(days, (), places | ({} if small_in_workers else _NO_WORKERS))
 
     def cluster_settings(self) -> str:
         """The template's, at the stand-in."""
         settings = json.loads(self._variables("DispatcherTask")["LITHIFY_CLUSTER_SETTINGS"])
-        groups = dict.fromkeys(settings["security_groups"], "sg-0123456789abcdef0")
-        places = {"endpoint_url": self.emr_url, "security_groups": groups}
-        return json.dumps(settings | places | {"subnet_ids": ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]})
+        settings["endpoint_url"] = self.emr_url
+        if settings["kind"] == "emr":
+            settings["security_groups"] = dict.fromkeys(settings["security_groups"], "sg-0123456789abcdef0")
+            settings["subnet_ids"] = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
+        return json.dumps(settings)
+
+    def _applications(self) -> tuple[str, ...]:
+        settings = json.loads(self._variables("DispatcherTask")["LITHIFY_CLUSTER_SETTINGS"])
+        return (settings["application_id"],) if settings["kind"] == "emr_serverless" else ()
 
     def _dispatch(self, days: float, without: Sequence[str], variables: Mapping[str, str]) -> Answer:
         given = self._variables("DispatcherTask")
@@ -266,7 +273,12 @@ def deployed_stage(folder: Path, *, is_s3_real: bool, example: str = "dev") -> I
 
         clock, nothing = SystemClock(), SparkSubmitSteps(folder / "steps", folder)
         emr = opened.enter_context(emr_server(EmrAccount(clock, nothing), ServerlessAccount(clock, nothing)))
-        gate = RoleGate(account, delete, lambda cluster: emr.emr.clusters[cluster].tags)
+        gate = RoleGate(
+            account,
+            delete,
+            lambda cluster: emr.emr.clusters[cluster].tags,
+            lambda job_run: emr.serverless.job_runs[job_run].request["tags"],
+        )
         proxy = opened.enter_context(proxy_before(services, gate))
         s3_url = opened.enter_context(proxy_before(s3, gate)).url if is_s3_real else proxy.url
         emr_url = opened.enter_context(proxy_before(emr.url, gate)).url
@@ -283,6 +295,5 @@ def _create(stage: DeployedStage) -> None:
         sqs.create_queue(QueueName=stage.account.ref(stage.account.named("AWS::SQS::Queue", name)))
     stage.client("sns").create_topic(Name=stage.topic_arn.rpartition(":")[2])
     pack_this_python(stage.folder / "lithify.tar.gz")
-    stage.client("s3").upload_file(
-        str(stage.folder / "lithify.tar.gz"), stage.bucket("State"), "archive/lithify.tar.gz"
-    )
+    for file in (stage.folder / "lithify.tar.gz", REPOSITORY / "compactor" / "main.py"):
+        stage.client("s3").upload_file(str(file), stage.bucket("State"), f"archive/{file.name}")
