@@ -151,7 +151,10 @@ class IcebergPublisher:
         state = self._log.load()
         if not state.version:
             return Readable()
-        paths = {each.key: IcebergMetadata.parse(each.key) for each in listed if each.key.endswith((".json", ".text"))}
+        parsed = {
+            each.key: IcebergMetadata.parse_or_none(each.key) for each in listed
+        }  # other programs write here, too
+        paths = {key: path for key, path in parsed.items() if path is not None}
         modified_at_ms = {each.key: each.modified_at_ms for each in listed}
         old = [path.version or 0 for key, path in paths.items() if modified_at_ms[key] < since_ms]
         newest_then = self._log.at(max(old)) if any(old) else IcebergState()

@@ -55,10 +55,9 @@ class IcebergVersions:
         return int(text) if text.isdigit() else 0
 
     def _listed(self) -> int:
-        """The newest listed version; 0: there is none."""
-        keys = [each.key for each in self._store.list(f"{self._folder}/metadata/v")]
-        versions = [IcebergMetadata.parse(key).version or 0 for key in keys if key.endswith(".metadata.json")]
-        return max(versions, default=0)
+        """The newest listed version; 0: there is none. Files that other programs have written are passed over."""
+        found = [IcebergMetadata.parse_or_none(each.key) for each in self._store.list(f"{self._folder}/metadata/v")]
+        return max((each.version or 0 for each in found if each is not None), default=0)
 
     def check_place(self, version: int, location: str) -> None:
         """Raises `Corrupt` unless a version's metadata, which have this location, are of this lake."""

@@ -419,6 +419,34 @@ def test_metadata_and_files_go_when_no_version_of_the_grace_period_names_them(tm
     assert _publisher(lake, table).state().version == 13
 
 
+def test_files_that_another_writer_left_are_reported_and_stop_nothing(tmp_path: Path) -> None:
+    """Clients of a catalog upload files before they ask whether they may commit."""
+    lake, table = published_lake(tmp_path, "iceberg")
+    table.append(PARTITIONS[0], pa.table({"id": [1, 2]}))
+    compact_all(lake)
+    folder = tmp_path / "tables" / TABLE_ID / "iceberg"
+    strangers = [
+        folder / "metadata" / "00002-7f1c.metadata.json",
+        folder / "metadata" / "v9-7f1c.metadata.json",
+        folder / "metadata" / "7f1c-m0.avro",
+        folder / "data" / "region=US" / "00000-0-7f1c.parquet",
+    ]
+    for path in strangers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}")
+    (folder / "metadata" / "version-hint.text").unlink()
+    table.append(PARTITIONS[0], pa.table({"id": [3]}))
+    compact_all(lake)
+    assert _publisher(lake, table).state().version == 2
+    assert sorted(_read(tmp_path).column("id").to_pylist()) == [1, 2, 3]
+    clock = ManualClock(SystemClock().now_ms() + 3 * GRACE_SECONDS * 1_000)
+    found = list(find_garbage(lake.store, TABLE_ID, clock))
+    assert sorted(tmp_path / key for each in found for key in each.unknown) == sorted(strangers)
+    assert {key for each in found for key in each.unknown}.isdisjoint(
+        file.key for each in found for file in each.garbage
+    )
+
+
 def test_a_version_that_the_hint_still_names_after_the_grace_period_stays_readable(tmp_path: Path) -> None:
     lake = DeltaCatalog.open(tmp_path)
     table = lake.create_table(TABLE_ID, ["region"], primary_keys={"id"}, properties={"publish": "iceberg"})
