@@ -217,7 +217,7 @@ class _View:
         if not found:
             if unread is not None:  # it may be in the lake that could not be read
                 raise unread
-            self._check_namespace(namespace)
+            # Also in an unknown namespace: Java's client then asks for `t.files` as metadata of the table `t`.
             raise _no_table(namespace, name)
         return found[0]
 

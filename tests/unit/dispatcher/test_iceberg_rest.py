@@ -190,8 +190,10 @@ def test_what_is_not_there_is_404_with_its_type(served: Served) -> None:
         status, kind, message = served.error(f"/v1/namespaces/lake/tables/{name}")
         assert (status, kind) == (404, "NoSuchTableException")
         assert "publish=iceberg" in message
-    for rest in ("", "/tables", "/tables/acme_orders_v1", "/views", "/views/x"):
-        for namespace in ("other", "lake%1Fx", "%20"):
+    for namespace in ("other", "lake%1Facme_orders_v1", "%20"):
+        missing = served.error(f"/v1/namespaces/{namespace}/tables/files")
+        assert missing[:2] == (404, "NoSuchTableException"), "Java goes on and looks for metadata of a table"
+        for rest in ("", "/tables", "/views", "/views/x"):
             assert served.error(f"/v1/namespaces/{namespace}{rest}")[:2] == (404, "NoSuchNamespaceException")
     assert served.error("/v1/namespaces/lake/views/v")[:2] == (404, "NoSuchViewException")
     assert served.ask("/v1/namespaces/lake/views").body == b'{"identifiers":[]}'
