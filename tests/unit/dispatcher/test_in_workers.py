@@ -269,7 +269,7 @@ def test_a_worker_is_free_again_when_the_launch_cannot_be_recorded(tmp_path: Pat
         return Hangs()
 
     desk.in_workers.behaves = state_goes_away
-    desk.tick_until(lambda: bool(desk.in_workers.launched))
+    desk.tick_until(lambda: bool(desk.in_workers.launched) and desk.in_workers.running == 0)
     state.heal()
     desk.run()
     succeeded(desk, job_run_id, 1)
