@@ -74,7 +74,10 @@ DRIVER_BYTES_PER_COUNT = 8
 (`placement.NumbersByPart`). Worked: 90,000 files and 10,000 buckets are 7.2 GB."""
 
 TASK_BYTES_PER_COUNT = 16
-"""Bytes of a task per such pair."""
+"""Bytes of a writer per pair of hash bucket and source file of its own."""
+
+FILES_OF_A_WRITER = 2
+"""A writer may have so many times its even share of a round's files."""
 
 ROWS_PER_ROUND_WITHOUT_KEY = 1_000_000_000
 """Rows of a round of a table without a key, whose numbers are sent to its writers: 4 GB."""
@@ -275,7 +278,8 @@ class Sizing:
     def max_files_per_round(self) -> int:
         """Delta files of a round, at most, in addition to all compacted files."""
         driver_bytes = self.resources.driver_memory_bytes
-        per_file = BYTES_PER_SOURCE_FILE + TASK_BYTES_PER_COUNT * self.hash_bucket_count
+        share_of_files = min(FILES_OF_A_WRITER / self.resources.tasks, 1.0)
+        per_file = BYTES_PER_SOURCE_FILE + TASK_BYTES_PER_COUNT * self.hash_bucket_count * share_of_files
         limits = [TASK_PLAN_SHARE * self.task_memory_bytes / per_file - self.size.compacted_files]
         if driver_bytes is not None:
             room = DRIVER_MEMORY_SHARE * driver_bytes - self.driver_bytes(0)

@@ -249,6 +249,15 @@ def test_the_counts_of_the_driver_fit_its_share_of_memory(size: SessionSize, res
     assert used >= files * (BYTES_PER_SOURCE_FILE + DRIVER_BYTES_PER_COUNT * sizing.hash_bucket_count)
 
 
+def test_more_cores_take_more_files_a_round_since_each_writer_has_its_own() -> None:
+    size = SessionSize(0, 80_000_000_000, 128 * 1024**4, 0, None, delta_files=240_000, largest_delta_file_rows=350_000)
+    few, many = (
+        size_session(size, Resources(7 * GIB, cores, network_byte=1e-9), 8_000, None).max_files_per_round
+        for cores in (32, 8_000)
+    )
+    assert few < size.delta_files < many
+
+
 @pytest.mark.parametrize(("memory", "parts"), [(GIB, 10), (GIB // 2, 90)])
 def test_files_that_do_not_fit_a_task_have_a_count_for_each_of_their_parts(memory: int, parts: int) -> None:
     assert parts_of(10, 10 * 64 * 2**20, memory) == parts
