@@ -52,6 +52,7 @@ from launcher.plan import (
 )
 from launcher.poller import Poller, PollerSettings, WokenPoller
 from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
+from launcher.sizing.desired_sla import DesiredSla
 from launcher.sweep import Sweep
 
 
@@ -110,10 +111,10 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     open_lake = OpenLakes(outside.open_lake).at
     pool = outside.workers.pool if outside.workers is not None else None
 
-    def plan(spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
+    def plan(spec: SessionSpec, lack: LackOfMemory | None, desired: DesiredSla | None) -> SessionPlan | NothingToDo:
         spec = _with_region(spec)
         lake = open_lake(spec.job_run.lake).for_one_run()
-        planned = plan_for_cluster(spec, lake, outside.cluster.resources(), lack, pool)
+        planned = plan_for_cluster(spec, lake, outside.cluster.resources(), lack, pool, desired)
         refuse_beside_another(spec, lake, outside.clock)  # before a cluster is launched in vain
         return planned
 

@@ -62,10 +62,12 @@ from launcher.plan import (
     plan_of,
     plan_shared_job,
     room_for_bundles,
+    room_in_time,
 )
 from launcher.poller import PollerSettings
 from launcher.progress import folder_of
 from launcher.retrying import RetryPolicy, Setbacks
+from launcher.sizing.desired_sla import DesiredSla
 from launcher.spark_job import InFlight, JobVanished, job_name
 from launcher.verdict import WatchTimers
 
@@ -100,6 +102,7 @@ class SessionTask:
     in_flight  the last one, if its end is not recorded
     bundle_id  of its bundle, if it is in flight in one
     on_spark   it does not run in a worker
+    desired    what is left of its job run's desired SLA; None: it has none
     """
 
     spec: SessionSpec
@@ -108,6 +111,7 @@ class SessionTask:
     in_flight: InFlight | None = None
     bundle_id: str | None = None
     on_spark: bool = False
+    desired: DesiredSla | None = None
 
     @property
     def session_id(self) -> str:
@@ -259,7 +263,7 @@ class SessionLauncher:
 
     def _start_alone(self, task: SessionTask, control: Control) -> LeftOpen:
         lack = self._lack_of_memory(task)
-        planned = self._planned(task, lambda: self._planners.plan(task.spec, lack))
+        planned = self._planned(task, lambda: self._planners.plan(task.spec, lack, task.desired))
         if not isinstance(planned, SessionPlan):
             if lack is not None and isinstance(planned, Failed) and planned.error_kind is not ErrorKind.BUG:
                 why = f"{lack.attempts} attempts ran out of memory, and no smaller plan will do"
@@ -337,14 +341,15 @@ class SessionLauncher:
         control.requeue([*_outside_bundle(planned, members)])
         if not members:
             return LeftOpen.NONE
-        shared = plan_shared_job(self._clock.new_id(), members, room)
+        in_time = room_in_time(members, room, self._cluster.resources(), _most_urgent(tasks))
+        shared = plan_shared_job(self._clock.new_id(), members, in_time)
         wait_seconds = control.journal.wait_seconds(shared.cluster_plan)
         if wait_seconds is not None:
             control.requeue([RunAgain(member.plan.spec.session_id, wait_seconds) for member in members])
             return LeftOpen.NONE
         launch = self._launch_together(shared.plan, tasks)
         self._store.put_if_absent(launch.plan_key, shared.plan.render())
-        return self._run(launch, room, control)
+        return self._run(launch, in_time, control)
 
     def _run(
         self, launch: Launch, room: BundleRoom, control: Control, dependencies: LaunchDependencies | None = None
@@ -438,6 +443,11 @@ class SessionLauncher:
         }
         key = BundleFolder(job_run_id, plan.bundle_id).plan.key
         return Launch(name, key, members, len(plan.members), plan.bundle_id)
+
+
+def _most_urgent(tasks: Sequence[SessionTask]) -> DesiredSla | None:
+    found = [task.desired for task in tasks if task.desired is not None]
+    return min(found, key=lambda desired: desired.left_seconds, default=None)
 
 
 def _outside_bundle(

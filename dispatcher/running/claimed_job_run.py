@@ -103,6 +103,11 @@ class ClaimedJobRun:
         """The fold after the last read or write here."""
         return self.claim.log.newest.state
 
+    def seconds_since_acceptance(self) -> float:
+        """Without pauses."""
+        now_ms = self._clock.now_ms()
+        return (now_ms - self.accepted_at_ms) / 1000 - paused_seconds(self.newest, now_ms)
+
     def take_found(self) -> tuple[SessionState, ...]:
         """The sessions that were found since the last call, or since the claim."""
         sessions = self.newest.sessions

@@ -31,6 +31,7 @@ from dispatcher.scheduling.session_pool import SessionPool, Unit, WaitingSession
 from launcher.launch import Control, LeftOpen, RunAgain, SessionCommand
 from launcher.outcomes import Failed
 from launcher.session_launcher import SessionLauncher, SessionTask
+from launcher.sizing.desired_sla import DesiredSla
 
 _log = structlog.get_logger(__name__)
 
@@ -84,10 +85,20 @@ class SessionRuns:
                 lambda reruns: self._requeue(waiting, reruns),
                 lambda: len(claimed.newest.open_sessions()),
             )
-            left_open = self._sessions.run([_task(claimed, each) for each in unit], control)
+            left_open = self._sessions.run([self._task(claimed, each) for each in unit], control)
             if left_open is LeftOpen.STOPPED:
                 claimed.stopped.update(waiting)
             return left_open
+
+    def _task(self, claimed: ClaimedJobRun, waiting: WaitingSession) -> SessionTask:
+        """What waits again after its bundle is not attached to that bundle again."""
+        session = claimed.newest.sessions[waiting.session_id]
+        in_flight = session.in_flight if session.bundle == waiting.bundle else None
+        spec = SessionSpec.from_facts(session.pin, job_run=claimed.accepted.spec)
+        desired = DesiredSla.of(spec, claimed.seconds_since_acceptance())
+        return SessionTask(
+            spec, session.attempt, session.setbacks, in_flight, waiting.bundle, waiting.on_spark, desired
+        )
 
     def _requeue(self, unit: Mapping[str, WaitingSession], reruns: Sequence[RunAgain]) -> None:
         """Queues members again together; otherwise each would become a bundle of its own."""
@@ -151,14 +162,6 @@ class SessionRuns:
                 claimed.end_sessions([waiting.session_id], failed)
         except LithifyError as lost:
             self._claimed.lose(claimed, str(lost))
-
-
-def _task(claimed: ClaimedJobRun, waiting: WaitingSession) -> SessionTask:
-    """What waits again after its bundle is not attached to that bundle again."""
-    session = claimed.newest.sessions[waiting.session_id]
-    in_flight = session.in_flight if session.bundle == waiting.bundle else None
-    spec = SessionSpec.from_facts(session.pin, job_run=claimed.accepted.spec)
-    return SessionTask(spec, session.attempt, session.setbacks, in_flight, waiting.bundle, waiting.on_spark)
 
 
 def _still_open(claimed: ClaimedJobRun, unit: Unit) -> Unit:

@@ -26,6 +26,7 @@ from compactor.planning.sizing import (
 )
 from compactor.planning.store_use import StoreUse, store_use
 from compactor.planning.time_model import SessionWork, with_buffer
+from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
 from launcher.sizing.money import Nodes, cost_of, rates_of
 
@@ -197,7 +198,7 @@ class ClusterChooser:
         self,
         size: SessionSize,
         room: ClusterRoom,
-        desired_sla: float | None,
+        desired_sla: DesiredSla | None,
         *,
         hash_bucket_count: int | None = None,
         rows_per_round: int | None = None,
@@ -225,7 +226,8 @@ class ClusterChooser:
                 if each is None:
                     break
                 candidates.append(each)
-                if self._is_affordable(each) and self._is_within(each) and (best is None or each.rank < best.rank):
+                is_possible = self._is_affordable(each) and self._is_in_time(each.expected_sla)
+                if is_possible and (best is None or each.rank < best.rank):
                     best = each
         if not candidates:
             raise self._driver_does_not_fit()
@@ -289,8 +291,8 @@ class ClusterChooser:
         usd_max = self._room.limits.usd_max
         return usd_max is None or each.cost.total_usd <= usd_max
 
-    def _is_within(self, each: _Candidate) -> bool:
-        return self._desired_sla is None or each.expected_sla <= self._desired_sla
+    def _is_in_time(self, expected_sla: float) -> bool:
+        return self._desired_sla is None or expected_sla <= self._desired_sla.left_seconds
 
     def _floor_usd(self, instance: InstanceType, nodes: int) -> float:
         """The least cost of this many nodes: that of their start alone, without the primary node's."""
@@ -357,7 +359,7 @@ class ClusterChooser:
             local_disk_gib=instance.local_disk_gib,
             start_seconds=self._room.limits.start_seconds,
             expected_sla=sizing.expected_sla,
-            within_desired_sla=None if self._desired_sla is None else sizing.expected_sla <= self._desired_sla,
+            within_desired_sla=None if self._desired_sla is None else self._is_in_time(sizing.expected_sla),
             rates=rates_of(chosen.nodes_paid, self._room.prices),
             cost=chosen.cost,
         )
@@ -386,15 +388,15 @@ class ClusterChooser:
         if desired is None:
             return f"the cheapest within {within}"
         if plan.within_desired_sla:
-            return f"the cheapest within the desired {desired:,.0f} s and {within}"
-        late = f"{plan.expected_sla - desired:,.0f} s more than the desired {desired:,.0f} s"
+            return f"the cheapest within {desired} and {within}"
+        late = f"{plan.expected_sla - desired.left_seconds:,.0f} s more than {desired}"
         return f"the fastest within {within}: {plan.expected_sla:,.0f} s are expected, {late}"
 
 
 def choose_cluster(
     size: SessionSize,
     room: ClusterRoom,
-    desired_sla: float | None,
+    desired_sla: DesiredSla | None,
     *,
     hash_bucket_count: int | None = None,
     rows_per_round: int | None = None,

@@ -29,6 +29,7 @@ from launcher.plan import LackOfMemory, plan_for_cluster, plan_in_one_task, sess
 from launcher.poller import Poller, PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import Planners, SessionLauncher, SessionTask
+from launcher.sizing.desired_sla import DesiredSla
 from launcher.spark_job import (
     ClusterReference,
     InFlight,
@@ -111,8 +112,8 @@ class Tried:
         return self.place.cluster().launch(self.job(attempt), self.plan().cluster)
 
     def launcher(self, cluster: Cluster) -> SessionLauncher:
-        def plan(spec: SessionSpec, lack: LackOfMemory | None) -> object:
-            return plan_for_cluster(spec, self.lake, self.place.room, lack)
+        def plan(spec: SessionSpec, lack: LackOfMemory | None, desired: DesiredSla | None) -> object:
+            return plan_for_cluster(spec, self.lake, self.place.room, lack, desired=desired)
 
         dependencies = LaunchDependencies(
             self.state,

@@ -52,6 +52,7 @@ from launcher.plan import (
 from launcher.poller import Poller, PollerSettings
 from launcher.retrying import RetryPolicy
 from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
+from launcher.sizing.desired_sla import DesiredSla
 from tests.fakes.memory_callbacks import MemoryCallbacks
 from tests.fakes.memory_glue import MemoryGlue
 from tests.fakes.memory_queue import MemoryQueue
@@ -267,12 +268,14 @@ class Desk:
         rows: list[dict[str, object]] = pa.concat_tables(tables).to_pylist()
         return sorted(rows, key=str)
 
-    def plan(self, spec: SessionSpec, lack: LackOfMemory | None = None) -> SessionPlan | NothingToDo:
+    def plan(
+        self, spec: SessionSpec, lack: LackOfMemory | None = None, desired: DesiredSla | None = None
+    ) -> SessionPlan | NothingToDo:
         """Plans as a dispatcher does; the first calls raise the errors in `plans_break`."""
         if self.plans_break:
             raise self.plans_break.pop(0)
         lake = self._open_lake(spec.job_run.lake)
-        planned = plan_for_cluster(spec, lake, self.cluster.resources(), lack, self.pool)
+        planned = plan_for_cluster(spec, lake, self.cluster.resources(), lack, self.pool, desired)
         refuse_beside_another(spec, lake, self.clock)
         return planned
 
@@ -301,7 +304,9 @@ class Busy(Desk):
         super().__post_init__()
         self.closed = threading.Event()
 
-    def plan(self, spec: SessionSpec, lack: LackOfMemory | None = None) -> SessionPlan | NothingToDo:
+    def plan(
+        self, spec: SessionSpec, lack: LackOfMemory | None = None, desired: DesiredSla | None = None
+    ) -> SessionPlan | NothingToDo:
         self.closed.wait()
         raise Unavailable("the dispatcher is gone")
 

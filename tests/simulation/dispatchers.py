@@ -805,7 +805,7 @@ class World:
             self.commits += [done] * (2 if Ask.COMMIT_TWICE in self._asks else 1)
             self.note("commit", *done)
 
-    def plan(self, spec: SessionSpec, lack: LackOfMemory | None) -> SessionPlan | NothingToDo:
+    def plan(self, spec: SessionSpec, lack: LackOfMemory | None, _: object = None) -> SessionPlan | NothingToDo:
         self.may_fail("the lake does not answer")
         table_id = spec.job_run.source_table_id
         if table_id not in self._plans:

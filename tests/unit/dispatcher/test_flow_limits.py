@@ -26,6 +26,7 @@ from dispatcher.scheduling.limits import DispatcherLimits, JobRunLimits, Limits,
 from dispatcher.scheduling.session_pool import SchedulerSnapshot, Slots, WaitingSession, choose
 from launcher.outcomes import NothingToDo
 from launcher.plan import LackOfMemory
+from launcher.sizing.desired_sla import DesiredSla
 from tests.fakes.dispatch_desk import Desk
 from tests.fakes.small_cluster import Succeeds
 from tests.unit.dispatcher.test_job_run_controller import DAYS, job_run_of
@@ -38,8 +39,18 @@ from tests.waiting import wait_until
 class OnClusters(Desk):
     """Each session is planned for a cluster of 8 vCPUs that costs $2 an hour, and is expected to cost $1."""
 
-    def plan(self, spec: SessionSpec, lack: LackOfMemory | None = None) -> SessionPlan | NothingToDo:
-        plan = super().plan(spec, lack)
+    left_seconds: list[float | None]
+    """Of the desired SLA, at each plan."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.left_seconds = []
+
+    def plan(
+        self, spec: SessionSpec, lack: LackOfMemory | None = None, desired: DesiredSla | None = None
+    ) -> SessionPlan | NothingToDo:
+        self.left_seconds.append(None if desired is None else desired.left_seconds)
+        plan = super().plan(spec, lack, desired)
         return plan.model_copy(update={"cluster": CLUSTER}) if isinstance(plan, SessionPlan) else plan
 
 
@@ -237,6 +248,26 @@ def test_a_job_run_that_would_cost_too_much_waits_with_one_event(tmp_path: Path,
         "it is expected to cost $1.00 more; of the $0.50 that a job run may spend, $0.00 are spent or planned"
     )
     close(desk, other)
+
+
+def test_what_a_session_has_waited_is_taken_from_its_desired_sla_at_each_plan(tmp_path: Path) -> None:
+    desk = OnClusters(tmp_path)
+    desk.settings = replace(desk.settings, limits=Limits(job_run=JobRunLimits(usd=0.5)))
+    desk = replace(desk)
+    desk.append([{"id": 1}])
+    desk.accept(job_run_id="run", desired_sla=2_000)
+    for waited in (0, 601, 601, 601, 601):
+        desk.move_on(waited)
+        plans = len(desk.left_seconds)
+        desk.tick_until(lambda: len(desk.left_seconds) > plans)  # noqa: B023
+        tick_all(desk)
+    left = [each for each in desk.left_seconds if each is not None]
+    assert len(left) == len(desk.left_seconds)
+    assert left[0] >= 1_990
+    assert left == sorted(left, reverse=True)
+    assert 1_300 <= left[1] <= 1_399
+    assert left[-1] == 0
+    desk.close()
 
 
 @pytest.mark.parametrize(("usd", "most"), [(1.5, 1), (3.5, 3)])

@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.model.errors import Invalid
+from compactor.planning.bundle_plan import SmallSession
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.sizing import SessionSize
+from compactor.planning.spec import JobRunSpec, SessionPlan, SessionSpec
+from compactor.planning.store_use import StoreUse
 from compactor.planning.time_model import SLA_BUFFER
+from compactor.storage.location import parse_location
+from launcher.plan import room_for_bundles, room_in_time
 from launcher.sizing.cluster_choice import (
     ChosenCluster,
     ClusterLimits,
@@ -22,6 +27,7 @@ from launcher.sizing.cluster_choice import (
     scratch_volumes,
     task_memory_bytes_of,
 )
+from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN
 
 GIB = 1024**3
@@ -53,8 +59,12 @@ def terabytes(count: float = 1) -> SessionSize:
     return SessionSize(0, rows, 75 * rows, 9, None, delta_files=int(count * 4_000), lake_is_remote=True)
 
 
+def asked(desired_sla: float | None) -> DesiredSla | None:
+    return None if desired_sla is None else DesiredSla(desired_sla)
+
+
 def chosen(size: SessionSize, desired_sla: float | None, **fields: object) -> ChosenCluster:
-    return choose_cluster(size, ClusterRoom(ClusterLimits(**fields), BUILT_IN), desired_sla)  # type: ignore[arg-type]
+    return choose_cluster(size, ClusterRoom(ClusterLimits(**fields), BUILT_IN), asked(desired_sla))  # type: ignore[arg-type]
 
 
 @settings(max_examples=25, deadline=None)
@@ -69,12 +79,12 @@ def test_no_other_cluster_within_the_limits_meets_the_sla_for_less(
             ClusterRoom(
                 ClusterLimits(nodes, nodes, limits.vcpus_max, None, limits.spot_share, limits.start_seconds), FEW_TYPES
             ),
-            desired_sla,
+            asked(desired_sla),
         )
         for nodes in range(1, limits.nodes_max + 1)
         if limits.vcpus_max is None or nodes * 4 <= limits.vcpus_max
     ]
-    plan = choose_cluster(size, room, desired_sla).plan
+    plan = choose_cluster(size, room, asked(desired_sla)).plan
     meeting = [each.plan for each in others if desired_sla is None or each.plan.expected_sla <= desired_sla]
     if meeting:
         assert desired_sla is None or plan.expected_sla <= desired_sla
@@ -90,7 +100,7 @@ def test_a_longer_sla_never_costs_more_where_the_shorter_one_is_met(
     size: SessionSize, limits: ClusterLimits, desired_sla: float, times: float
 ) -> None:
     room = ClusterRoom(limits, FEW_TYPES)
-    tight, loose = (choose_cluster(size, room, desired_sla * each).plan for each in (1, times))
+    tight, loose = (choose_cluster(size, room, asked(desired_sla * each)).plan for each in (1, times))
     if tight.within_desired_sla:
         assert loose.within_desired_sla
         assert loose.cost.total_usd <= tight.cost.total_usd
@@ -243,3 +253,83 @@ def test_the_expected_sla_on_a_cluster_includes_its_start_and_the_buffer() -> No
     slow, quick = (chosen(terabytes(), None, nodes_min=9, nodes_max=9, start_seconds=each) for each in (400.0, 100.0))
     assert slow.plan.expected_sla - quick.plan.expected_sla == pytest.approx(300 * SLA_BUFFER)
     assert slow.plan.cost.start_usd == pytest.approx(4 * quick.plan.cost.start_usd)
+
+
+def test_what_was_waited_is_no_longer_there_for_the_cluster() -> None:
+    at_once = choose_cluster(terabytes(), ClusterRoom(), DesiredSla(2_000))
+    late = choose_cluster(terabytes(), ClusterRoom(), DesiredSla(2_000, gone_seconds=1_000))
+    assert late.plan.tasks > at_once.plan.tasks
+    assert late.plan.expected_sla <= 1_000
+    assert "the cheapest within the 1,000 s that are left of the desired 2,000 s" in late.arithmetic[0]
+
+
+def test_when_all_of_the_desired_sla_is_gone_the_fastest_is_taken() -> None:
+    limits = ClusterRoom(ClusterLimits(nodes_max=2))
+    gone = choose_cluster(terabytes(), limits, DesiredSla(600, gone_seconds=600))
+    assert gone.plan.within_desired_sla is False
+    assert gone.plan.nodes == 2
+    assert "more than the 0 s that are left of the desired 600 s" in gone.arithmetic[0]
+
+
+@given(st.integers(1, 10**6), st.floats(-10, 10**7))
+def test_the_seconds_that_are_gone_are_never_too_few_nor_a_twentieth_and_a_second_too_many(
+    seconds: int, since_seconds: float
+) -> None:
+    found = DesiredSla.of(session_of(seconds), since_seconds)
+    assert found is not None
+    assert min(since_seconds, seconds) <= found.gone_seconds + 1
+    assert found.gone_seconds <= max(since_seconds, 0) * 1.05 + 1.0001
+    assert found.left_seconds >= 0
+
+
+def test_a_session_that_waits_for_a_day_is_planned_anew_some_times_and_not_each_time_it_is_looked_at() -> None:
+    plans = {DesiredSla.of(session_of(86_400), since) for since in range(0, 100_000, 30)}
+    assert len(plans) < 130
+
+
+def session_of(desired_sla: int) -> SessionSpec:
+    run = JobRunSpec(
+        job_run_id="run",
+        source_table_id="A.B.V1",
+        primary_keys=("id",),
+        desired_sla=desired_sla,
+        lake=parse_location("s3://lake"),
+        destination_compacted_table_id="A.B.V1",
+    )
+    return SessionSpec(
+        job_run=run,
+        session_id="run.1",
+        partition={},
+        source_stream_version=1,
+        source_entry_number=1,
+        source_position=None,
+        destination_entry_number=1,
+    )
+
+
+def test_a_bundle_gets_the_nodes_that_its_last_member_needs_to_be_in_time() -> None:
+    room = ClusterRoom(ClusterLimits(nodes_max=16), BUILT_IN.only(("r5.xlarge",)))
+    members = [small_session(20.0)] * 100
+    one = room_for_bundles(room)
+    assert one.cluster_plan is not None
+    assert one.cluster_plan.nodes == 1
+    nodes = {
+        left: room_in_time(members, one, room, DesiredSla(left)).resources.machines for left in (1_100, 700, 500, 10)
+    }
+    assert nodes == {1_100: 1, 700: 4, 500: 16, 10: 16}
+    assert room_in_time(members, one, room, None) is one
+    within = ClusterRoom(ClusterLimits(nodes_max=16, vcpus_max=8), room.prices)
+    assert room_in_time(members, one, within, DesiredSla(500)).resources.machines == 2
+
+
+def small_session(seconds: float) -> SmallSession:
+    plan = SessionPlan(
+        spec=session_of(1),
+        hash_bucket_count=1,
+        max_rows_per_round=1,
+        task_memory_bytes=1,
+        tasks=1,
+        expected_sla=seconds,
+        arithmetic=(),
+    )
+    return SmallSession(plan, 1, seconds, "it is small", StoreUse())
