@@ -38,10 +38,7 @@ from compactor.model.counts import SortKey
 from compactor.planning.cluster_plan import PaidRates
 from compactor.planning.session_planner import measure_session, pin_sessions, plan_sized
 from compactor.planning.sizing import (
-    DEDUPE_BYTES_PER_ROW,
-    TARGET_MEMORY_SHARE,
     Sizing,
-    recommended_hash_buckets,
     size_session,
 )
 from compactor.planning.spec import JobRunSpec, SessionResult
@@ -77,10 +74,6 @@ PRICES = PaidRates(
 
 WARM = 10**6
 """The number of the first trial that is not measured."""
-
-FIGURE_3_1_ROWS = tuple(46_875_000_000 * 2**number for number in range(8))
-PAPER_ROWS_PER_BUCKET = 150_000_000
-GIB = 1024**3
 
 
 @dataclass(frozen=True)
@@ -401,9 +394,6 @@ def section(outcomes: Sequence[Outcome], seed: int, load: float, scale: float = 
     tables = (
         report.markdown_table(["what", "goal", "measured", ""], _goals(whole)),
         report.markdown_table(["predicted / actual", "sessions", "beyond", "median", quantiles], _ratios(whole)),
-        f"Hash buckets at 8 GiB a core: Figure 3-1 of the paper (28.63 bytes a row, half of the memory), and ours "
-        f"({DEDUPE_BYTES_PER_ROW} bytes a row, without sort values).\n\n"
-        + report.markdown_table(["rows", "the paper's", "ours"], _hash_bucket_counts()),
     )
     return "Expected SLA and cost, before and after", _conditions(outcomes, seed, load, scale) + "\n".join(tables)
 
@@ -461,18 +451,6 @@ def _goals(whole: Summary) -> list[tuple[str, ...]]:
         ),
     ]
     return [(what, goal, value, "won" if won else "**lost**") for what, goal, value, won in goals]
-
-
-def _hash_bucket_counts() -> list[tuple[str, ...]]:
-    our_rows_per_bucket = int(8 * GIB * TARGET_MEMORY_SHARE / DEDUPE_BYTES_PER_ROW)
-    return [
-        (
-            f"{count / 1e9:g} billion",
-            f"{recommended_hash_buckets(count, PAPER_ROWS_PER_BUCKET):,}",
-            f"{recommended_hash_buckets(count, our_rows_per_bucket):,}",
-        )
-        for count in FIGURE_3_1_ROWS
-    ]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from dispatcher.intake.instruction import InstructionDocument
 from dispatcher.options.service_options import OptionField, option_fields
 from dispatcher.records.job_run_events import ALL_EVENT_TYPES
 from dispatcher.scheduling.limits import Limits
+from tests.pages import paper_figures
 from tests.pages.docstrings import markdown, paragraph, signature, type_name
 from tests.pages.python_api import python_api
 from tests.pages.sources import DOCS
@@ -191,5 +192,8 @@ GENERATED: Mapping[str, Callable[[], Iterable[str]]] = {
     "exit_codes": codes,
     "decisions": decisions,
     "python_api": python_api,
+    "paper_points": paper_figures.points_table,
+    "paper_results": paper_figures.results_table,
+    "paper_buckets": paper_figures.buckets_table,
 }
 """The lines of each place but for those of `tests/infra/templates.py`, which need the CDK."""

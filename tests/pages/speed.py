@@ -66,12 +66,17 @@ def groups() -> tuple[Group, ...]:
 
 def _times(section: str, column: int) -> dict[str, float]:
     """Seconds of a column, by the row's name, of the first table of a section."""
+    return {name: float(row[column - 1]) for name, row in table_of(section).items()}
+
+
+def table_of(section: str, number: int = 0) -> dict[str, list[str]]:
+    """The cells of a table of a section, by the row's first cell. Raises `KeyError` if it has no such table."""
     text = _RESULTS.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    table = re.search(r"(?:^\|.*\n)+", text, re.M)
-    if table is None:
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    if number >= len(tables):
         raise KeyError(section)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
-    return {row[0]: float(row[column]) for row in rows}
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()[2:]]
+    return {row[0]: row[1:] for row in rows}
 
 
 def picture() -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.main import OPTIONS_FROM_ENVIRONMENT
 from dispatcher.options.service_options import option_fields
-from tests.pages import speed
+from tests.pages import paper_figures, speed
 from tests.pages.reference import GENERATED, verb_options
 from tests.pages.sources import DOCS, GENERATE, README, ROOT, generated, generated_names, pages
 
@@ -86,6 +86,11 @@ def test_what_is_generated_is_up_to_date(name: str) -> None:
 
 def test_the_picture_of_speed_is_up_to_date() -> None:
     assert speed.PICTURE.read_text() == speed.picture(), f"run {GENERATE}, or python -m tests.pages"
+
+
+@pytest.mark.parametrize(("name", "text"), paper_figures.pictures().items())
+def test_the_pictures_of_the_paper_s_figures_are_up_to_date(name: str, text: str) -> None:
+    assert (DOCS / "pictures" / name).read_text() == text, f"run {GENERATE}, or python -m tests.pages"
 
 
 def test_every_place_has_its_generator() -> None:

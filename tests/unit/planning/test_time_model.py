@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,7 +22,6 @@ from compactor.planning.time_model import (
 )
 
 GIB = 1024**3
-TIB = 1024 * GIB
 
 FIGURE_3_1 = (
     (46_875_000_000, 313),
@@ -53,55 +51,6 @@ def test_figure_3_1_comes_out_of_the_same_function_with_the_paper_s_rows_per_buc
 
 def test_the_paper_s_rows_per_bucket_are_28_63_bytes_a_row_at_half_of_8_gib() -> None:
     assert round(8 * GIB / 2 / PAPER_ROWS_PER_BUCKET, 2) == 28.63
-
-
-@dataclass(frozen=True)
-class Point:
-    """A measurement of the paper, "Results"."""
-
-    decoded_bytes: float
-    nodes: int
-    seconds: float
-
-    @property
-    def cores(self) -> int:
-        return self.nodes * 32
-
-
-PAPER_POINTS = (
-    Point(117 * TIB, 250, 5.4 * 60),
-    Point(1.05 * 1024 * TIB, 110, 3.05 * 3600),
-    Point(20 * TIB, 11, 655),
-)
-
-# Three figures are fitted. A round that is not the first reads what earlier rounds have written, and writes it again:
-# each byte of that at the rate at which bytes are compacted in the first place.
-START_SECONDS = 205.0
-SECONDS_A_BYTE_AND_CORE = 0.0068 / 1024**2
-ROUND_BYTES_A_CORE = 70 * GIB
-
-
-def paper_seconds(point: Point) -> float:
-    nothing = replace(NEAR, **dict.fromkeys(vars(NEAR), 0.0))
-    rates = replace(nothing, read_byte=SECONDS_A_BYTE_AND_CORE, write_byte=SECONDS_A_BYTE_AND_CORE)
-    rounds = ceil(point.decoded_bytes / point.cores / ROUND_BYTES_A_CORE)
-    again = point.decoded_bytes * (rounds - 1) / 2
-    work = SessionWork(
-        rounds=rounds,
-        delta_rows=0,
-        files_read=0,
-        bytes_read=int(point.decoded_bytes + again),
-        shuffled_bytes=0,
-        index_rows=0,
-        rows_written=0,
-        bytes_written=int(again),
-    )
-    return predict_time(work, rates, point.cores, START_SECONDS).seconds
-
-
-@pytest.mark.parametrize("point", PAPER_POINTS)
-def test_the_paper_s_three_points_are_met_within_a_tenth_with_three_fitted_figures(point: Point) -> None:
-    assert paper_seconds(point) == pytest.approx(point.seconds, rel=0.1)
 
 
 works = st.builds(
