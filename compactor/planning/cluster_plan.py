@@ -76,6 +76,7 @@ class ClusterPlan(Document):
     expected_sla              predicted seconds from that request to the session's end, with the 10 % buffer
     within_desired_sla        None: none was asked for
     rates                     what it costs by the hour
+    usd_hour_max              what it costs by the hour with `nodes_max` nodes; None: not recorded, it does not grow
     cost                      what the session is expected to cost, without the buffer
     """
 
@@ -99,6 +100,7 @@ class ClusterPlan(Document):
     expected_sla: float
     within_desired_sla: bool | None = None
     rates: PaidRates
+    usd_hour_max: float | None = Field(default=None, ge=0)
     cost: Cost
 
     @property
@@ -109,6 +111,20 @@ class ClusterPlan(Document):
     def tasks(self) -> int:
         """Tasks side by side when it has started."""
         return self.nodes * self.cores_per_node
+
+    @property
+    def usd_hour_charged(self) -> float:
+        """What limits on money count by the hour: the nodes that may run, not those that it starts with."""
+        return max(self.usd_hour_max or 0.0, self.rates.usd_hour)
+
+    @property
+    def usd_charged(self) -> float:
+        """Likewise for all of its expected time.
+
+        Worked: $1.20 for 30 minutes at $2 an hour, S3's $0.20 included, and $4 with all nodes: $2.20.
+        """
+        grown = self.usd_hour_charged - self.rates.usd_hour
+        return self.cost.total_usd + grown * self.cost.seconds / 3600
 
     @property
     def core_nodes(self) -> int:

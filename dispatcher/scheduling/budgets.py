@@ -11,7 +11,7 @@ from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
 from compactor.planning.cluster_plan import ClusterPlan
 from dispatcher.records.claims import Claim, JobRunLog
-from dispatcher.records.costs import expected_cost, session_cost, total_usd
+from dispatcher.records.costs import session_cost, total_usd
 from dispatcher.records.job_run_log import JobRunAction, JobRunState, JobRunWaitsForMoney
 from dispatcher.records.sessions import SessionState
 from dispatcher.scheduling.lease_log import Lease, QuotaExceeded, RunCost
@@ -81,6 +81,8 @@ def note_over_budget(log: JobRunLog, exceeded: QuotaExceeded) -> None:
 
 
 def _usd_of_session(session: SessionState, now_ms: int) -> float:
-    """The cost of its clusters so far; while one runs the expected cost, if that is more."""
-    used, expected = total_usd([session_cost(session, now_ms)]) or 0.0, total_usd([expected_cost(session)]) or 0.0
-    return used if session.in_flight is None else max(used, expected)
+    """The cost of its clusters so far; while one runs what it is expected to cost at most, if that is more."""
+    used = total_usd([session_cost(session, now_ms)]) or 0.0
+    if session.in_flight is None or session.plan is None or session.plan.cluster is None:
+        return used
+    return max(used, session.plan.cluster.usd_charged)

@@ -38,8 +38,9 @@ class Lease(Document):
     """
     table, streams  digests, as in markers
     began_at_ms     by its dispatcher's clock, for money only
-    vcpus, usd      of the cluster that is launched for it, and its expected cost; 0: no cluster is launched
-    usd_hour        cost of that cluster per hour
+    vcpus, usd      of the cluster that is launched for it, and its expected cost, with all nodes that it may grow to;
+                    0: no cluster is launched
+    usd_hour        cost of that cluster per hour, likewise
     """
 
     turn_id: str

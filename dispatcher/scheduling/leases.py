@@ -278,7 +278,7 @@ class Leases:
 
         def decide(before: LogState[LeaseState]) -> Sequence[LeaseAction]:
             exceeded.clear()
-            state, usd = before.state, cluster.cost.total_usd
+            state, usd = before.state, cluster.usd_charged
             used = so_far.usd_beside(lease.turn_id, state.turns.values()) if so_far is not None else 0.0
             found = over_run_budget(used, usd, self.limits) if so_far is not None else None
             found = found or self._exceeded(state, lease.table, cluster, lease.turn_id)
@@ -291,7 +291,7 @@ class Leases:
                     epoch=lease.epoch,
                     vcpus=vcpus_of(cluster),
                     usd=usd,
-                    usd_hour=cluster.rates.usd_hour,
+                    usd_hour=cluster.usd_hour_charged,
                 )
             ]
 
@@ -373,7 +373,7 @@ class Leases:
     def _exceeded(
         self, state: LeaseState, table: str, cluster: ClusterPlan, turn_id: str | None
     ) -> QuotaExceeded | None:
-        demand = Demand(self._owner, table, vcpus_of(cluster), cluster.cost.total_usd)
+        demand = Demand(self._owner, table, vcpus_of(cluster), cluster.usd_charged)
         return over_cluster_limit(state, demand, self.limits, turn_id) or over_budget(
             state, demand, self.limits, self._day(), turn_id
         )

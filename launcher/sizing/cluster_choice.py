@@ -340,11 +340,12 @@ class ClusterChooser:
         executors, cores = executors_of(instance)
         heap, driver = HEAP_BYTES_PER_CORE * cores, _DriverMemory.of(sizing)
         volumes, gib = scratch_volumes(instance, chosen.nodes, self._scratch_bytes(sizing.max_rows_per_round))
+        nodes_max, usd_hour_max = self._growth(chosen, volumes * gib)
         return ClusterPlan(
             region=self._room.prices.region,
             instance_type=instance.name,
             nodes=chosen.nodes,
-            nodes_max=max(min(chosen.nodes * NODES_MAX_TIMES, self._nodes_max(instance)), chosen.nodes),
+            nodes_max=nodes_max,
             spot_nodes=chosen.nodes_paid.spot,
             primary_instance_type=chosen.primary.name,
             executors_per_node=executors,
@@ -361,8 +362,28 @@ class ClusterChooser:
             expected_sla=sizing.expected_sla,
             within_desired_sla=None if self._desired_sla is None else self._is_in_time(sizing.expected_sla),
             rates=rates_of(chosen.nodes_paid, self._room.prices),
+            usd_hour_max=usd_hour_max,
             cost=chosen.cost,
         )
+
+    def _growth(self, chosen: _Candidate, volume_gib_per_node: int) -> tuple[int, float]:
+        """The most nodes that it may grow to, and their cost an hour, the further ones on demand: no more than what the
+        session may cost pays for all of its expected time."""
+        usd_max = self._room.limits.usd_max
+        prices, paid, cost = self._room.prices, chosen.nodes_paid, chosen.cost
+        nodes = max(min(chosen.nodes * NODES_MAX_TIMES, self._nodes_max(chosen.instance)), chosen.nodes)
+        while True:
+            further = nodes - chosen.nodes
+            grown = replace(
+                paid,
+                on_demand=paid.on_demand + further,
+                volume_gib=paid.volume_gib + further * volume_gib_per_node,
+            )
+            usd_hour = rates_of(grown, prices).usd_hour
+            usd = cost.total_usd + (usd_hour - rates_of(paid, prices).usd_hour) * cost.seconds / 3600
+            if further == 0 or usd_max is None or usd <= usd_max:
+                return nodes, usd_hour
+            nodes -= 1
 
     def _arithmetic(self, plan: ClusterPlan) -> tuple[str, ...]:
         nodes = f"{plan.nodes} x {plan.instance_type} and 1 x {plan.primary_instance_type} for the driver"
@@ -373,6 +394,8 @@ class ClusterChooser:
         if plan.scratch_volumes_per_node:
             scratch = f"{counted(plan.scratch_volumes_per_node, 'volume')} of {plan.scratch_volume_gib} GiB"
         scaling = f"managed scaling from {plan.nodes} to {counted(plan.nodes_max, 'node')}"
+        if plan.nodes_max > plan.nodes:
+            scaling += f", which limits on money count as ${plan.usd_charged:,.4f}"
         return (
             f"cluster: {nodes}, {of}: {self._why(plan)}",
             f"each node has {executors}, and {scratch} for scratch files; {scaling}",

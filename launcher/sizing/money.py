@@ -102,4 +102,6 @@ def _part(plan: ClusterPlan, share: float, seconds: float, store: StoreUse) -> C
             "volumes_usd_hour": plan.rates.volumes_usd_hour * share,
         }
     )
-    return plan.model_copy(update={"rates": rates, "cost": cost_of(rates, seconds, plan.start_seconds, store)})
+    most = None if plan.usd_hour_max is None else plan.usd_hour_max * share
+    cost = cost_of(rates, seconds, plan.start_seconds, store)
+    return plan.model_copy(update={"rates": rates, "usd_hour_max": most, "cost": cost})

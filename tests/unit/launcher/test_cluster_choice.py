@@ -333,3 +333,25 @@ def small_session(seconds: float) -> SmallSession:
         arithmetic=(),
     )
     return SmallSession(plan, 1, seconds, "it is small", StoreUse())
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes, limits, st.floats(1.0, 3.0))
+def test_a_cluster_grows_to_no_more_nodes_than_its_session_may_cost(
+    size: SessionSize, limits: ClusterLimits, times: float
+) -> None:
+    free = choose_cluster(size, ClusterRoom(limits, FEW_TYPES), None).plan
+    usd_max = free.cost.total_usd * times
+    plan = choose_cluster(size, ClusterRoom(replace(limits, usd_max=usd_max), FEW_TYPES), None).plan
+    assert plan.cost.total_usd <= usd_max
+    assert plan.usd_charged <= usd_max * (1 + 1e-9) or plan.nodes_max == plan.nodes
+    assert plan.usd_charged >= plan.cost.total_usd
+    assert plan.nodes <= plan.nodes_max <= free.nodes_max
+
+
+def test_limits_on_money_count_the_nodes_that_may_run() -> None:
+    plan = chosen(terabytes(), 900).plan
+    assert plan.nodes_max == 2 * plan.nodes
+    instances = plan.cost.total_usd - plan.cost.requests_usd - plan.cost.storage_usd
+    assert plan.cost.total_usd + 0.8 * instances < plan.usd_charged < plan.cost.total_usd + instances
+    assert plan.usd_hour_charged > 1.8 * plan.rates.usd_hour
