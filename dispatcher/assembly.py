@@ -52,6 +52,7 @@ from launcher.plan import (
 )
 from launcher.poller import Poller, PollerSettings, WokenPoller
 from launcher.session_launcher import Planners, SessionLauncher, SessionLauncherSettings, WorkerLaunches
+from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sweep import Sweep
 
@@ -159,7 +160,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     intake = Intake(outside.queue, records, open_lake, settings.intake, outside.clock)
     polls = settings.receiver.until_idle() if settings.service.until_idle else settings.receiver
     receiver = Receiver(outside.queue, intake, controller, listeners.metrics, polls, outside.clock)
-    health = health_file(settings.service, outside.owner, outside.clock)
+    health = health_file(settings.service, outside.owner, outside.clock, _warnings_of(outside.cluster))
     sweep = _sweep(outside, records, settings.service.cluster_sweep_seconds)
     history = HistoryUpkeep(records, settings.history, outside.clock)
     background = Background(history, sweep, outside.task, outside.workers)
@@ -187,6 +188,11 @@ def _sweep(outside: ExternalServices, records: JobRunStore, interval_seconds: fl
         return None
     location = outside.state.location
     return Sweep(outside.listing, location, lambda tags: owners_in(records, tags), outside.clock, interval_seconds)
+
+
+def _warnings_of(cluster: Cluster) -> tuple[str, ...]:
+    room = cluster.resources()
+    return room.warnings if isinstance(room, ClusterRoom) else ()
 
 
 LAKES_KEPT = 16

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # each verb loads what it needs
     from launcher.clusters.workers import Workers
     from launcher.emr.settings import AwsClusterSettings
     from launcher.sizing.cluster_choice import ClusterRoom
+    from launcher.sizing.published_prices import PriceService
 
 VARIABLE_PREFIX = "LITHIFY_"
 
@@ -85,6 +86,9 @@ class Clients(Protocol):
 
     def workers(self, share: WorkersShare, work_folder: Path) -> Workers:
         """Starts no process yet."""
+
+    def prices(self, region: str, endpoint_url: str | None) -> PriceService:
+        """The published prices of a region. Sends no request."""
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
         """Clusters on EMR, or job runs on EMR Serverless. Sends no request. `owner`: of the launched ones."""

@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # each client is loaded by the verb that needs it
     from launcher.clusters.workers import Workers
     from launcher.emr.settings import AwsClusterSettings
     from launcher.sizing.cluster_choice import ClusterRoom
+    from launcher.sizing.published_prices import PriceService
 
 TASK_TOKEN_VARIABLE = "LITHIFY_TASK_TOKEN"
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -162,6 +163,11 @@ class ServiceClients:
 
         settings = WorkersSettings(share.pool, share.memory_bytes, work_folder, self._child_environment)
         return Workers(settings, self._clock)
+
+    def prices(self, region: str, endpoint_url: str | None) -> PriceService:
+        from launcher.aws.pricing import BotoPrices
+
+        return BotoPrices.open(region, endpoint_url)
 
     def aws_cluster(self, settings: AwsClusterSettings, room: ClusterRoom, owner: str) -> AwsCluster:
         from launcher.aws.emr import BotoEmr, BotoEmrServerless

@@ -84,8 +84,10 @@ class ServiceSettings:
     metrics_seconds: float = 60.0
 
 
-def health_file(settings: ServiceSettings, owner: str, clock: Clock) -> HealthFile:
-    return HealthFile(settings.health_file, owner, settings.health_seconds, clock, settings.gone_after_seconds)
+def health_file(settings: ServiceSettings, owner: str, clock: Clock, warnings: tuple[str, ...] = ()) -> HealthFile:
+    return HealthFile(
+        settings.health_file, owner, settings.health_seconds, clock, settings.gone_after_seconds, warnings
+    )
 
 
 @dataclass(frozen=True)

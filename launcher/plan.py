@@ -43,7 +43,13 @@ from compactor.planning.where_to_run import (
     why_together_on_spark,
 )
 from launcher.outcomes import NothingToDo
-from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster, cost_sentences, expected_store_use
+from launcher.sizing.cluster_choice import (
+    ClusterRoom,
+    choose_cluster,
+    cost_sentences,
+    described_nodes,
+    expected_store_use,
+)
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.money import cost_of, shared_by
 
@@ -166,7 +172,7 @@ def room_in_time(
         nodes = min(nodes, room.limits.nodes_max)
         limits = replace(room.limits, nodes_min=nodes)
         try:
-            larger = room_for_bundles(ClusterRoom(limits, prices))
+            larger = room_for_bundles(replace(room, limits=limits, prices=prices))
         except Invalid:  # the next step is beyond the limits on vCPUs or money
             break
         if larger.resources.machines <= best.resources.machines:
@@ -270,8 +276,7 @@ def plan_shared_job(bundle_id: str, sessions: Sequence[SmallSession], room: Bund
 
 def _paying(member: BundleMember, part: ClusterPlan, members: int) -> BundleMember:
     cluster = part.model_copy(update={"expected_sla": member.plan.expected_sla})
-    nodes = f"{cluster.nodes} x {cluster.instance_type} and 1 x {cluster.primary_instance_type} for the driver"
-    money = f"1/{members} of a cluster, {nodes}: {cost_sentences(cluster.cost, cluster.region)}"
+    money = f"1/{members} of a cluster, {described_nodes(cluster)}: {cost_sentences(cluster.cost, cluster.region)}"
     plan = member.plan.model_copy(update={"cluster": cluster, "arithmetic": (*member.plan.arithmetic, money)})
     return member.model_copy(update={"plan": plan})
 

@@ -14,7 +14,7 @@ class Cost(Document):
     """US dollars by purpose: expected before a session, used after it.
 
     seconds        that the cluster is paid for, its start included; an instance is paid for a minute at least
-    instances_usd  EC2, by the second
+    instances_usd  EC2, or vCPUs and memory of EMR Serverless, by the second
     surcharge_usd  of the service that runs the cluster (EMR), by the second
     volumes_usd    of volumes attached for scratch files
     requests_usd   of S3
@@ -38,6 +38,7 @@ class PaidRates(Document):
     """Rates of a cluster and its store in US dollars, from which the used cost is calculated afterwards.
 
     instances_usd_hour, surcharge_usd_hour, volumes_usd_hour  of the whole cluster as it starts
+    start_is_paid  False: only from the first task on
     """
 
     instances_usd_hour: float = Field(ge=0)
@@ -47,6 +48,7 @@ class PaidRates(Document):
     get_usd_1000: float = Field(ge=0)
     storage_usd_gib_month: float = Field(ge=0)
     priced_on: str
+    start_is_paid: bool = True
 
     @property
     def usd_hour(self) -> float:
@@ -62,7 +64,7 @@ class ClusterPlan(Document):
     nodes                     worker nodes that it starts with, `spot_nodes` included
     nodes_max                 that managed scaling may grow it to
     spot_nodes                of `nodes`: task nodes on Spot, which may be taken away; the others are core nodes
-    primary_instance_type     of the one node that runs the driver and the cluster's own services
+    primary_instance_type     of the one node that runs the driver and the cluster's own services; None: there is none
     executors_per_node        Spark executors, each with `executor_cores` tasks side by side
     executor_heap_bytes       of an executor's JVM, which moves shuffle files (spark.executor.memory)
     executor_overhead_bytes   beside it, for the executor's Python workers (spark.executor.memoryOverhead)
@@ -85,7 +87,7 @@ class ClusterPlan(Document):
     nodes: int = Field(ge=1)
     nodes_max: int = Field(ge=1)
     spot_nodes: int = Field(default=0, ge=0)
-    primary_instance_type: str
+    primary_instance_type: str | None
     executors_per_node: int = Field(ge=1)
     executor_cores: int = Field(ge=1)
     executor_heap_bytes: int = Field(ge=1)

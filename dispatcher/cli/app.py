@@ -37,6 +37,7 @@ VERBS = {
     "clean": "history:clean",
     "clusters": "clusters:clusters",
     "health": "health:health",
+    "prices": "prices:prices",
     "warm": "archive:warm",
 }
 """The functions that do the verbs, as `module:function` of this package, in the order of the help."""

@@ -346,8 +346,11 @@ def _policy(text: str | None) -> CompactWhen | None:
 
 
 def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: Path | None) -> Room:
-    if cluster is PlannedCluster.EMR:
-        return cluster_room(Limits(), ClusterLimits.spot_share, price_file, (), dependencies.clock)
+    if cluster is not PlannedCluster.LOCAL:
+        serverless = cluster is PlannedCluster.EMR_SERVERLESS
+        return cluster_room(
+            Limits(), ClusterLimits.spot_share, price_file, (), dependencies.clock, serverless=serverless
+        )
     if price_file is not None:
         raise Invalid("prices are those of clusters: add --cluster emr")
     return session_resources(*machine_share(dependencies, None, None, 1), Path(".lithify"))

@@ -73,6 +73,7 @@ class PlannedCluster(StrEnum):
 
     LOCAL = "local"
     EMR = "emr"
+    EMR_SERVERLESS = "emr_serverless"
 
 
 _COLUMNS = (
@@ -143,7 +144,7 @@ def plan(
     work_folder: WorkFolderOption = Path(".lithify"),
     cluster: Annotated[
         PlannedCluster,
-        typer.Option(help="Where sessions run: this machine, or an EMR cluster that is chosen for each session."),
+        typer.Option(help="Where sessions run: on this machine, an EMR cluster, or EMR Serverless, chosen for each."),
     ] = PlannedCluster.LOCAL,
     price_file: Annotated[
         Path | None, typer.Option(help="JSON of instance types and their prices, instead of the built-in list.")
@@ -173,10 +174,13 @@ def plan(
     machine = machine_share(dependencies, cores, memory_gib, max_sessions, share if spark_is_here else None)
     room: Room = session_resources(*machine, work_folder)
     given = read_limits(limits)
-    if cluster is not PlannedCluster.EMR and (given.of_clusters() or spot_share or price_file or instance_type):
+    if spark_is_here and (given.of_clusters() or spot_share or price_file or instance_type):
         raise Invalid("limits, prices and instance types are those of clusters: add --cluster emr")
-    if cluster is PlannedCluster.EMR:
-        room = cluster_room(given, spot_share, price_file, instance_type or (), dependencies.clock)
+    if not spark_is_here:
+        serverless = cluster is PlannedCluster.EMR_SERVERLESS
+        room = cluster_room(
+            given, spot_share, price_file, instance_type or (), dependencies.clock, region, serverless=serverless
+        )
     pins = pin_sessions(spec, catalog, source)
     pool = share.pool if share is not None else None
     planned = plan_as_dispatched([pinned.spec for pinned in pins], catalog, room, BundleBounds(), pool)

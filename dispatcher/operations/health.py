@@ -32,6 +32,7 @@ class HealthReport(Document):
 
     job_runs_held       job runs that it works on
     gone_after_seconds  a report of this age says that it hangs or has ended
+    warnings            of its settings: prices that are old or of another region; it is well nevertheless
     """
 
     owner: str
@@ -39,6 +40,7 @@ class HealthReport(Document):
     job_runs_held: int = Field(ge=0)
     gone_after_seconds: float
     troubles: tuple[Trouble, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class HealthFile:
@@ -51,8 +53,10 @@ class HealthFile:
         seconds: float,
         clock: Clock,
         gone_after_seconds: float = GONE_AFTER_SECONDS,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         """`seconds`: between two reports."""
+        self._warnings = warnings
         self._gone_after_seconds = gone_after_seconds
         self._path = path
         self.owner = owner
@@ -83,6 +87,7 @@ class HealthFile:
                 )
                 for place, error in sorted(troubles.items())
             ),
+            warnings=self._warnings,
         )
         try:
             beside = self._path.with_name(f".{self._path.name}")

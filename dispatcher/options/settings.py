@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +37,7 @@ from launcher.clusters import AwsCluster, Cluster
 from launcher.clusters.standalone import violations
 from launcher.clusters.workers import Workers
 from launcher.emr.archive import check_archive, room_on
-from launcher.emr.settings import check_places, parse_settings
+from launcher.emr.settings import EmrServerlessSettings, check_places, parse_settings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
 from launcher.sizing.instance_types import BUILT_IN, PriceList, read_price_list
 
@@ -209,7 +209,15 @@ def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, stat
     settings = _checked(lambda: parse_settings(*document_body(body, where)), reasons)
     limits = options.dispatcher.controller.limits
     room = _checked(
-        lambda: cluster_room(limits, given.spot_share, given.price_file, given.instance_type, dependencies.clock),
+        lambda: cluster_room(
+            limits,
+            given.spot_share,
+            given.price_file,
+            given.instance_type,
+            dependencies.clock,
+            None if settings is None else settings.region,
+            serverless=isinstance(settings, EmrServerlessSettings),
+        ),
         reasons,
     )
     _checked(lambda: check_places(state, own_lake(options)), reasons)
@@ -225,24 +233,36 @@ def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, stat
             room = _checked(partial(room_on, manifest, room), reasons)
     if settings is None or room is None or reasons:
         raise Invalid(*reasons)
-    if room.prices.region != settings.region:
-        _log.warning("prices_of_another_region", region=settings.region, prices_of=room.prices.region)
+    for reason in room.warnings:
+        _log.warning("prices_doubtful", reason=reason)
     return dependencies.clients.aws_cluster(settings, room, dependencies.owner)
 
 
 def cluster_room(
-    limits: Limits, spot_share: float, price_file: Path | None, instance_types: Sequence[str], clock: Clock
+    limits: Limits,
+    spot_share: float,
+    price_file: Path | None,
+    instance_types: Sequence[str],
+    clock: Clock,
+    region: str | None = None,
+    *,
+    serverless: bool = False,
 ) -> ClusterRoom:
-    """The instance types, prices and limits of clusters. Raises `Invalid` with all violations in them."""
+    """The instance types, prices and limits of clusters in a region, None: not known. Raises `Invalid` with all
+    violations in them."""
     of_session = ClusterLimits(
         limits.session.nodes_min, limits.session.nodes, limits.session_vcpus, limits.session.usd, spot_share
     )
     reasons: list[str] = []
     prices = _checked(lambda: _prices(price_file, instance_types, clock), reasons)
-    _checked(of_session.check if prices is None else ClusterRoom(of_session, prices).check, reasons)
-    if prices is None or reasons:
+    if prices is None:
+        _checked(of_session.check, reasons)
         raise Invalid(*reasons)
-    return ClusterRoom(of_session, prices)
+    room = ClusterRoom(of_session, prices, prices.warnings(region, _today(clock)), serverless)
+    _checked(room.check, reasons)
+    if reasons:
+        raise Invalid(*reasons)
+    return room
 
 
 def standalone_address(options: ServiceOptions, state: StoreLocation) -> StandaloneAddress | None:
@@ -295,8 +315,12 @@ def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> Archiv
 def _prices(price_file: Path | None, instance_types: Sequence[str], clock: Clock) -> PriceList:
     prices = BUILT_IN
     if price_file is not None:
-        prices = read_price_list(price_file, datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date())
+        prices = read_price_list(price_file, _today(clock))
     return prices.only(tuple(instance_types)) if instance_types else prices
+
+
+def _today(clock: Clock) -> date:
+    return datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date()
 
 
 def _checked(check: Callable[[], ValueT], reasons: list[str]) -> ValueT | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from io import RawIOBase
 
@@ -56,7 +57,7 @@ def room_on(manifest: ArchiveManifest, room: ClusterRoom) -> ClusterRoom:
             f"({names}): make it on such a machine, or allow others"
         )
     prices: PriceList = room.prices.model_copy(update={"instance_types": fitting})
-    fitting_room = ClusterRoom(room.limits, prices)
+    fitting_room = replace(room, prices=prices)
     fitting_room.check()
     return fitting_room
 

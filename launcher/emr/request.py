@@ -166,7 +166,7 @@ def _instances(plan: ClusterPlan, settings: EmrSettings, fleet_types: Sequence[s
 
 def _groups(plan: ClusterPlan) -> list[JsonObject]:
     groups = [
-        _group(PRIMARY_ROLE, plan.primary_instance_type, 1, "ON_DEMAND"),
+        _group(PRIMARY_ROLE, plan.primary_instance_type or plan.instance_type, 1, "ON_DEMAND"),
         _group(CORE_ROLE, plan.instance_type, plan.core_nodes, "ON_DEMAND") | _volumes(plan),
     ]
     if plan.spot_nodes:
@@ -185,7 +185,7 @@ def _group(role: str, instance_type: str, count: int, market: str) -> JsonObject
 
 
 def _fleets(plan: ClusterPlan, instance_types: Sequence[str]) -> list[JsonObject]:
-    primary = [{"InstanceType": plan.primary_instance_type, "WeightedCapacity": 1}]
+    primary = [{"InstanceType": plan.primary_instance_type or plan.instance_type, "WeightedCapacity": 1}]
     nodes = [{"InstanceType": each, "WeightedCapacity": 1} | _volumes(plan) for each in instance_types]
     on_demand: JsonObject = {"OnDemandSpecification": {"AllocationStrategy": "lowest-price"}}
     spot: JsonObject = {

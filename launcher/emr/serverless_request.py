@@ -1,7 +1,6 @@
 """The request of EMR Serverless' StartJobRun as a function of an attempt, its cluster plan and the settings. Pure.
 
-Its workers have 8 GB a vCPU only with 1 and 2 vCPU (7.5 with 4 and more), and sessions are planned with so much: so an
-executor is a worker of 2 vCPU, and a session has as many as give the tasks that the plan counts on.
+launcher/sizing/serverless.py says what its workers have.
 """
 
 from __future__ import annotations
@@ -15,20 +14,11 @@ from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.machine_share import GIB
 from launcher.emr.request import ENVIRONMENT, PYTHON, ClusterLaunch, JsonObject
 from launcher.emr.settings import EmrServerlessSettings
+from launcher.sizing.serverless import WORKER_GIB, WORKER_VCPUS, disk_gib_of, driver_vcpus_of, executors_of
 from launcher.submit import job_arguments
-
-WORKER_VCPUS = 2
-WORKER_GIB = 16
-"""Memory of a worker, its JVM and its Python workers together."""
 
 HEAP_GIB = 1
 """Heap of an executor's JVM per core: the Python workers hold the rows."""
-
-DRIVER_GIB_MAX = {2: 16, 4: 30, 8: 60, 16: 120}
-"""The most memory of a driver by its vCPUs."""
-
-DISK_GIB_MIN, DISK_GIB_MAX = 20, 200
-"""Disk of a worker for scratch files."""
 
 
 def start_job_run_request(launch: ClusterLaunch, settings: EmrServerlessSettings) -> JsonObject:
@@ -83,9 +73,9 @@ def _spark_settings(plan: ClusterPlan) -> dict[str, str]:
             f"tasks are planned with {plan.task_memory_bytes:,} bytes each, and a worker of {WORKER_VCPUS} vCPU on EMR "
             f"Serverless has {task_bytes_max:,} for each: take instance types of 8 GiB a vCPU"
         )
-    executors = -(-plan.tasks // WORKER_VCPUS)
-    executors_max = -(-plan.nodes_max * plan.cores_per_node // WORKER_VCPUS)
-    scratch_gib = -(-plan.nodes * plan.scratch_bytes_per_node // (executors * GIB))
+    executors = executors_of(plan.tasks)
+    executors_max = executors_of(plan.nodes_max * plan.cores_per_node)
+    disk_gib = disk_gib_of(plan.nodes * plan.scratch_bytes_per_node, executors)
     return {
         **JOB_SETTINGS,
         "spark.dynamicAllocation.enabled": "true",
@@ -95,20 +85,14 @@ def _spark_settings(plan: ClusterPlan) -> dict[str, str]:
         "spark.executor.cores": str(WORKER_VCPUS),
         "spark.executor.memory": f"{HEAP_GIB}g",
         "spark.executor.memoryOverhead": f"{overhead_gib}g",
-        "spark.emr-serverless.executor.disk": f"{min(max(scratch_gib, DISK_GIB_MIN), DISK_GIB_MAX)}g",
+        "spark.emr-serverless.executor.disk": f"{disk_gib}g",
         **_driver_settings(plan.driver_heap_bytes // GIB or 1, plan.driver_overhead_bytes // GIB or 1),
     }
 
 
 def _driver_settings(heap_gib: int, overhead_gib: int) -> dict[str, str]:
-    vcpus = next((vcpus for vcpus, gib in DRIVER_GIB_MAX.items() if heap_gib + overhead_gib <= gib), None)
-    if vcpus is None:
-        raise Invalid(
-            f"the driver is planned with {heap_gib + overhead_gib} GiB, and one on EMR Serverless has at most "
-            f"{max(DRIVER_GIB_MAX.values())}: ask for fewer hash buckets or larger compacted files, or use EMR on EC2"
-        )
     return {
-        "spark.driver.cores": str(vcpus),
+        "spark.driver.cores": str(driver_vcpus_of(heap_gib + overhead_gib)),
         "spark.driver.memory": f"{heap_gib}g",
         "spark.driver.memoryOverhead": f"{overhead_gib}g",
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
-from compactor.planning.cluster_plan import ClusterPlan, Cost
+from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.sizing import (
     ROW_INDEX_BYTES,
     Resources,
@@ -29,6 +29,8 @@ from compactor.planning.time_model import SessionWork, with_buffer
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
 from launcher.sizing.money import Nodes, cost_of, rates_of
+from launcher.sizing.serverless import DISK_GIB_MIN, ServerlessWorkers, disk_gib_of, serverless_rates
+from launcher.sizing.serverless import executors_of as serverless_executors_of
 
 __all__ = ["ChosenCluster", "ClusterLimits", "ClusterPlan", "ClusterRoom", "choose_cluster"]
 
@@ -112,14 +114,22 @@ class ClusterLimits:
 
 @dataclass(frozen=True)
 class ClusterRoom:
-    """The settings from which a cluster is chosen."""
+    """The settings from which a cluster is chosen.
+
+    warnings    of its prices, which plans repeat
+    serverless  it is made of workers of EMR Serverless; an instance type says what a task has
+    """
 
     limits: ClusterLimits = field(default_factory=ClusterLimits)
     prices: PriceList = BUILT_IN
+    warnings: tuple[str, ...] = ()
+    serverless: bool = False
 
     def check(self) -> None:
         """Raises `Invalid` with every reason, for limits that no session can run within, too."""
         self.limits.check()
+        if self.serverless:
+            serverless_rates(ServerlessWorkers(1, DISK_GIB_MIN, 1), self.prices)
         least, most = self.limits.nodes_min, self.limits.vcpus_max
         smallest = min(self.prices.instance_types, key=lambda each: each.vcpus)
         needed = least * smallest.vcpus
@@ -262,7 +272,7 @@ class ClusterChooser:
                 fitting.append(each)
         if not fitting:
             raise max(refused, key=lambda found: found[0])[1]
-        return ClusterRoom(self._room.limits, prices.model_copy(update={"instance_types": tuple(fitting)}))
+        return replace(self._room, prices=prices.model_copy(update={"instance_types": tuple(fitting)}))
 
     def _driver_does_not_fit(self) -> Invalid:
         prices, size = self._room.prices, self._size
@@ -296,13 +306,26 @@ class ClusterChooser:
 
     def _floor_usd(self, instance: InstanceType, nodes: int) -> float:
         """The least cost of this many nodes: that of their start alone, without the primary node's."""
-        rates = rates_of(self._nodes(instance, nodes, None, volume_gib=0), self._room.prices)
+        rates = self._rates(self._nodes(instance, nodes, None, volume_gib=0), _DriverMemory())
         start_seconds = self._room.limits.start_seconds
         return cost_of(rates, start_seconds, start_seconds, self._store_floor).total_usd
 
     def _nodes(self, instance: InstanceType, nodes: int, primary: InstanceType | None, volume_gib: int) -> Nodes:
-        spot = min(int(nodes * self._room.limits.spot_share), nodes - 1)
+        spot = 0 if self._room.serverless else min(int(nodes * self._room.limits.spot_share), nodes - 1)
         return Nodes(nodes - spot, spot, instance, primary, volume_gib)
+
+    def _rates(self, paid: Nodes, driver: _DriverMemory) -> PaidRates:
+        """Without a primary node if it has none yet."""
+        if not self._room.serverless:
+            return rates_of(paid, self._room.prices)
+        executors, cores = executors_of(paid.worker)
+        nodes = paid.on_demand + paid.spot
+        workers = serverless_executors_of(nodes * executors * cores)
+        scratch = (paid.volume_gib or nodes * paid.worker.local_disk_gib) * _GIB
+        driver_gib = driver.heap_bytes // _GIB + driver.overhead_bytes // _GIB
+        return serverless_rates(
+            ServerlessWorkers(workers, disk_gib_of(scratch, workers), driver_gib), self._room.prices
+        )
 
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | None:
         """None: no instance type holds its driver."""
@@ -320,7 +343,7 @@ class ClusterChooser:
         paid = self._nodes(instance, nodes, primary, volumes * gib * nodes)
         work = work_of(self._size, outline.rounds)
         cost = cost_of(
-            rates_of(paid, self._room.prices),
+            self._rates(paid, driver),
             seconds,
             self._room.limits.start_seconds,
             expected_store_use(work, self._size, outline.hash_bucket_count),
@@ -340,14 +363,14 @@ class ClusterChooser:
         executors, cores = executors_of(instance)
         heap, driver = HEAP_BYTES_PER_CORE * cores, _DriverMemory.of(sizing)
         volumes, gib = scratch_volumes(instance, chosen.nodes, self._scratch_bytes(sizing.max_rows_per_round))
-        nodes_max, usd_hour_max = self._growth(chosen, volumes * gib)
+        nodes_max, usd_hour_max = self._growth(chosen, volumes * gib, driver)
         return ClusterPlan(
             region=self._room.prices.region,
             instance_type=instance.name,
             nodes=chosen.nodes,
             nodes_max=nodes_max,
             spot_nodes=chosen.nodes_paid.spot,
-            primary_instance_type=chosen.primary.name,
+            primary_instance_type=None if self._room.serverless else chosen.primary.name,
             executors_per_node=executors,
             executor_cores=cores,
             executor_heap_bytes=heap,
@@ -361,16 +384,17 @@ class ClusterChooser:
             start_seconds=self._room.limits.start_seconds,
             expected_sla=sizing.expected_sla,
             within_desired_sla=None if self._desired_sla is None else self._is_in_time(sizing.expected_sla),
-            rates=rates_of(chosen.nodes_paid, self._room.prices),
+            rates=self._rates(chosen.nodes_paid, driver),
             usd_hour_max=usd_hour_max,
             cost=chosen.cost,
         )
 
-    def _growth(self, chosen: _Candidate, volume_gib_per_node: int) -> tuple[int, float]:
+    def _growth(self, chosen: _Candidate, volume_gib_per_node: int, driver: _DriverMemory) -> tuple[int, float]:
         """The most nodes that it may grow to, and their cost an hour, the further ones on demand: no more than what the
         session may cost pays for all of its expected time."""
         usd_max = self._room.limits.usd_max
-        prices, paid, cost = self._room.prices, chosen.nodes_paid, chosen.cost
+        paid, cost = chosen.nodes_paid, chosen.cost
+        start_usd_hour = self._rates(paid, driver).usd_hour
         nodes = max(min(chosen.nodes * NODES_MAX_TIMES, self._nodes_max(chosen.instance)), chosen.nodes)
         while True:
             further = nodes - chosen.nodes
@@ -379,14 +403,14 @@ class ClusterChooser:
                 on_demand=paid.on_demand + further,
                 volume_gib=paid.volume_gib + further * volume_gib_per_node,
             )
-            usd_hour = rates_of(grown, prices).usd_hour
-            usd = cost.total_usd + (usd_hour - rates_of(paid, prices).usd_hour) * cost.seconds / 3600
+            usd_hour = self._rates(grown, driver).usd_hour
+            usd = cost.total_usd + (usd_hour - start_usd_hour) * cost.seconds / 3600
             if further == 0 or usd_max is None or usd <= usd_max:
                 return nodes, usd_hour
             nodes -= 1
 
     def _arithmetic(self, plan: ClusterPlan) -> tuple[str, ...]:
-        nodes = f"{plan.nodes} x {plan.instance_type} and 1 x {plan.primary_instance_type} for the driver"
+        nodes = described_nodes(plan)
         spot = f", {plan.spot_nodes} of them on Spot" if plan.spot_nodes else ""
         of = f"{counted(plan.tasks, 'core')}, {plan.task_memory_bytes / _GIB:.1f} GiB for a task{spot}"
         executors = f"{counted(plan.executors_per_node, 'executor')} of {counted(plan.executor_cores, 'core')}"
@@ -400,6 +424,7 @@ class ClusterChooser:
             f"cluster: {nodes}, {of}: {self._why(plan)}",
             f"each node has {executors}, and {scratch} for scratch files; {scaling}",
             cost_sentences(plan.cost, self._room.prices.region),
+            *self._room.warnings,
         )
 
     def _why(self, plan: ClusterPlan) -> str:
@@ -435,6 +460,13 @@ def choose_cluster(
         share_of_memory=share_of_memory,
     )
     return chooser.choose()
+
+
+def described_nodes(plan: ClusterPlan) -> str:
+    """The machines that it starts with, for people."""
+    if plan.primary_instance_type is None:
+        return f"{counted(serverless_executors_of(plan.tasks), 'worker')} of EMR Serverless and one for the driver"
+    return f"{plan.nodes} x {plan.instance_type} and 1 x {plan.primary_instance_type} for the driver"
 
 
 def cost_sentences(cost: Cost, region: str) -> str:

@@ -4,8 +4,10 @@
      "instance_types": [{"name": "r6g.4xlarge", "vcpus": 16, "memory_gib": 128, "network_gbps": 10,
                          "local_disk_gib": 0, "on_demand_usd_hour": 0.9, "emr_usd_hour": 0.2}],
      "s3": {"put_usd_1000": 0.005, "get_usd_1000": 0.0004, "storage_usd_gib_month": 0.023},
-     "volume_usd_gib_month": 0.08}
+     "volume_usd_gib_month": 0.08,
+     "serverless": {"vcpu_usd_hour": 0.05, "gib_usd_hour": 0.006, "disk_gib_usd_hour": 0.0001}}
 
+`lithify prices` writes such a file from the price list that AWS publishes.
 Only types with at least 8 GiB of memory a vCPU (the paper, "Compaction sessions") are taken.
 """
 
@@ -24,6 +26,9 @@ from compactor.model.errors import Invalid
 MEMORY_GIB_PER_VCPU_MIN = 8
 BUILT_IN_REGION = "us-east-1"
 BUILT_IN_PRICED_ON = "2024-12-01"
+
+PRICES_DAYS_MAX = 366
+"""Age above which prices are warned of."""
 
 
 class InstanceType(Document):
@@ -63,8 +68,18 @@ class S3Prices(Document):
     storage_usd_gib_month: float = 0.023
 
 
+class ServerlessPrices(Document):
+    """Of workers of EMR Serverless on x86. disk_gib_usd_hour: beyond the 20 GiB that each has for nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+
+    vcpu_usd_hour: float
+    gib_usd_hour: float
+    disk_gib_usd_hour: float
+
+
 class PriceList(Document):
-    """`priced_on`: the date of the prices."""
+    """`priced_on`: the date of the prices. `serverless` None: EMR Serverless cannot be used with it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
@@ -73,6 +88,7 @@ class PriceList(Document):
     instance_types: tuple[InstanceType, ...]
     s3: S3Prices = S3Prices()
     volume_usd_gib_month: float = 0.08
+    serverless: ServerlessPrices | None = None
 
     def instance_type(self, name: str) -> InstanceType:
         """Raises `Invalid` for a type that is not in the list."""
@@ -81,6 +97,21 @@ class PriceList(Document):
             names = ", ".join(each.name for each in self.instance_types)
             raise Invalid(f"instance type {name!r} is not in the price list for {self.region}: it has {names}")
         return found
+
+    def warnings(self, region: str | None, today: date) -> tuple[str, ...]:
+        """Reasons not to trust these prices for clusters in a region, a sentence each. `region` None: not known."""
+        found = []
+        if region not in (None, self.region):
+            found.append(
+                f"prices are those of {self.region}, and clusters run in {region}, which may have other prices and "
+                f"lack instance types: write those of {region} with `lithify prices`, and give them as --price-file"
+            )
+        if (today - self.priced_on).days > PRICES_DAYS_MAX:
+            found.append(
+                f"prices are of {self.priced_on}, more than a year old: write new ones with `lithify prices`, and give "
+                "them as --price-file"
+            )
+        return tuple(found)
 
     def only(self, names: tuple[str, ...]) -> PriceList:
         """The same with these instance types. Raises `Invalid`, with every reason, for unknown names."""
@@ -142,6 +173,7 @@ BUILT_IN = PriceList(
     region=BUILT_IN_REGION,
     priced_on=date.fromisoformat(BUILT_IN_PRICED_ON),
     instance_types=tuple(_instance(family, size, times) for family in _FAMILIES for size, times in _SIZES.items()),
+    serverless=ServerlessPrices(vcpu_usd_hour=0.052624, gib_usd_hour=0.0057785, disk_gib_usd_hour=0.000111),
 )
 """List prices, without any discount, as published in that region up to that day. An account's own prices are in a
 file.
@@ -176,7 +208,11 @@ def _sentence(detail: ErrorDetails) -> str:
     path = ".".join(str(part) for part in location)
     match detail["type"]:
         case "extra_forbidden":
-            parts: dict[str, type[Document]] = {"instance_types": InstanceType, "s3": S3Prices}
+            parts: dict[str, type[Document]] = {
+                "instance_types": InstanceType,
+                "s3": S3Prices,
+                "serverless": ServerlessPrices,
+            }
             described = parts.get(str(location[0]), PriceList) if len(location) > 1 else PriceList
             return f"{path}: there is no such field: write one of {', '.join(described.model_fields)}"
         case "missing":
@@ -205,6 +241,8 @@ def _violations(prices: PriceList, today: date) -> list[str]:
         "s3.storage_usd_gib_month": prices.s3.storage_usd_gib_month,
         "volume_usd_gib_month": prices.volume_usd_gib_month,
     }
+    if prices.serverless is not None:
+        others |= {f"serverless.{name}": value for name, value in prices.serverless.model_dump().items()}
     reasons += [f"{name} is {value:g}: it must be 0 or more" for name, value in others.items() if value < 0]
     return reasons
 

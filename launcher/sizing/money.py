@@ -48,7 +48,8 @@ def cost_of(rates: PaidRates, seconds: float, start_seconds: float, store: Store
 
     Worked: $26.22 an hour for 655 seconds are $4.77; for 20 TiB $0.24 a TiB.
     """
-    paid_seconds = max(seconds, SECONDS_MIN)
+    free_seconds = 0.0 if rates.start_is_paid else start_seconds
+    paid_seconds = max(seconds - free_seconds, SECONDS_MIN)
     hours = paid_seconds / 3600
     paid = {
         "instances_usd": rates.instances_usd_hour * hours,
@@ -59,7 +60,7 @@ def cost_of(rates: PaidRates, seconds: float, start_seconds: float, store: Store
     }
     return Cost(
         seconds=paid_seconds,
-        start_usd=rates.usd_hour * min(start_seconds, paid_seconds) / 3600,
+        start_usd=rates.usd_hour * min(start_seconds - free_seconds, paid_seconds) / 3600,
         total_usd=sum(paid.values()),
         priced_on=rates.priced_on,
         **paid,
@@ -87,9 +88,10 @@ def shared_by(plan: ClusterPlan, end_seconds: Sequence[float], stores: Sequence[
 
     end_seconds, stores  of each session: predicted end since the request for the cluster, and use of S3
     """
-    whole_seconds = max((*end_seconds, SECONDS_MIN))
+    free_seconds = 0.0 if plan.rates.start_is_paid else plan.start_seconds
+    whole_seconds = max(max(end_seconds) - free_seconds, SECONDS_MIN)
     return tuple(
-        _part(plan, whole_seconds / (max(ends_at, SECONDS_MIN) * len(end_seconds)), ends_at, store)
+        _part(plan, whole_seconds / (max(ends_at - free_seconds, SECONDS_MIN) * len(end_seconds)), ends_at, store)
         for ends_at, store in zip(end_seconds, stores, strict=True)
     )
 

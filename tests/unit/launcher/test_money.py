@@ -7,8 +7,10 @@ import pytest
 from compactor.planning.sizing import SessionSize
 from compactor.planning.store_use import StoreUse, store_use
 from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
+from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN
 from launcher.sizing.money import Nodes, cost_of, cost_used, rates_of, shared_by
+from launcher.sizing.serverless import ServerlessWorkers, disk_gib_of, serverless_rates
 
 R5N = BUILT_IN.instance_type("r5n.8xlarge")
 GIB = 1024**3
@@ -79,4 +81,40 @@ def test_a_shared_cluster_is_paid_for_a_minute_at_least_too() -> None:
     plan = choose_cluster(size, ClusterRoom(), None).plan
     parts = shared_by(plan, [5.0, 10.0], [StoreUse(), StoreUse()])
     whole = cost_of(plan.rates, 10, plan.start_seconds, StoreUse())
+    assert sum(part.cost.total_usd for part in parts) == pytest.approx(whole.total_usd)
+
+
+def test_workers_of_emr_serverless_are_paid_by_vcpus_and_memory_without_their_start_and_a_primary_node() -> None:
+    rates = serverless_rates(ServerlessWorkers(executors=8, disk_gib=20, driver_gib=8), BUILT_IN)
+    assert rates.instances_usd_hour == pytest.approx(18 * 0.052624 + 136 * 0.0057785)
+    assert (rates.surcharge_usd_hour, rates.volumes_usd_hour) == (0, 0)
+    cost = cost_of(rates, 1_020, 120, StoreUse())
+    assert (cost.seconds, cost.start_usd) == (900, 0)
+    assert cost.total_usd == pytest.approx(rates.instances_usd_hour / 4)
+    with_disks = serverless_rates(ServerlessWorkers(executors=8, disk_gib=120, driver_gib=31), BUILT_IN)
+    assert with_disks.volumes_usd_hour == pytest.approx(8 * 100 * 0.000111)
+    assert with_disks.instances_usd_hour == pytest.approx(24 * 0.052624 + 159 * 0.0057785)
+
+
+def test_a_session_on_emr_serverless_is_planned_by_its_own_prices() -> None:
+    size = SessionSize(0, 10**8, 75 * 10**8, 0, None, delta_files=50, lake_is_remote=True)
+    chosen = choose_cluster(size, ClusterRoom(serverless=True), DesiredSla(1_200))
+    plan = chosen.plan
+    assert plan.primary_instance_type is None
+    assert plan.spot_nodes == 0
+    assert plan.within_desired_sla
+    workers = ServerlessWorkers(
+        -(-plan.tasks // 2), disk_gib_of(plan.nodes * plan.scratch_bytes_per_node, -(-plan.tasks // 2)), 8
+    )
+    assert plan.rates == serverless_rates(workers, BUILT_IN)
+    assert f"cluster: {workers.executors} workers of EMR Serverless and one for the driver" in chosen.arithmetic[0]
+    assert plan.usd_hour_charged > plan.rates.usd_hour
+
+
+def test_the_parts_of_sessions_that_share_workers_of_emr_serverless_are_all_of_it() -> None:
+    size = SessionSize(index_rows=0, delta_rows=1, delta_bytes=1, sort_values_bytes=0, inherited_hash_bucket_count=None)
+    plan = choose_cluster(size, ClusterRoom(serverless=True), None).plan
+    ends = [500.0, 900.0]
+    parts = shared_by(plan, ends, [StoreUse(), StoreUse()])
+    whole = cost_of(plan.rates, 900, plan.start_seconds, StoreUse())
     assert sum(part.cost.total_usd for part in parts) == pytest.approx(whole.total_usd)

@@ -1,0 +1,61 @@
+"""AWS's Price List API over boto3. It needs the right `pricing:GetProducts`, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import boto3
+from botocore.config import Config
+
+from compactor.storage.aws.failures import translated
+from compactor.storage.location import checked_endpoint
+from launcher.sizing.published_prices import PriceRequest, Product
+
+ENDPOINT_REGION, ENDPOINT_REGION_OF_CHINA = "us-east-1", "cn-northwest-1"
+"""The service has an endpoint in few regions, and answers there for all regions of their partition."""
+
+TRIES = 5
+CONNECT_SECONDS, READ_SECONDS = 5, 30
+
+
+class _Pages(Protocol):
+    def paginate(self, **request: object) -> Iterable[dict[str, Any]]: ...
+
+
+class _PricingClient(Protocol):
+    def get_paginator(self, name: str, /) -> _Pages: ...
+
+
+class BotoPrices:
+    """A `PriceService`. All of its requests may be repeated."""
+
+    def __init__(self, client: _PricingClient) -> None:
+        self._client = client
+
+    @classmethod
+    def open(cls, region: str, endpoint_url: str | None = None) -> BotoPrices:
+        """`region`: whose prices will be asked for."""
+        where = ENDPOINT_REGION_OF_CHINA if region.startswith("cn-") else ENDPOINT_REGION
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": TRIES},
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+        )
+        with translated(f"AWS's price list in {where} cannot be reached"):
+            session = boto3.session.Session()
+            client = session.client(
+                "pricing", region_name=where, endpoint_url=checked_endpoint(endpoint_url), config=config
+            )
+        return cls(client)
+
+    def products(self, request: PriceRequest) -> Iterator[Product]:
+        filters = [
+            {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in request.attributes.items()
+        ]
+        with translated(f"the prices of {request.service_code} cannot be read"):
+            pages = self._client.get_paginator("get_products")
+            for page in pages.paginate(ServiceCode=request.service_code, FormatVersion="aws_v1", Filters=filters):
+                for product in page["PriceList"]:
+                    yield json.loads(product)

@@ -1,0 +1,78 @@
+"""Workers of EMR Serverless, and their price: vCPUs, memory and disks by the second, from when a worker is ready until
+it stops. There is no primary node; the driver is a worker, too. Pure.
+
+Workers have 8 GB a vCPU only with 1 and 2 vCPU (7.5 with 4 and more), and sessions are planned with so much: so an
+executor is a worker of 2 vCPU, and a session has as many as give the tasks that the plan counts on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compactor.model.errors import Invalid
+from compactor.planning.cluster_plan import PaidRates
+from launcher.sizing.instance_types import PriceList
+
+WORKER_VCPUS = 2
+WORKER_GIB = 16
+"""Memory of a worker, its JVM and its Python workers together."""
+
+DRIVER_GIB_MAX = {2: 16, 4: 30, 8: 60, 16: 120}
+"""The most memory of a driver by its vCPUs."""
+
+DISK_GIB_MIN, DISK_GIB_MAX = 20, 200
+"""Disk of a worker for scratch files; the least of it is not charged."""
+
+_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class ServerlessWorkers:
+    """`disk_gib`: of each executor. `driver_gib`: memory of the driver's JVM and its Python together."""
+
+    executors: int
+    disk_gib: int
+    driver_gib: int
+
+
+def executors_of(tasks: int) -> int:
+    return -(-tasks // WORKER_VCPUS)
+
+
+def disk_gib_of(scratch_bytes: int, executors: int) -> int:
+    """The disk of each executor for scratch files of so many bytes in all."""
+    return min(max(-(-scratch_bytes // (executors * _GIB)), DISK_GIB_MIN), DISK_GIB_MAX)
+
+
+def driver_vcpus_of(driver_gib: int) -> int:
+    """Raises `Invalid` for more than a driver may have."""
+    vcpus = next((vcpus for vcpus, gib in DRIVER_GIB_MAX.items() if driver_gib <= gib), None)
+    if vcpus is None:
+        raise Invalid(
+            f"the driver is planned with {driver_gib} GiB, and one on EMR Serverless has at most "
+            f"{max(DRIVER_GIB_MAX.values())}: ask for fewer hash buckets or larger compacted files, or use EMR on EC2"
+        )
+    return vcpus
+
+
+def serverless_rates(workers: ServerlessWorkers, prices: PriceList) -> PaidRates:
+    """Raises `Invalid` if the list has no prices of EMR Serverless.
+
+    Worked: 8 executors of 2 vCPU and 16 GB, a driver of 2 vCPU and 8 GB, at $0.052624 and $0.0057785 an hour: $1.73.
+    """
+    if prices.serverless is None:
+        raise Invalid(f"the prices of {prices.region} have none of EMR Serverless: add serverless to the price file")
+    each = prices.serverless
+    vcpus = workers.executors * WORKER_VCPUS + driver_vcpus_of(workers.driver_gib)
+    memory_gib = workers.executors * WORKER_GIB + workers.driver_gib
+    charged_disk_gib = workers.executors * (workers.disk_gib - DISK_GIB_MIN)
+    return PaidRates(
+        instances_usd_hour=vcpus * each.vcpu_usd_hour + memory_gib * each.gib_usd_hour,
+        surcharge_usd_hour=0.0,
+        volumes_usd_hour=charged_disk_gib * each.disk_gib_usd_hour,
+        put_usd_1000=prices.s3.put_usd_1000,
+        get_usd_1000=prices.s3.get_usd_1000,
+        storage_usd_gib_month=prices.s3.storage_usd_gib_month,
+        priced_on=prices.priced_on.isoformat(),
+        start_is_paid=False,
+    )
