@@ -65,6 +65,7 @@ GROUPS = {
         {
             "create": "table:create",
             "append": "table:append",
+            "import": "import_table:import_table",
             "retract": "table:retract",
             "show": "table:show",
             "log": "table:log",

@@ -130,6 +130,12 @@ def test_the_first_table_needs_no_spark(tmp_path: Path) -> None:
     run(tmp_path, sys.executable, "-c", "import sys; sys.modules['pyspark'] = None\n" + BLOCKS["python"])
 
 
+def test_a_folder_is_imported_as_the_page_says(tmp_path: Path) -> None:
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["importing"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    assert "1 row is left out by the first compaction" in output
+    assert "sent" in output
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_code_and_commands_do_what_the_pages_say(tmp_path: Path, mailroom: Mailroom) -> None:

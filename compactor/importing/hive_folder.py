@@ -1,0 +1,110 @@
+"""A folder of data files that is partitioned as Hive does it: `year=2026/month=11/part-0.parquet`.
+
+Values are percent-decoded. Two folders whose values are then equal are one partition. Files and folders whose names
+begin with `.` or `_` are passed over, as Hive and Spark do it, and so are files without a byte, which Hive writes for
+empty buckets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from compactor.importing.source_table import SourcePartition, SourceTable
+from compactor.model.errors import Invalid
+from compactor.model.names import counted
+from compactor.storage.object_store import ObjectEntry, ObjectStore
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of rows whose partition column is null or empty."""
+
+REASONS_MAX = 20
+"""Reasons that are reported for a folder: the first ones are enough to fix it."""
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A data file and the pairs of its folders."""
+
+    entry: ObjectEntry
+    pairs: tuple[tuple[str, str], ...]
+
+
+def read_hive_folder(store: ObjectStore, null_value: str | None = None) -> SourceTable:
+    """The partitions of the folder at the store's root, in the order of their values. Lists, and reads no file.
+
+    null_value  what the partition of null values is called; None: it is refused
+
+    Raises `Invalid`, with every reason, for a folder that is no such table.
+    """
+    data, passed_over, reasons = list[_Placed](), 0, list[str]()
+    for entry in store.list(""):
+        *folders, name = entry.key.split("/")
+        if entry.size_bytes == 0 or any(map(_is_hidden, (*folders, name))):
+            passed_over += 1
+            continue
+        try:
+            data.append(_Placed(entry, _pairs(entry.key, folders, null_value)))
+        except Invalid as error:
+            reasons += error.reasons
+    reasons += _against_keys(store.location.root_uri, data)
+    if reasons:
+        more = [f"and {counted(len(reasons) - REASONS_MAX, 'more reason')}"] if len(reasons) > REASONS_MAX else []
+        raise Invalid(*reasons[:REASONS_MAX], *more)
+    keys = tuple(key for key, _ in data[0].pairs)
+    return SourceTable(store.location.root_uri, keys, tuple(_partitions(store, data)), passed_over)
+
+
+def _is_hidden(name: str) -> bool:
+    """A partition key may begin with `_`."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _pairs(key: str, folders: Sequence[str], null_value: str | None) -> tuple[tuple[str, str], ...]:
+    pairs: list[tuple[str, str]] = []
+    for folder in folders:
+        name, equals, value = folder.partition("=")
+        if not equals or not name:
+            raise Invalid(f"{key} lies in the folder {folder!r}: folders of partitions are named KEY=VALUE")
+        if value == NULL_PARTITION:
+            if null_value is None:
+                raise Invalid(
+                    f"{key} has rows whose {unquote(name)} is null, and a partition value is a text: name the one to "
+                    "use instead with --null-partition"
+                )
+            value = null_value
+        pairs.append((unquote(name), unquote(value)))
+    return tuple(pairs)
+
+
+def _against_keys(root_uri: str, data: Sequence[_Placed]) -> Iterator[str]:
+    if not data:
+        yield f"{root_uri} has no data file: name the folder of a table, above its partitions"
+        return
+    first = data[0]
+    expected = [key for key, _ in first.pairs]
+    if len(set(expected)) < len(expected):
+        yield f"{first.entry.key} names a partition key twice"
+    for each in data:
+        found = [key for key, _ in each.pairs]
+        if found != expected:
+            yield (
+                f"{each.entry.key} has the partition keys {_named(found)}, and {first.entry.key} has "
+                f"{_named(expected)}: import them as different tables"
+            )
+
+
+def _named(keys: Sequence[str]) -> str:
+    return ", ".join(keys) or "(none)"
+
+
+def _partitions(store: ObjectStore, data: Sequence[_Placed]) -> Iterator[SourcePartition]:
+    files: defaultdict[tuple[tuple[str, str], ...], list[ObjectEntry]] = defaultdict(list)
+    for each in data:
+        files[each.pairs].append(each.entry)
+    for pairs, entries in sorted(files.items(), key=lambda item: [value for _, value in item[0]]):
+        entries.sort(key=lambda entry: entry.key)
+        uris = tuple(f"{store.location.root_uri}/{entry.key}" for entry in entries)
+        yield SourcePartition(dict(pairs), uris, sum(entry.size_bytes for entry in entries))

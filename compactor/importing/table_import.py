@@ -1,0 +1,120 @@
+"""Imports a table that exists already: its files are registered in place as the first deltas of a table, or copied.
+
+Each partition is a delta, or several of at most `FILES_PER_DELTA`, whose id follows from the source and the partition.
+So an import that was stopped goes on where it was: what is there already is not measured again. A file that was changed
+since makes it fail, and nothing of that partition is appended twice. The source is only read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from compactor.catalog.delta_files import DeltaRules
+from compactor.catalog.tables import Table
+from compactor.importing.source_table import SourcePartition, SourceTable
+from compactor.kernels.canonical import canonical_column
+from compactor.kernels.digest import digest_keys
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType, Operation, render_partition
+from compactor.storage.concurrently import AT_ONCE, run_concurrently
+from compactor.storage.keys import encode_partition
+from compactor.storage.location import StoreLocation
+from compactor.tabular import TabularFile, infer_content_type, read_batches
+
+FILES_PER_DELTA = 1_000
+"""Every reader of the log reads an entry whole."""
+
+_ID_BEGINS = "import-"
+
+
+@dataclass(frozen=True)
+class ImportedPartition:
+    """`rows`: of all files; None: it cannot be imported, for these reasons. Warnings: see `Delta`."""
+
+    partition: SourcePartition
+    rows: int | None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableImport:
+    """`fallback`: the content type of files whose names do not tell it; `copies`: files are copied into the lake."""
+
+    source: SourceTable
+    fallback: ContentType
+    copies: bool = False
+
+    def into(self, table: Table, location: StoreLocation) -> Iterator[ImportedPartition]:
+        """Imports each partition that can be, as the caller takes them; of others it has the reasons."""
+        rest = iter(self.source.partitions)
+        while together := list(islice(rest, AT_ONCE)):
+            yield from run_concurrently(location, lambda each: self._import(table, each), together)
+
+    def reasons_against_place(self, table: Table, location: StoreLocation) -> tuple[str, ...]:
+        """Why the files cannot stay where they are."""
+        if self.copies:
+            return ()
+        rules = DeltaRules(table.table_id, {}, Operation.UPSERT, allow_files=table.properties.allow_files)
+        for partition in self.source.partitions:
+            try:
+                for uri in partition.files:
+                    rules.check_place(location, uri)
+            except Invalid as error:  # one is enough: the others lie beside it
+                return error.reasons
+        return ()
+
+    def duplicates(self, keys: Sequence[str], location: StoreLocation) -> Iterator[int]:
+        """For each partition, the rows that a compaction leaves out since a later one has their key. Reads the key
+        columns, and keeps 20 bytes for each row of a partition."""
+        for partition in self.source.partitions:
+            digests = [digest for uri in partition.files for digest in self._digests(uri, sorted(keys), location)]
+            whole = np.concatenate(digests) if digests else np.empty((0, 5), np.uint32)
+            whole = np.ascontiguousarray(whole)
+            yield len(whole) - len(np.unique(whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1])))))
+
+    def _digests(self, uri: str, keys: Sequence[str], location: StoreLocation) -> Iterator[np.ndarray]:
+        for batch in read_batches(location, TabularFile(uri, self._content_type(uri)), keys):
+            rows = pa.Table.from_batches([batch])
+            yield digest_keys([canonical_column(key, rows.column(key)) for key in keys], rows.num_rows)
+
+    def _content_type(self, uri: str) -> ContentType:
+        try:
+            return infer_content_type(uri)
+        except Invalid:
+            return self.fallback
+
+    def _import(self, table: Table, partition: SourcePartition) -> ImportedPartition:
+        rows, warnings = 0, list[str]()
+        try:
+            for number, first in enumerate(range(0, len(partition.files), FILES_PER_DELTA)):
+                delta = table.append(
+                    partition.values,
+                    list(partition.files[first : first + FILES_PER_DELTA]),
+                    delta_id=self._delta_id(partition, number),
+                    content_type=self.fallback,
+                    copy=self.copies,
+                )
+                rows += delta.rows
+                warnings += delta.warnings
+        except Invalid as error:
+            return ImportedPartition(partition, None, self._understood(partition, error))
+        return ImportedPartition(partition, rows, warnings=tuple(warnings))
+
+    def _understood(self, partition: SourcePartition, error: Invalid) -> tuple[str, ...]:
+        """The reasons, as a person reads them who knows of no delta ids: one is named only if it was used before."""
+        if not any(_ID_BEGINS in reason for reason in error.reasons):
+            return error.reasons
+        where, source = render_partition(partition.values), self.source.uri
+        what_to_do = "append what is new with `lithify table append`, or import into another table"
+        return (f"{where} was imported from {source} before, and has other files now: {what_to_do}",)
+
+    def _delta_id(self, partition: SourcePartition, number: int) -> str:
+        named = f"{self.source.uri}\n{encode_partition(partition.values)}\n{number}"
+        return f"{_ID_BEGINS}{hashlib.sha256(named.encode()).hexdigest()[:32]}"

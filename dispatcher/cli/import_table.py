@@ -1,0 +1,254 @@
+"""`lithify table import`: a table that exists already becomes a table of a lake.
+
+What is described, and checked before anything is written, is an import into an empty lake in a temporary folder, which
+names the same files: it measures and refuses as the real one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+from pydantic_core import to_json
+from rich.console import Console
+from rich.progress import track
+
+from compactor.catalog.tables import Table
+from compactor.importing.hive_folder import REASONS_MAX, read_hive_folder
+from compactor.importing.source_table import SourceTable
+from compactor.importing.table_import import ImportedPartition, TableImport
+from compactor.lake import DeltaCatalog
+from compactor.model.errors import Invalid
+from compactor.model.names import ContentType, counted
+from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.machine_share import workers_share
+from compactor.planning.session_planner import pin_sessions
+from compactor.planning.spec import SessionPlan
+from compactor.planning.table_terms import complete_by_table
+from compactor.planning.where_to_run import WorkerPool
+from compactor.storage.location import StoreLocation, parse_location
+from compactor.storage.opening import open_store
+from dispatcher.cli.expressions import valid_instruction
+from dispatcher.cli.options import Output, OutputOption, TableArgument
+from dispatcher.cli.output import answer_records
+from dispatcher.cli.table_places import LakePlace, check_exists
+from dispatcher.cli.table_properties import parse_properties
+from dispatcher.clients import CommandDependencies, dependencies_of, machine_share, sessions_bytes
+from dispatcher.intake.instruction import fields_given, job_run_spec
+from dispatcher.layout import PARTITION, Column, count_text, seconds_text, usd_text
+from dispatcher.options.documents import read_limits
+from dispatcher.options.settings import cluster_room
+from launcher.clusters.local import session_resources
+from launcher.plan import makespan_seconds, plan_as_dispatched
+from launcher.sizing.cluster_choice import ClusterLimits
+
+_COLUMNS = (
+    PARTITION,
+    Column("files", show=count_text),
+    Column("bytes", show=count_text),
+    Column("rows", show=lambda rows: "-" if rows is None else count_text(rows)),
+)
+_DUPLICATES = Column("duplicates", show=count_text)
+
+
+def import_table(
+    context: typer.Context,
+    table: TableArgument,
+    source: Annotated[
+        str, typer.Argument(help="The folder of a table that is partitioned as Hive does it.", metavar="FOLDER")
+    ],
+    lake: LakePlace,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="PROPERTY=VALUE",
+            help="A property of the new table, as `lithify table set` takes it, primary_keys=order_id for one; once "
+            "for each.",
+            show_default=False,
+        ),
+    ] = None,
+    null_partition: Annotated[
+        str | None, typer.Option(help="The partition value to use instead of null. Default: null is refused.")
+    ] = None,
+    content_type: Annotated[
+        ContentType, typer.Option(help="Format of files whose name does not tell it.")
+    ] = ContentType.PARQUET,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
+    ] = False,
+    count_duplicates: Annotated[
+        bool,
+        typer.Option("--count-duplicates", help="Count rows whose key a later row has. Reads the key columns."),
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Import it. Without this option, it is only checked and described.")
+    ] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Import a table that exists already: a folder of data files that is partitioned as Hive does it. The files stay
+    where they are and become the first deltas of the table. The source is only read. An import that was stopped goes on
+    where it was.
+    """
+    dependencies = dependencies_of(context)
+    place = parse_location(source, endpoint_url=lake.s3_endpoint_url, region=lake.region)
+    folder = open_store(place)
+    check_exists(folder, "folder")
+    found = read_hive_folder(folder, null_partition)
+    catalog, given = lake.reach(), parse_properties(properties or ())
+    importing = TableImport(found, content_type)
+    with TemporaryDirectory(prefix="lithify-import-") as scratch:
+        here = StoreLocation(f"file://{scratch}", lake.s3_endpoint_url, lake.region)
+        trial = DeltaCatalog(open_store(here), dependencies.clock)
+        like = _wanted(trial, table, found, {**_known_properties(catalog, table, found, given), "glue_database": None})
+        checked = list(track_partitions("checking", importing.into(like, here), found))
+        _refuse(TableImport(found, content_type, copy).reasons_against_place(like, catalog.location), checked)
+        keys = like.properties.primary_keys or ()
+        duplicates = list(importing.duplicates(keys, here)) if count_duplicates and keys else None
+        expected = _expected(dependencies, trial, like) if keys else None
+    if write:
+        wanted = _wanted(catalog, table, found, given)
+        real = TableImport(found, content_type, copy).into(wanted, catalog.location)
+        _refuse((), list(track_partitions("importing", real, found)))
+    records = [_record(each, None if duplicates is None else duplicates[at]) for at, each in enumerate(checked)]
+    answer_records(
+        output,
+        {
+            "table_id": table,
+            "source": found.uri,
+            "imported": write,
+            "copied": copy,
+            "partition_keys": found.partition_keys,
+            "passed_over": found.passed_over,
+            "partitions": records,
+            "expected": expected,
+        },
+        "partitions",
+        (*_COLUMNS, *((_DUPLICATES,) if duplicates is not None else ())),
+        none="",
+        before=[f"{found.uri}, partitioned by {', '.join(found.partition_keys) or 'nothing'}"],
+        after=[*_summary(found, records, expected, copy=copy), *_what_is_next(table, lake, write=write)],
+    )
+
+
+def track_partitions(
+    verb: str, partitions: Iterator[ImportedPartition], source: SourceTable
+) -> Iterator[ImportedPartition]:
+    """The same, with a bar on a terminal."""
+    console = Console(stderr=True)
+    yield from track(
+        partitions,
+        f"{verb} {counted(len(source.partitions), 'partition')}",
+        total=len(source.partitions),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _known_properties(
+    catalog: DeltaCatalog, table_id: str, source: SourceTable, given: Mapping[str, object]
+) -> dict[str, object]:
+    """The properties that the table has, if it exists, else the given ones. Raises `Invalid` if it cannot be the
+    imported one."""
+    if table_id not in catalog.tables():
+        return dict(given)
+    existing = catalog.table(table_id)
+    if existing.partition_keys != source.partition_keys:
+        raise Invalid(
+            f"{table_id} has the partition keys {list(existing.partition_keys)}, and {source.uri} has "
+            f"{list(source.partition_keys)}: import it as another table"
+        )
+    return {**existing.properties.model_dump(exclude_unset=True, mode="json"), **given}
+
+
+def _wanted(catalog: DeltaCatalog, table_id: str, source: SourceTable, properties: Mapping[str, object]) -> Table:
+    properties = {name: value for name, value in properties.items() if value is not None}
+    return catalog.create_table(table_id, source.partition_keys, properties=properties)
+
+
+def _refuse(reasons: Sequence[str], found: Sequence[ImportedPartition]) -> None:
+    """Raises `Invalid` with every reason, up to a number."""
+    every = [*reasons, *(reason for each in found for reason in each.reasons)]
+    if every:
+        more = [f"and {counted(len(every) - REASONS_MAX, 'more reason')}"] if len(every) > REASONS_MAX else []
+        raise Invalid(*every[:REASONS_MAX], *more)
+
+
+def _record(found: ImportedPartition, duplicates: int | None) -> dict[str, object]:
+    figures = {
+        "partition": found.partition.values,
+        "files": len(found.partition.files),
+        "bytes": found.partition.size_bytes,
+        "rows": found.rows,
+        "warnings": found.warnings,
+    }
+    return figures if duplicates is None else {**figures, "duplicates": duplicates}
+
+
+def _expected(dependencies: CommandDependencies, lake: DeltaCatalog, table: Table) -> dict[str, float]:
+    """Seconds of the first compaction on this machine, and seconds and dollars on clusters of EMR."""
+    share = workers_share(
+        sessions_bytes(dependencies, None), dependencies.cores, None, WorkerPool.seconds, spark_is_here=True
+    )
+    machine = session_resources(*machine_share(dependencies, None, None, 1, share), Path(".lithify"))
+    clusters = cluster_room(read_limits("{}"), ClusterLimits.spot_share, None, (), dependencies.clock)
+    document: dict[str, JsonValue] = {"schema_version": "1", "source_table_id": table.table_id}
+    instruction = valid_instruction(to_json(document).decode())
+    spec = complete_by_table(job_run_spec(instruction, "dry-run", lake.location), fields_given(instruction), table)
+    specs = [pinned.spec for pinned in pin_sessions(spec, lake, table)]
+    pool = share.pool if share is not None else None
+    here = plan_as_dispatched(specs, lake, machine, BundleBounds(), pool)
+    there = plan_as_dispatched(specs, lake, clusters, BundleBounds())
+    costs = [each.cluster.cost.total_usd for each in there.plans if isinstance(each, SessionPlan) and each.cluster]
+    return {
+        "machine_seconds": max(
+            makespan_seconds(here.spark_job_seconds, 1),
+            makespan_seconds(here.worker_seconds, pool.workers if pool is not None else 1),
+        ),
+        "emr_seconds": makespan_seconds(there.spark_job_seconds, 1),
+        "emr_usd": sum(costs),
+    }
+
+
+def _summary(
+    source: SourceTable, records: Sequence[Mapping[str, object]], expected: Mapping[str, float] | None, *, copy: bool
+) -> Iterator[str]:
+    def total(name: str) -> int:
+        return sum(int(str(each[name])) for each in records)
+
+    place = "copied into the lake" if copy else "registered in place"
+    yield (
+        f"{counted(total('rows'), 'row')} in {counted(total('files'), 'file')} of {total('bytes'):,} bytes, in "
+        f"{counted(len(records), 'partition')}: every file is {place}, none is rewritten."
+    )
+    if source.passed_over:
+        yield f"{counted(source.passed_over, 'file')} passed over: hidden, or without a byte."
+    if records and "duplicates" in records[0]:
+        left_out = counted(total("duplicates"), "row is left out", "rows are left out")
+        yield f"{left_out} by the first compaction: a later one has the same key."
+    for warning in dict.fromkeys(str(each) for record in records for each in _warnings(record)):
+        yield f"Warning: {warning}."
+    if expected is None:
+        yield "Without --property primary_keys=..., no key is checked and no time is expected."
+        return
+    yield (
+        f"The first compaction is expected to take {seconds_text(expected['machine_seconds'])} s on this machine, or "
+        f"{seconds_text(expected['emr_seconds'])} s on EMR for ${usd_text(expected['emr_usd'])}."
+    )
+
+
+def _warnings(record: Mapping[str, object]) -> Sequence[object]:
+    warnings = record["warnings"]
+    return warnings if isinstance(warnings, tuple) else ()
+
+
+def _what_is_next(table: str, lake: LakePlace, *, write: bool) -> Iterator[str]:
+    if not write:
+        yield "Nothing was imported. To import it, add --write."
+        return
+    yield f"Imported. To compact it: lithify compact {table} --lake {lake.lake}"
