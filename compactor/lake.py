@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from compactor.catalog import tables
 from compactor.catalog.definition import TableDefinition
+from compactor.catalog.delta_files import THE_DELTA, DeltaSource, read_rows
 from compactor.catalog.delta_writer import DELTAS_MAX, SECONDS, SIZE_BYTES_MAX, DeltaWriter, WriterLimits
 from compactor.catalog.dropping import (
     Drop,
@@ -21,11 +22,13 @@ from compactor.catalog.dropping import (
     matching_partitions,
     purge_table,
 )
+from compactor.catalog.partition_split import Int64s, split_by_partition
 from compactor.catalog.restoring import Restore, StreamRestore
 from compactor.catalog.stream import PartitionStream
+from compactor.catalog.table_appends import Delta
 from compactor.model.clock import Clock, SystemClock
 from compactor.model.errors import Invalid
-from compactor.model.names import PartitionValues
+from compactor.model.names import Operation, PartitionValues
 from compactor.reading.scan import AsOf, Scan, ScanRequest, open_scan, refuse_before, time_ms
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import parse_location
@@ -99,6 +102,26 @@ class Table(tables.Table):
             StreamRestore(self._store, stream, self.properties, self._clock, as_of_ms=as_of_ms, as_of_entry=entry)
             for stream in streams
         ]
+
+    def append_rows(
+        self, rows: DeltaSource, operation: str = Operation.UPSERT, delta_id: str | None = None
+    ) -> list[Delta]:
+        """Add rows of many partitions: each goes to the partition that its partition columns name. One log entry for
+        each partition stream; all are durable and visible when this returns. The rows are held in memory.
+
+        rows       as for `append`; files are read, not registered
+        operation  `upsert` or `delete`
+        delta_id   of the delta in each of the partitions; a repeated call with the same id and rows is a no-op with the
+                   same result
+
+        Raises `Invalid`, with row and column, if a row has no partition or cannot be appended; then nothing is added.
+        After any other error some of the partitions may have their rows: call it again with the same delta id.
+        """
+        read = read_rows(self._store.location, rows, self.schema)
+        parts = split_by_partition(read, self.partition_keys, THE_DELTA)
+        deltas = [(partition, _taken(read, numbers), operation) for partition, numbers in parts]
+        one_id = self._clock.new_id() if delta_id is None else delta_id
+        return self.append_many(deltas, [one_id] * len(deltas))
 
     def writer(
         self, seconds: float = SECONDS, deltas: int = DELTAS_MAX, size_bytes: int = SIZE_BYTES_MAX
@@ -203,6 +226,11 @@ class DeltaCatalog(tables.DeltaCatalog):
 
     def _new_table(self, definition: TableDefinition) -> Table:
         return Table(self.store, definition, self._clock)
+
+
+def _taken(rows: pa.Table, numbers: Int64s) -> pa.Table:
+    """These rows; of all of them no copy is made."""
+    return rows if len(numbers) == rows.num_rows else rows.take(numbers)
 
 
 def _readable(table: tables.Table) -> Table:

@@ -36,6 +36,7 @@ from compactor.tabular import (
     infer_content_type,
     measure,
     read_batches,
+    read_table,
 )
 from compactor.tabular.filesystems import local_path, reading
 from compactor.tabular.remote_file import open_tail
@@ -168,6 +169,18 @@ def open_source(source: DeltaSource) -> ArrowSource | FileList:
         "give a pyarrow.Table, a RecordBatchReader, a frame that exports Arrow (of Polars or pandas), or a list of "
         "file URIs or paths"
     )
+
+
+def read_rows(location: StoreLocation, source: DeltaSource, schema: pa.Schema | None = None) -> pa.Table:
+    """All rows of a source, in memory. `schema`: types for the columns of text files."""
+    opened = open_source(source)
+    if isinstance(opened, pa.Table):
+        return plain_table(opened)
+    if isinstance(opened, pa.RecordBatchReader):
+        return plain_table(opened.read_all())
+    files = [TabularFile(uri, infer_content_type(uri)) for uri in _absolute_uris(opened)]
+    tables = [read_table(location, file, schema=schema) for file in files]
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def _without_index(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:

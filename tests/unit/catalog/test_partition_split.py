@@ -1,0 +1,79 @@
+"""Rows find the partition that their columns name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.catalog.partition_split import split_by_partition
+from compactor.lake import DeltaCatalog
+from compactor.model.errors import Invalid
+
+rows_of_two_keys = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-2, 2)), max_size=30)
+
+
+@given(rows_of_two_keys, st.booleans())
+def test_each_row_goes_to_its_partition_in_the_order_given(rows: list[tuple[str, int]], in_chunks: bool) -> None:
+    table = pa.table(
+        {"text": [text for text, _ in rows], "number": pa.array([number for _, number in rows], pa.int64())}
+    )
+    table = table.cast(pa.schema([("text", pa.string()), ("number", pa.int64())]))
+    if in_chunks and rows:
+        table = pa.concat_tables([table.slice(0, 1), table.slice(1)])
+    expected: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for position, (text, number) in enumerate(rows):
+        expected[text, str(number)].append(position)
+    found = split_by_partition(table, ("text", "number"), "rows")
+    assert {tuple(partition.values()): numbers.tolist() for partition, numbers in found} == expected
+    assert [tuple(partition.values()) for partition, _ in found] == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "texts"),
+    [
+        (pa.array([date(2026, 11, 25)]), ["2026-11-25"]),
+        (pa.array([True, False]), ["false", "true"]),
+        (pa.array(["b", "a"]).dictionary_encode(), ["a", "b"]),
+        (pa.array([2**63], pa.uint64()), ["9223372036854775808"]),
+    ],
+)
+def test_the_value_of_a_partition_is_the_text_of_its_column(column: pa.Array, texts: list[str]) -> None:
+    found = split_by_partition(pa.table({"key": column}), ("key",), "rows")
+    assert [partition["key"] for partition, _ in found] == texts
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"id": [1]}, "rows has no column 'day', by which its rows would find their partition"),
+        ({"day": ["1", "2", None]}, "rows has no value of 'day' in row 3: a row without it has no partition"),
+        ({"day": [1.5]}, "column 'day' of rows is double: a partition is text, a whole number, a date or a bool"),
+    ],
+)
+def test_rows_without_a_partition_are_refused(columns: dict[str, list[object]], reason: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        split_by_partition(pa.table(columns), ("day",), "rows")
+    assert refused.value.reasons == (reason,)
+
+
+def test_rows_of_many_partitions_are_one_entry_for_each_stream_and_a_repeat_adds_nothing(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path).create_table("A.ORDERS.V1", ["day"], primary_keys=["id"])
+    rows = pa.table({"id": [1, 2, 3], "day": ["2", "1", "2"]})
+    first = table.append_rows(rows, delta_id="batch 1")
+    assert [(delta.partition, delta.rows) for delta in first] == [({"day": "1"}, 1), ({"day": "2"}, 2)]
+    assert table.append_rows(rows, delta_id="batch 1") == first
+    merged = table.scan(view="merged").to_table().sort_by("id")
+    assert merged.select(["id", "day"]).to_pydict() == rows.to_pydict()
+
+
+def test_a_row_that_cannot_be_placed_keeps_all_rows_out(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path).create_table("A.ORDERS.V1", ["day"], primary_keys=["id"])
+    with pytest.raises(Invalid, match="row 2"):
+        table.append_rows(pa.table({"id": [1, 2], "day": ["1", None]}))
+    assert table.partitions() == []
