@@ -57,11 +57,39 @@ class CompactedSource(SourceFile):
 
 @dataclass(frozen=True)
 class DeltaSource(SourceFile):
-    """A delta file. `sorts` is False if a delete's file lacks custom sort key columns."""
+    """A delta file.
+
+    sorts       False if a delete's file lacks custom sort key columns
+    row_groups  rows of each row group of a Parquet file; empty: not recorded, or another format
+    """
 
     position: int
     operation: Operation
     sorts: bool
+    row_groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeltaRows:
+    """Consecutive rows of a delta file, which one task reads: all of them, or those of some row groups."""
+
+    source: DeltaSource
+    first_row: int
+    rows: int
+
+    @classmethod
+    def all_of(cls, source: DeltaSource) -> DeltaRows:
+        return cls(source, 0, source.rows)
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The first and the last row; None: of all rows of the file."""
+        return None if self.rows == self.source.rows else (self.first_row, self.first_row + self.rows - 1)
+
+    @property
+    def size_bytes(self) -> float:
+        """Their share of the file's bytes."""
+        return self.source.size_bytes * self.rows / self.source.rows if self.source.rows else self.source.size_bytes
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,7 @@ def _delta_sources(session: SessionInput, files: Sequence[DeltaFileRef], first_o
             position=ref.position,
             operation=ref.operation,
             sorts=(ref.position, ref.file.file_number) not in session.without_sort_values,
+            row_groups=tuple(group.rows for group in ref.file.row_groups),
         )
         for ordinal, ref in enumerate(files, first_ordinal)
     )

@@ -1,6 +1,6 @@
 """Runs one round, or a rehash, on an engine: hash bucket, dedupe, materialize. It decides and commits nothing.
 
-    delta files --hash_files--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept
+    delta files --hash_rows--> pointer records --shuffle by bucket--> dedupe_bucket --> survivors, kept
                                        counts, as each task's note--> lay_out
     survivors --finish_bucket--> index files
                            |--> row indices --shuffle by writer--> materialize --> compacted files
@@ -27,7 +27,7 @@ from compactor.planning.rounds import group_for_tasks
 from compactor.planning.sizing import KEPT_BYTES_PER_KEY
 from compactor.planning.task_memory import BYTES_PER_TASK, rows_per_hash_task
 from compactor.steps.dedupe import DedupeStep, indexed_buckets
-from compactor.steps.hash_bucket import HashStep, hash_files
+from compactor.steps.hash_bucket import HashStep, hash_rows
 from compactor.steps.index_update import FinishStep, finish_tasks
 from compactor.steps.output_files import WriteStep
 from compactor.steps.packing import all_rows, count_all, rows_of_tasks
@@ -69,7 +69,7 @@ def run_round(engine: Engine, plan: RoundPlan, clock: Clock, on_step: Callable[[
     groups = group_for_tasks(plan.deltas, hash_tasks(plan))
     on_step("dedupe", plan.hash_bucket_count)
     with engine.exchange(plan.spare_scratch_bytes) as exchange:
-        hashed = exchange.map(groups, partial(hash_files, HashStep.of(plan)))
+        hashed = exchange.map(groups, partial(hash_rows, HashStep.of(plan)))
         by_bucket = hashed.shuffle(plan.hash_bucket_count)
         dedupe, buckets = partial(dedupe_partition, DedupeStep.of(plan)), indexed_buckets(plan)
         with by_bucket.keep("hash bucket and dedupe", buckets, dedupe, _bytes_of_survivors(plan)) as survivors:

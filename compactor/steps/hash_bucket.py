@@ -18,10 +18,10 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt
 from compactor.model.machine import peak_memory_bytes
 from compactor.model.names import PARTITION_STREAM_POSITION, counted
-from compactor.planning.round_plan import DeltaSource, RoundPlan
+from compactor.planning.round_plan import DeltaRows, DeltaSource, RoundPlan
 from compactor.planning.task_memory import AHEAD, rows_per_hash_task
 from compactor.storage.location import StoreLocation
-from compactor.tabular import each_begun, read_batches
+from compactor.tabular import each_begun, read_batches, read_batches_around
 from compactor.task_progress import ProgressAddress, RowCounter
 
 FILES_AHEAD = 4
@@ -83,14 +83,14 @@ class HashStep:
         )
 
 
-def hash_files(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[tuple[int, HashedRows]]:
+def hash_rows(step: HashStep, read: Sequence[DeltaRows]) -> Iterator[tuple[int, HashedRows]]:
     """One hash bucket task: yields (hash bucket, rows) for every bucket that has any, in pieces that keep their order.
 
-    `files` are consecutive. At most as many rows as fit the memory are held at a time.
+    `read`: consecutive rows of consecutive files. At most as many rows as fit the memory are held at a time.
     """
     clock = SystemClock()
     started = clock.monotonic_seconds()
-    for held in _read(step, files):
+    for held in _read(step, read):
         order, bounds = group_by_bucket(hash_buckets(held.digests, step.hash_bucket_count), step.hash_bucket_count)
         pieces = [
             (bucket, slice(start, min(start + ROWS_PER_PIECE, int(bounds[bucket + 1]))))
@@ -175,25 +175,26 @@ class _Room:
         return held
 
 
-def _read(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[_HeldRows]:
-    """The files' digests and encoded sort values, in file order, in portions that fit the memory."""
+def _read(step: HashStep, read: Sequence[DeltaRows]) -> Iterator[_HeldRows]:
+    """The rows' digests and encoded sort values, in file order, in portions that fit the memory."""
     width = encoded_width(step.sort_columns)
-    rows = min(sum(file.rows for file in files), rows_per_hash_task(step.task_memory_bytes, width))
-    index_type = np.uint32 if max(file.rows for file in files) < _ROWS_PER_UINT32 else np.uint64
+    rows = min(sum(piece.rows for piece in read), rows_per_hash_task(step.task_memory_bytes, width))
+    index_type = np.uint32 if max(piece.source.rows for piece in read) < _ROWS_PER_UINT32 else np.uint64
     room = _Room(rows, width, index_type)
     counter = RowCounter(step.progress)
-    names = [file.file for file in files]
-    ahead = each_begun(step.location, names, _columns_to_read(step), FILES_AHEAD, AHEAD.of(step.task_memory_bytes))
-    for file, _ in zip(files, ahead, strict=True):
-        first_row = 0
-        room.begin(file.ordinal, 0)
-        for digests, sort_values in _read_keys(step, file):
+    files, bounds = [piece.source.file for piece in read], [piece.bounds for piece in read]
+    room_bytes = AHEAD.of(step.task_memory_bytes)
+    ahead = each_begun(step.location, files, _columns_to_read(step), FILES_AHEAD, room_bytes, bounds)
+    for piece, _ in zip(read, ahead, strict=True):
+        first_row = piece.first_row
+        room.begin(piece.source.ordinal, first_row)
+        for digests, sort_values in _read_keys(step, piece):
             counter.add(len(digests))
             start = 0
             while start < len(digests):
                 if not room.left:
                     yield room.take_out()
-                    room.begin(file.ordinal, first_row)
+                    room.begin(piece.source.ordinal, first_row)
                 end = min(start + room.left, len(digests))
                 room.put(digests[start:end], sort_values[start:end])
                 first_row += end - start
@@ -202,18 +203,39 @@ def _read(step: HashStep, files: Sequence[DeltaSource]) -> Iterator[_HeldRows]:
         yield room.take_out()
 
 
-def _read_keys(step: HashStep, file: DeltaSource) -> Iterator[tuple[Digests, npt.NDArray[np.uint8]]]:
-    """Digests and encoded sort values of a file's rows, in file order."""
-    rows = 0
-    for batch in read_batches(step.location, file.file, _columns_to_read(step), step.schema, step.own_parquet_pages):
+def _read_keys(step: HashStep, piece: DeltaRows) -> Iterator[tuple[Digests, npt.NDArray[np.uint8]]]:
+    """Digests and encoded sort values of the rows, in file order."""
+    file, rows = piece.source, 0
+    for batch in _batches(step, piece):
         rows += batch.num_rows
-        if rows > file.rows:
+        if rows > piece.rows:
             continue  # More rows than the log states: they are only counted, and the file is refused.
         keys = [canonical_column(name, pa.chunked_array([batch.column(name)])) for name in step.key_columns]
         values = [_sort_column(column, batch, file) for column in step.sort_columns]
         yield digest_keys(keys, batch.num_rows), encode_sort_values(step.sort_columns, values, batch.num_rows)
-    if rows != file.rows:
+    if rows == piece.rows:
+        return
+    if piece.bounds is None:
         raise Corrupt(f"{file.file.uri} holds {counted(rows, 'row')}, but the log says {file.rows}")
+    raise Corrupt(f"{file.file.uri} has other row groups than the log says, at row {piece.first_row}")
+
+
+def _batches(step: HashStep, piece: DeltaRows) -> Iterator[pa.RecordBatch]:
+    file, columns = piece.source, _columns_to_read(step)
+    if piece.bounds is None:
+        yield from read_batches(step.location, file.file, columns, step.schema, step.own_parquet_pages)
+        return
+    around = read_batches_around(
+        step.location,
+        file.file,
+        file.rows,
+        piece.bounds,
+        step.schema,
+        columns=columns,
+        own_pages=step.own_parquet_pages,
+    )
+    for _, batch in around:
+        yield batch
 
 
 def _columns_to_read(step: HashStep) -> list[str]:

@@ -131,7 +131,7 @@ def _copy_row_groups(
         return False
     with ExitStack() as opened:
         with _reading(source):
-            rows = opened.enter_context(open_rows(step.location, source.file, _schemas(step)))
+            rows = opened.enter_context(open_rows(step.location, source.file, _schemas(step), _bounds(row_indices)))
         if rows is None or rows.row_count != source.rows:
             return False
         constants = _constants(step) if rows.schema is step.output.schema else {}
@@ -214,10 +214,10 @@ def _row_groups(
 def _read_row_groups(
     step: WriteStep, source: SourceFile, rows: ParquetRows, groups: Sequence[npt.NDArray[np.int64]]
 ) -> Iterator[RowGroup | None]:
-    """Reads the row groups; None if the file cannot be copied without decoding. Of a file that does not fit the memory,
-    each is read page by page.
+    """Reads the row groups; None if the file cannot be copied without decoding. If what lies around them does not fit
+    the memory, or is more than twice of them, each is read page by page.
     """
-    if rows.decoded_bytes <= _decoded_bytes_max(step):
+    if rows.decoded_bytes <= _decoded_bytes_max(step) and rows.bounds_are_most:
         for number, group in enumerate(groups, 1):
             with _reading(source):
                 row_group = rows.take(group, keep_decoded=number < len(groups))
@@ -245,35 +245,44 @@ def _piece_bytes(step: WriteStep) -> int:
     return max(min(PIECE_BYTES_MAX, _decoded_bytes_max(step) // 2), 1)
 
 
+def _bounds(row_indices: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """The first and the last of some rows."""
+    return int(row_indices.min()), int(row_indices.max())
+
+
 def _surviving_rows(target: OutputTarget, source: SourceFile, row_indices: npt.NDArray[np.int64]) -> Iterator[pa.Table]:
     step = target.step
-    table, rows_per_part = _decoded(step, source)
+    first_row, table, rows_per_part = _decoded(step, source, _bounds(row_indices))
     if table is None:
         yield from _rows_in_parts(target, source, row_indices, rows_per_part)
         return
-    check_row_count(source.file.uri, table.num_rows, source.rows)
-    table = _conformed(step, source, table).combine_chunks()
+    table, row_indices = _conformed(step, source, table).combine_chunks(), row_indices - first_row
     in_file_order = len(row_indices) == table.num_rows and bool((np.diff(row_indices) == 1).all())
     for start in range(0, len(row_indices), _ROWS_PER_TAKE):
         piece = row_indices[start : start + _ROWS_PER_TAKE]
         yield table.slice(start, len(piece)) if in_file_order else table.take(pa.array(piece))
 
 
-def _decoded(step: WriteStep, source: SourceFile) -> tuple[pa.Table | None, int]:
-    """The whole file if it fits the memory, else the number of its rows that fit."""
+def _decoded(step: WriteStep, source: SourceFile, bounds: tuple[int, int]) -> tuple[int, pa.Table | None, int]:
+    """What lies around the rows of `bounds`, and its first row; None if it does not fit the memory, and then the number
+    of its rows that fit."""
     room = _decoded_bytes_max(step)
+    is_most = 2 * (bounds[1] + 1 - bounds[0]) > source.rows
     with _reading(source):
-        if source.size_bytes * _DECODED_BYTES_PER_BYTE <= room:
-            return read_table(step.location, source.file, schema=step.output.schema), 0
+        if source.size_bytes * _DECODED_BYTES_PER_BYTE <= room and is_most:
+            table = read_table(step.location, source.file, schema=step.output.schema)
+            check_row_count(source.file.uri, table.num_rows, source.rows)
+            return 0, table, 0
         batches: list[pa.RecordBatch] = []
-        rows = size = 0
-        for _, batch in _batches_around(step, source, (0, source.rows - 1)):
+        first_row = rows = size = 0
+        for row, batch in _batches_around(step, source, bounds):
+            first_row = first_row if batches else row
             batches.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if size > room:
                 # Half of the memory is for the rows as they were read, half for them in order.
-                return None, max(rows * room // (2 * size), 1)
-        return pa.Table.from_batches(batches) if batches else read_table(step.location, source.file), 0
+                return 0, None, max(rows * room // (2 * size), 1)
+        return first_row, pa.Table.from_batches(batches), 0
 
 
 def _batches_around(
@@ -292,9 +301,8 @@ def _rows_in_parts(
         order = np.argsort(part, kind="stable")
         ascending = part[order]
         found = []
-        bounds = int(ascending[0]), int(ascending[-1])
         with _reading(source):
-            for first_row, batch in _batches_around(step, source, bounds):
+            for first_row, batch in _batches_around(step, source, _bounds(ascending)):
                 here = slice(*np.searchsorted(ascending, [first_row, first_row + batch.num_rows]))
                 found.append(pa.Table.from_batches([batch]).take(pa.array(ascending[here] - first_row)))
                 target.done.add(batch.num_rows)

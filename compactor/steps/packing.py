@@ -23,7 +23,7 @@ def count_all(plan: RoundPlan) -> BucketCounts:
     rows = np.array([file.rows for file in plan.sources], np.int64)
     return BucketCounts(
         hash_bucket=_ONLY_BUCKET,
-        rows=NumbersByPart.of(Parts.of(plan.sources, plan.task_memory_bytes).row_counts(rows)),
+        rows=NumbersByPart.of(Parts.of_round(plan).row_counts(rows)),
         rows_in=int(rows.sum()),
         rows_deduplicated=0,
         rows_deleted=0,
@@ -52,7 +52,7 @@ class RowsOfTask:
 
 def rows_of_tasks(plan: RoundPlan, layout: MaterializeLayout, writers: Writers) -> list[RowsOfTask]:
     """One for each materialize task."""
-    all_parts, pieces = Parts.of(plan.sources, plan.task_memory_bytes), layout.pieces
+    all_parts, pieces = Parts.of_round(plan), layout.pieces
     ordinals, first_rows = all_parts.ordinals, all_parts.first_rows
     found = []
     for task in range(layout.task_count):

@@ -1,8 +1,13 @@
 """Parts of large source files: consecutive rows, which a round writes one after the other.
 
-The rows of a materialize task are ordered by source file, part of the file, hash bucket. A writer that cannot hold a
-file decoded reads it page by page, in the order in which it writes: if that order were by bucket first, it would read
-every page again for each bucket. A file that fits is one part.
+The rows of a materialize task are ordered by source file, part of the file, hash bucket. There are two reasons for
+parts:
+
+memory  a writer that cannot hold a file decoded reads it page by page, in the order in which it writes: if that order
+        were by bucket first, it would read every page again for each bucket
+cores   the parts of a delta file with more rows than a core's share of the round are written by several tasks
+
+Any other file is one part, and so is one that is not Parquet, which is read from its begin in any case.
 """
 
 from __future__ import annotations
@@ -14,11 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.model.names import ContentType
-from compactor.planning.round_plan import SourceFile
+from compactor.planning.round_plan import DeltaSource, RoundPlan, SourceFile
 from compactor.planning.task_memory import rows_per_part
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+
+ROWS_PER_SMALL_FILE = 250_000
+"""To use all cores, a round may write files smaller than requested, but not smaller than this many rows."""
+
+PARTS_PER_CORE = 8
+"""A core's share of the rows of a round has so many parts of a large file, so that tasks are about equal."""
 
 _ROWS_AT_ONCE = 256 * 1024
 
@@ -35,10 +46,18 @@ class Parts:
     rows: Int64s
 
     @classmethod
-    def of(cls, sources: Sequence[SourceFile], task_memory_bytes: int) -> Parts:
-        rows = np.array([_rows_per_part(source, task_memory_bytes) for source in sources], np.int64)
+    def of(cls, sources: Sequence[SourceFile], task_memory_bytes: int, tasks: int = 1) -> Parts:
+        """`tasks`: those that run side by side, among which large delta files are divided."""
+        arriving = sum(source.rows for source in sources if isinstance(source, DeltaSource))
+        share = max(-(-arriving // tasks), ROWS_PER_SMALL_FILE)
+        rows = np.array([_rows_per_part(source, task_memory_bytes, share) for source in sources], np.int64)
         counts = [-(-max(source.rows, 1) // int(each)) for source, each in zip(sources, rows, strict=True)]
         return cls(np.concatenate(([0], np.cumsum(counts))).astype(np.int64), rows)
+
+    @classmethod
+    def of_round(cls, plan: RoundPlan) -> Parts:
+        """Without a key, files are as full as they may be, whatever the number of cores."""
+        return cls.of(plan.sources, plan.task_memory_bytes, plan.tasks if plan.key_columns else 1)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -87,8 +106,11 @@ class Parts:
         return parts
 
 
-def _rows_per_part(source: SourceFile, task_memory_bytes: int) -> int:
+def _rows_per_part(source: SourceFile, task_memory_bytes: int, rows_of_a_core: int) -> int:
     rows = max(source.rows, 1)
     if source.file.content_type is not ContentType.PARQUET:
-        return rows  # other formats are read from their begin in any case
-    return min(rows_per_part(rows, source.size_bytes, task_memory_bytes), rows)
+        return rows
+    by_memory = min(rows_per_part(rows, source.size_bytes, task_memory_bytes), rows)
+    if isinstance(source, DeltaSource) and rows > rows_of_a_core:
+        return min(by_memory, -(-rows_of_a_core // PARTS_PER_CORE))
+    return by_memory

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from compactor.planning.round_plan import CompactedSource, RoundPlan, SourceFile
 from compactor.planning.task_memory import BYTES_PER_TASK, rows_per_writer
-from compactor.steps.parts import Parts
+from compactor.steps.parts import ROWS_PER_SMALL_FILE, Parts
 
 Int64s = npt.NDArray[np.int64]
 
@@ -25,9 +25,6 @@ WRITERS_PER_CORE = 2
 """There are more writers than cores, so that a core that ends early has more work, but few: a writer with several
 materialize tasks fsyncs the file of one while it writes the next.
 """
-
-ROWS_PER_SMALL_FILE = 250_000
-"""To use all cores, a round may write files smaller than requested, but not smaller than this many rows."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +203,7 @@ def lay_out(plan: RoundPlan, counts: Sequence[BucketCounts]) -> MaterializeLayou
     counts  of each hash bucket, in order. Of files that are carried over, only sums are taken: the cost of the layout
             beyond them follows what is written
     """
-    parts = Parts.of(plan.sources, plan.task_memory_bytes)
+    parts = Parts.of_round(plan)
     surviving_of_parts = np.zeros(len(parts), np.int64)
     for count in counts:
         surviving_of_parts += count.rows.by_part()

@@ -51,7 +51,7 @@ class Sources:
             vectors={file.ordinal: file.vector for file in plan.compacted if file.vector is not None},
             operations=np.array([_operation(file) for file in plan.deltas], np.uint8),
             positions=np.array([file.position for file in plan.deltas], np.int64),
-            parts=Parts.of(plan.sources, plan.task_memory_bytes),
+            parts=Parts.of_round(plan),
         )
 
     def __len__(self) -> int:

@@ -129,19 +129,26 @@ def read_batches(
 
 
 def read_batches_around(
-    location: StoreLocation, file: TabularFile, rows: int, bounds: tuple[int, int], schema: pa.Schema
+    location: StoreLocation,
+    file: TabularFile,
+    rows: int,
+    bounds: tuple[int, int],
+    schema: pa.Schema,
+    *,
+    columns: Sequence[str] | None = None,
+    own_pages: bool = False,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """At least the rows from the first to the last of `bounds`, in batches, each with its first row: of Parquet without
     the row groups that have none of them. See `read_batches`. Raises `Corrupt` unless the file has so many `rows`."""
     if file.content_type is not ContentType.PARQUET:
         row = 0
-        for batch in read_batches(location, file, None, schema):
+        for batch in read_batches(location, file, columns, schema):
             yield row, batch
             row += batch.num_rows
         check_row_count(file.uri, row, rows)
         return
     with reading(file.uri, file.content_type):
-        for row, batch in Parquet(own_pages=False).batches_around(_source(location, file), rows, *bounds):
+        for row, batch in Parquet(own_pages).batches_around(_source(location, file), rows, *bounds, columns):
             for plain in plain_table(pa.Table.from_batches([batch])).to_batches():
                 yield row, plain
                 row += plain.num_rows
@@ -187,15 +194,19 @@ def each_begun(
     columns: Sequence[str] | None,
     ahead: int,
     room_bytes: int = AHEAD_BYTES_MAX,
+    bounds: Sequence[tuple[int, int] | None] | None = None,
 ) -> Iterator[TabularFile]:
     """Yields the files in order. While a remote file is read, the next `ahead` files are prefetched: their ends, and of
     the columns (None: all) as much as there is room for. The first ones are begun at once, before they are asked for.
+
+    bounds  the first and the last row that will be read of each file, if it is Parquet; None: all
     """
     begun: list[Future[None] | None] = []
 
     def begin(count: int) -> None:
         while len(files) > 1 and len(begun) < min(count, len(files)):
-            begun.append(begin_soon(location, files[len(begun)], columns, room_bytes))
+            rows = None if bounds is None else bounds[len(begun)]
+            begun.append(begin_soon(location, files[len(begun)], columns, room_bytes, rows))
 
     def each() -> Iterator[TabularFile]:
         for number, file in enumerate(files):
@@ -216,26 +227,30 @@ def begin_ends(location: StoreLocation, files: Sequence[TabularFile]) -> None:
 
 
 def begin_soon(
-    location: StoreLocation, file: TabularFile, columns: Sequence[str] | None, room_bytes: int = AHEAD_BYTES_MAX
+    location: StoreLocation,
+    file: TabularFile,
+    columns: Sequence[str] | None,
+    room_bytes: int = AHEAD_BYTES_MAX,
+    bounds: tuple[int, int] | None = None,
 ) -> Future[None] | None:
-    """Prefetches the end of a remote file and, if there is room, these columns (None: all); None: it is local. An error
-    is for the one who reads the file."""
+    """Prefetches the end of a remote file and, if there is room, these columns (None: all) around these rows (None:
+    all); None: it is local. An error is for the one who reads the file."""
     source = _source(location, file)
     if source.reader is None:
         return None
     source.reader.give_room(room_bytes)
-    return source.reader.soon(partial(_begin, source, source.reader, columns))
+    return source.reader.soon(partial(_begin, source, source.reader, columns, bounds))
 
 
-def _begin(source: Source, reader: RangeReader, columns: Sequence[str] | None) -> None:
+def _begin(source: Source, reader: RangeReader, columns: Sequence[str] | None, bounds: tuple[int, int] | None) -> None:
     file = source.file
-    if _is_all_of_a_file_of_ours(file, columns):
+    if bounds is None and _is_all_of_a_file_of_ours(file, columns):
         reader.begin(file.uri, [Span(0, (file.size_bytes or 0) - TAIL_BYTES)])
     tail = open_tail(reader, file.uri, file.size_bytes, etag=file.etag, crc32=file.crc32)
     if tail.size_bytes == len(tail.data):
         return
     if file.content_type is ContentType.PARQUET:
-        begin_parquet(source, columns)
+        begin_parquet(source, columns, bounds)
     else:
         reader.begin(file.uri, [Span(0, min(tail.size_bytes, REQUEST_BYTES_MAX))])
 

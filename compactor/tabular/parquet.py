@@ -85,18 +85,15 @@ class Parquet:
             yield from self.batches_of(source, file, range(file.parquet.num_row_groups), columns)
 
     def batches_around(
-        self, source: Source, rows: int, first_row: int, last_row: int
+        self, source: Source, rows: int, first_row: int, last_row: int, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows of the row groups that have a row from the first to the last, each batch with its first row. `rows`:
         how many the file should have."""
         with open_mapped(source) as (file, mapped):
             metadata = file.parquet.metadata
             check_row_count(source.file.uri, metadata.num_rows, rows)
-            ends = np.cumsum([metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
-            starts = np.concatenate(([0], ends)).astype(np.int64)
-            groups = np.flatnonzero((starts[1:] > first_row) & (starts[:-1] <= last_row))
-            row = int(starts[groups[0]]) if len(groups) else 0
-            for batch in self.batches_of(source, file, groups.tolist(), None):
+            row, groups = _groups_around(metadata, (first_row, last_row))
+            for batch in self.batches_of(source, file, groups, columns):
                 yield row, batch
                 row += batch.num_rows
                 release_mapped(mapped)
@@ -166,12 +163,23 @@ def check_row_count(uri: str, rows: int, expected_rows: int) -> None:
         raise Corrupt(f"{uri} holds {counted(rows, 'row')}, but the log says {expected_rows}")
 
 
-def begin_parquet(source: Source, columns: Sequence[str] | None) -> None:
-    """Prefetches these columns of a remote file, one row group after the other, while there is room."""
+def _groups_around(metadata: pq.FileMetaData, bounds: tuple[int, int]) -> tuple[int, list[int]]:
+    """The row groups that have a row from the first to the last, and where they begin."""
+    ends = np.cumsum([metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
+    starts = np.concatenate(([0], ends)).astype(np.int64)
+    groups = np.flatnonzero((starts[1:] > bounds[0]) & (starts[:-1] <= bounds[1]))
+    return int(starts[groups[0]]) if len(groups) else 0, groups.tolist()
+
+
+def begin_parquet(source: Source, columns: Sequence[str] | None, bounds: tuple[int, int] | None = None) -> None:
+    """Prefetches these columns of a remote file, one row group after the other, while there is room; of the row groups
+    that have a row from the first to the last of `bounds`, or of all."""
     with open_parquet(source) as file:
         if file.remote is None or source.reader is None:
             return
-        for group in range(file.parquet.num_row_groups):
+        metadata = file.parquet.metadata
+        groups = range(metadata.num_row_groups) if bounds is None else _groups_around(metadata, bounds)[1]
+        for group in groups:
             spans = spans_of_columns(file.parquet.metadata, file.remote.size_bytes, [group], columns)
             if not source.reader.begin(source.file.uri, spans):
                 return

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from compactor.planning import rounds
 from compactor.planning.sizing import RoundLimits
 from compactor.steps import hash_bucket, materialize, parts, placement
+from compactor.tabular import writer
 
 
 @contextmanager
@@ -21,4 +23,15 @@ def few_rows_fit(rows: int = 3) -> Iterator[None]:
         patch.setattr(parts, "rows_per_part", lambda *_: rows)
         patch.setattr(materialize, "DECODED_MEMORY_SHARE", 0.0)
         patch.setattr(RoundLimits, "rows_to_absorb", lambda *_: rows)
+        yield
+
+
+@contextmanager
+def files_are_cut(rows: int = 1) -> Iterator[None]:
+    """Row groups have so many rows, and a file of more is read and written by several tasks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "PIECE_ROWS_MAX", rows)
+        patch.setattr(rounds, "ROWS_PER_CUT", rows)
+        patch.setattr(parts, "ROWS_PER_SMALL_FILE", rows)
+        patch.setattr(placement, "ROWS_PER_SMALL_FILE", rows)
         yield

@@ -21,7 +21,7 @@ from tests.effort import examples
 from tests.fakes.unruly_engine import UnrulyEngine
 from tests.oracle import surviving_rows
 from tests.properties.folders import fresh_folder
-from tests.properties.small_tasks import few_rows_fit
+from tests.properties.small_tasks import few_rows_fit, files_are_cut
 from tests.properties.streams import Shape, StreamDelta, can_hold, streams
 
 ELSEWHERE = "ACME.ORDERS_COMPACTED.V1"
@@ -72,6 +72,16 @@ def test_survivors_are_the_oracle_s_where_tasks_have_room_for_a_few_rows_at_a_ti
     stream: tuple[Shape, list[StreamDelta]], way: Way, seed: int, rows: int, undecoded: bool
 ) -> None:
     with few_rows_fit(rows), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(materialize, "ROW_GROUP_BYTES_MIN", 0 if undecoded else materialize.ROW_GROUP_BYTES_MIN)
+        check_survivors(*stream, way, UnrulyEngine(seed))
+
+
+@examples(0.6)
+@given(stream=streams(), way=ways, seed=st.integers(0, 2**16), rows=st.integers(1, 3), undecoded=st.booleans())
+def test_survivors_are_the_oracle_s_where_several_tasks_share_a_file(
+    stream: tuple[Shape, list[StreamDelta]], way: Way, seed: int, rows: int, undecoded: bool
+) -> None:
+    with files_are_cut(rows), pytest.MonkeyPatch.context() as patch:
         patch.setattr(materialize, "ROW_GROUP_BYTES_MIN", 0 if undecoded else materialize.ROW_GROUP_BYTES_MIN)
         check_survivors(*stream, way, UnrulyEngine(seed))
 

@@ -94,7 +94,7 @@ class ParquetRows:
 
     schema         which of the given schemas the file has
     bytes_per_row  average memory of a row, as encoded in the file
-    decoded_bytes  memory of all columns decoded, as `take` keeps them
+    decoded_bytes  memory of all columns decoded, as `take` keeps them, of the row groups that have a row of `bounds`
     """
 
     def __init__(
@@ -104,7 +104,9 @@ class ParquetRows:
         mapped: mmap.mmap | None,
         metadata: pq.FileMetaData,
         schema: pa.Schema,
+        bounds: tuple[int, int] | None,
     ) -> None:
+        """`bounds`: the first and the last row that will be taken; None: any."""
         self.schema = schema
         self._metadata = metadata
         self.row_count = metadata.num_rows
@@ -112,28 +114,38 @@ class ParquetRows:
         self.bytes_per_row = max(1, sum(group.total_byte_size for group in groups) // max(1, self.row_count))
         self._column_types = [ColumnType.of(metadata.schema.column(number)) for number in range(metadata.num_columns)]
         self._chunks = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
-        self.decoded_bytes = sum(
-            decoded_bytes(column_type, chunk)
-            for column_type, chunks in zip(self._column_types, self._chunks, strict=True)
-            for chunk in chunks
-        )
         self._source = source
         self._remote = remote
         self._mapped = mapped
         self._columns: list[ReadColumn] = []
         self._group_starts = np.concatenate(([0], np.cumsum([group.num_rows for group in groups]))).astype(np.int64)
+        self._bounds = bounds or (0, self.row_count - 1)
+        self._decoded = self._groups_around(self._bounds)
+        self._decoded_start = int(self._group_starts[self._decoded.start])
+        self._decoded_rows = int(self._group_starts[self._decoded.stop]) - self._decoded_start
+        self.decoded_bytes = sum(
+            decoded_bytes(column_type, chunk)
+            for column_type, chunks in zip(self._column_types, self._chunks, strict=True)
+            for chunk in chunks[self._decoded]
+        )
         self._window = None if remote is None else RemoteWindow(remote)
         self._file_bytes = len(mapped) if mapped is not None else 0 if remote is None else remote.size_bytes
         self._touched_bytes = 0
         self._pages: dict[tuple[int, int], ChunkPages] = {}
 
+    @property
+    def bounds_are_most(self) -> bool:
+        """Whether most of the rows that `take` decodes are within the bounds."""
+        return 2 * (self._bounds[1] + 1 - self._bounds[0]) >= self._decoded_rows
+
     def take(self, row_indices: npt.NDArray[np.int64], keep_decoded: bool = False) -> RowGroup | None:
-        """These rows, in this order; None if the file has pages that only Arrow can read.
+        """These rows, within the bounds, in this order; None if the file has pages that only Arrow can read.
 
         keep_decoded  keep the decoded columns for the next call
         Raises `Invalid` if the file is damaged.
         """
         self._check(row_indices)
+        row_indices = row_indices - self._decoded_start
         with reading(self._source.file.uri, ContentType.PARQUET):
             try:
                 if not keep_decoded and not self._columns:
@@ -206,6 +218,11 @@ class ParquetRows:
         release_mapped(self._mapped)
         return found
 
+    def _groups_around(self, bounds: tuple[int, int]) -> slice:
+        """The row groups that have a row from the first to the last."""
+        first = int(np.searchsorted(self._group_starts[1:], bounds[0], side="right"))
+        return slice(first, max(int(np.searchsorted(self._group_starts[:-1], bounds[1], side="right")), first))
+
     def _check(self, row_indices: npt.NDArray[np.int64]) -> None:
         if len(row_indices) and not 0 <= row_indices.min() <= row_indices.max() < self.row_count:
             raise Invalid(f"{self._source.file.uri} holds {self.row_count} rows, and not row {row_indices.max()}")
@@ -214,8 +231,8 @@ class ParquetRows:
         """The columns, one after the other."""
         for column_type, (data, chunks) in zip(self._column_types, self._bytes_of_columns(), strict=True):
             column = read_column(column_type, data, chunks)
-            if self.row_count != (len(column.valid) if column.valid is not None else _rows_of(column)):
-                raise pa.ArrowInvalid(f"column {column_type.name!r} does not have {self.row_count} rows")
+            if self._decoded_rows != (len(column.valid) if column.valid is not None else _rows_of(column)):
+                raise pa.ArrowInvalid(f"column {column_type.name!r} does not have {self._decoded_rows} rows")
             yield column
 
     def _bytes_of_columns(self) -> Iterator[tuple[npt.NDArray[np.uint8], list[PlacedChunk]]]:
@@ -223,13 +240,14 @@ class ParquetRows:
         if self._mapped is not None:
             whole = np.frombuffer(self._mapped, np.uint8)
             for chunks in self._chunks:
-                yield whole, [(chunk, chunk_span(chunk, len(whole))[0]) for chunk in chunks]
+                yield whole, [(chunk, chunk_span(chunk, len(whole))[0]) for chunk in chunks[self._decoded]]
                 release_mapped(self._mapped)
             return
         if self._remote is None:  # an empty file, which cannot be mapped, has no columns
             return
-        spans = [[self._span_of(self._remote, chunk) for chunk in chunks] for chunks in self._chunks]
-        for chunks, pieces in zip(self._chunks, self._remote.read_groups(spans), strict=True):
+        decoded = [chunks[self._decoded] for chunks in self._chunks]
+        spans = [[self._span_of(self._remote, chunk) for chunk in chunks] for chunks in decoded]
+        for chunks, pieces in zip(decoded, self._remote.read_groups(spans), strict=True):
             starts = itertools.accumulate((len(piece) for piece in pieces[:-1]), initial=0)
             joined = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
             yield joined, list(zip(chunks, starts, strict=False))
@@ -289,9 +307,11 @@ def _rows_of(column: ReadColumn) -> int:
 
 
 @contextmanager
-def open_rows(location: StoreLocation, file: TabularFile, schemas: Sequence[pa.Schema]) -> Iterator[ParquetRows | None]:
-    """The rows of a Parquet file; None unless a Parquet file of one of the schemas would encode them in the same
-    way."""
+def open_rows(
+    location: StoreLocation, file: TabularFile, schemas: Sequence[pa.Schema], bounds: tuple[int, int] | None = None
+) -> Iterator[ParquetRows | None]:
+    """The rows of a Parquet file; None unless a Parquet file of one of the schemas would encode them in the same way.
+    `bounds`: the first and the last row that will be taken; None: any."""
     if file.content_type is not ContentType.PARQUET:
         yield None
         return
@@ -305,7 +325,7 @@ def open_rows(location: StoreLocation, file: TabularFile, schemas: Sequence[pa.S
             else:
                 parquet, remote = files.enter_context(pq.ParquetFile(pa.BufferReader(mapped))), None
             schema = next((each for each in schemas if _is_alike(parquet, each)), None)
-            rows = None if schema is None else ParquetRows(source, remote, mapped, parquet.metadata, schema)
+            rows = None if schema is None else ParquetRows(source, remote, mapped, parquet.metadata, schema, bounds)
         yield rows
 
 

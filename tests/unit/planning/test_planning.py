@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from compactor.model.counts import Watermark
 from compactor.model.files import DataFile, IndexFile
 from compactor.model.names import ContentType, Operation
-from compactor.planning.round_plan import DeltaFileRef, DeltaSource
+from compactor.planning.round_plan import DeltaFileRef, DeltaRows, DeltaSource
 from compactor.planning.rounds import (
     INDEX_RUNS_MAX,
+    ROWS_PER_CUT,
     group_for_tasks,
     runs_to_absorb,
     split_into_rounds,
@@ -31,11 +33,12 @@ def delta_file(position: int, file_number: int, rows: int, size_bytes: int = 1_0
     return DeltaFileRef(position, Operation.UPSERT, file, f"file:///lake/{path}")
 
 
-def delta_source(ordinal: int, size_bytes: int) -> DeltaSource:
+def delta_source(ordinal: int, size_bytes: int, row_groups: tuple[int, ...] = ()) -> DeltaSource:
     return DeltaSource(
         ordinal=ordinal,
         file=TabularFile(f"file:///lake/{ordinal}.parquet", ContentType.PARQUET),
-        rows=1,
+        rows=sum(row_groups) if row_groups else 1,
+        row_groups=row_groups,
         size_bytes=size_bytes,
         position=ordinal,
         operation=Operation.UPSERT,
@@ -157,7 +160,7 @@ def test_a_position_that_a_round_finishes_is_covered_whole() -> None:
 def test_tasks_take_consecutive_files_and_none_is_empty(sizes: list[int], groups: int) -> None:
     files = [delta_source(ordinal, size) for ordinal, size in enumerate(sizes)]
     grouped = group_for_tasks(files, groups)
-    assert [file for group in grouped for file in group] == files
+    assert [piece.source for group in grouped for piece in group] == files
     assert all(grouped)
     assert len(grouped) <= groups
 
@@ -185,5 +188,40 @@ def test_a_task_ends_with_the_file_that_fills_its_share() -> None:
 def test_files_without_bytes_make_no_more_tasks_than_asked_for(sizes: list[int]) -> None:
     files = [delta_source(ordinal, size) for ordinal, size in enumerate(sizes)]
     grouped = group_for_tasks(files, 2)
-    assert [file for group in grouped for file in group] == files
+    assert [piece.source for group in grouped for piece in group] == files
     assert len(grouped) <= 2
+
+
+files_with_row_groups = st.lists(
+    st.lists(st.integers(0, 3 * ROWS_PER_CUT), min_size=1, max_size=12).map(tuple), min_size=1, max_size=6
+)
+
+
+@given(files_with_row_groups, st.integers(1, 12))
+def test_tasks_read_every_row_once_in_order_and_files_are_cut_between_row_groups_only(
+    row_groups: list[tuple[int, ...]], groups: int
+) -> None:
+    files = [delta_source(ordinal, 8 * sum(rows), rows) for ordinal, rows in enumerate(row_groups)]
+    grouped = group_for_tasks(files, groups)
+    assert len(grouped) <= groups
+    assert all(grouped)
+    for file in files:
+        pieces = [piece for group in grouped for piece in group if piece.source is file]
+        assert [piece.first_row for piece in pieces] == [0, *itertools.accumulate(piece.rows for piece in pieces[:-1])]
+        assert sum(piece.rows for piece in pieces) == file.rows
+        assert {piece.first_row for piece in pieces} <= {0, *itertools.accumulate(file.row_groups)}
+        assert all(piece.rows >= ROWS_PER_CUT for piece in pieces) or len(pieces) == 1
+        assert all(sum(piece.source is file for piece in group) <= 1 for group in grouped)
+
+
+def test_a_large_file_is_shared_by_all_tasks() -> None:
+    large = delta_source(0, 10**11, (1_000_000,) * 800)
+    grouped = group_for_tasks([large], 256)
+    assert [[piece.source for piece in group] for group in grouped] == [[large]] * 256
+    assert {piece.rows for group in grouped for piece in group} == {3_000_000, 4_000_000}
+
+
+def test_files_whose_row_groups_are_not_recorded_stay_whole() -> None:
+    stated = delta_source(0, 10**11, (1_000_000,) * 800)
+    for file in (replace(stated, row_groups=()), replace(stated, rows=stated.rows + 1)):
+        assert group_for_tasks([file], 8) == ((DeltaRows.all_of(file),),)

@@ -26,8 +26,8 @@ from compactor.steps.dedupe import DedupeStep, indexed_buckets
 from compactor.steps.hash_bucket import HashStep
 from compactor.steps.index_update import FinishStep, finish_tasks
 from compactor.steps.output_files import WriteStep
+from compactor.steps.parts import PARTS_PER_CORE, ROWS_PER_SMALL_FILE, Parts
 from compactor.steps.placement import (
-    ROWS_PER_SMALL_FILE,
     BucketCounts,
     MaterializeLayout,
     NumbersByPart,
@@ -287,6 +287,17 @@ def test_a_round_of_many_rows_gives_every_core_a_task() -> None:
     sources = [big] * 8
     layout = laid_out(plan_of([], sources, 4_000_000, tasks=4), sources)
     assert layout.rows_of_tasks.tolist() == [4 * ROWS_PER_SMALL_FILE] * 4
+
+
+def test_one_large_file_gives_every_core_a_task() -> None:
+    big = Survivors((8 * ROWS_PER_SMALL_FILE, 0, 0))
+    plan = plan_of([], [big], 4_000_000, tasks=4, task_memory_bytes=2**40)
+    parts = Parts.of_round(plan)
+    assert len(parts) == 4 * PARTS_PER_CORE
+    assert len(Parts.of_round(replace(plan, key_columns=()))) == 1
+    rows = NumbersByPart.of(parts.row_counts(np.array([8 * ROWS_PER_SMALL_FILE])))
+    counts = [replace(count, rows=rows) for count in counts_of([big])[:1]]
+    assert lay_out(plan, counts).rows_of_tasks.tolist() == [2 * ROWS_PER_SMALL_FILE] * 4
 
 
 @given(delta_survivors, st.sampled_from([500, 1_000, 2_000]))

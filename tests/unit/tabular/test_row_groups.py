@@ -230,6 +230,27 @@ def test_of_a_file_that_is_read_page_by_page_only_pages_with_wanted_rows_are_dec
     assert plain <= sum(sizes) < 1.25 * plain, "all groups together read each page once, but for pages of two groups"
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_only_the_row_groups_around_the_rows_are_decoded(lake: Lake, is_remote: bool) -> None:
+    orders = orders_table(50_000)
+    source = lake.write(orders, row_group_size=10_000)
+    wanted = np.array([31_000, 12_345, 30_000])
+    with (
+        patch.object(Source, "of", _far_source) if is_remote else nullcontext(),
+        open_rows(lake.location, source, [orders.schema]) as every,
+        open_rows(lake.location, source, [orders.schema], (12_345, 31_000)) as rows,
+    ):
+        assert rows is not None
+        assert every is not None
+        assert rows.decoded_bytes < 0.7 * every.decoded_bytes
+        assert rows.bounds_are_most
+        taken = [rows.take(wanted, keep_decoded=keep) for keep in (True, False)]
+        by_page = rows.take_some(wanted)
+    for group in (*taken, by_page):
+        assert group is not None
+        assert read_table(lake.location, lake.gather(orders.schema, group)[0]).equals(orders.take(wanted))
+
+
 def test_a_file_may_be_of_row_groups_alone_or_of_nothing(lake: Lake) -> None:
     orders = orders_table(100)
     taken = lake.take(lake.write(orders), np.arange(100)[::-1].copy(), orders.schema)
