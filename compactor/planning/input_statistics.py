@@ -13,8 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import exp
+from itertools import accumulate, pairwise
+from math import exp, inf
 from operator import sub
 
 import pyarrow as pa
@@ -24,8 +24,9 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.model.files import DataFile, Scalar
 from compactor.model.names import ContentType, counted
 from compactor.planning.round_plan import DeltaFileRef
+from compactor.planning.rounds import ROWS_PER_CUT, ends_of_pieces
 from compactor.planning.sizing import SessionSize
-from compactor.planning.time_model import MeasuredRound, SessionWork, correction_of, rates_of
+from compactor.planning.time_model import MeasuredRound, SessionWork, TasksOfRound, correction_of, rates_of
 from compactor.tabular import FileOutline
 
 OUTLINED_FILES_MAX = 32
@@ -75,8 +76,8 @@ class InputStatistics:
     compacted              the current compacted stream; None: there is none
     key_bytes_per_row      decoded, of all primary key columns
     sort_values_bytes      of a row in the index
-    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, merged_*, has_key  see
-                           `SessionSize`
+    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, merged_*, undivided_rows,
+    uncut_files, has_key   see `SessionSize`
     sampled_files          text files whose types are those of their first block
     """
 
@@ -94,6 +95,8 @@ class InputStatistics:
     sampled_files: int
     merged_files: int = 0
     merged_rows: int = 0
+    undivided_rows: int = 0
+    uncut_files: int = 0
     has_key: bool = True
 
     @property
@@ -118,6 +121,8 @@ class InputStatistics:
             corrections=self.corrections,
             merged_files=self.merged_files,
             merged_rows=self.merged_rows,
+            undivided_rows=self.undivided_rows,
+            uncut_files=self.uncut_files,
             has_key=self.has_key,
         )
 
@@ -182,7 +187,14 @@ def statistics_of(
         corrections=_corrections(compacted, lake_is_remote),
         lake_is_remote=lake_is_remote,
         sampled_files=sum(not outline.whole for outline in outlines.values()),
+        undivided_rows=max(map(_undivided_rows, files), default=0),
+        uncut_files=sum(file.rows >= 2 * ROWS_PER_CUT and _undivided_rows(file) == file.rows for file in files),
     )
+
+
+def _undivided_rows(file: DataFile) -> int:
+    ends = ends_of_pieces(file.rows, [group.rows for group in file.row_groups])
+    return max(end - begin for begin, end in pairwise((0, *ends)))
 
 
 def _ordered_columns(deltas: Sequence[tuple[DeltaFileRef, pa.Schema]], key_columns: Sequence[str]) -> tuple[str, ...]:
@@ -433,4 +445,9 @@ def _measured(done: RoundCommitted) -> MeasuredRound | None:
         rows_written=written,
         bytes_written=bytes_written,
     )
-    return MeasuredRound(work, of, {name: step.seconds for name, step in done.steps.items()})
+    tasks = TasksOfRound(*(_tasks_of(done, step) for step in ("hash_bucket", "dedupe", "materialize")))
+    return MeasuredRound(work, of, {name: step.seconds for name, step in done.steps.items()}, tasks)
+
+
+def _tasks_of(done: RoundCommitted, step: str) -> float:
+    return max(done.steps[step].tasks, 1) if step in done.steps else inf

@@ -87,9 +87,9 @@ class DeltaRows:
         return None if self.rows == self.source.rows else (self.first_row, self.first_row + self.rows - 1)
 
     @property
-    def size_bytes(self) -> float:
+    def size_bytes(self) -> int:
         """Their share of the file's bytes."""
-        return self.source.size_bytes * self.rows / self.source.rows if self.source.rows else self.source.size_bytes
+        return self.source.size_bytes * self.rows // self.source.rows if self.source.rows else self.source.size_bytes
 
 
 @dataclass(frozen=True)

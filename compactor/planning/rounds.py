@@ -62,7 +62,7 @@ def group_for_tasks(files: Sequence[DeltaSource], groups: int) -> tuple[tuple[De
     total = sum(piece.size_bytes for piece in pieces)
     cut: list[tuple[DeltaRows, ...]] = []
     group: list[DeltaRows] = []
-    before = 0.0
+    before = 0
     for piece in pieces:
         group.append(piece)
         before += piece.size_bytes
@@ -75,19 +75,23 @@ def group_for_tasks(files: Sequence[DeltaSource], groups: int) -> tuple[tuple[De
 
 
 def cut_at_row_groups(file: DeltaSource) -> tuple[DeltaRows, ...]:
-    """The smallest pieces of a file that may be read by different tasks.
+    """The smallest pieces of a file that may be read by different tasks."""
+    ends = ends_of_pieces(file.rows, file.row_groups)
+    return tuple(DeltaRows(file, start, end - start) for start, end in pairwise((0, *ends)))
+
+
+def ends_of_pieces(rows: int, row_groups: Sequence[int]) -> tuple[int, ...]:
+    """Where the smallest pieces of a file end that may be read by different tasks.
 
     Worked: a file of 10 row groups of 200,000 rows has 5 pieces; one whose row groups are not recorded is one.
     """
-    if sum(file.row_groups) != file.rows:
-        return (DeltaRows.all_of(file),)
-    starts = [0]
-    end = 0
-    for rows in file.row_groups:
-        if end - starts[-1] >= ROWS_PER_CUT and file.rows - end >= ROWS_PER_CUT:
-            starts.append(end)
-        end += rows
-    return tuple(DeltaRows(file, start, end - start) for start, end in pairwise((*starts, file.rows)))
+    ends: list[int] = []
+    end = begin = 0
+    for count in row_groups if sum(row_groups) == rows else ():
+        if end - begin >= ROWS_PER_CUT and rows - end >= ROWS_PER_CUT:
+            ends.append(begin := end)
+        end += count
+    return (*ends, rows)
 
 
 def _joined(pieces: Sequence[DeltaRows]) -> tuple[DeltaRows, ...]:

@@ -20,12 +20,20 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, inf
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
-from compactor.planning.task_memory import AHEAD, KEPT_INDEX, SENT_INDEX, parts_of, rows_per_hash_task, rows_per_writer
-from compactor.planning.time_model import PredictedTime, SessionWork, predict_time, rates_of, with_buffer
+from compactor.planning.task_memory import (
+    AHEAD,
+    KEPT_INDEX,
+    ROWS_PER_SMALL_FILE,
+    SENT_INDEX,
+    parts_of,
+    rows_per_hash_task,
+    rows_per_writer,
+)
+from compactor.planning.time_model import PredictedTime, SessionWork, TasksOfRound, predict_time, rates_of, with_buffer
 
 DEDUPE_BYTES_PER_ROW = 128
 """Peak bytes of a dedupe task per row of its bucket, remembered or arriving, without sort values. Remembered rows take
@@ -107,6 +115,9 @@ class SessionSize:
                              benchmark
     merged_files             small compacted files that the first round merges into fewer
     merged_rows              their rows
+    undivided_rows           most rows of a delta file that one task has to read: of a row group, or of a file that is
+                             not cut; 0: as few as needed
+    uncut_files              large delta files that are read by one task each
     has_key                  False: nothing is hashed and deduplicated, and there is no index
     rows_up_to_file          delta rows in each delta file and all before it, in the order in which rounds take them;
                              empty: not known, so that files are taken to be as small as needed
@@ -129,6 +140,8 @@ class SessionSize:
     rows_up_to_file: tuple[int, ...] = ()
     merged_files: int = 0
     merged_rows: int = 0
+    undivided_rows: int = 0
+    uncut_files: int = 0
     has_key: bool = True
 
 
@@ -340,6 +353,10 @@ class Sizing:
         yield f"{counted(self.rounds, 'round')} of {most}: {self._bound_phrase()}"
         yield self._scratch_sentence()
         yield self._files_sentence(buckets)
+        if size.uncut_files:
+            files = counted(size.uncut_files, "large delta file")
+            piece = f"one task reads up to {size.undivided_rows:,} rows"
+            yield f"not cut between tasks: {files}, as only Parquet is, between its row groups; {piece}"
         yield f"a hash task holds at most {rows_per_hash_task(memory_bytes, width):,} rows at a time"
         yield f"a writer holds the indices of at most {rows_per_writer(memory_bytes):,} rows"
         if size.lake_is_remote:
@@ -506,6 +523,19 @@ def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None
     )
 
 
+def tasks_of_round(size: SessionSize, work: SessionWork) -> TasksOfRound:
+    """How many tasks the steps of a round can have.
+
+    Worked: one file of CSV with 8 million rows: one of hash bucket, one of materialize. In Parquet, of row groups of a
+    million rows: 8 each.
+    """
+    rounds = max(work.rounds, 1)
+    return TasksOfRound(
+        hash_bucket=max(size.delta_rows / rounds / size.undivided_rows, 1.0) if size.undivided_rows else inf,
+        materialize=max(work.rows_written / rounds / max(size.undivided_rows, ROWS_PER_SMALL_FILE), 1.0),
+    )
+
+
 def predicted_time(
     size: SessionSize, resources: Resources, rounds: int, hash_bucket_count: int | None = None
 ) -> PredictedTime:
@@ -517,7 +547,8 @@ def predicted_time(
         machines=resources.machines,
     ).corrected(dict(size.corrections))
     work = work_of(size, rounds, hash_bucket_count)
-    return predict_time(work, rates, resources.tasks, resources.start_seconds)
+    tasks = replace(tasks_of_round(size, work), dedupe=hash_bucket_count or inf)
+    return predict_time(work, rates, resources.tasks, resources.start_seconds, tasks)
 
 
 def _choose_hash_bucket_count(size: SessionSize, resources: Resources, requested: int | None) -> tuple[int, str]:

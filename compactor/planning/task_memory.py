@@ -60,8 +60,11 @@ SENT_INDEX = MemoryPart(1 / 16, 64 * 1024**2)
 the new run of half a million rows."""
 
 BYTES_PER_TASK = 4 * 1024**3
-"""Bytes of files per hash task or writer, which takes minutes to read from a remote store. A larger file is a task of
-its own."""
+"""Bytes of files per hash task or writer, which takes minutes to read from a remote store. A larger file that cannot be
+cut is a task of its own."""
+
+ROWS_PER_SMALL_FILE = 250_000
+"""To use all cores, a round may write files smaller than requested, but not smaller than this many rows."""
 
 
 def rows_per_hash_task(task_memory_bytes: int, sort_values_bytes: int) -> int:

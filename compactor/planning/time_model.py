@@ -1,6 +1,6 @@
 """Predicts the time of a session: a sum of amounts times rates. Pure.
 
-    seconds = start + rounds x (round + commit) + core-seconds / cores
+    seconds = start + rounds x (round + commit) + core-seconds / the cores that have a task
 
     core-seconds    rehash       by rows of the index, where its bucket count changes
                     read         by bytes and by files
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 SLA_BUFFER = 1.1
 """The expected SLA is the predicted time and 10 % (Flash Compactor paper, "SLA Adherence")."""
@@ -69,6 +70,19 @@ class SessionWork:
     rows_written: int
     bytes_written: int
     rehashed_rows: int = 0
+
+
+@dataclass(frozen=True)
+class TasksOfRound:
+    """How many tasks of about equal size each step of a round has; infinite: at least as many as there are cores.
+    Cores beyond the tasks have no work."""
+
+    hash_bucket: float = inf
+    dedupe: float = inf
+    materialize: float = inf
+
+
+AS_MANY_AS_CORES = TasksOfRound()
 
 
 @dataclass(frozen=True)
@@ -226,22 +240,28 @@ class PredictedTime:
         return (first + scheduling / 2) / max(first + second + scheduling, 1e-9)
 
 
-def predict_time(work: SessionWork, rates: Rates, cores: int, start_seconds: float) -> PredictedTime:
+def predict_time(
+    work: SessionWork, rates: Rates, cores: int, start_seconds: float, tasks: TasksOfRound = AS_MANY_AS_CORES
+) -> PredictedTime:
     """Worked: 5,000,000 delta rows of 75 bytes in 20 files, 4,200,000 written, 2 cores, a warm Spark: 0.33 s for the
     round and 0.05 for its commit, 0.02 read, 0.32 hash, 0.29 dedupe, 0.20 index, 0.77 materialize: 2.0 s.
     """
     rounds = max(work.rounds, 1)
+    hash_cores, dedupe_cores = min(cores, tasks.hash_bucket), min(cores, tasks.dedupe)
+    write_cores = min(cores, tasks.materialize)
+    read_seconds = work.files_read * rates.read_file + work.bytes_read * rates.read_byte
+    write_seconds = work.rows_written * rates.materialize_row + work.bytes_written * rates.materialize_byte
     return PredictedTime(
         start=start_seconds,
         rounds=rounds * rates.round_seconds,
         commits=rounds * rates.commit_seconds,
-        read=(work.files_read * rates.read_file + work.bytes_read * rates.read_byte) / cores,
-        hash_bucket=work.delta_rows * rates.hash_row / cores,
+        read=(read_seconds / hash_cores + read_seconds / write_cores) / 2,
+        hash_bucket=work.delta_rows * rates.hash_row / hash_cores,
         shuffle=work.shuffled_bytes * rates.shuffle_byte / cores,
-        dedupe=(work.delta_rows * rates.dedupe_row + work.index_rows * rates.index_row) / cores,
-        index=work.rows_written * rates.index_written_row / cores,
-        materialize=(work.rows_written * rates.materialize_row + work.bytes_written * rates.materialize_byte) / cores,
-        write=work.bytes_written * rates.write_byte / cores,
+        dedupe=(work.delta_rows * rates.dedupe_row + work.index_rows * rates.index_row) / dedupe_cores,
+        index=work.rows_written * rates.index_written_row / dedupe_cores,
+        materialize=write_seconds / write_cores,
+        write=work.bytes_written * rates.write_byte / write_cores,
         rehash=_rehash_seconds(work.rehashed_rows, rates, cores),
     )
 
@@ -256,11 +276,12 @@ def _rehash_seconds(rows: int, rates: Rates, cores: int) -> float:
 
 @dataclass(frozen=True)
 class MeasuredRound:
-    """A committed round: its amounts, and the seconds of its steps."""
+    """A committed round: its amounts, and the tasks and the seconds of its steps."""
 
     work: SessionWork
     cores: int
     step_seconds: Mapping[str, float]
+    tasks: TasksOfRound = AS_MANY_AS_CORES
 
 
 def correction_of(measured: Sequence[MeasuredRound], rates: Rates) -> dict[str, float]:
@@ -271,7 +292,7 @@ def correction_of(measured: Sequence[MeasuredRound], rates: Rates) -> dict[str, 
     """
     factors: dict[str, float] = {}
     for each in measured:
-        predicted = predict_time(each.work, rates, each.cores, 0.0)
+        predicted = predict_time(each.work, rates, each.cores, 0.0, each.tasks)
         by_step = {
             "hash_bucket": predicted.hash_bucket,
             "dedupe": predicted.dedupe,

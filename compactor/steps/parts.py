@@ -20,13 +20,10 @@ import numpy.typing as npt
 
 from compactor.model.names import ContentType
 from compactor.planning.round_plan import DeltaSource, RoundPlan, SourceFile
-from compactor.planning.task_memory import rows_per_part
+from compactor.planning.task_memory import ROWS_PER_SMALL_FILE, rows_per_part
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-
-ROWS_PER_SMALL_FILE = 250_000
-"""To use all cores, a round may write files smaller than requested, but not smaller than this many rows."""
 
 PARTS_PER_CORE = 8
 """A core's share of the rows of a round has so many parts of a large file, so that tasks are about equal."""

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from compactor.planning.round_plan import CompactedSource, RoundPlan, SourceFile
-from compactor.planning.task_memory import BYTES_PER_TASK, rows_per_writer
-from compactor.steps.parts import ROWS_PER_SMALL_FILE, Parts
+from compactor.planning.task_memory import BYTES_PER_TASK, ROWS_PER_SMALL_FILE, rows_per_writer
+from compactor.steps.parts import Parts
 
 Int64s = npt.NDArray[np.int64]
 

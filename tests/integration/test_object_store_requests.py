@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,10 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt, Fenced, Invalid
+from compactor.model.names import ContentType, Operation
 from compactor.planning.bundle_plan import SmallSession, plan_bundle, share_tasks
+from compactor.planning.round_plan import DeltaSource
+from compactor.planning.rounds import group_for_tasks
 from compactor.planning.session_planner import pin_sessions, plan_session
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec
@@ -24,9 +28,12 @@ from compactor.sessions.attempt import run_attempt
 from compactor.sessions.bundle import MemberTask, UnloggedEnd, run_bundle
 from compactor.sessions.keys import JobRunFolder
 from compactor.sessions.session_journal import SessionJournal
+from compactor.steps.hash_bucket import HashStep, hash_rows
 from compactor.storage import opening
 from compactor.storage.location import parse_location
 from compactor.storage.opening import open_store
+from compactor.storage.ranges import TAIL_BYTES
+from compactor.tabular import TabularFile
 from launcher.plan import plan_in_one_task
 from tests.fakes.in_process_runner import InProcessTaskRunner
 from tests.proxy import Proxy, Seen, Weather, proxy_before_bucket
@@ -448,3 +455,50 @@ def test_a_compaction_of_a_remote_table_without_rows_has_no_sessions(proxy: Prox
     assert compactor.compact(TABLE, {"id"}, delta_catalog_client=lake).sessions == ()
     lake.create_table("ACME.FAR.V2", ["day"])
     assert compactor.compact("ACME.FAR.V2", {"id"}, delta_catalog_client=lake).sessions == ()
+
+
+def test_tasks_that_share_a_large_file_fetch_the_columns_that_they_hash_once_in_all(proxy: Proxy) -> None:
+    sink, rows, small = pa.BufferOutputStream(), rows_of(np.arange(1_000_000), "new"), rows_of(np.arange(9), "new")
+    pq.write_table(rows, sink, row_group_size=125_000, use_dictionary=False)
+    body = sink.getvalue().to_pybytes()
+    lake = catalog(proxy, "shared")
+    for key, each in (("large", body), ("small", file_of(small))):
+        open_store(lake.location).overwrite(f"{key}.parquet", each)
+    large, other = (
+        DeltaSource(
+            ordinal=ordinal,
+            file=TabularFile(f"s3://far/shared/{name}.parquet", ContentType.PARQUET, size_bytes),
+            rows=count,
+            size_bytes=size_bytes,
+            position=1,
+            operation=Operation.UPSERT,
+            sorts=True,
+            row_groups=groups,
+        )
+        for ordinal, name, count, size_bytes, groups in (
+            (0, "large", 1_000_000, len(body), (125_000,) * 8),
+            (1, "small", 9, len(file_of(small)), ()),
+        )
+    )
+    step = HashStep(lake.location, ("id",), (), 8, rows.schema, True, 2**30, None)
+    tasks = group_for_tasks([other, replace(large, ordinal=2)], 4)
+    assert [piece.first_row for task in tasks for piece in task if piece.rows > 9] == [
+        0,
+        250_000,
+        500_000,
+        750_000,
+    ]
+    opening._range_reader.cache_clear()
+    proxy.count_anew()
+    for task in tasks:
+        assert sum(len(block.digests) for _, block in hash_rows(step, task)) == sum(piece.rows for piece in task)
+    chunks = [pq.ParquetFile(pa.BufferReader(body)).metadata.row_group(group).column(0) for group in range(8)]
+    ids = sum(chunk.total_compressed_size for chunk in chunks)
+    assert ids < bytes_down(proxy, "large.parquet") <= 1.05 * ids + 4 * TAIL_BYTES < len(body) / 2
+
+
+def file_of(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body

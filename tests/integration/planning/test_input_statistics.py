@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from compactor import DeltaCatalog, compact
 from compactor.catalog.snapshot import CompactedStream
@@ -246,3 +247,18 @@ def test_a_parquet_file_of_many_row_groups_is_outlined_from_its_first(lake: Delt
     lake.create_table(TABLE).append({}, [path.as_uri()])
     (schema,) = measured(lake).deltas
     assert schema.decoded_bytes["note"] == pytest.approx(1_000 * 24, rel=0.1)
+
+
+def test_the_most_rows_that_one_task_has_to_read_are_those_of_a_row_group_or_of_a_file_of_text(
+    lake: DeltaCatalog, tmp_path: Path
+) -> None:
+    table, many = lake.create_table(TABLE), pa.table({"id": range(600_000)})
+    paths = [tmp_path / name for name in ("groups.parquet", "one.parquet", "text.csv")]
+    pq.write_table(many, paths[0], row_group_size=150_000)
+    table.append({}, [paths[0].as_uri()])
+    assert (measured(lake).size.undivided_rows, measured(lake).size.uncut_files) == (300_000, 0)
+    pq.write_table(many, paths[1], row_group_size=600_000)
+    csv.write_csv(many, paths[2])
+    table.append({}, [paths[1].as_uri()])
+    table.append({}, [paths[2].as_uri()])
+    assert (measured(lake).size.undivided_rows, measured(lake).size.uncut_files) == (600_000, 2)

@@ -16,6 +16,7 @@ from compactor.planning.time_model import (
     MeasuredRound,
     Rates,
     SessionWork,
+    TasksOfRound,
     correction_of,
     predict_time,
     rates_of,
@@ -77,6 +78,33 @@ def test_more_work_takes_longer_and_more_cores_do_not(
         assert predict_time(replace(work, **{name: amount + 10**6}), rates, cores, 5.0).seconds >= seconds
     assert predict_time(work, rates, cores + 1, 5.0).seconds <= seconds
     assert predict_time(work, rates, cores, 420.0).seconds == pytest.approx(seconds + 415)
+
+
+@given(works, st.integers(1, 100), st.integers(1, 100))
+def test_cores_beyond_the_tasks_of_a_step_make_it_no_faster(work: SessionWork, cores: int, tasks: int) -> None:
+    few = TasksOfRound(tasks, tasks, tasks)
+    cut = predict_time(work, NEAR, cores, 5.0, few)
+    on_as_many = predict_time(work, NEAR, min(cores, tasks), 5.0)
+    assert replace(cut, rehash=0.0) == replace(on_as_many, rehash=0.0)
+
+
+def test_one_file_that_cannot_be_cut_takes_on_many_cores_what_it_takes_on_one() -> None:
+    text = SessionSize(0, 8_000_000, 600_000_000, 0, None, undivided_rows=8_000_000, uncut_files=1)
+    parquet = replace(text, undivided_rows=1_000_000, uncut_files=0)
+    one, many = Resources(1 << 30, 1), Resources(1 << 30, 64)
+    slow, cut = (predicted_time(size, many, 1, 64) for size in (text, parquet))
+    alone = predicted_time(text, one, 1, 64)
+    assert (slow.hash_bucket, slow.materialize) == (alone.hash_bucket, alone.materialize)
+    assert slow.dedupe == alone.dedupe / 64
+    assert (cut.hash_bucket, cut.materialize) == (alone.hash_bucket / 8, alone.materialize / 8)
+
+
+def test_a_round_that_had_one_task_is_not_taken_for_a_slow_one() -> None:
+    work = SessionWork(1, 10**7, 1, 10**9, 0, 0, 10**7, 10**9)
+    took = predict_time(work, NEAR, 1, 0.0)
+    steps = {"hash_bucket": took.hash_bucket, "dedupe": took.dedupe}
+    one_task = MeasuredRound(work, 8, steps, TasksOfRound(hash_bucket=1, dedupe=1))
+    assert correction_of([one_task], NEAR) == {"hash_bucket": 1.0, "dedupe": 1.0}
 
 
 def test_a_store_that_is_far_and_a_network_take_their_time() -> None:

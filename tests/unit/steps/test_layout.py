@@ -20,13 +20,13 @@ from compactor.model.counts import Watermark
 from compactor.model.files import DeletionVector, IndexFile
 from compactor.model.names import ContentType, Operation
 from compactor.planning.round_plan import CompactedSource, DeltaSource, RoundOutput, RoundPlan
-from compactor.planning.task_memory import BYTES_PER_TASK, rows_per_writer
+from compactor.planning.task_memory import BYTES_PER_TASK, ROWS_PER_SMALL_FILE, rows_per_writer
 from compactor.sessions.round_runner import hash_tasks
 from compactor.steps.dedupe import DedupeStep, indexed_buckets
 from compactor.steps.hash_bucket import HashStep
 from compactor.steps.index_update import FinishStep, finish_tasks
 from compactor.steps.output_files import WriteStep
-from compactor.steps.parts import PARTS_PER_CORE, ROWS_PER_SMALL_FILE, Parts
+from compactor.steps.parts import PARTS_PER_CORE, Parts
 from compactor.steps.placement import (
     BucketCounts,
     MaterializeLayout,
