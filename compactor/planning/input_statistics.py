@@ -24,8 +24,8 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.model.files import DataFile, Scalar
 from compactor.model.names import ContentType, counted
 from compactor.planning.round_plan import DeltaFileRef
-from compactor.planning.rounds import ROWS_PER_CUT, ends_of_pieces
 from compactor.planning.sizing import SessionSize
+from compactor.planning.task_memory import ROWS_PER_CUT, ends_of_pieces
 from compactor.planning.time_model import MeasuredRound, SessionWork, TasksOfRound, correction_of, rates_of
 from compactor.tabular import FileOutline
 

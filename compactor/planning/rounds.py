@@ -17,15 +17,13 @@ from compactor.model.names import Operation
 from compactor.planning.round_plan import DeltaFileRef, DeltaRows, DeltaSource
 from compactor.planning.small_files import rows_that_fit
 from compactor.planning.spec import JobRunSpec
+from compactor.planning.task_memory import ends_of_pieces
 
 ABSORBED_RUN_SHARE = 2
 """A run of the index is absorbed if it has at most this many times the rows gathered so far."""
 
 INDEX_RUNS_MAX = 8
 """The most runs after a round, which a lookup has to search."""
-
-ROWS_PER_CUT = 250_000
-"""Rows of a large file for a task of their own, at least: each reads the file's footer again."""
 
 
 def split_into_rounds(
@@ -78,20 +76,6 @@ def cut_at_row_groups(file: DeltaSource) -> tuple[DeltaRows, ...]:
     """The smallest pieces of a file that may be read by different tasks."""
     ends = ends_of_pieces(file.rows, file.row_groups)
     return tuple(DeltaRows(file, start, end - start) for start, end in pairwise((0, *ends)))
-
-
-def ends_of_pieces(rows: int, row_groups: Sequence[int]) -> tuple[int, ...]:
-    """Where the smallest pieces of a file end that may be read by different tasks.
-
-    Worked: a file of 10 row groups of 200,000 rows has 5 pieces; one whose row groups are not recorded is one.
-    """
-    ends: list[int] = []
-    end = begin = 0
-    for count in row_groups if sum(row_groups) == rows else ():
-        if end - begin >= ROWS_PER_CUT and rows - end >= ROWS_PER_CUT:
-            ends.append(begin := end)
-        end += count
-    return (*ends, rows)
 
 
 def _joined(pieces: Sequence[DeltaRows]) -> tuple[DeltaRows, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HASH_BYTES_PER_ROW = 32
@@ -66,6 +67,9 @@ cut is a task of its own."""
 ROWS_PER_SMALL_FILE = 250_000
 """To use all cores, a round may write files smaller than requested, but not smaller than this many rows."""
 
+ROWS_PER_CUT = 250_000
+"""Rows of a large file for a task of their own, at least: each reads the file's footer again."""
+
 
 def rows_per_hash_task(task_memory_bytes: int, sort_values_bytes: int) -> int:
     """Rows that a hash task holds at a time, at most. Worked: 256 MiB and 9 bytes of sort values are 1.6 million."""
@@ -95,3 +99,17 @@ def _part_bytes(task_memory_bytes: int) -> float:
 def rows_per_writer(task_memory_bytes: int) -> int:
     """Rows that a writer writes at most. Worked: 256 MiB are 4 million."""
     return max(int(WRITER_MEMORY_SHARE * task_memory_bytes / WRITER_BYTES_PER_ROW), 1)
+
+
+def ends_of_pieces(rows: int, row_groups: Sequence[int]) -> tuple[int, ...]:
+    """Where the smallest pieces of a file end that may be read by different tasks.
+
+    Worked: a file of 10 row groups of 200,000 rows has 5 pieces; one whose row groups are not recorded is one.
+    """
+    ends: list[int] = []
+    end = begin = 0
+    for count in row_groups if sum(row_groups) == rows else ():
+        if end - begin >= ROWS_PER_CUT and rows - end >= ROWS_PER_CUT:
+            ends.append(begin := end)
+        end += count
+    return (*ends, rows)

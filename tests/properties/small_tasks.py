@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from compactor.planning import rounds
+from compactor.planning import task_memory
 from compactor.planning.sizing import RoundLimits
 from compactor.steps import hash_bucket, materialize, parts, placement
 from compactor.tabular import writer
@@ -31,7 +31,7 @@ def files_are_cut(rows: int = 1) -> Iterator[None]:
     """Row groups have so many rows, and a file of more is read and written by several tasks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "PIECE_ROWS_MAX", rows)
-        patch.setattr(rounds, "ROWS_PER_CUT", rows)
+        patch.setattr(task_memory, "ROWS_PER_CUT", rows)
         patch.setattr(parts, "ROWS_PER_SMALL_FILE", rows)
         patch.setattr(placement, "ROWS_PER_SMALL_FILE", rows)
         yield

@@ -15,13 +15,13 @@ from compactor.model.names import ContentType, Operation
 from compactor.planning.round_plan import DeltaFileRef, DeltaRows, DeltaSource
 from compactor.planning.rounds import (
     INDEX_RUNS_MAX,
-    ROWS_PER_CUT,
     group_for_tasks,
     runs_to_absorb,
     split_into_rounds,
     watermark_after,
 )
 from compactor.planning.sizing import SessionSize, count_rounds
+from compactor.planning.task_memory import ROWS_PER_CUT
 from compactor.tabular import TabularFile
 
 
