@@ -70,7 +70,7 @@ class DeltaSource(SourceFile):
 
 
 @dataclass(frozen=True)
-class DeltaRows:
+class RowsToHash:
     """Consecutive rows of a delta file, which one task reads: all of them, or those of some row groups."""
 
     source: DeltaSource
@@ -78,7 +78,7 @@ class DeltaRows:
     rows: int
 
     @classmethod
-    def all_of(cls, source: DeltaSource) -> DeltaRows:
+    def all_of(cls, source: DeltaSource) -> RowsToHash:
         return cls(source, 0, source.rows)
 
     @property

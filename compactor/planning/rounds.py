@@ -14,7 +14,7 @@ from compactor.catalog.snapshot import CompactedStream
 from compactor.model.counts import Watermark
 from compactor.model.files import IndexFile
 from compactor.model.names import Operation
-from compactor.planning.round_plan import DeltaFileRef, DeltaRows, DeltaSource
+from compactor.planning.round_plan import DeltaFileRef, DeltaSource, RowsToHash
 from compactor.planning.small_files import rows_that_fit
 from compactor.planning.spec import JobRunSpec
 from compactor.planning.task_memory import ends_of_pieces
@@ -53,13 +53,13 @@ def watermark_after(taken: Sequence[DeltaFileRef], following: DeltaFileRef | Non
     return Watermark(position=last.position, file_number=last.file.file_number if cuts_position else None)
 
 
-def group_for_tasks(files: Sequence[DeltaSource], groups: int) -> tuple[tuple[DeltaRows, ...], ...]:
+def group_for_tasks(files: Sequence[DeltaSource], groups: int) -> tuple[tuple[RowsToHash, ...], ...]:
     """Consecutive rows in at most `groups` non-empty groups of about equal bytes. A large file is cut between row
     groups."""
     pieces = [piece for file in files for piece in cut_at_row_groups(file)]
     total = sum(piece.size_bytes for piece in pieces)
-    cut: list[tuple[DeltaRows, ...]] = []
-    group: list[DeltaRows] = []
+    cut: list[tuple[RowsToHash, ...]] = []
+    group: list[RowsToHash] = []
     before = 0
     for piece in pieces:
         group.append(piece)
@@ -72,13 +72,13 @@ def group_for_tasks(files: Sequence[DeltaSource], groups: int) -> tuple[tuple[De
     return tuple(cut)
 
 
-def cut_at_row_groups(file: DeltaSource) -> tuple[DeltaRows, ...]:
+def cut_at_row_groups(file: DeltaSource) -> tuple[RowsToHash, ...]:
     """The smallest pieces of a file that may be read by different tasks."""
     ends = ends_of_pieces(file.rows, file.row_groups)
-    return tuple(DeltaRows(file, start, end - start) for start, end in pairwise((0, *ends)))
+    return tuple(RowsToHash(file, start, end - start) for start, end in pairwise((0, *ends)))
 
 
-def _joined(pieces: Sequence[DeltaRows]) -> tuple[DeltaRows, ...]:
+def _joined(pieces: Sequence[RowsToHash]) -> tuple[RowsToHash, ...]:
     """The same rows, in one piece for each file."""
     by_file = groupby(pieces, key=lambda piece: piece.source.ordinal)
     return tuple(

@@ -29,7 +29,7 @@ from compactor.model.counts import SortKey
 from compactor.model.errors import Invalid
 from compactor.model.files import DataFile
 from compactor.model.names import ContentType, PartitionValues, counted
-from compactor.planning.round_plan import DeltaRows, RoundPlan
+from compactor.planning.round_plan import RoundPlan, RowsToHash
 from compactor.planning.round_planner import RoundTurn, plan_round
 from compactor.planning.session_input import SessionInput, read_session_input
 from compactor.planning.session_planner import pin_stream
@@ -244,7 +244,7 @@ def _surviving_rows(plan: RoundPlan) -> Sequence[npt.NDArray[np.int64]]:
     hashing, deduping = HashStep.of(plan), DedupeStep.of(plan)
     blocks: dict[int, list[HashedRows]] = defaultdict(list)
     for file in plan.deltas:
-        for bucket, block in hash_rows(hashing, [DeltaRows.all_of(file)]):
+        for bucket, block in hash_rows(hashing, [RowsToHash.all_of(file)]):
             blocks[bucket].append(block)
     found = chain.from_iterable(
         dedupe_bucket(deduping, bucket, blocks[bucket.hash_bucket]) for bucket in indexed_buckets(plan)

@@ -18,7 +18,7 @@ from compactor.model.clock import SystemClock
 from compactor.model.errors import Corrupt
 from compactor.model.machine import peak_memory_bytes
 from compactor.model.names import PARTITION_STREAM_POSITION, counted
-from compactor.planning.round_plan import DeltaRows, DeltaSource, RoundPlan
+from compactor.planning.round_plan import DeltaSource, RoundPlan, RowsToHash
 from compactor.planning.task_memory import AHEAD, rows_per_hash_task
 from compactor.storage.location import StoreLocation
 from compactor.tabular import each_begun, read_batches, read_batches_around
@@ -83,7 +83,7 @@ class HashStep:
         )
 
 
-def hash_rows(step: HashStep, read: Sequence[DeltaRows]) -> Iterator[tuple[int, HashedRows]]:
+def hash_rows(step: HashStep, read: Sequence[RowsToHash]) -> Iterator[tuple[int, HashedRows]]:
     """One hash bucket task: yields (hash bucket, rows) for every bucket that has any, in pieces that keep their order.
 
     `read`: consecutive rows of consecutive files. At most as many rows as fit the memory are held at a time.
@@ -175,7 +175,7 @@ class _Room:
         return held
 
 
-def _read(step: HashStep, read: Sequence[DeltaRows]) -> Iterator[_HeldRows]:
+def _read(step: HashStep, read: Sequence[RowsToHash]) -> Iterator[_HeldRows]:
     """The rows' digests and encoded sort values, in file order, in portions that fit the memory."""
     width = encoded_width(step.sort_columns)
     rows = min(sum(piece.rows for piece in read), rows_per_hash_task(step.task_memory_bytes, width))
@@ -203,7 +203,7 @@ def _read(step: HashStep, read: Sequence[DeltaRows]) -> Iterator[_HeldRows]:
         yield room.take_out()
 
 
-def _read_keys(step: HashStep, piece: DeltaRows) -> Iterator[tuple[Digests, npt.NDArray[np.uint8]]]:
+def _read_keys(step: HashStep, piece: RowsToHash) -> Iterator[tuple[Digests, npt.NDArray[np.uint8]]]:
     """Digests and encoded sort values of the rows, in file order."""
     file, rows = piece.source, 0
     for batch in _batches(step, piece):
@@ -220,7 +220,7 @@ def _read_keys(step: HashStep, piece: DeltaRows) -> Iterator[tuple[Digests, npt.
     raise Corrupt(f"{file.file.uri} has other row groups than the log says, at row {piece.first_row}")
 
 
-def _batches(step: HashStep, piece: DeltaRows) -> Iterator[pa.RecordBatch]:
+def _batches(step: HashStep, piece: RowsToHash) -> Iterator[pa.RecordBatch]:
     file, columns = piece.source, _columns_to_read(step)
     if piece.bounds is None:
         yield from read_batches(step.location, file.file, columns, step.schema, step.own_parquet_pages)

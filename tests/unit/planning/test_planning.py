@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compactor.model.counts import Watermark
 from compactor.model.files import DataFile, IndexFile
 from compactor.model.names import ContentType, Operation
-from compactor.planning.round_plan import DeltaFileRef, DeltaRows, DeltaSource
+from compactor.planning.round_plan import DeltaFileRef, DeltaSource, RowsToHash
 from compactor.planning.rounds import (
     INDEX_RUNS_MAX,
     group_for_tasks,
@@ -224,4 +224,4 @@ def test_a_large_file_is_shared_by_all_tasks() -> None:
 def test_files_whose_row_groups_are_not_recorded_stay_whole() -> None:
     stated = delta_source(0, 10**11, (1_000_000,) * 800)
     for file in (replace(stated, row_groups=()), replace(stated, rows=stated.rows + 1)):
-        assert group_for_tasks([file], 8) == ((DeltaRows.all_of(file),),)
+        assert group_for_tasks([file], 8) == ((RowsToHash.all_of(file),),)

@@ -19,7 +19,7 @@ from compactor.kernels.sha1 import Digests
 from compactor.kernels.sort_values import SortColumn, decode_sort_values
 from compactor.model.errors import Corrupt
 from compactor.model.names import PARTITION_STREAM_POSITION, ContentType, Operation
-from compactor.planning.round_plan import DeltaRows, DeltaSource
+from compactor.planning.round_plan import DeltaSource, RowsToHash
 from compactor.planning.task_memory import rows_per_hash_task
 from compactor.steps.hash_bucket import HashedRows, HashStep, hash_rows
 from compactor.storage.location import parse_location
@@ -87,7 +87,7 @@ def test_a_row_has_its_digest_its_place_and_its_sort_values_whatever_memory_has_
     files = [delta(tmp_path, 4, rows_of(0, 10)), delta(tmp_path, 5, rows_of(10, 1)), delta(tmp_path, 6, rows_of(11, 9))]
     width = step.sort_columns[0].value_bytes + step.sort_columns[1].value_bytes + 2
     memory = next(memory for memory in range(1 << 20) if rows_per_hash_task(memory, width) >= rows_at_a_time)
-    hashed = list(hash_rows(replace(step, task_memory_bytes=memory), [DeltaRows.all_of(file) for file in files]))
+    hashed = list(hash_rows(replace(step, task_memory_bytes=memory), [RowsToHash.all_of(file) for file in files]))
     assert {bucket for bucket, _ in hashed} <= set(range(BUCKETS))
     for bucket, block in hashed:
         digests = [int.from_bytes(row.astype(">u4").tobytes(), "big") for row in block.digests]
@@ -102,7 +102,7 @@ def test_a_row_has_its_digest_its_place_and_its_sort_values_whatever_memory_has_
 
 def test_rows_of_a_file_without_a_sort_column_have_no_value_of_it(tmp_path: Path) -> None:
     file = delta(tmp_path, 0, rows_of(0, 5).drop_columns(["at"]))
-    _, found = in_digest_order([block for _, block in hash_rows(step_in(tmp_path), [DeltaRows.all_of(file)])])
+    _, found = in_digest_order([block for _, block in hash_rows(step_in(tmp_path), [RowsToHash.all_of(file)])])
     assert {(at, position) for _, _, at, position in found} == {(None, 100)}
 
 
@@ -110,7 +110,7 @@ def test_rows_of_a_file_without_a_sort_column_have_no_value_of_it(tmp_path: Path
 def test_a_file_that_has_more_or_fewer_rows_than_the_log_says_is_refused(tmp_path: Path, stated: int) -> None:
     file = delta(tmp_path, 0, rows_of(0, 5), rows=stated)
     with pytest.raises(Corrupt, match=f"holds 5 rows, but the log says {stated}"):
-        list(hash_rows(step_in(tmp_path), [DeltaRows.all_of(file)]))
+        list(hash_rows(step_in(tmp_path), [RowsToHash.all_of(file)]))
 
 
 @given(
@@ -123,9 +123,9 @@ def test_rows_keep_their_place_in_the_file_whichever_tasks_read_its_row_groups(
     file = delta(folder, 4, rows_of(0, sum(groups)), groups=groups)
     step = replace(step_in(folder), own_parquet_pages=own_pages)
     ends = sorted({sum(groups[:cut]) for cut in cuts} | {sum(groups)})
-    pieces = [DeltaRows(file, start, end - start) for start, end in pairwise([0, *ends])]
+    pieces = [RowsToHash(file, start, end - start) for start, end in pairwise([0, *ends])]
     apart = in_digest_order([block for piece in pieces for _, block in hash_rows(step, [piece])])
-    together = in_digest_order([block for _, block in hash_rows(step, [DeltaRows.all_of(file)])])
+    together = in_digest_order([block for _, block in hash_rows(step, [RowsToHash.all_of(file)])])
     assert apart[1] == together[1]
     assert np.array_equal(apart[0], together[0])
 
@@ -135,10 +135,10 @@ def test_a_file_with_other_row_groups_than_the_log_says_is_refused(tmp_path: Pat
     file = delta(tmp_path, 0, rows_of(0, 10), groups=[5, 5])
     other = replace(file, file=delta(tmp_path, 1, rows_of(0, 10), groups=[4, 6]).file)
     with pytest.raises(Corrupt, match=f"has other row groups than the log says, at row {rows[0]}"):
-        list(hash_rows(step_in(tmp_path), [DeltaRows(other, *rows)]))
+        list(hash_rows(step_in(tmp_path), [RowsToHash(other, *rows)]))
 
 
 def test_a_file_whose_row_groups_are_those_of_the_log_but_for_one_more_is_refused(tmp_path: Path) -> None:
     file = delta(tmp_path, 0, rows_of(0, 12), rows=10, groups=[5, 5, 2])
     with pytest.raises(Corrupt, match="holds 12 rows, but the log says 10"):
-        list(hash_rows(step_in(tmp_path), [DeltaRows(file, 0, 5)]))
+        list(hash_rows(step_in(tmp_path), [RowsToHash(file, 0, 5)]))
