@@ -34,7 +34,7 @@ from compactor.planning.session_streams import Commit, commits_of
 from compactor.planning.sizing import Resources, SessionSize, size_session
 from compactor.planning.spec import SessionPlan, SessionSpec
 from compactor.planning.store_use import StoreUse
-from compactor.planning.time_model import with_buffer
+from compactor.planning.time_model import SLA_BUFFER
 from compactor.planning.where_to_run import (
     InOneProcess,
     WorkerPool,
@@ -248,7 +248,7 @@ def _small(
     run = measured.spec.job_run
     sizing = size_session(measured.size, here, run.hash_bucket_count, run.max_rows_per_round)
     store = expected_store_use(sizing.work, measured.size, sizing.hash_bucket_count)
-    return SmallSession(plan_sized(measured, here, sizing), 1, alone.seconds, why, store)
+    return SmallSession(plan_sized(measured, here, sizing), 1, sizing.time.seconds, why, store)
 
 
 @dataclass(frozen=True)
@@ -364,13 +364,13 @@ def _plans_in_worker(bundle_id: str, members: Sequence[SmallSession]) -> Iterato
 def plan_of(alone: SmallSession, start_seconds: float) -> SessionPlan:
     """Of a session that runs in a worker without others, which is ready after `start_seconds`.
 
-    Worked: a session of 0.1 s in a worker that is ready after 1.5 s: 2.1 s are expected, half a second of buffer
-    included.
+    Worked: a session of 0.1 s in a worker that is ready after 1.5 s: 1.65 s for its start and 0.6 for
+    itself are expected, half a second of buffer included.
     """
     plan = alone.plan.model_copy(update={"arithmetic": (*alone.plan.arithmetic, alone.why)})
     if not start_seconds:
         return plan
-    expected_sla = with_buffer(start_seconds + alone.seconds)
+    expected_sla = start_seconds * SLA_BUFFER + plan.expected_sla
     start = f"its worker is ready after {start_seconds:.1f} s: {expected_sla:.1f} s expected from its launch"
     return plan.model_copy(update={"expected_sla": expected_sla, "arithmetic": (*plan.arithmetic, start)})
 

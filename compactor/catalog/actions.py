@@ -85,6 +85,23 @@ class DeltasRetired(Document):
     ids_refused_until_ms: int
 
 
+class SessionTiming(Document):
+    """A session of the table, held against its prediction. For planning later ones.
+
+    place              "process", "spark" or "cluster"
+    predicted_seconds  of its rounds, without the start of a Spark or a cluster
+    seconds            that they took, likewise
+    """
+
+    place: str
+    predicted_seconds: float = Field(gt=0)
+    seconds: float = Field(ge=0)
+
+
+TIMINGS_KEPT = 24
+"""Sessions whose timings a round passes on."""
+
+
 class RoundCommitted(Document):
     """A round: the files that it makes visible, the index that points to them, and its completion.
 
@@ -98,6 +115,7 @@ class RoundCommitted(Document):
     compacted_schema       Arrow schema of the rows, as a base64 IPC message; later rounds may widen it
     tombstone_retention    for how many stream positions the round has remembered deleted keys; None: for ever
     at_ms                  the compactor's clock; None: not recorded
+    timings                of the last sessions, this one included, the oldest first
     """
 
     action: Literal["round_committed"] = "round_committed"
@@ -126,6 +144,7 @@ class RoundCommitted(Document):
     steps: dict[str, StepFigures]
     tombstone_retention: int | None = Field(default=None, ge=0)
     at_ms: int | None = None
+    timings: tuple[SessionTiming, ...] = ()
 
 
 class IndexRehashed(Document):

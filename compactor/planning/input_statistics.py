@@ -76,8 +76,8 @@ class InputStatistics:
     compacted              the current compacted stream; None: there is none
     key_bytes_per_row      decoded, of all primary key columns
     sort_values_bytes      of a row in the index
-    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, merged_*, undivided_rows,
-    uncut_files, has_key   see `SessionSize`
+    rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, own_factors, merged_*,
+    undivided_rows, uncut_files, has_key  see `SessionSize`
     sampled_files          text files whose types are those of their first block
     """
 
@@ -91,6 +91,7 @@ class InputStatistics:
     touched_rows_per_file: float
     overlap_share: float
     corrections: tuple[tuple[str, float], ...]
+    own_factors: tuple[tuple[str, float], ...]
     lake_is_remote: bool
     sampled_files: int
     merged_files: int = 0
@@ -119,6 +120,7 @@ class InputStatistics:
             overlap_share=self.overlap_share,
             lake_is_remote=self.lake_is_remote,
             corrections=self.corrections,
+            own_factors=self.own_factors,
             merged_files=self.merged_files,
             merged_rows=self.merged_rows,
             undivided_rows=self.undivided_rows,
@@ -185,6 +187,7 @@ def statistics_of(
         touched_rows_per_file=touched.rows_per_file,
         overlap_share=_overlap_share(files, ordered),
         corrections=_corrections(compacted, lake_is_remote),
+        own_factors=_own_factors(compacted),
         lake_is_remote=lake_is_remote,
         sampled_files=sum(not outline.whole for outline in outlines.values()),
         undivided_rows=max(map(_undivided_rows, files), default=0),
@@ -425,6 +428,11 @@ def _corrections(compacted: CompactedStream | None, lake_is_remote: bool) -> tup
         return ()
     factors = correction_of([measured], rates_of(far=lake_is_remote, in_process=measured.cores == 1))
     return tuple(sorted(factors.items()))
+
+
+def _own_factors(compacted: CompactedStream | None) -> tuple[tuple[str, float], ...]:
+    timings = () if compacted is None else compacted.last_round.timings
+    return tuple((each.place, each.seconds / each.predicted_seconds) for each in timings)
 
 
 def _measured(done: RoundCommitted) -> MeasuredRound | None:

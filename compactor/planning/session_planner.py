@@ -228,6 +228,8 @@ def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) 
         arithmetic=(*measured.why, *sizing.arithmetic),
         expected_rows_written=sizing.work.rows_written,
         first_pass_share=sizing.time.first_pass_share,
+        work_seconds=sizing.prediction.model.work_seconds,
+        place=resources.place,
         known_schemas=measured.known_schemas,
     )
 

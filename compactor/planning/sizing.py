@@ -24,6 +24,7 @@ from math import ceil, inf
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
+from compactor.planning.own_errors import OwnErrors, OwnPrediction
 from compactor.planning.task_memory import (
     AHEAD,
     KEPT_INDEX,
@@ -33,7 +34,7 @@ from compactor.planning.task_memory import (
     rows_per_hash_task,
     rows_per_writer,
 )
-from compactor.planning.time_model import PredictedTime, SessionWork, TasksOfRound, predict_time, rates_of, with_buffer
+from compactor.planning.time_model import PredictedTime, SessionWork, TasksOfRound, predict_time, rates_of
 
 DEDUPE_BYTES_PER_ROW = 128
 """Peak bytes of a dedupe task per row of its bucket, remembered or arriving, without sort values. Remembered rows take
@@ -119,6 +120,7 @@ class SessionSize:
                              not cut; 0: as few as needed
     uncut_files              large delta files that are read by one task each
     has_key                  False: nothing is hashed and deduplicated, and there is no index
+    own_factors              of the table's last sessions, the oldest first: the place, and seconds / predicted seconds
     rows_up_to_file          delta rows in each delta file and all before it, in the order in which rounds take them;
                              empty: not known, so that files are taken to be as small as needed
     """
@@ -143,6 +145,10 @@ class SessionSize:
     undivided_rows: int = 0
     uncut_files: int = 0
     has_key: bool = True
+    own_factors: tuple[tuple[str, float], ...] = ()
+
+    def own_errors(self, place: str) -> OwnErrors:
+        return OwnErrors.of([factor for where, factor in self.own_factors if where == place])
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,13 @@ class Resources:
     in_process: bool = False
     machines: int = 1
     network_byte: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """Of sessions that predict each other: "process", "spark" on this machine, or "cluster"."""
+        if self.in_process:
+            return "process"
+        return "cluster" if self.network_byte else "spark"
 
     def with_memory_share(self, share: float) -> Resources:
         """The same resources with less memory per task, for a session that ran out of memory."""
@@ -327,13 +340,18 @@ class Sizing:
         return work_of(self.size, self.rounds, self.hash_bucket_count)
 
     @cached_property
+    def prediction(self) -> OwnPrediction:
+        model = predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
+        return OwnPrediction(model, self.size.own_errors(self.resources.place))
+
+    @property
     def time(self) -> PredictedTime:
         """Its predicted seconds."""
-        return predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
+        return self.prediction.time
 
     @property
     def expected_sla(self) -> float:
-        return with_buffer(self.time.seconds)
+        return self.prediction.expected_sla
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
@@ -366,8 +384,9 @@ class Sizing:
         store = "S3" if size.lake_is_remote else "a folder"
         own = "; corrected by the table's own rounds" if size.corrections else ""
         yield f"seconds with the lake on {store}: {self.time.parts()}{own}"
-        buffered = f"{self.expected_sla:.1f} s with the 10 % buffer"
+        buffered = f"{self.expected_sla:.1f} s with the {self.prediction.buffer}"
         yield f"{self.time.seconds:.1f} s predicted on {counted(self.resources.tasks, 'core')}; {buffered}"
+        yield self.prediction.sentence
 
     def _bound_phrase(self) -> str:
         decides = min(self.bounds, key=lambda name: self.bounds[name])

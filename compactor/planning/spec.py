@@ -126,6 +126,9 @@ class SessionPlan(Document):
     cluster             the cluster to launch for it; None: it runs on an existing machine
     expected_rows_written  into compacted files, over all rounds; None: not recorded
     first_pass_share    predicted share of hash, shuffle and dedupe in a round's time; None: not recorded
+    work_seconds        predicted for its rounds by rows and bytes alone: without the start, and without correction by
+                        the table's own sessions; None: not recorded
+    place               as in `SessionTiming`; None: not recorded
     known_schemas       of delta files whose footers were read for the plan
     """
 
@@ -141,6 +144,8 @@ class SessionPlan(Document):
     cluster: ClusterPlan | None = None
     expected_rows_written: int | None = Field(default=None, ge=0)
     first_pass_share: float | None = Field(default=None, ge=0, le=1)
+    work_seconds: float | None = Field(default=None, ge=0)
+    place: str | None = None
     known_schemas: tuple[KnownSchema, ...] = ()
 
 

@@ -18,7 +18,7 @@ step (`Rates.corrected`): rows, machines and stores differ from those of the ben
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 
 SLA_BUFFER = 1.1
@@ -35,7 +35,7 @@ def with_buffer(seconds: float) -> float:
 
 def without_start(expected_sla: float, start_seconds: float) -> float:
     """The expected SLA without the start of a Spark, from one with it."""
-    return with_buffer(max(expected_sla / SLA_BUFFER - start_seconds, 0.0))
+    return max(expected_sla - start_seconds * SLA_BUFFER, SLA_BUFFER_SECONDS_MIN)
 
 
 CORRECTION_MAX = 4.0
@@ -208,6 +208,16 @@ class PredictedTime:
     materialize: float
     write: float
     rehash: float = 0.0
+
+    def corrected(self, factor: float) -> PredictedTime:
+        """Everything but the start times this factor."""
+        parts = {each.name: getattr(self, each.name) * factor for each in fields(self)}
+        return replace(self, **{**parts, "start": self.start})
+
+    @property
+    def work_seconds(self) -> float:
+        """Without the start."""
+        return self.seconds - self.start
 
     @property
     def seconds(self) -> float:

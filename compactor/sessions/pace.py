@@ -83,6 +83,15 @@ def refined_sla(elapsed_seconds: float, before_seconds: float, share_done: float
     return elapsed_seconds + at_work / share_done * (1 - share_done) * SLA_BUFFER
 
 
+@dataclass(frozen=True)
+class Worked:
+    """What an attempt has done since its first work: its rounds, the seconds, and the share of all its work."""
+
+    rounds: int
+    seconds: float
+    share: float
+
+
 class Pace:
     """The pace of one attempt. Called from the session's thread, and from the thread that receives row counts.
 
@@ -109,15 +118,25 @@ class Pace:
         self._in_round = False
         self._rows = 0
         self._rows_before_pass = 0
+        self._has_earlier_rounds = False
 
     def earlier_attempts(self, measured: Sequence[tuple[int, float]]) -> None:
         """Rounds that earlier attempts committed: the delta rows of each, and the seconds of its steps."""
+        self._has_earlier_rounds = bool(measured)
         rows, seconds = sum(each for each, _ in measured), sum(each for _, each in measured)
         if not rows or not seconds:
             return
         with self._lock:
             left = sum(self._work.rounds)
             self._report_change(self._work.before_seconds + seconds / rows * left * SLA_BUFFER)
+
+    def worked(self) -> Worked | None:
+        """With the round that ends now. None: earlier attempts have run a part of what was predicted."""
+        with self._lock:
+            if self._has_earlier_rounds:
+                return None
+            seconds = self._elapsed() - self._work.before_seconds
+            return Worked(self._rounds_done + 1, seconds, self._work.share_of(self._rounds_done + 1))
 
     def pass_started(self, *, second: bool) -> None:
         with self._lock:

@@ -33,7 +33,7 @@ from collections.abc import Collection
 from logging import WARNING
 from typing import assert_never
 
-from compactor.catalog.actions import IndexRehashed, RoundCommitted
+from compactor.catalog.actions import IndexRehashed, RoundCommitted, SessionTiming
 from compactor.catalog.appending import take_deltas
 from compactor.catalog.snapshot import ReadPoint
 from compactor.catalog.stream import PartitionStream
@@ -69,7 +69,9 @@ def commit_round(
     return _commit(stream, completion, plan.read_point, plan_id=plan_id)
 
 
-def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult, now_ms: int) -> RoundCommitted:
+def complete(
+    spec: SessionSpec, plan: RoundPlan, result: RoundResult, now_ms: int, timings: tuple[SessionTiming, ...]
+) -> RoundCommitted:
     """The completion of a round for the log."""
     carried_bytes = sum(file.size_bytes for file in plan.compacted if file.file_number not in result.files_removed)
     return RoundCommitted(
@@ -98,6 +100,7 @@ def complete(spec: SessionSpec, plan: RoundPlan, result: RoundResult, now_ms: in
         steps=result.steps,
         tombstone_retention=spec.job_run.tombstone_retention,
         at_ms=now_ms,
+        timings=timings,
     )
 
 

@@ -32,8 +32,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from compactor.catalog.actions import RoundCommitted
-from compactor.catalog.snapshot import ReadPoint, StreamSnapshot
+from compactor.catalog.actions import TIMINGS_KEPT, RoundCommitted, SessionTiming
+from compactor.catalog.snapshot import CompactedStream, ReadPoint, StreamSnapshot
 from compactor.catalog.tables import DeltaCatalog
 from compactor.catalog.transaction import Committed
 from compactor.engine.protocol import Engine
@@ -47,7 +47,7 @@ from compactor.planning.session_streams import Commit, ReadReport, commits_of
 from compactor.planning.spec import SessionPlan, SessionResult
 from compactor.planning.store_use import StoreUse, store_use
 from compactor.sessions.in_flight import in_flight, planned
-from compactor.sessions.pace import FIRST_PASS_SHARE, ExpectedWork, Pace
+from compactor.sessions.pace import FIRST_PASS_SHARE, ExpectedWork, Pace, Worked
 from compactor.sessions.round_commit import commit_rehash, commit_round, complete
 from compactor.sessions.round_runner import rehash, run_round
 from compactor.sessions.session_journal import rows_arrived
@@ -244,6 +244,23 @@ def _expected_work(plan: SessionPlan, rounds: Sequence[Sequence[DeltaFileRef]], 
     )
 
 
+def timings_after(
+    compacted: CompactedStream | None, plan: SessionPlan, worked: Worked | None
+) -> tuple[SessionTiming, ...]:
+    """What the next round says of the last sessions: this one's time replaces what its earlier round said. `worked`
+    None: it is not comparable with the prediction."""
+    before = () if compacted is None else compacted.last_round.timings
+    if worked is None or not plan.work_seconds or plan.place is None or not worked.share:
+        return before
+    last = None if compacted is None else compacted.last_round
+    if last is not None and worked.rounds > 1 and last.session_id == plan.spec.session_id:
+        before = before[:-1]
+    now = SessionTiming(
+        place=plan.place, predicted_seconds=plan.work_seconds * worked.share, seconds=max(worked.seconds, 0.0)
+    )
+    return (*before, now)[-TIMINGS_KEPT:]
+
+
 def _run_round(
     plan: SessionPlan,
     session: SessionInput,
@@ -261,7 +278,8 @@ def _run_round(
         dependencies.report.step_started(turn.number, turn.rounds, step, tasks)
 
     result = run_round(dependencies.engine, round_plan, dependencies.clock, step_started)
-    completion = complete(plan.spec, round_plan, result, dependencies.clock.now_ms())
+    timings = timings_after(snapshot.compacted, plan, pace.worked())
+    completion = complete(plan.spec, round_plan, result, dependencies.clock.now_ms(), timings)
     dependencies.report.settled()
     committed = commit_round(
         session.streams.destination, session.streams.source, round_plan, completion, session.plan_id

@@ -25,7 +25,7 @@ from compactor.planning.sizing import (
     work_of,
 )
 from compactor.planning.store_use import StoreUse, store_use
-from compactor.planning.time_model import SessionWork, with_buffer
+from compactor.planning.time_model import SessionWork
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
 from launcher.sizing.money import Nodes, cost_of, rates_of
@@ -143,19 +143,16 @@ class ClusterRoom:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A cluster within the limits, with its predicted time and cost. seconds: without the buffer."""
+    """A cluster within the limits, with its predicted time and cost. seconds: without the buffer of expected_sla."""
 
     instance: InstanceType
     nodes: int
     resources: Resources
     seconds: float
+    expected_sla: float
     primary: InstanceType
     nodes_paid: Nodes
     cost: Cost
-
-    @property
-    def expected_sla(self) -> float:
-        return with_buffer(self.seconds)
 
     @property
     def rank(self) -> tuple[float, float, int, str]:
@@ -348,7 +345,7 @@ class ClusterChooser:
             self._room.limits.start_seconds,
             expected_store_use(work, self._size, outline.hash_bucket_count),
         )
-        return _Candidate(instance, nodes, resources, seconds, primary, paid, cost)
+        return _Candidate(instance, nodes, resources, seconds, outline.expected_sla, primary, paid, cost)
 
     def _scratch_bytes(self, rows_per_round: int) -> int:
         """The most scratch bytes of a round on all nodes."""

@@ -37,7 +37,6 @@ def test_a_slice_of_them_runs_and_is_reported(tmp_path: Path) -> None:
     heading, text = section(outcomes, seed=3, load=0.0)
     assert heading == "Expected SLA and cost, before and after"
     assert "| in this process, S3 | 6 |" in text
-    assert "| 6000 billion | 40,000 |" in text
 
 
 def test_a_run_goes_on_after_the_sessions_that_earlier_ones_have_noted(tmp_path: Path) -> None:
