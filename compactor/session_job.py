@@ -1,7 +1,7 @@
 """What a launched job does in any place: reads its plan, runs one attempt at one session or a bundle of small sessions,
 and ends with an exit code.
 
-    --state URI --plan KEY --attempt N
+    --state URI --plan KEY --attempt N [--launched-at-ms MS]
 
 Exit code 0: the session succeeded. 1: it failed, and may be tried again. 2: its input can never work. 3: another
 compactor, or a later attempt, was faster. The session log beside the plan has the reasons and the rounds done. A
@@ -87,7 +87,22 @@ def run_job(arguments: Sequence[str], place: JobPlace) -> None:
     lake = lake_at(plan.spec.job_run.lake)
     folder = SessionFolder(plan.spec.job_run.job_run_id, plan.spec.session_id)
     journal = SessionJournal(state, folder, given.attempt, clock, is_brief=place.hosts() is None)
-    run_attempt_with_journal(journal, plan, lake, place.engine(plan), clock, place.start_seconds(plan))
+    engine = place.engine(plan)
+    before_seconds = _seconds_since(given.launched_at_ms, clock.now_ms(), place.start_seconds(plan))
+    run_attempt_with_journal(journal, plan, lake, engine, clock, before_seconds)
+
+
+START_TIMES_MAX = 10
+"""A start that seems longer than so many predicted ones, and an hour, is a clock that is wrong."""
+
+
+def _seconds_since(launched_at_ms: int | None, now_ms: int, predicted_seconds: float) -> float:
+    """From the launch until now, by the clocks of dispatcher and job; as predicted, where they cannot be right. For the
+    expected SLA while it runs."""
+    if launched_at_ms is None:
+        return predicted_seconds
+    seconds = (now_ms - launched_at_ms) / 1000
+    return seconds if 0 <= seconds <= START_TIMES_MAX * predicted_seconds + 3600 else predicted_seconds
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -97,4 +112,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--state-region", default=None, help="the store's S3 region")
     parser.add_argument("--plan", required=True, help="key of plan.json in that store")
     parser.add_argument("--attempt", required=True, type=int, help="number of this attempt, from 1")
+    parser.add_argument(
+        "--launched-at-ms", default=None, type=int, help="when it was launched, by its dispatcher's clock"
+    )
     return parser.parse_args(arguments)

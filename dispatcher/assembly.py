@@ -27,6 +27,7 @@ from dispatcher.operations.ownerless import owners_in
 from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
+from dispatcher.records.cluster_starts import LearnedStarts
 from dispatcher.records.history_upkeep import HistorySettings, HistoryUpkeep
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.metrics_samples import Metrics
@@ -115,7 +116,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
     def plan(spec: SessionSpec, lack: LackOfMemory | None, desired: DesiredSla | None) -> SessionPlan | NothingToDo:
         spec = _with_region(spec)
         lake = open_lake(spec.job_run.lake).for_one_run()
-        planned = plan_for_cluster(spec, lake, outside.cluster.resources(), lack, pool, desired)
+        planned = plan_for_cluster(spec, lake, launching.room(), lack, pool, desired)
         refuse_beside_another(spec, lake, outside.clock)  # before a cluster is launched in vain
         return planned
 
@@ -146,6 +147,7 @@ def build_dispatcher(outside: ExternalServices, settings: DispatcherSettings) ->
         settings.launcher.timers,
         settings.launcher.retry,
         outside.clock,
+        LearnedStarts(outside.state, outside.cluster.place, outside.clock),
     )
     planners = Planners(plan, plan_small, open_lake)
     in_workers = _in_workers(outside.workers, launching, plan_for_worker, settings.launcher.poller)

@@ -50,9 +50,9 @@ concerns:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -73,6 +73,7 @@ from launcher.clusters import Cluster, RunningSparkJob
 from launcher.clusters.workers import KIND as WORKER
 from launcher.launch_journal import AttemptFailed, Launch, LaunchJournal, Retried
 from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
+from launcher.plan import Room
 from launcher.poller import AnyPoller
 from launcher.progress import SessionLogs, folder_of, progress_of
 from launcher.retrying import GiveUp, RetryPolicy, Setbacks, TryAgain, what_follows
@@ -144,6 +145,25 @@ class Control:
     open_sessions: Callable[[], int] = lambda: 1
 
 
+class ClusterStarts(Protocol):
+    """What is known of the time that clusters take to start."""
+
+    def observed(self, seconds: float) -> None:
+        """From a launch to the first sign of its job."""
+
+    def applied(self, room: Room) -> Room:
+        """The settings with the start that is expected."""
+
+
+class StartsAsPlanned:
+    """A `ClusterStarts` of machines that run anyway: nothing is learned."""
+
+    def observed(self, seconds: float) -> None: ...
+
+    def applied(self, room: Room) -> Room:
+        return room
+
+
 @dataclass(frozen=True)
 class LaunchDependencies:
     """
@@ -158,6 +178,11 @@ class LaunchDependencies:
     timers: WatchTimers
     retry: RetryPolicy
     clock: Clock
+    starts: ClusterStarts = field(default_factory=StartsAsPlanned)
+
+    def room(self) -> Room:
+        """The resources of one session, or the settings of its cluster."""
+        return self.starts.applied(self.cluster.resources())
 
 
 class Settlement:
@@ -231,6 +256,7 @@ class LaunchRun:
         self._reruns: list[RunAgain] = []
         self._launched_at_seconds: float | None = None
         self._progressed_at_seconds = self._clock.monotonic_seconds()
+        self._waits_for_start = cluster is not None
         self._logs = SessionLogs(self._store, self._journal, self._clock)
         self._progress = progress_of(launch, self._logs, self._store, self._journal)
 
@@ -251,7 +277,8 @@ class LaunchRun:
         self._journal.launching(launch, cluster.place)
         self._launched_at_seconds = self._progressed_at_seconds = self._clock.monotonic_seconds()
         attempt = launch.members[0].attempt if launch.bundle_id is None else 1
-        job = SparkJob(launch.name, with_region(self._store.location), launch.plan_key, attempt, resources)
+        state = with_region(self._store.location)
+        job = SparkJob(launch.name, state, launch.plan_key, attempt, resources, self._clock.now_ms())
         launched = launch_once(cluster, job, cluster_plan)
         if isinstance(launched, AttemptFailed):
             self._settle(dict.fromkeys(self._open, launched), blames_sessions=False)
@@ -341,6 +368,7 @@ class LaunchRun:
         try:
             if self._progress.read(self._open):
                 self._progressed_at_seconds = self._clock.monotonic_seconds()
+                self._note_start()
             if self._open.keys() - self._progress.ended:
                 self._settle_ended()
         except Unavailable as error:
@@ -353,6 +381,12 @@ class LaunchRun:
                 self._end(job)  # it is superseded; other members of a bundle may be watched by another dispatcher
             raise
         return True
+
+    def _note_start(self) -> None:
+        """Once, of a cluster that this dispatcher launched."""
+        if self._waits_for_start and self._progress.has_begun and self._launched_at_seconds is not None:
+            self._waits_for_start = False
+            self._dependencies.starts.observed(self._progressed_at_seconds - self._launched_at_seconds)
 
     def _quiet_seconds(self) -> float:
         return self._clock.monotonic_seconds() - self._progressed_at_seconds

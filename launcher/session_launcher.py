@@ -341,7 +341,7 @@ class SessionLauncher:
         control.requeue([*_outside_bundle(planned, members)])
         if not members:
             return LeftOpen.NONE
-        in_time = room_in_time(members, room, self._cluster.resources(), _most_urgent(tasks))
+        in_time = room_in_time(members, room, self._dependencies.room(), _most_urgent(tasks))
         shared = plan_shared_job(self._clock.new_id(), members, in_time)
         wait_seconds = control.journal.wait_seconds(shared.cluster_plan)
         if wait_seconds is not None:
@@ -388,7 +388,7 @@ class SessionLauncher:
     def _room(self) -> BundleRoom | None:
         """None: there is no cluster. A session that is launched alone has the reason."""
         try:
-            return room_for_bundles(self._cluster.resources())
+            return room_for_bundles(self._dependencies.room())
         except Invalid as error:
             _log.warning("no_cluster_for_bundles", reason=str(error))
             return None

@@ -40,6 +40,7 @@ class SparkJob:
     state      where the plan, the session log and the heartbeat lie
     plan_key   of the attempt's plan in `state`
     resources  resources of that plan
+    launched_at_ms  by the dispatcher's wall clock; None: not known
     """
 
     name: str
@@ -47,6 +48,7 @@ class SparkJob:
     plan_key: str
     attempt: int
     resources: Resources
+    launched_at_ms: int | None = None
 
 
 class NotLaunched(Unavailable):

@@ -79,4 +79,6 @@ def job_arguments(job: SparkJob) -> tuple[str, ...]:
         optional += ["--state-endpoint-url", job.state.endpoint_url]
     if job.state.region is not None:
         optional += ["--state-region", job.state.region]
-    return ("--state", job.state.root_uri, *optional, "--plan", job.plan_key, "--attempt", str(job.attempt))
+    launched = () if job.launched_at_ms is None else ("--launched-at-ms", str(job.launched_at_ms))
+    plan = ("--plan", job.plan_key, "--attempt", str(job.attempt))
+    return ("--state", job.state.root_uri, *optional, *plan, *launched)

@@ -94,10 +94,12 @@ class OwnErrors:
 
 @dataclass(frozen=True)
 class OwnPrediction:
-    """The time of a session by its amounts (`model`), corrected by the table's own sessions."""
+    """The time of a session by its amounts (`model`), corrected by the table's own sessions. `late_seconds`: of a late
+    start, beyond its 10 %."""
 
     model: PredictedTime
     own: OwnErrors
+    late_seconds: float = 0.0
 
     @cached_property
     def time(self) -> PredictedTime:
@@ -111,9 +113,9 @@ class OwnPrediction:
         """
         bound = self.own.bound
         if bound is None:
-            return with_buffer(self.time.seconds)
+            return with_buffer(self.time.seconds) + self.late_seconds
         by_own = self.model.start * SLA_BUFFER + self.model.work_seconds * bound
-        return max(by_own, self.time.seconds + SLA_BUFFER_SECONDS_MIN)
+        return max(by_own, self.time.seconds + SLA_BUFFER_SECONDS_MIN) + self.late_seconds
 
     @property
     def buffer(self) -> str:

@@ -162,6 +162,7 @@ class Resources:
     hash_buckets_min     of a new hash bucket count, if later sessions will have more tasks than this one
     start_seconds        from the launch to the first task: of a Spark that has to be started, of a cluster; 0: it runs
     in_process           tasks run in the caller's process, one after the other
+    start_late_seconds   beyond `start_seconds` and 10 %, that the start may be late
     machines             that the tasks are spread over
     network_byte         seconds of one core for a byte over its share of its machine's network; 0: it bounds nothing
     """
@@ -173,6 +174,7 @@ class Resources:
     hash_buckets_min: int = 1
     start_seconds: float = SESSION_SECONDS
     in_process: bool = False
+    start_late_seconds: float = 0.0
     machines: int = 1
     network_byte: float = 0.0
 
@@ -342,7 +344,8 @@ class Sizing:
     @cached_property
     def prediction(self) -> OwnPrediction:
         model = predicted_time(self.size, self.resources, self.rounds, self.hash_bucket_count)
-        return OwnPrediction(model, self.size.own_errors(self.resources.place))
+        own = self.size.own_errors(self.resources.place)
+        return OwnPrediction(model, own, self.resources.start_late_seconds)
 
     @property
     def time(self) -> PredictedTime:

@@ -117,6 +117,12 @@ class ReleaseOfState(Key, template="releases/{version}"):
     version: str
 
 
+class ClusterStartsObject(Key, template="cluster_starts/{place}"):
+    """How long the last clusters took to start at a place: a kind of cluster and its region."""
+
+    place: str
+
+
 class RejectedDocument(Key, template="rejected_documents/{job_run_id}/{message_id}"):
     """Marks a rejected message that named a job run: an empty object. The log of the message id has the reasons."""
 

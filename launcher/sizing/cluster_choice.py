@@ -80,6 +80,7 @@ class ClusterLimits:
     usd_max        that a session may be expected to cost; None: any
     spot_share     share of worker nodes on Spot, which AWS may take away; at least one node is not
     start_seconds  from the request for a cluster to its first task
+    start_late_seconds  beyond that and 10 %, that it may be late
     """
 
     nodes_min: int = 1
@@ -88,6 +89,7 @@ class ClusterLimits:
     usd_max: float | None = None
     spot_share: float = 0.0
     start_seconds: float = CLUSTER_START_SECONDS
+    start_late_seconds: float = 0.0
 
     def check(self) -> None:
         """Raises `Invalid` with every reason."""
@@ -118,12 +120,14 @@ class ClusterRoom:
 
     warnings    of its prices, which plans repeat
     serverless  it is made of workers of EMR Serverless; an instance type says what a task has
+    start_note  on what the seconds of its start rest
     """
 
     limits: ClusterLimits = field(default_factory=ClusterLimits)
     prices: PriceList = BUILT_IN
     warnings: tuple[str, ...] = ()
     serverless: bool = False
+    start_note: str | None = None
 
     def check(self) -> None:
         """Raises `Invalid` with every reason, for limits that no session can run within, too."""
@@ -326,7 +330,10 @@ class ClusterChooser:
 
     def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | None:
         """None: no instance type holds its driver."""
-        resources = resources_of(instance, nodes, self._room.limits.start_seconds)
+        limits = self._room.limits
+        resources = replace(
+            resources_of(instance, nodes, limits.start_seconds), start_late_seconds=limits.start_late_seconds
+        )
         outline = self._outline(resources)
         driver = _DriverMemory.of(outline)
         primary = _primary(self._room.prices, driver)
@@ -421,6 +428,7 @@ class ClusterChooser:
             f"cluster: {nodes}, {of}: {self._why(plan)}",
             f"each node has {executors}, and {scratch} for scratch files; {scaling}",
             cost_sentences(plan.cost, self._room.prices.region),
+            *([] if self._room.start_note is None else [self._room.start_note]),
             *self._room.warnings,
         )
 

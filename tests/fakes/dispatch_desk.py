@@ -31,6 +31,7 @@ from dispatcher.intake.intake import Accepted, Intake, IntakeSettings, Taken
 from dispatcher.outbox.event_publisher import EventPublisher, PublisherSettings
 from dispatcher.outbox.table_publications import TablePublications, TablePublicationSettings
 from dispatcher.outbox.workflow_callbacks import AnswerSettings, WorkflowAnswers
+from dispatcher.records.cluster_starts import LearnedStarts
 from dispatcher.records.job_run_log import JobRunState
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.metrics_samples import Metrics
@@ -140,7 +141,9 @@ class Desk:
             settings.timers,
             settings.retry,
             self.clock,
+            LearnedStarts(self.state, self.cluster.place, self.clock),
         )
+        self.room = launching.room
         self.in_workers = SmallCluster(
             self.state,
             self.clock,
@@ -275,7 +278,7 @@ class Desk:
         if self.plans_break:
             raise self.plans_break.pop(0)
         lake = self._open_lake(spec.job_run.lake)
-        planned = plan_for_cluster(spec, lake, self.cluster.resources(), lack, self.pool, desired)
+        planned = plan_for_cluster(spec, lake, self.room(), lack, self.pool, desired)
         refuse_beside_another(spec, lake, self.clock)
         return planned
 

@@ -1,0 +1,133 @@
+"""The start of a cluster, learned from launches: by worked numbers, with a state that fails, and over dispatchers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactor.planning.bundle_plan import BundleBounds
+from compactor.planning.own_errors import ENOUGH
+from compactor.planning.sizing import Resources, SessionSize
+from compactor.planning.time_model import SLA_BUFFER
+from compactor.session_job import _seconds_since
+from dispatcher.records.cluster_starts import READ_AGAIN_SECONDS, STARTS_KEPT, LearnedStarts
+from dispatcher.records.keys import ClusterStartsObject
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom, choose_cluster
+from launcher.spark_job import SparkJob
+from launcher.submit import job_arguments
+from tests.fakes.dispatch_desk import Desk
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+
+PLACE = "emr eu-west-1"
+ROOM = ClusterRoom(ClusterLimits(start_seconds=420))
+SIZE = SessionSize(0, 10**8, 75 * 10**8, 0, None, delta_files=50, lake_is_remote=True)
+
+
+def learned(room: ClusterRoom, starts: LearnedStarts) -> ClusterLimits:
+    found = starts.applied(room)
+    assert isinstance(found, ClusterRoom)
+    return found.limits
+
+
+def test_a_first_plan_counts_the_seconds_that_are_set_and_later_ones_those_that_were_observed() -> None:
+    clock = ManualClock()
+    starts = LearnedStarts(MemoryStore(clock), PLACE, clock)
+    assert starts.applied(ROOM) is ROOM
+    starts.observed(300.0)
+    assert 300 < learned(ROOM, starts).start_seconds < 420
+    for seconds in (290.0, 300.0, 310.0) * 3:
+        starts.observed(seconds)
+    limits = learned(ROOM, starts)
+    assert limits.start_seconds == pytest.approx(300)
+    assert limits.start_late_seconds == 0  # they differ by less than 10 %
+
+
+def test_the_spread_of_starts_lengthens_the_expected_sla_and_the_plan_says_so() -> None:
+    clock = ManualClock()
+    starts = LearnedStarts(MemoryStore(clock), PLACE, clock)
+    for seconds in (200.0, 300.0, 600.0) * 3:
+        starts.observed(seconds)
+    limits = learned(ROOM, starts)
+    assert limits.start_seconds == pytest.approx(300)
+    assert limits.start_seconds * SLA_BUFFER + limits.start_late_seconds > 600
+    room = starts.applied(ROOM)
+    assert isinstance(room, ClusterRoom)
+    chosen = choose_cluster(SIZE, room, None)
+    assert chosen.plan.start_seconds == pytest.approx(300)
+    work = chosen.sizing.time.work_seconds
+    assert chosen.plan.expected_sla == pytest.approx((300 + work) * SLA_BUFFER + limits.start_late_seconds)
+    assert any("9 clusters took 200 to 600 s to start here: 300 s are counted" in each for each in chosen.arithmetic)
+
+
+def test_other_dispatchers_learn_it_after_a_while_and_places_are_apart() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    mine, theirs, elsewhere = (LearnedStarts(store, place, clock) for place in (PLACE, PLACE, "emr us-east-1"))
+    assert theirs.applied(ROOM) is ROOM
+    for _ in range(STARTS_KEPT + 5):
+        mine.observed(100.0)
+    assert theirs.applied(ROOM) is ROOM
+    clock.sleep(READ_AGAIN_SECONDS + 1)
+    assert learned(ROOM, theirs).start_seconds == pytest.approx(100)
+    assert elsewhere.applied(ROOM) is ROOM
+    assert theirs.applied(Resources(1, 1)) == Resources(1, 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_state_that_does_not_answer_costs_an_observation_and_fails_nothing(when: str) -> None:
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock))
+    starts = LearnedStarts(store, PLACE, clock)
+    key = ClusterStartsObject(PLACE).key
+    store.fail("overwrite", key, when=when)  # type: ignore[arg-type]
+    starts.observed(100.0)
+    store.fail("read", key, times=None)
+    clock.sleep(READ_AGAIN_SECONDS + 1)
+    assert learned(ROOM, starts).start_seconds < 420
+    fresh = LearnedStarts(store, PLACE, clock)
+    assert fresh.applied(ROOM) is ROOM
+
+
+def test_a_damaged_note_is_left_out_and_replaced() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    store.overwrite(ClusterStartsObject(PLACE).key, b"{")
+    starts = LearnedStarts(store, PLACE, clock)
+    assert starts.applied(ROOM) is ROOM
+    starts.observed(100.0)
+    assert learned(ROOM, LearnedStarts(store, PLACE, clock)).start_seconds < 420
+
+
+def test_launches_teach_the_plans_of_the_next_ones(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, bundles=BundleBounds(sessions=1))
+    desk.cluster.has = ClusterRoom(ClusterLimits(nodes_max=2))
+    starts = []
+    for number in range(ENOUGH + 1):
+        desk.append([{"id": number}])
+        job_run_id = desk.accept(job_run_id=f"run {number}")
+        desk.run()
+        (session,) = desk.job_run(job_run_id).sessions.values()
+        assert session.plan is not None
+        assert session.plan.cluster is not None
+        starts.append(session.plan.cluster.start_seconds)
+    assert starts[0] == 420
+    assert starts == sorted(starts, reverse=True)
+    assert starts[-1] < 60  # that of the fake cluster is a moment, and no factor below 1/8 counts
+    desk.close()
+
+
+def test_a_job_counts_from_its_launch_unless_a_clock_is_wrong() -> None:
+    assert _seconds_since(None, 900_000, 420.0) == 420
+    assert _seconds_since(100_000, 900_000, 420.0) == 800
+    assert _seconds_since(1_000_000, 900_000, 420.0) == 420
+    assert _seconds_since(0, 900_000_000, 420.0) == 420
+
+
+def test_a_job_is_told_when_it_was_launched() -> None:
+    location = MemoryStore(ManualClock()).location
+    known, unknown = (SparkJob("name", location, "plan", 1, Resources(1, 1), at_ms) for at_ms in (17, None))
+    assert job_arguments(known)[-2:] == ("--launched-at-ms", "17")
+    assert "--launched-at-ms" not in job_arguments(unknown)
