@@ -36,6 +36,7 @@ from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import open_store
 
 if TYPE_CHECKING:
+    from compactor.catalog.feed import Feed
     from compactor.reading.lookup import KeyValue
 
 
@@ -122,6 +123,30 @@ class Table(tables.Table):
         deltas = [(partition, _taken(read, numbers), operation) for partition, numbers in parts]
         one_id = self._clock.new_id() if delta_id is None else delta_id
         return self.append_many(deltas, [one_id] * len(deltas))
+
+    def append_changes(
+        self, source: DeltaSource, feed: Feed | Mapping[str, object] | None = None, delta_id: str | None = None
+    ) -> list[Delta]:
+        """Add the inserts, updates and deletes of a change feed, each to its row's partition, in their order. One log
+        entry for each partition stream; all are durable and visible when this returns. The changes are held in memory.
+
+        Of the changes of a key only the last one is added, by the table's sort keys, then by its place in the source. A
+        row that moves to another partition is deleted in the old one, if the change has the row before it.
+
+        source    files, in the order of their changes; or, of flat rows, Arrow data
+        feed      how they are written, such as {"format": "dms"}; None: as the table's property `changes` says
+        delta_id  of this batch: a repeated call with the same id and source is a no-op with the same result
+
+        Raises `Invalid`, with file and row, for changes that cannot be applied whole; then nothing is added. After any
+        other error some of the partitions may have theirs: call it again with the same delta id.
+        """
+        from compactor.changes.appending import append_changes, feed_of
+
+        keys = (self.properties.primary_keys, self.properties.sort_keys)
+        batch_id = self._clock.new_id() if delta_id is None else delta_id
+        return append_changes(
+            self, self._store.location, keys, source, feed_of(self.properties.changes, feed), batch_id
+        )
 
     def writer(
         self, seconds: float = SECONDS, deltas: int = DELTAS_MAX, size_bytes: int = SIZE_BYTES_MAX

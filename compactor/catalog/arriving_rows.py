@@ -78,7 +78,7 @@ class _Marker:
             return (
                 f"{source_name} seems to hold change events of Debezium (column {name!r}: {each}), and they are "
                 "appended as they are, not the rows in them: if it does, take this delta back (lithify table retract), "
-                "and append the rows in 'after' as upserts and those in 'before' of deletes as deletes, in their order"
+                "and append it as changes: append_changes, --changes debezium"
             )
         marked = sum(self.counts[value] for value in self.counts if value and _IS_NO_ROW[value.casefold()])
         if not marked:
@@ -86,7 +86,7 @@ class _Marker:
         return (
             f"column {name!r} of {source_name} seems to mark {counted(marked, 'row')} of {rows:,} as deleted or "
             f"replaced ({each}), and all of them are appended as upserts: if it does, take this delta back (lithify "
-            "table retract), and append deleted rows with operation=delete and the others as upserts, in their order"
+            "table retract), and append it as changes: append_changes, --changes"
         )
 
 

@@ -20,6 +20,7 @@ from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, Validation
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json, to_jsonable_python
 
 from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_log_form
+from compactor.catalog.feed import Feed, feed_in_log_form
 from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
 from compactor.model.counts import SortKey
 from compactor.model.document import Document
@@ -170,6 +171,12 @@ class TableProperties(Document):
         "`upsolver`, `size_ratio`, `streaming`, `nightly`, `manual`; not set: as `lithify keeper` is told",
     )
 
+    changes: Feed | None = Field(
+        default=None,
+        description="how the table's change feed is written: `dms`, `debezium`, or JSON such as "
+        '`{"format":"ops","column":"op"}`',
+    )
+
     allow_files: tuple[str, ...] = Field(
         default=(),
         description="folders outside a lake on S3 whose files may be registered; dispatchers need `--allow-files` too",
@@ -232,6 +239,7 @@ _GLUE_DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 
 _WRITTEN_FORMS = {
     "allow_files": _listed,
+    "changes": feed_in_log_form,
     "compact_when": in_log_form,
     "primary_keys": _listed,
     "private_columns": _listed,

@@ -6,6 +6,8 @@ Errors of every function: `Invalid` for a file whose bytes do not match its cont
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -181,6 +183,18 @@ def _whole(source: Source) -> pa.Buffer:
     if source.file.crc32 is not None:
         check_crc32(source.file.uri, body, source.file.crc32)
     return body
+
+
+def read_bytes(location: StoreLocation, uri: str) -> bytes:
+    """All bytes of a file that no log knows; a gzipped one's are unpacked."""
+    with reading(uri, "a file"):
+        body = _whole(_source(location, TabularFile(uri, ContentType.JSON)))
+    if not uri.endswith(".gz"):
+        return bytes(body.to_pybytes())
+    try:
+        return gzip.decompress(body)
+    except (OSError, EOFError, zlib.error) as error:
+        raise Invalid(f"{uri} cannot be unpacked: {error}") from error
 
 
 def _mapped(path: str) -> pa.Buffer:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
+from compactor.catalog.feed import parse_feed
+from compactor.catalog.table_appends import Delta
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
-from compactor.model.names import ContentType, LifecycleState, Operation, counted
+from compactor.model.names import ContentType, LifecycleState, Operation, counted, render_partition
 from compactor.planning.table_figures import read_figures
 from compactor.publishing.publication import columns_left_out, lags, publishers_of, reasons_against_publishing
 from compactor.reading.scan import Scan
@@ -128,9 +131,24 @@ def append(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy the files into the lake instead of registering them in place.")
     ] = False,
+    changes: Annotated[
+        str | None,
+        typer.Option(
+            help="The files are of a change feed: `dms`, `debezium`, JSON such as "
+            '{"format":"ops","column":"op"}, or `property`: as the table says. Rows find their partitions.'
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Append one delta to a partition stream."""
+    """Append one delta to a partition stream; with --changes, a change feed's rows to their partitions."""
+    if changes is not None:
+        given = {"--partition": partition, "--position": position, "--stream-version": stream_version}
+        unused = [name for name, value in given.items() if value]
+        if unused or operation is not Operation.UPSERT:
+            raise Invalid(f"{', '.join(unused) or '--operation'}: leave it out, each change says that itself")
+        feed = None if changes == "property" else parse_feed(changes)
+        _show_changes(table, lake.open().table(table).append_changes(files, feed, delta_id), output)
+        return
     opened, wanted = named_partition(lake.open(), table, partition)
     delta = opened.append(
         wanted,
@@ -156,6 +174,34 @@ def append(
             f"Delta {delta.delta_id} at {delta.position}: {delta.operation} of {counted(delta.rows, 'row')}.",
             *(f"Warning: {each}." for each in delta.warnings),
         ],
+    )
+
+
+def _show_changes(table: str, deltas: Sequence[Delta], output: Output) -> None:
+    figures = [
+        {
+            "partition": dict(delta.partition),
+            "operation": delta.operation,
+            "rows": delta.rows,
+            "delta_id": delta.delta_id,
+            "position": delta.position,
+            "warnings": delta.warnings,
+        }
+        for delta in deltas
+    ]
+    lines = [f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}." for each in deltas]
+    lines += [f"Warning: {each}." for each in dict.fromkeys(text for delta in deltas for text in delta.warnings)]
+    answer(
+        output,
+        {"table_id": table, "deltas": figures},
+        [
+            *(
+                f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}."
+                for each in deltas
+            ),
+            *(f"Warning: {each}." for each in dict.fromkeys(text for delta in deltas for text in delta.warnings)),
+        ]
+        or ["There is no change in it."],
     )
 
 

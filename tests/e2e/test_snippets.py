@@ -130,6 +130,22 @@ def test_the_first_table_needs_no_spark(tmp_path: Path) -> None:
     run(tmp_path, sys.executable, "-c", "import sys; sys.modules['pyspark'] = None\n" + BLOCKS["python"])
 
 
+def test_files_of_dms_become_rows_of_their_partitions(tmp_path: Path) -> None:
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["changes_dms"], LITHIFY_LAKE=str(tmp_path / "lake"))
+    assert "region=south: delete of 1 row." in output
+    assert "PAID" in output
+    assert "1 row" in output.splitlines()[-1]
+
+
+def test_a_feed_of_debezium_is_followed_from_partition_to_partition(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_debezium"])
+    assert printed.strip() == "[{'id': 2, 'region': 'south', 'items': 1}]"
+
+
+def test_a_column_says_what_each_row_does(tmp_path: Path) -> None:
+    assert run(tmp_path, sys.executable, "-c", BLOCKS["changes_ops"]).strip() == "[{'item': 'a', 'left': 4}]"
+
+
 def test_a_folder_is_imported_as_the_page_says(tmp_path: Path) -> None:
     output = run(tmp_path, "sh", "-e", "-c", BLOCKS["importing"], LITHIFY_LAKE=str(tmp_path / "lake"))
     assert "1 row is left out by the first compaction" in output

@@ -1,0 +1,75 @@
+"""How a table's feed is written: property `changes`, or the arguments of one call."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from compactor.model.document import Document
+from compactor.model.errors import Invalid
+
+UPSERTS = ("i", "u", "c", "r", "insert", "update", "create", "read", "load", "upsert", "+i", "+u", "update_postimage")
+DELETES = ("d", "delete", "-d")
+IMAGES_BEFORE = ("-u", "update_preimage")
+"""Words of feeds for what a change does, in small letters: DMS, Debezium, Delta Lake's change data feed, Flink."""
+
+
+class FeedFormat(StrEnum):
+    """`ops`: any data files with a column that says what each row does; `dms`: CSV and Parquet of AWS DMS; `debezium`:
+    JSON lines, as envelopes with or without their schema, or flattened (`ExtractNewRecordState`)."""
+
+    OPS = "ops"
+    DMS = "dms"
+    DEBEZIUM = "debezium"
+
+
+class Feed(Document):
+    """The form of a change feed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    format: FeedFormat = Field(description="`ops`, `dms` or `debezium`")
+    column: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="of `ops`: the column that says what each row does"
+    )
+    upserts: tuple[str, ...] = Field(
+        default=UPSERTS, description="of `ops`: its values for rows that are there after the change, in any case"
+    )
+    deletes: tuple[str, ...] = Field(default=DELETES, description="of `ops`: its values for rows that are gone")
+    skips: tuple[str, ...] = Field(
+        default=IMAGES_BEFORE, description="of `ops`: its values for the image before an update, which is left out"
+    )
+
+    @model_validator(mode="after")
+    def _check_column(self) -> Feed:
+        if (self.format is FeedFormat.OPS) != (self.column is not None):
+            raise ValueError(
+                "a feed of format ops, and no other, names the column that says what each row does: "
+                '{"format": "ops", "column": "op"}'
+            )
+        return self
+
+
+def feed_in_log_form(value: object) -> object:
+    """A feed as users write it: the name of a format, or JSON."""
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("{"):
+        return {"format": value}
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def parse_feed(given: object) -> Feed:
+    """Raises `Invalid`, with every reason."""
+    try:
+        return Feed.model_validate(feed_in_log_form(given))
+    except ValidationError as error:
+        names = (".".join(str(part) for part in each["loc"]) or "feed" for each in error.errors())
+        texts = (each["msg"].removeprefix("Value error, ") for each in error.errors())
+        raise Invalid(*(f"{name}: {text}" for name, text in zip(names, texts, strict=True))) from error

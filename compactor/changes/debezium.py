@@ -1,0 +1,413 @@
+"""Change events of Debezium, as JSON lines: envelopes, with the converter's schema around them or without, and rows
+that `ExtractNewRecordState` has flattened.
+
+The types of columns follow from the event's schema where it has one, else from the table's: an epoch is then taken in
+the unit of the declared type. A column named `__source_lsn` is the event's `source.lsn`, as the flattened form names
+it: so may the table's sort keys be called.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from compactor.catalog.feed import DELETES, UPSERTS
+from compactor.changes.change_batch import Bools, ChangeBatch, Refusals, mask_of
+from compactor.model.errors import Invalid
+
+UNAVAILABLE = "__debezium_unavailable_value"
+_NOT_SENT = (
+    "was not sent, since a large column had not changed, so the row is not known whole: set REPLICA IDENTITY FULL, or "
+    "use the reselect post processor"
+)
+OF_SOURCE = "__source_"
+_OPERATION, _DELETED = "__op", "__deleted"
+_ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
+"""Columns that flattening adds and that are no part of the row."""
+
+_BLOCK_BYTES = 16 * 1024 * 1024
+_ENVELOPE = ("before", "after", "op", "source")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Lines with the same schema. `first`: the number of the first line, from 0."""
+
+    first: int
+    lines: list[bytes]
+    schema: Mapping[str, Any] | None
+
+
+def changes_of_debezium(
+    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], source_name: str
+) -> ChangeBatch:
+    """`sort_columns`: of the table; those of the event's source are added to the rows.
+
+    Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
+    """
+    parts = [_changes_of_run(run, declared, sort_columns, source_name) for run in _runs(body, source_name) if run.lines]
+    if not parts:
+        return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+    return ChangeBatch(
+        source_name,
+        pa.concat_tables([each.rows for each in parts], promote_options="default"),
+        np.concatenate([each.deletes for each in parts]),
+        np.concatenate([each.places for each in parts]),
+    )
+
+
+def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
+    """Tombstones (`null`) and empty lines are left out: the delete before a tombstone says which row is gone."""
+    lines = body.split(b"\n")
+    held: list[bytes] = []
+    first, prefix, schema = 0, None, None
+    for number, line in enumerate(lines):
+        stripped = line.strip()
+        if stripped in (b"", b"null"):
+            held.append(b"")
+            continue
+        if prefix is None or not stripped.startswith(prefix):
+            if held:
+                yield _Run(first, held, schema)
+            first, held = number, []
+            prefix, schema = _schema_of(stripped, number, source_name)
+        held.append(stripped)
+    if held:
+        yield _Run(first, held, schema)
+
+
+def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mapping[str, Any] | None]:
+    """The beginning that lines of the same schema share, and the schema; of lines without one `{` and None."""
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise Invalid(f"{source_name}, row {number + 1:,}: it is not JSON ({error})") from error
+    if not isinstance(event, dict):
+        raise Invalid(f"{source_name}, row {number + 1:,}: it is no change event but {type(event).__name__}")
+    if event.keys() != {"schema", "payload"}:
+        return b"{", None
+    found = re.match(rb'\{\s*"schema"\s*:', line)
+    if found is None:
+        raise Invalid(
+            f"{source_name}, row {number + 1:,}: its payload stands before its schema; write the schema first"
+        )
+    _, length = json.JSONDecoder().raw_decode(line[found.end() :].decode().lstrip())
+    skipped = len(line[found.end() :]) - len(line[found.end() :].lstrip())
+    ends = found.end() + skipped + len(line[found.end() :].decode().lstrip()[:length].encode())
+    return line[:ends], event["schema"]
+
+
+def _changes_of_run(
+    run: _Run, declared: pa.Schema | None, sort_columns: Sequence[str], source_name: str
+) -> ChangeBatch:
+    present = np.array([len(line) > 0 for line in run.lines], np.bool_)
+    lines = [line for line in run.lines if line]
+    numbers = np.flatnonzero(present) + run.first
+    if not lines:
+        return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), numbers)
+    refused = Refusals(source_name)
+    events = _parsed(b"\n".join(lines) + b"\n", run.schema, declared, source_name)
+    if "op" in events.column_names and {"before", "after"} & set(events.column_names):
+        changes = _of_envelopes(events, numbers, (run.schema, declared), sort_columns, refused, source_name)
+    else:
+        changes = _of_flattened(events, numbers, declared, refused, source_name)
+    refused.raise_if_any()
+    return changes
+
+
+def _parsed(body: bytes, schema: Mapping[str, Any] | None, declared: pa.Schema | None, source_name: str) -> pa.Table:
+    """The events, a column for each field of the envelope or of the flattened row."""
+    explicit = None
+    if schema is not None:
+        explicit = pa.schema([("payload", _wire_type(schema))])
+    elif declared is not None:
+        flat = [(each.name, _plain(each.type)) for each in declared]
+        row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])
+        is_envelope = b'"op"' in body[: body.find(b"\n")] and b'"source"' in body[: body.find(b"\n")]
+        explicit = pa.schema([("before", row), ("after", row)] if is_envelope else flat)
+    try:
+        table = pj.read_json(
+            pa.py_buffer(body),
+            read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, _longest(body))),
+            parse_options=pj.ParseOptions(
+                explicit_schema=explicit, unexpected_field_behavior="infer" if schema is None else "ignore"
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"{source_name} is no change feed of these columns: {error}") from error
+    if schema is None:
+        return table
+    payload = table.column("payload").combine_chunks()
+    kept = [each for each in payload.type if each.name]
+    return pa.table({each.name: pc.struct_field(payload, each.name) for each in kept})
+
+
+def _longest(body: bytes) -> int:
+    return min(len(body), max((len(line) for line in body.split(b"\n")), default=0) + 2) * 2
+
+
+# ----------------------------------------------------------------------------------------------------------- envelopes
+
+
+def _of_envelopes(
+    events: pa.Table,
+    numbers: np.ndarray[Any, np.dtype[np.int64]],
+    types: tuple[Mapping[str, Any] | None, pa.Schema | None],
+    sort_columns: Sequence[str],
+    refused: Refusals,
+    source_name: str,
+) -> ChangeBatch:
+    operations = events.column("op")
+    upserts, deletes = (mask_of(pc.is_in(operations, pa.array(each))) for each in (UPSERTS, DELETES))
+    for operation in pc.unique(operations.filter(pa.array(~(upserts | deletes)))).to_pylist():
+        what = {"t": "the source was truncated", "m": "it is a message, and no row", None: "it is no change of a row"}
+        of_one = mask_of(pc.is_null(operations) if operation is None else pc.equal(operations, operation))
+        refused.add(numbers[of_one].tolist(), f"{what.get(operation, 'its op is unknown')} (op {operation!r})")
+    images = {
+        name: _rows_of(events.column(name), name, types, refused, numbers)
+        for name in ("before", "after")
+        if name in events.column_names
+    }
+    after, before = images.get("after"), images.get("before")
+    for mask, name in ((upserts, "after"), (deletes, "before")):
+        there = _is_there(events, name)
+        refused.add(numbers[mask & ~there].tolist(), f"it has no {name!r}")
+    refused.raise_if_any()
+    added = _of_source(events, sort_columns, refused, numbers)
+    parts: list[tuple[pa.Table, Bools, bool]] = []
+    if before is not None:
+        parts.append((_with(before, added), deletes, True))
+        if after is not None:
+            moved = upserts & _is_there(events, "before") & _differ(before, after)
+            parts.append((_with(before, added), moved, True))
+    if after is not None:
+        parts.append((_with(after, added), upserts, False))
+    tables = [rows.filter(pa.array(mask)) for rows, mask, _ in parts]
+    places = np.concatenate([numbers[mask] * 2 + (0 if is_delete else 1) for _, mask, is_delete in parts])
+    is_deleted = np.concatenate([np.full(int(mask.sum()), is_delete) for _, mask, is_delete in parts])
+    order = np.argsort(places, kind="stable")
+    rows = pa.concat_tables(tables, promote_options="default").take(order)
+    return ChangeBatch(source_name, rows, is_deleted[order], places[order] // 2)
+
+
+def _is_there(events: pa.Table, name: str) -> Bools:
+    if name not in events.column_names:
+        return np.zeros(events.num_rows, np.bool_)
+    return np.asarray(pc.is_valid(events.column(name)).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _rows_of(
+    column: pa.ChunkedArray,
+    name: str,
+    types: tuple[Mapping[str, Any] | None, pa.Schema | None],
+    refused: Refusals,
+    numbers: np.ndarray[Any, np.dtype[np.int64]],
+) -> pa.Table | None:
+    """The row images of one field; None: all are null."""
+    if not pa.types.is_struct(column.type):
+        return None
+    struct = column.combine_chunks()
+    schema, declared = types
+    fields = {} if schema is None else {each["field"]: each for each in _fields_of(schema, name)}
+    found: dict[str, pa.Array] = {}
+    for each in struct.type:
+        values = pc.struct_field(struct, each.name)
+        if name == "after" and pa.types.is_string(values.type):
+            refused.add(numbers[mask_of(pc.equal(values, UNAVAILABLE))].tolist(), f"{each.name!r} {_NOT_SENT}")
+        if each.name in fields:
+            values = _logical(values, fields[each.name])
+        if declared is not None and declared.get_field_index(each.name) >= 0:
+            values = _as_declared(values, declared.field(each.name), name)
+        found[each.name] = values
+    return pa.table(found)
+
+
+def _fields_of(schema: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    return next((each.get("fields", ()) for each in schema.get("fields", ()) if each.get("field") == name), ())
+
+
+def _differ(before: pa.Table, after: pa.Table) -> Bools:
+    """Rows of which a column that the image before has is another after: `latest_changes` finds which of them matter,
+    since a delete of the same key and partition is followed by its upsert."""
+    differ = np.zeros(after.num_rows, np.bool_)
+    for name in before.column_names:
+        if name in after.column_names:
+            differ |= mask_of(pc.not_equal(before.column(name), after.column(name)))
+    return differ
+
+
+def _of_source(
+    events: pa.Table,
+    sort_columns: Sequence[str],
+    refused: Refusals,
+    numbers: np.ndarray[Any, np.dtype[np.int64]],
+) -> dict[str, pa.ChunkedArray]:
+    """The order columns that the event's source has."""
+    found: dict[str, pa.ChunkedArray] = {}
+    for name in sort_columns:
+        if not name.startswith(OF_SOURCE):
+            continue
+        source = events.column("source") if "source" in events.column_names else None
+        field = name.removeprefix(OF_SOURCE)
+        names = () if source is None else [each.name for each in source.type]
+        if source is None or field not in names:
+            refused.add(numbers.tolist(), f"its source has no {field!r}, by which the table orders the rows of a key")
+            continue
+        found[name] = pc.struct_field(source, field)
+    return found
+
+
+def _with(rows: pa.Table, added: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    for name, values in added.items():
+        rows = rows.append_column(name, values)
+    return rows
+
+
+# ----------------------------------------------------------------------------------------------------------- flattened
+
+
+def _of_flattened(
+    rows: pa.Table,
+    numbers: np.ndarray[Any, np.dtype[np.int64]],
+    declared: pa.Schema | None,
+    refused: Refusals,
+    source_name: str,
+) -> ChangeBatch:
+    names = rows.column_names
+    if _DELETED not in names and _OPERATION not in names:
+        raise Invalid(
+            f"{source_name} has neither {_OPERATION!r} nor {_DELETED!r}, so that its deletes cannot be told: set "
+            "delete.tombstone.handling.mode=rewrite, or add.fields=op"
+        )
+    deletes = np.zeros(rows.num_rows, np.bool_)
+    if _DELETED in names:
+        deletes |= mask_of(pc.equal(rows.column(_DELETED).cast(pa.string()), "true"))
+    if _OPERATION in names:
+        operations = rows.column(_OPERATION)
+        known = mask_of(pc.is_in(operations, pa.array([*UPSERTS, *DELETES])))
+        refused.add(numbers[~known].tolist(), f"{_OPERATION} is neither an upsert nor a delete")
+        deletes |= mask_of(pc.is_in(operations, pa.array(DELETES)))
+    found = {}
+    for name in names:
+        if _ADDED.fullmatch(name):
+            continue
+        values = rows.column(name).combine_chunks()
+        if pa.types.is_string(values.type):
+            refused.add(numbers[mask_of(pc.equal(values, UNAVAILABLE)) & ~deletes].tolist(), f"{name!r} {_NOT_SENT}")
+        if declared is not None and declared.get_field_index(name) >= 0:
+            values = _as_declared(values, declared.field(name), name)
+        found[name] = values
+    return ChangeBatch(source_name, pa.table(found), deletes, numbers)
+
+
+# --------------------------------------------------------------------------------------------------------------- types
+
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.string(),
+}
+_EPOCHS: Mapping[str, pa.DataType] = {
+    "io.debezium.time.Date": pa.date32(),
+    "org.apache.kafka.connect.data.Date": pa.date32(),
+    "io.debezium.time.Time": pa.time32("ms"),
+    "org.apache.kafka.connect.data.Time": pa.time32("ms"),
+    "io.debezium.time.MicroTime": pa.time64("us"),
+    "io.debezium.time.NanoTime": pa.time64("ns"),
+    "io.debezium.time.Timestamp": pa.timestamp("ms"),
+    "org.apache.kafka.connect.data.Timestamp": pa.timestamp("ms"),
+    "io.debezium.time.MicroTimestamp": pa.timestamp("us"),
+    "io.debezium.time.NanoTimestamp": pa.timestamp("ns"),
+}
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_ZONED = "io.debezium.time.ZonedTimestamp"
+_DECIMAL_DIGITS_MAX = 38
+
+
+def _wire_type(schema: Mapping[str, Any]) -> pa.DataType:
+    """The Arrow type of a field as it stands in JSON."""
+    kind = schema.get("type")
+    if kind == "struct":
+        return pa.struct([(each["field"], _wire_type(each)) for each in schema.get("fields", ())])
+    if kind == "array":
+        return pa.list_(_wire_type(schema["items"]))
+    if kind == "map":
+        return pa.map_(pa.string(), _wire_type(schema["values"]))
+    if kind not in _PLAIN:
+        raise Invalid(f"the schema of the events has the type {kind!r}, which Kafka Connect does not know")
+    return _PLAIN[str(kind)]
+
+
+def _logical(values: pa.Array, field: Mapping[str, Any]) -> pa.Array:
+    """The values as the schema means them."""
+    name = field.get("name")
+    if name in _EPOCHS:
+        epoch = _EPOCHS[str(name)]
+        wire = pa.int32() if epoch.bit_width == 32 else pa.int64()
+        return values.cast(wire).cast(epoch)
+    if name == _ZONED:
+        return values.cast(pa.timestamp("us", "UTC"))
+    if name == _DECIMAL:
+        parameters = field.get("parameters", {})
+        scale = int(parameters.get("scale", 0))
+        precision = int(parameters.get("connect.decimal.precision", _DECIMAL_DIGITS_MAX))
+        return _decimals(values, scale, precision)
+    if field.get("type") == "bytes":
+        return pa.array([None if each is None else base64.b64decode(each) for each in values.to_pylist()], pa.binary())
+    return values
+
+
+def _decimals(values: pa.Array, scale: int, precision: int) -> pa.Array:
+    """From base64 of the unscaled number, big-endian."""
+    found = [
+        None if each is None else Decimal(int.from_bytes(base64.b64decode(each), "big", signed=True)).scaleb(-scale)
+        for each in values.to_pylist()
+    ]
+    return pa.array(found, pa.decimal128(precision, scale))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type by which JSON is read, of a declared one."""
+    if pa.types.is_date(kind) or (pa.types.is_temporal(kind) and getattr(kind, "tz", None) is None):
+        return pa.int64()
+    if pa.types.is_decimal(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.string()
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+def _as_declared(values: pa.Array, field: pa.Field, what: str) -> pa.Array:
+    """Raises `Invalid` for a value that is not of the declared type."""
+    kind = field.type
+    if values.type == kind:
+        return values
+    try:
+        if pa.types.is_integer(values.type) and pa.types.is_temporal(kind):
+            wire = pa.int32() if kind.bit_width == 32 else pa.int64()
+            return values.cast(wire).cast(kind)
+        if pa.types.is_decimal(kind) and pa.types.is_string(values.type):
+            return values.cast(kind)
+        if pa.types.is_binary(kind) and pa.types.is_string(values.type):
+            return pa.array([None if each is None else base64.b64decode(each) for each in values.to_pylist()], kind)
+        return values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Invalid(
+            f"column {field.name!r} of {what!r} is {values.type} and declared as {kind}, and cannot be read as that "
+            f"({error}): let Debezium send schemas (value.converter.schemas.enable=true), or numbers as text "
+            "(decimal.handling.mode=string)"
+        ) from error

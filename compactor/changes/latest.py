@@ -1,0 +1,99 @@
+"""The last change of each key of each partition. Pure.
+
+A compaction keeps the last of a key's rows by the table's sort keys, then by stream position and place. So of the
+changes in one batch all but the last are of no effect, and those that are left have a key once: whether the upserts or
+the deletes of an entry come first makes no difference, and the order within a batch is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.catalog.partition_split import split_by_partition
+from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals
+from compactor.model.counts import SortKey
+from compactor.model.names import Operation, SortOrder
+
+
+def latest_changes(
+    changes: Sequence[ChangeBatch],
+    partition_keys: Sequence[str],
+    primary_keys: Sequence[str],
+    sort_keys: Sequence[SortKey],
+) -> list[tuple[dict[str, str], pa.Table, Operation]]:
+    """By partition, its upserts and its deletes, each in the order of their places. Deletes have key, partition and
+    sort columns only.
+
+    changes    of each source, in the order in which they are applied where sort keys do not decide
+    sort_keys  columns that every source has
+
+    Raises `Invalid` for changes that are not whole.
+    """
+    for each in changes:
+        _refuse_incomplete(each, partition_keys, primary_keys, [key.column for key in sort_keys])
+    rows = pa.concat_tables([each.rows for each in changes], promote_options="default")
+    deletes = np.concatenate([each.deletes for each in changes])
+    found: list[tuple[dict[str, str], pa.Table, Operation]] = []
+    of_delete = list(dict.fromkeys([*primary_keys, *partition_keys, *(key.column for key in sort_keys)]))
+    for partition, numbers in split_by_partition(rows, partition_keys, changes[0].source_name):
+        last = numbers[_last_of_each_key(rows.take(numbers), primary_keys, sort_keys)]
+        upserts, deleted = last[~deletes[last]], last[deletes[last]]
+        if len(upserts):
+            found.append((partition, rows.take(upserts), Operation.UPSERT))
+        if len(deleted):
+            found.append((partition, rows.select(of_delete).take(deleted), Operation.DELETE))
+    return found
+
+
+def _refuse_incomplete(
+    changes: ChangeBatch, partition_keys: Sequence[str], primary_keys: Sequence[str], sort_columns: Sequence[str]
+) -> None:
+    """Raises `Invalid` for changes of which it is not known which row they are of, where it is, or, of a delete, when
+    it was: with null it would be older than every row of its key. An upsert without order is of a full load."""
+    refused = Refusals(changes.source_name)
+    for name in (*primary_keys, *partition_keys, *sort_columns):
+        if name not in changes.rows.column_names:
+            refused.add(changes.places.tolist(), f"there is no column {name!r}")
+            continue
+        missing = np.asarray(changes.rows.column(name).is_null().to_numpy(zero_copy_only=False), np.bool_)
+        if name in primary_keys:
+            refused.add(changes.places[missing].tolist(), f"the key column {name!r} has no value")
+        elif name in partition_keys:
+            what = "so its partition is not known (let the source log whole rows, as REPLICA IDENTITY FULL does)"
+            refused.add(changes.places[missing].tolist(), f"{name!r} has no value, {what}")
+        else:
+            what = "and the table orders the rows of a key by it: the delete would be older than every row"
+            refused.add(
+                changes.places[missing & changes.deletes].tolist(), f"a delete has no value of {name!r}, {what}"
+            )
+    refused.raise_if_any()
+
+
+def _last_of_each_key(rows: pa.Table, primary_keys: Sequence[str], sort_keys: Sequence[SortKey]) -> Int64s:
+    """Row numbers, ascending."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for key in primary_keys:
+        encoded = rows.column(key).combine_chunks().dictionary_encode()
+        within = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = np.unique(codes * (len(encoded.dictionary) + 1) + within, return_inverse=True)[1].astype(np.int64)
+    ranks = [_ranks(rows.column(key.column), key) for key in sort_keys]
+    order = np.lexsort((*reversed(ranks), codes)) if ranks else np.argsort(codes, kind="stable")
+    is_last = np.append(np.diff(codes[order]) != 0, [True]) if len(order) else np.zeros(0, np.bool_)
+    return np.sort(order[is_last])
+
+
+def _ranks(column: pa.ChunkedArray, key: SortKey) -> Int64s:
+    """int64 (rows,): greater for what survives; null and NaN are the lowest of all, as in a compaction."""
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    encoded = column.combine_chunks().dictionary_encode()
+    ascending = pc.sort_indices(encoded.dictionary).to_numpy()
+    in_order = ascending if key.order is SortOrder.ASCENDING else ascending[::-1]
+    ranks = np.empty(len(in_order) + 1, np.int64)
+    ranks[in_order], ranks[-1] = np.arange(1, len(in_order) + 1), 0
+    places = encoded.indices.fill_null(len(in_order)).to_numpy(zero_copy_only=False)
+    return np.asarray(ranks[places], np.int64)

@@ -1,0 +1,103 @@
+"""Feeds of flat rows: a column says what each row does, and the others are the row. So are the files of AWS DMS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+
+from compactor.catalog.feed import Feed, FeedFormat
+from compactor.changes.change_batch import ChangeBatch, Refusals, mask_of
+from compactor.model.errors import Invalid
+
+DMS_COLUMN = "Op"
+DMS_NULL = "NULL"
+"""What DMS writes for null in CSV, without quotes (`CsvNullValue`)."""
+
+
+def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str) -> ChangeBatch:
+    """Raises `Invalid`, with the rows, for values of the column that the feed does not name."""
+    column = feed.column
+    if column is None:
+        raise Invalid("a feed of format ops names the column that says what each row does: column=...")
+    if column not in rows.column_names:
+        raise Invalid(f"{source_name} has no column {column!r}, which says what each row does")
+    words = pc.utf8_lower(rows.column(column).cast(pa.string()))
+    upserts, deletes, skips = (
+        mask_of(pc.is_in(words, pa.array([each.lower() for each in given], pa.string())))
+        for given in (feed.upserts, feed.deletes, feed.skips)
+    )
+    unknown = ~(upserts | deletes | skips)
+    refused = Refusals(source_name)
+    for word in pc.unique(words.filter(pa.array(unknown))).to_pylist():
+        of_word = unknown & (mask_of(pc.equal(words, word)) if word is not None else mask_of(pc.is_null(words)))
+        refused.add(of_word, f"{column} is {word!r}, which is neither an upsert nor a delete")
+    refused.raise_if_any()
+    places = np.flatnonzero(~skips)
+    kept = rows.drop_columns([column])
+    kept = kept if len(places) == rows.num_rows else kept.take(places)
+    return ChangeBatch(source_name, kept, deletes[places], places)
+
+
+def changes_of_dms(rows: pa.Table, source_name: str) -> ChangeBatch:
+    """Rows of a file of DMS. Without the column `Op` it is of the full load: every row is an upsert."""
+    named = next((name for name in rows.column_names if name.casefold() == DMS_COLUMN.casefold()), None)
+    if named is None:
+        return ChangeBatch(source_name, rows, np.zeros(rows.num_rows, np.bool_), np.arange(rows.num_rows))
+    return changes_of_rows(
+        rows, Feed(format=FeedFormat.OPS, column=named, upserts=("I", "U"), deletes=("D",), skips=()), source_name
+    )
+
+
+def read_dms_csv(body: bytes, schema: pa.Schema | None, source_name: str) -> pa.Table:
+    """The rows of a CSV file of DMS, which has a header only with `AddColumnName`. `schema`: of the table, its columns
+    in the order of the source's. Raises `Invalid`."""
+    with pa.input_stream(pa.py_buffer(body)) as stream:
+        first = _first_row(stream, source_name)
+    names = [] if schema is None else list(schema.names)
+    has_header = first is not None and (first[0] == DMS_COLUMN or (bool(names) and set(first) <= set(names)))
+    if first is None or has_header:
+        wanted = None
+    elif not names:
+        raise Invalid(f"{source_name} has no header: declare the table's schema, in the order of the source's columns")
+    elif len(first) in (len(names), len(names) + 1):
+        wanted = names if len(first) == len(names) else [DMS_COLUMN, *names]
+    else:
+        raise Invalid(
+            f"{source_name} has {len(first)} columns and no header, and the table's schema has {len(names)}: declare "
+            "the columns in the order of the source's, or set AddColumnName=true in DMS"
+        )
+    types = {DMS_COLUMN: pa.string(), **({} if schema is None else {each.name: each.type for each in schema})}
+    try:
+        return pv.read_csv(
+            pa.py_buffer(body),
+            read_options=pv.ReadOptions(column_names=wanted),
+            parse_options=pv.ParseOptions(newlines_in_values=True),
+            convert_options=pv.ConvertOptions(
+                column_types=types,
+                null_values=[DMS_NULL, ""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"{source_name} is no CSV of these columns: {error}") from error
+
+
+def _first_row(stream: pa.NativeFile, source_name: str) -> Sequence[str] | None:
+    """The fields of the first row, as text; None: there is none."""
+    block = stream.read(1 << 20)
+    if not block.strip():
+        return None
+    try:
+        first = pv.read_csv(
+            pa.py_buffer(block[: block.rfind(b"\n") + 1] or block),
+            read_options=pv.ReadOptions(autogenerate_column_names=True),
+            parse_options=pv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip"),
+        ).slice(0, 1)
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"{source_name} is no CSV: {error}") from error
+    return [str(first.column(at)[0].as_py()) for at in range(first.num_columns)]

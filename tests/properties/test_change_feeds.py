@@ -1,0 +1,214 @@
+"""A change feed, however it is written, cut into files and delivered, makes the table of the database it comes from."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor.api import compact
+from compactor.lake import DeltaCatalog
+
+TABLE = "SHOP.ORDERS.V1"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """`before`, `after`: None: there was, or is, no row. `number`: ascending in the order of the database."""
+
+    number: int
+    before: Row | None
+    after: Row | None
+
+    @property
+    def letter(self) -> str:
+        return "c" if self.before is None else "d" if self.after is None else "u"
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 5), st.sampled_from(["north", "south"]), st.one_of(st.none(), st.integers(0, 9)), st.booleans()
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def history(asked: Sequence[tuple[int, str, int | None, bool]]) -> tuple[list[Change], list[Row]]:
+    """The changes that a database makes of what it is asked for, and its rows in the end."""
+    database = sqlite3.connect(":memory:")
+    database.row_factory = sqlite3.Row
+    database.execute("create table orders (id integer primary key, region text not null, v integer)")
+    changes: list[Change] = []
+    for number, (key, region, v, deletes) in enumerate(asked, 1):
+        found = database.execute("select * from orders where id = ?", (key,)).fetchone()
+        before = None if found is None else dict(found)
+        if deletes:
+            database.execute("delete from orders where id = ?", (key,))
+            after = None
+        else:
+            database.execute("insert or replace into orders values (?, ?, ?)", (key, region, v))
+            after = {"id": key, "region": region, "v": v}
+        if before is not None or after is not None:
+            changes.append(Change(number, before, after))
+    rows = [dict(row) for row in database.execute("select * from orders order by id")]
+    return changes, rows
+
+
+# ------------------------------------------------------------------------------------------------- how feeds write it
+
+
+def envelopes(changes: Sequence[Change], file: Path) -> list[Path]:
+    lines = [
+        json.dumps({"before": each.before, "after": each.after, "op": each.letter, "source": {"lsn": each.number}})
+        for each in changes
+    ]
+    return [_written(file.with_suffix(".json"), with_tombstones(changes, lines))]
+
+
+def with_tombstones(changes: Sequence[Change], lines: Sequence[str]) -> list[str]:
+    return [
+        line for each, of_it in zip(changes, lines, strict=True) for line in ([of_it] + ["null"] * (each.after is None))
+    ]
+
+
+def envelopes_with_schema(changes: Sequence[Change], file: Path) -> list[Path]:
+    row = [("id", "int64", False), ("region", "string", False), ("v", "int64", True)]
+    fields = [{"field": name, "type": kind, "optional": optional} for name, kind, optional in row]
+    schema = {
+        "type": "struct",
+        "fields": [
+            {"field": "before", "type": "struct", "optional": True, "fields": fields},
+            {"field": "after", "type": "struct", "optional": True, "fields": fields},
+            {"field": "source", "type": "struct", "fields": [{"field": "lsn", "type": "int64"}]},
+            {"field": "op", "type": "string"},
+        ],
+    }
+    payloads = (
+        {"before": each.before, "after": each.after, "source": {"lsn": each.number}, "op": each.letter}
+        for each in changes
+    )
+    return [_written(file.with_suffix(".json"), [json.dumps({"schema": schema, "payload": each}) for each in payloads])]
+
+
+def flattened(changes: Sequence[Change], file: Path) -> list[Path]:
+    """Without images before: a move is a delete and an insert, as of a changed key."""
+    lines = []
+    for before, after, number in _without_moves(changes):
+        row = {**(after or before or {}), "__source_lsn": number, "__op": "d" if after is None else "u"}
+        lines.append(json.dumps({**row, "__deleted": "true" if after is None else "false"}))
+    return [_written(file.with_suffix(".json"), lines)]
+
+
+def parquet_of_dms(changes: Sequence[Change], file: Path) -> list[Path]:
+    rows = [
+        {"Op": "D" if after is None else "U", **(after or before or {}), "__source_lsn": number}
+        for before, after, number in _without_moves(changes)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, COLUMNS_OF_DMS), file.with_suffix(".parquet"))
+    return [file.with_suffix(".parquet")]
+
+
+def csv_of_dms(changes: Sequence[Change], file: Path) -> list[Path]:
+    lines = []
+    for before, after, number in _without_moves(changes):
+        row = after or before or {}
+        v = "NULL" if row["v"] is None else row["v"]
+        lines.append(f"{'D' if after is None else 'U'},{row['id']},{row['region']},{v},{number}")
+    return [_written(file.with_suffix(".csv"), lines)]
+
+
+def rows_with_operations(changes: Sequence[Change], file: Path) -> list[Path]:
+    rows = []
+    for before, after, number in _without_moves(changes):
+        row = {**(after or before or {}), "__source_lsn": number}
+        if after is not None and before is not None:
+            rows.append({**row, "what": "UPDATE_PREIMAGE"})
+        rows.append({**row, "what": "delete" if after is None else "Insert"})
+    pq.write_table(pa.Table.from_pylist(rows, COLUMNS_OF_OPS), file.with_suffix(".parquet"))
+    return [file.with_suffix(".parquet")]
+
+
+COLUMNS = [("id", pa.int64()), ("region", pa.string()), ("v", pa.int64()), ("__source_lsn", pa.int64())]
+COLUMNS_OF_DMS = pa.schema([("Op", pa.string()), *COLUMNS])
+COLUMNS_OF_OPS = pa.schema([*COLUMNS, ("what", pa.string())])
+
+
+def _without_moves(changes: Sequence[Change]) -> list[tuple[Row | None, Row | None, int]]:
+    found: list[tuple[Row | None, Row | None, int]] = []
+    for each in changes:
+        if each.before is not None and each.after is not None and each.before["region"] != each.after["region"]:
+            found.append((each.before, None, each.number))
+        found.append((each.before, each.after, each.number))
+    return found
+
+
+def _written(file: Path, lines: Sequence[str]) -> Path:
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+FEEDS: dict[str, tuple[object, Callable[[Sequence[Change], Path], list[Path]]]] = {
+    "envelopes": ("debezium", envelopes),
+    "envelopes with schema": ("debezium", envelopes_with_schema),
+    "flattened": ("debezium", flattened),
+    "Parquet of DMS": ("dms", parquet_of_dms),
+    "CSV of DMS": ("dms", csv_of_dms),
+    "rows with operations": ({"format": "ops", "column": "what"}, rows_with_operations),
+}
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+@settings(max_examples=25)
+@given(
+    asked=steps,
+    cuts=st.lists(st.integers(1, 24), max_size=3),
+    deliveries=st.lists(st.integers(0, 3), max_size=8),
+    is_ordered=st.booleans(),
+)
+def test_the_table_is_that_of_the_database(
+    feed: str, asked: list[tuple[int, str, int | None, bool]], cuts: list[int], deliveries: list[int], is_ordered: bool
+) -> None:
+    """`is_ordered`: by the feed's own order; then files come in any order and again. Else they come once, in order."""
+    changes, rows = history(asked)
+    if not changes:
+        return
+    bounds = sorted({0, len(changes), *(cut for cut in cuts if cut < len(changes))})
+    pieces = [changes[first:last] for first, last in pairwise(bounds)]
+    written_as, write = FEEDS[feed]
+    with TemporaryDirectory() as folder:
+        lake = DeltaCatalog.open(Path(folder) / "lake")
+        table = lake.create_table(
+            TABLE,
+            ["region"],
+            schema=pa.schema(COLUMNS),
+            primary_keys=["id"],
+            sort_keys=[("__source_lsn", "ascending")] if is_ordered else None,
+            properties={"changes": written_as},
+        )
+        files = [write(piece, Path(folder) / f"{number}") for number, piece in enumerate(pieces)]
+        order = list(range(len(files)))
+        if is_ordered:
+            order = [each % len(files) for each in deliveries] + order
+        for number in order:
+            table.append_changes(files[number], delta_id=f"file {number}")
+        assert _rows(table) == rows
+        compact(TABLE, delta_catalog_client=lake)
+        assert _rows(table, view="compacted") == rows
+
+
+def _rows(table: Any, view: str = "merged") -> list[Row]:  # noqa: ANN401
+    found = table.scan(view=view).to_table().select(["id", "region", "v"]).to_pylist()
+    return sorted(found, key=lambda row: row["id"])

@@ -1,0 +1,282 @@
+"""What a change feed says, in each of its forms, and what of it is refused."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor.catalog.feed import Feed, parse_feed
+from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.debezium import UNAVAILABLE, changes_of_debezium
+from compactor.changes.ops import changes_of_dms, changes_of_rows, read_dms_csv
+from compactor.changes.order import with_ordered_columns
+from compactor.lake import DeltaCatalog, Table
+from compactor.model.errors import Invalid
+
+
+def debezium(*events: object, declared: pa.Schema | None = None, sort_columns: tuple[str, ...] = ()) -> ChangeBatch:
+    body = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in events)
+    return changes_of_debezium(body.encode(), declared, sort_columns, "feed")
+
+
+def refused(*events: object, **given: Any) -> tuple[str, ...]:  # noqa: ANN401
+    with pytest.raises(Invalid) as error:
+        debezium(*events, **given)
+    return error.value.reasons
+
+
+def upsert(**row: object) -> dict[str, object]:
+    return {"before": None, "after": row, "op": "c", "source": {"lsn": 1}}
+
+
+HALF_PAST_ONE_SECOND = datetime.fromisoformat("1970-01-01T00:00:01.500")
+
+
+# -------------------------------------------------------------------------------------------------------- envelopes
+
+
+def test_types_follow_from_the_schema_of_the_events() -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {
+            "field": "price",
+            "type": "bytes",
+            "name": "org.apache.kafka.connect.data.Decimal",
+            "parameters": {"scale": "2", "connect.decimal.precision": "9"},
+        },
+        {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+        {"field": "zoned", "type": "string", "name": "io.debezium.time.ZonedTimestamp"},
+        {"field": "raw", "type": "bytes"},
+    ]
+    row = {"field": "after", "type": "struct", "fields": fields}
+    schema = {"type": "struct", "fields": [{**row, "field": "before"}, row, {"field": "op", "type": "string"}]}
+    after = {
+        "id": 1,
+        "price": base64.b64encode((-12345).to_bytes(2, "big", signed=True)).decode(),
+        "day": 1,
+        "at": 1_500_000,
+        "zoned": "2026-11-25T10:00:00.5Z",
+        "raw": base64.b64encode(b"\x00\xff").decode(),
+    }
+    found = debezium({"schema": schema, "payload": {"before": None, "after": after, "op": "r"}})
+    assert found.rows.to_pylist() == [
+        {
+            "id": 1,
+            "price": Decimal("-123.45"),
+            "day": date(1970, 1, 2),
+            "at": HALF_PAST_ONE_SECOND,
+            "zoned": datetime(2026, 11, 25, 10, 0, 0, 500_000, UTC),
+            "raw": b"\x00\xff",
+        }
+    ]
+    assert found.rows.schema.field("price").type == pa.decimal128(9, 2)
+
+
+def test_without_a_schema_types_are_the_table_s_and_an_epoch_is_in_their_unit() -> None:
+    declared = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms")), ("price", pa.decimal128(9, 2))])
+    found = debezium(upsert(id=1, at=1_500, price="1.25"), declared=declared)
+    assert found.rows.to_pylist() == [{"id": 1, "at": HALF_PAST_ONE_SECOND, "price": Decimal("1.25")}]
+    (reason,) = refused(upsert(id=1, at=1_500, price="AQ=="), declared=declared)
+    assert "column 'price' of 'after' is string and declared as decimal128(9, 2)" in reason
+    assert "decimal.handling.mode=string" in reason
+
+
+def test_a_schema_that_changes_within_a_file_is_followed() -> None:
+    def event(*names: str) -> dict[str, object]:
+        row = {"type": "struct", "fields": [{"field": name, "type": "int64"} for name in names]}
+        schema = {"type": "struct", "fields": [{**row, "field": "after"}, {"field": "op", "type": "string"}]}
+        return {"schema": schema, "payload": {"after": dict.fromkeys(names, 7), "op": "c"}}
+
+    assert debezium(event("id"), event("id", "more"), "null", event("id", "more")).rows.to_pylist() == [
+        {"id": 7, "more": None},
+        {"id": 7, "more": 7},
+        {"id": 7, "more": 7},
+    ]
+
+
+def test_a_row_that_moves_is_a_delete_of_what_it_was_and_an_upsert_after_it() -> None:
+    moved = {"before": {"id": 1, "day": "1"}, "after": {"id": 1, "day": "2"}, "op": "u", "source": {"lsn": 5}}
+    found = debezium(moved, sort_columns=("__source_lsn",))
+    assert found.rows.to_pylist() == [
+        {"id": 1, "day": "1", "__source_lsn": 5},
+        {"id": 1, "day": "2", "__source_lsn": 5},
+    ]
+    assert found.deletes.tolist() == [True, False]
+    assert found.places.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ({"before": None, "after": None, "op": "t", "source": {}}, "row 2: the source was truncated (op 't')"),
+        ({"before": None, "after": None, "op": "m", "source": {}}, "row 2: it is a message, and no row (op 'm')"),
+        ({"before": None, "after": None, "op": "d", "source": {}}, "row 2: it has no 'before'"),
+        (upsert(id=2, text=UNAVAILABLE), "row 2: 'text' was not sent, since a large column had not changed"),
+        ("[1]", "row 2"),
+    ],
+)
+def test_an_event_that_is_no_whole_change_is_refused_with_its_row(event: object, reason: str) -> None:
+    assert any(f"feed, {reason}" in each or reason in each for each in refused(upsert(id=1, text="a"), event))
+
+
+def test_a_feed_without_the_table_s_order_is_refused() -> None:
+    (reason,) = refused(upsert(id=1), sort_columns=("__source_scn",))
+    assert "its source has no 'scn', by which the table orders the rows of a key" in reason
+
+
+def test_flattened_rows_that_do_not_tell_their_deletes_are_refused() -> None:
+    (reason,) = refused({"id": 1})
+    assert "set delete.tombstone.handling.mode=rewrite, or add.fields=op" in reason
+
+
+# ------------------------------------------------------------------------------------------------------- flat rows
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("I,1,a\nD,2,NULL\n", [(1, "a", False), (2, None, True)]),
+        ('Op,id,name\nU,1,"NULL"\n', [(1, "NULL", False)]),
+        ('1,a\n2,"b\n,"\n', [(1, "a", False), (2, "b\n,", False)]),
+        ("id,name\n1,a\n", [(1, "a", False)]),
+    ],
+)
+def test_a_file_of_dms_has_a_header_or_not_and_a_full_load_has_no_operations(
+    text: str, expected: list[tuple[object, ...]]
+) -> None:
+    found = changes_of_dms(read_dms_csv(text.encode(), SCHEMA, "file"), "file")
+    rows = [(row["id"], row["name"]) for row in found.rows.to_pylist()]
+    assert [(*row, deleted) for row, deleted in zip(rows, found.deletes.tolist(), strict=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "reason"),
+    [
+        ("I,1,a\n", None, "file has no header: declare the table's schema"),
+        ("I,1,a,b,c\n", SCHEMA, "file has 5 columns and no header, and the table's schema has 2"),
+        ("I,one,a\n", SCHEMA, "file is no CSV of these columns"),
+    ],
+)
+def test_a_file_of_dms_that_does_not_fit_is_refused(text: str, schema: pa.Schema | None, reason: str) -> None:
+    with pytest.raises(Invalid, match=reason):
+        read_dms_csv(text.encode(), schema, "file")
+
+
+def test_values_that_are_neither_upsert_nor_delete_are_refused_with_their_rows() -> None:
+    rows = pa.table({"id": [1, 2, 3], "op": ["I", "X", None]})
+    with pytest.raises(Invalid) as error:
+        changes_of_rows(rows, Feed.model_validate({"format": "ops", "column": "op"}), "file")
+    assert error.value.reasons == (
+        "file, row 2: op is 'x', which is neither an upsert nor a delete",
+        "file, row 3: op is None, which is neither an upsert nor a delete",
+    )
+
+
+def test_a_feed_that_contradicts_itself_is_refused() -> None:
+    for given in ("ops", {"format": "dms", "column": "Op"}, "nothing", {"format": "dms", "header": True}):
+        with pytest.raises(Invalid):
+            parse_feed(given)
+    assert parse_feed('{"format": "ops", "column": "op"}').column == "op"
+
+
+# --------------------------------------------------------------------------------------------------------- appending
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return DeltaCatalog.open(tmp_path / "lake").create_table(
+        "A.ORDERS.V1",
+        ["day"],
+        primary_keys=["id"],
+        sort_keys=[("seq", "ascending")],
+        properties={"changes": '{"format":"ops","column":"op"}'},
+    )
+
+
+def test_a_batch_is_one_entry_for_each_partition_and_a_repeat_adds_nothing(table: Table) -> None:
+    rows = pa.table({"id": [1, 2, 1], "day": ["1", "1", "2"], "seq": [1, 2, 3], "op": ["c", "d", "c"]})
+    first = table.append_changes(rows, delta_id="batch")
+    assert [(each.partition["day"], each.operation, each.delta_id) for each in first] == [
+        ("1", "upsert", "batch-upserts"),
+        ("1", "delete", "batch-deletes"),
+        ("2", "upsert", "batch-upserts"),
+    ]
+    entries = len(list(table.stream({"day": "1"}).log.entries()))
+    assert table.append_changes(rows, delta_id="batch") == first
+    assert len(list(table.stream({"day": "1"}).log.entries())) == entries == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"id": [None], "day": ["1"], "seq": [1], "op": ["c"]}, "the delta, row 1: the key column 'id' has no value"),
+        ({"id": [1], "day": [None], "seq": [1], "op": ["d"]}, "the delta, row 1: 'day' has no value, so its partition"),
+        ({"id": [1], "day": ["1"], "seq": [None], "op": ["d"]}, "the delta, row 1: a delete has no value of 'seq'"),
+        ({"id": [1], "day": ["1"], "op": ["c"]}, "the delta, row 1: there is no column 'seq'"),
+    ],
+)
+def test_a_change_that_is_not_whole_keeps_the_batch_out(
+    table: Table, columns: dict[str, list[object]], reason: str
+) -> None:
+    with pytest.raises(Invalid) as error:
+        table.append_changes(pa.table(columns))
+    assert error.value.reasons[0].startswith(reason)
+    assert table.partitions() == []
+
+
+def test_a_table_without_a_key_takes_no_changes(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path).create_table("A.ORDERS.V1", primary_keys=[])
+    with pytest.raises(Invalid, match="has no primary_keys, so a change cannot say which row it is of"):
+        table.append_changes(pa.table({"id": [1], "op": ["c"]}), {"format": "ops", "column": "op"})
+
+
+def test_how_changes_are_written_must_be_known(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path).create_table("A.ORDERS.V1", primary_keys=["id"])
+    with pytest.raises(Invalid, match="set the property changes"):
+        table.append_changes(pa.table({"id": [1], "op": ["c"]}))
+
+
+def test_files_may_be_gzipped(tmp_path: Path) -> None:
+    table = DeltaCatalog.open(tmp_path / "lake").create_table("A.ORDERS.V1", primary_keys=["id"])
+    file = tmp_path / "feed.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(upsert(id=1)).encode()))
+    (added,) = table.append_changes([file], {"format": "debezium"})
+    assert added.rows == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["20261125100000000000000000000000009", "20261125100000000000000000000000010"], pa.decimal128(38, 0)),
+        (["mysql-bin.999999", "mysql-bin.1000000"], pa.int64()),
+        (["00000027:00000758:0003", "0000002a:00000758:0003"], pa.binary(22)),
+    ],
+)
+def test_positions_that_are_text_are_compared_as_what_they_are(texts: list[str], kind: pa.DataType) -> None:
+    rows = pa.table({"at": [*texts, None, ""]})
+    found = with_ordered_columns(changes_of_dms(rows, "file"), ["at"], None).rows.column("at")
+    assert found.type == kind
+    earlier, later, *nulls = found.to_pylist()
+    assert earlier < later
+    assert nulls == [None, None]
+
+
+def test_text_that_is_no_position_orders_nothing() -> None:
+    with pytest.raises(Invalid, match="file: column 'at' is text that is no position"):
+        with_ordered_columns(changes_of_dms(pa.table({"at": ["1", "b"]}), "file"), ["at"], None)
+    with pytest.raises(Invalid, match="cannot be read as int8"):
+        with_ordered_columns(changes_of_dms(pa.table({"at": ["1000"]}), "file"), ["at"], pa.schema([("at", pa.int8())]))
