@@ -86,6 +86,9 @@ class InProcessEngine:
     def driver_hosts(self) -> None:
         return None
 
+    def cores(self) -> None:
+        return None
+
     def tasks_done(self) -> int:
         return self._tasks_done
 

@@ -113,6 +113,10 @@ class Engine(Protocol):
         process.
         """
 
+    def cores(self) -> int | None:
+        """Cores on which tasks can run now, while nodes are lost, added or late; None: they do not change.
+        Thread-safe."""
+
     def tasks_done(self) -> int:
         """Ended tasks of the running steps, as a sign of progress. Thread-safe."""
 

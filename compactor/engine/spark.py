@@ -62,6 +62,10 @@ class SparkEngine:
         host = conf.get("spark.driver.host") or _LOOPBACK
         return host, conf.get("spark.driver.bindAddress") or host
 
+    def cores(self) -> int | None:
+        """By the executors that are registered: Spark's scheduler counts their cores as they come and go."""
+        return None if runs_here(self._context) else self._context.defaultParallelism
+
     def tasks_done(self) -> int:
         tracker = self._context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

@@ -6,6 +6,8 @@
                 of the round's time that was predicted for it
     a pass      the rows that its tasks have reported, of those predicted for it
 
+    nodes       that are lost, added or late: what is left takes its core-seconds on the cores that there are then
+
 Earlier attempts count with their seconds: an attempt expects of the remaining rounds the same as if it had run the
 others itself.
 """
@@ -30,6 +32,9 @@ SHARE_DONE_MIN = 0.1
 PASS_SHARE_MAX = 0.95
 """Greatest done share of a pass that has not ended: reported rows include those of abandoned task attempts."""
 
+CORES_UNKNOWN_MAX = 2
+"""Spark never says that it has fewer cores, so their loss cannot be seen in a session that is planned for these."""
+
 FIRST_PASS_SHARE = 0.4
 """First-pass share of a round's time if a plan has none."""
 
@@ -42,6 +47,7 @@ class ExpectedWork:
     rounds            delta rows of each round
     rows_written      in all of them together; None: not known, so their second pass counts when it ends
     first_pass_share  of a round's time
+    tasks             cores that the prediction counts on; 0: they do not change
     """
 
     expected_sla: float
@@ -49,6 +55,7 @@ class ExpectedWork:
     rounds: tuple[int, ...]
     rows_written: int | None = None
     first_pass_share: float = FIRST_PASS_SHARE
+    tasks: int = 0
 
     def share_of(self, rounds_done: int, *, in_second_pass: bool = False, rows_in_pass: int = 0) -> float:
         """The done share of all work, after `rounds_done` rounds and within the next one. Pure.
@@ -72,15 +79,20 @@ def _share(rows: int, of: float) -> float:
     return min(rows / of, PASS_SHARE_MAX) if of else 0.0
 
 
-def refined_sla(elapsed_seconds: float, before_seconds: float, share_done: float) -> float | None:
+def refined_sla(
+    elapsed_seconds: float, before_seconds: float, share_done: float, slowdown: float = 1.0
+) -> float | None:
     """The refined expected SLA; None: too little is done.
 
-    Worked: launched 13 s ago, 3 of them at work, half is done: 3 more plus 10 % remain, 16.3 in all.
+    slowdown  average cores of the time at work, divided by those of now
+
+    Worked: launched 13 s ago, 3 of them at work, half is done: 3 more plus 10 % remain, 16.3 in all. If half of the
+    cores are lost now, 6 more remain: 19.6.
     """
     at_work = elapsed_seconds - before_seconds
     if share_done < SHARE_DONE_MIN or at_work <= 0:
         return None
-    return elapsed_seconds + at_work / share_done * (1 - share_done) * SLA_BUFFER
+    return elapsed_seconds + at_work / share_done * (1 - share_done) * slowdown * SLA_BUFFER
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,10 @@ class Pace:
         self._rows = 0
         self._rows_before_pass = 0
         self._has_earlier_rounds = False
+        self._base_sla = work.expected_sla
+        self._cores = work.tasks
+        self._core_seconds = 0.0
+        self._counted_until = work.before_seconds
 
     def earlier_attempts(self, measured: Sequence[tuple[int, float]]) -> None:
         """Rounds that earlier attempts committed: the delta rows of each, and the seconds of its steps."""
@@ -129,6 +145,7 @@ class Pace:
         with self._lock:
             left = sum(self._work.rounds)
             self._report_change(self._work.before_seconds + seconds / rows * left * SLA_BUFFER)
+            self._base_sla = self.expected_sla
 
     def worked(self) -> Worked | None:
         """With the round that ends now. None: earlier attempts have run a part of what was predicted."""
@@ -156,14 +173,44 @@ class Pace:
             if self._in_round:
                 self._refine()
 
+    def cores_seen(self, cores: int | None) -> None:
+        """The cores on which tasks can run now; None: they do not change. Called repeatedly, from any thread."""
+        if cores is None or self._work.tasks <= CORES_UNKNOWN_MAX:
+            return
+        with self._lock:
+            self._count_core_seconds()
+            if cores != self._cores:
+                self._cores = max(cores, 1)
+                self._refine()
+
+    def _count_core_seconds(self) -> None:
+        now = max(self._elapsed(), self._counted_until)
+        self._core_seconds += self._cores * (now - self._counted_until)
+        self._counted_until = now
+
+    def _slowdown(self) -> float:
+        at_work = self._counted_until - self._work.before_seconds
+        return 1.0 if at_work <= 0 or not self._cores else self._core_seconds / at_work / self._cores
+
+    def _by_plan(self) -> float | None:
+        """While too little is done to measure: the planned core-seconds, on the cores of now."""
+        if self._cores == self._work.tasks:
+            return None if self.expected_sla == self._base_sla else self._base_sla
+        planned = max(self._base_sla - self._work.before_seconds, 0.0) * self._work.tasks
+        return self._elapsed() + max(planned - self._core_seconds, 0.0) / self._cores
+
     def _refine(self) -> None:
+        self._count_core_seconds()
         share = self._work.share_of(
             self._rounds_done,
             in_second_pass=self._in_second_pass,
             rows_in_pass=self._rows - self._rows_before_pass,
         )
         self._share_done(share)
-        now = None if share >= 1 else refined_sla(self._elapsed(), self._work.before_seconds, share)
+        if share >= 1:
+            return
+        now = refined_sla(self._elapsed(), self._work.before_seconds, share, self._slowdown())
+        now = self._by_plan() if now is None else now
         if now is not None:
             self._report_change(now)
 

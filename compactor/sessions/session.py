@@ -79,8 +79,9 @@ class SessionReport(ReadReport, Protocol):
 
     def settled(self) -> None: ...
 
-    def follow(self, rows_reported: Callable[[int], None]) -> None:
-        """`rows_reported` is called with the total whenever tasks have reported more rows, from any thread."""
+    def follow(self, rows_reported: Callable[[int], None], watch: Callable[[], None]) -> None:
+        """`rows_reported` is called with the total whenever tasks have reported more rows, from any thread; `watch`
+        every moment."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
         dependencies.report.share_done,
     )
     pace.earlier_attempts([(rows_arrived(each), sum(step.seconds for step in each.steps.values())) for each in done])
-    dependencies.report.follow(pace.rows_reported)
+    dependencies.report.follow(pace.rows_reported, lambda: pace.cores_seen(dependencies.engine.cores()))
     has_work = bool(session.streams.work())
     with _announced(plan, session, rounds, dependencies) if has_work else nullcontext(session) as session:
         snapshot = _rehash_first(plan, session, dependencies) if has_work else session.streams.snapshot
@@ -241,6 +242,7 @@ def _expected_work(plan: SessionPlan, rounds: Sequence[Sequence[DeltaFileRef]], 
         rounds=tuple(sum(ref.file.rows for ref in files) for files in rounds),
         rows_written=plan.expected_rows_written,
         first_pass_share=FIRST_PASS_SHARE if plan.first_pass_share is None else plan.first_pass_share,
+        tasks=plan.tasks,
     )
 
 

@@ -92,6 +92,7 @@ class SessionJournal:
         self._pending: Future[None] | None = None
         self._read = 0
         self._rows_reported: Callable[[int], None] = lambda _: None
+        self._watch: Callable[[], None] = lambda: None
         self._beat = Heartbeat(
             attempt=attempt,
             at_ms=clock.now_ms(),
@@ -116,9 +117,9 @@ class SessionJournal:
         """
         self._tasks_done, self._rows_in_tasks = tasks_done, rows_in_tasks
 
-    def follow(self, rows_reported: Callable[[int], None]) -> None:
-        """Sets the function that is called when tasks have reported more rows."""
-        self._rows_reported = rows_reported
+    def follow(self, rows_reported: Callable[[int], None], watch: Callable[[], None]) -> None:
+        """Sets the function that is called when tasks have reported more rows, and the one of every heartbeat."""
+        self._rows_reported, self._watch = rows_reported, watch
 
     def __enter__(self) -> Self:
         self._beating.__enter__()
@@ -262,6 +263,7 @@ class SessionJournal:
         """Notes the progress, and writes it if a heartbeat is due. For the journal's own thread."""
         try:
             done, rows = self._done(), self._rows_in_tasks()
+            self._watch()
             more_rows = rows != self._beat.rows_in_tasks
             if more_rows:
                 self._rows_reported(rows)

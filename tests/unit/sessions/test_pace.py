@@ -23,12 +23,14 @@ works = st.builds(
 class ReportedChange:
     """A pace, the clock that it reads, and what it told."""
 
-    def __init__(self, *rounds: int, expected_sla: float = 100.0, rows_written: int | None = None) -> None:
+    def __init__(
+        self, *rounds: int, expected_sla: float = 100.0, rows_written: int | None = None, tasks: int = 0
+    ) -> None:
         self.clock = ManualClock()
         self.changes: list[tuple[float, float]] = []
         self.shares: list[float] = []
         started = self.clock.monotonic_seconds()
-        work = ExpectedWork(expected_sla, 10.0, rounds, rows_written, first_pass_share=0.5)
+        work = ExpectedWork(expected_sla, 10.0, rounds, rows_written, first_pass_share=0.5, tasks=tasks)
         self.pace = Pace(
             work,
             lambda: self.clock.monotonic_seconds() - started,
@@ -125,3 +127,68 @@ def test_rows_that_are_told_between_two_rounds_refine_nothing() -> None:
     reported.clock.sleep(1_000)
     reported.pace.rows_reported(10_000)
     assert reported.changes == []
+
+
+def test_lost_nodes_lengthen_what_is_left_by_the_core_seconds_that_it_takes() -> None:
+    assert refined_sla(13.0, 10.0, 0.5, 2.0) == pytest.approx(13 + 6 * SLA_BUFFER)
+    reported = ReportedChange(1_000, 1_000, expected_sla=95.0, tasks=8)
+    reported.clock.sleep(40)
+    reported.pace.cores_seen(8)
+    reported.pace.round_done()
+    assert reported.changes == []  # 40 s of 80 for the half of it
+    reported.pace.cores_seen(4)
+    assert reported.pace.expected_sla == pytest.approx(50 + 80 * SLA_BUFFER)
+    reported.clock.sleep(80)
+    reported.pace.pass_started(second=True)  # three quarters, of 40 s on 8 cores and 80 on 4
+    assert reported.pace.expected_sla == pytest.approx(130 + (40 * 8 + 80 * 4) / 3 / 4 * SLA_BUFFER)
+
+
+def test_added_nodes_shorten_it() -> None:
+    reported = ReportedChange(1_000, 1_000, expected_sla=94.0, tasks=4)
+    reported.clock.sleep(40)
+    reported.pace.round_done()
+    reported.pace.cores_seen(8)
+    ((_, now),) = reported.changes
+    assert now == pytest.approx(50 + 20 * SLA_BUFFER)
+
+
+def test_late_nodes_lengthen_it_before_anything_is_done_and_it_comes_back_with_them() -> None:
+    reported = ReportedChange(1_000, rows_written=1_000, tasks=8)
+    reported.pace.cores_seen(2)
+    assert reported.only_change() == pytest.approx(10 + 90 * 8 / 2)
+    reported.clock.sleep(1)
+    reported.pace.cores_seen(8)
+    assert reported.pace.expected_sla == 100.0
+
+
+def test_a_lost_node_of_many_is_not_reported_below_a_twentieth() -> None:
+    reported = ReportedChange(1_000, rows_written=1_000, tasks=100)
+    reported.pace.cores_seen(97)
+    assert reported.changes == []
+    reported.pace.cores_seen(90)
+    assert reported.only_change() == pytest.approx(10 + 90 * 100 / 90)
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 2])
+def test_cores_that_cannot_be_told_change_nothing(tasks: int) -> None:
+    reported = ReportedChange(1_000, rows_written=1_000, tasks=tasks)
+    for cores in (None, 1, 2, 64):
+        reported.pace.cores_seen(cores)
+        reported.clock.sleep(10)
+    assert reported.changes == []
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(0, 64)), max_size=20), st.integers(3, 64))
+def test_an_expected_sla_is_never_in_the_past(seen: list[tuple[float, int]], tasks: int) -> None:
+    reported = ReportedChange(1_000, 1_000, 1_000, tasks=tasks)
+    for number, (seconds, cores) in enumerate(seen):
+        reported.clock.sleep(seconds)
+        reported.pace.cores_seen(cores)
+        if number == 5:
+            reported.pace.round_done()
+        changed = reported.changes[-1][1] if reported.changes else 0.0
+        assert changed >= 0
+    at = 10 + sum(seconds for seconds, _ in seen)
+    before = len(reported.changes)
+    reported.pace.cores_seen(tasks + 1)
+    assert len(reported.changes) == before or reported.pace.expected_sla >= at - 1e-6
