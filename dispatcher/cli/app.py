@@ -37,6 +37,7 @@ VERBS = {
     "clean": "history:clean",
     "clusters": "clusters:clusters",
     "health": "health:health",
+    "serve": "serve:serve",
     "prices": "prices:prices",
     "warm": "archive:warm",
 }
@@ -159,7 +160,7 @@ class _Lithify(_Group):
 
 def _with_single_options(does: Callable[..., None]) -> Callable[..., None]:
     """The same verb, with an option for each field of a parameter that is a dataclass: a lake, or a state. Options that
-    may be left out stand before `--output`."""
+    may be left out stand before `--output`, or last."""
     own = signature(does, eval_str=True).parameters
     groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
     if not groups:
@@ -175,6 +176,7 @@ def _with_single_options(does: Callable[..., None]) -> Callable[..., None]:
             default = Parameter.empty if option.default is MISSING else option.default
             parameter = Parameter(option.name, Parameter.KEYWORD_ONLY, annotation=hints[option.name], default=default)
             (single if option.default is MISSING else later).append(parameter)
+    single += later if "output" not in own else []
     single = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in single]
 
     def verb(**given: object) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 from datetime import date
 from pathlib import Path
 
@@ -144,6 +147,24 @@ def test_a_feed_of_debezium_is_followed_from_partition_to_partition(tmp_path: Pa
 
 def test_a_column_says_what_each_row_does(tmp_path: Path) -> None:
     assert run(tmp_path, sys.executable, "-c", BLOCKS["changes_ops"]).strip() == "[{'item': 'a', 'left': 4}]"
+
+
+def test_the_page_is_served(tmp_path: Path) -> None:
+    run(tmp_path, sys.executable, "-c", BLOCKS["python"])
+    (tmp_path / "state").mkdir()
+    install, serve = BLOCKS["serve"].splitlines()
+    assert install == "pip install 'lithify[serve]'"
+    environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    command = shlex.split(f"{serve} --port 0")
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            url = server.stderr.readline().rpartition(" ")[2].strip()
+            with urllib.request.urlopen(f"{url}tables") as page:
+                assert b"ACME.ORDERS.V1" in page.read()
+        finally:
+            server.terminate()
+        assert server.wait(30) in (0, -signal.SIGTERM)
 
 
 def test_a_folder_is_imported_as_the_page_says(tmp_path: Path) -> None:

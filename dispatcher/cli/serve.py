@@ -1,0 +1,95 @@
+"""`lithify serve`: the page of what runs, its API, and the Iceberg REST catalog of the published tables."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from compactor.model.errors import Invalid
+from compactor.publishing.published_lake import PublishedLake, lake_names
+from dispatcher.cli.options import StateOption
+from dispatcher.cli.table_places import LakePlace, check_exists
+from dispatcher.clients import dependencies_of
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+LOCAL = "127.0.0.1"
+PORT = 8642
+
+
+def serve(
+    context: typer.Context,
+    lake: LakePlace,
+    state: StateOption,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = LOCAL,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: one that is free.")] = PORT,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name by which browsers and engines reach it, such as lithify.example.com, with its port."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the bearer token that every request must have.")
+    ] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Write the pages into one file, for a ticket or a mail, and end.")
+    ] = None,
+) -> None:
+    """Show job runs and tables on a page, and published tables to engines as an Iceberg REST catalog. It only reads."""
+    try:
+        import uvicorn
+
+        from dispatcher.web.app import Doors, create_app
+        from dispatcher.web.iceberg_rest import IcebergRestCatalog
+        from dispatcher.web.readings import Readings
+        from dispatcher.web.rendering import Renderer
+    except ImportError as error:
+        raise Invalid(f"the page needs {error.name}: pip install 'lithify[serve]'") from error
+    dependencies = dependencies_of(context)
+    catalog = lake.open()
+    records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
+    check_exists(records, "state")
+    readings = Readings(records, catalog, dependencies.clock)
+    if snapshot is not None:
+        snapshot.write_text(Renderer(readings).snapshot())
+        typer.echo(f"{snapshot} is a page of its own.")
+        return
+    root_uri = catalog.location.root_uri
+    published = PublishedLake(catalog.store, dependencies.clock, lake_names([root_uri])[root_uri])
+    with _listening(host, port) as listener:
+        port = listener.getsockname()[1]
+        hosts = [f"{name}:{port}" for name in dict.fromkeys((host, LOCAL, "localhost"))] + list(allow_host or ())
+        app = create_app(readings, IcebergRestCatalog([published]), Doors(hosts, _token(token_file)))
+        _run(app, listener, f"http://{host}:{port}", uvicorn)
+
+
+def _run(app: FastAPI, listener: socket.socket, url: str, uvicorn: object) -> None:
+    typer.echo(f"Job runs and tables: {url}/\nIceberg REST catalog: {url}/iceberg", err=True)
+    config = uvicorn.Config(  # type: ignore[attr-defined]  # a module that is loaded late
+        app, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off"
+    )
+    uvicorn.Server(config).run(sockets=[listener])  # type: ignore[attr-defined]  # as above
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Raises `Invalid` if the port is in use."""
+    try:
+        return socket.create_server((host, port), backlog=128)
+    except OSError as error:
+        raise Invalid(f"--port {port} cannot be used on {host}: {error.strerror}") from error
+
+
+def _token(file: Path | None) -> str | None:
+    """Raises `Invalid` for a file that cannot be read, or that holds none."""
+    if file is None:
+        return None
+    try:
+        token = file.read_text().strip()
+    except OSError as error:
+        raise Invalid(f"--token-file {file} cannot be read: {error.strerror}") from error
+    if not token:
+        raise Invalid(f"--token-file {file} is empty")
+    return token

@@ -1,0 +1,229 @@
+"""`lithify serve` over HTTP: pages for people, the same as JSON under `/api/v1`, and the Iceberg REST catalog.
+
+Everything is read, and nothing written: other methods than GET and HEAD are refused (by the catalog in its own words).
+A page needs no script to be read, and no other host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.concurrency import run_in_threadpool
+
+from compactor.model.errors import Invalid, LithifyError
+from dispatcher.operations.table_lag import TableLag
+from dispatcher.web import iceberg_rest
+from dispatcher.web.iceberg_rest import IcebergRestCatalog
+from dispatcher.web.readings import Reading, Readings, refused_as_missing
+from dispatcher.web.rendering import PAGES, Renderer
+
+CATALOG = "/iceberg"
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_READ = ("GET", "HEAD")
+_STATIC = "/static/"
+Next = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Who is let in.
+
+    hosts  names that a request may be for, with their port: a page of another site cannot read this one by a name of
+           its own that it points here
+    token  that every request must bear; None: none
+    """
+
+    hosts: Sequence[str]
+    token: str | None = None
+
+
+def create_app(readings: Readings, catalog: IcebergRestCatalog, doors: Doors) -> FastAPI:
+    app = FastAPI(
+        title="Lithify",
+        summary="Job runs and tables, as `lithify serve` shows them. Read-only.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    renderer = Renderer(readings)
+    app.middleware("http")(_guard(doors))
+    app.add_exception_handler(LithifyError, _failed)  # type: ignore[arg-type]  # it gets what it is registered for
+    app.mount(_STATIC, StaticFiles(directory=Path(__file__).with_name("static")), name="static")
+    _add_pages(app, renderer)
+    _add_api(app, readings)
+    _add_catalog(app, catalog)
+    return app
+
+
+def _guard(doors: Doors) -> Callable[[Request, Next], Awaitable[Response]]:
+    async def guard(request: Request, call_next: Next) -> Response:
+        refused = _refusal(request, doors)
+        response = refused if refused is not None else await call_next(request)
+        for name, value in SECURITY.items():
+            response.headers[name] = value
+        return response
+
+    return guard
+
+
+def _refusal(request: Request, doors: Doors) -> Response | None:
+    host = request.headers.get("host", "")
+    if host not in doors.hosts:
+        return _problem(403, f"this server is not {host!r}: start it with --allow-host {host}")
+    if doors.token is not None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), doors.token.encode()):
+            return _problem(401, "this server wants a bearer token", {"WWW-Authenticate": "Bearer"})
+    is_of_catalog = request.url.path.startswith(f"{CATALOG}/")
+    if request.method not in _READ and not is_of_catalog:
+        return _problem(405, "this server only shows: GET and HEAD", {"Allow": ", ".join(_READ)})
+    return None
+
+
+def _problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"reason": reason}, status, headers=dict(headers or {}))
+
+
+async def _failed(request: Request, error: LithifyError) -> Response:
+    """404 for what is not there, 503 for a store that does not answer."""
+    status = 404 if isinstance(error, Invalid) and refused_as_missing(error) else 503
+    status = 400 if isinstance(error, Invalid) and status != 404 else status
+    if request.url.path.startswith("/api/"):
+        return _problem(status, str(error))
+    return HTMLResponse(Renderer.problem(status, str(error)), status)
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
+
+
+def _add_pages(app: FastAPI, renderer: Renderer) -> None:
+    def answer(request: Request, html: str) -> Response:
+        tag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(html, headers=headers)
+
+    for path, name in PAGES.items():
+
+        def page(request: Request, name: str = name) -> Response:
+            return answer(request, renderer.page(name))
+
+        app.add_api_route(path, page, methods=list(_READ), include_in_schema=False)
+
+    def job_run(request: Request, job_run_id: str) -> Response:
+        return answer(request, renderer.job_run(job_run_id))
+
+    def table(request: Request, table_id: str) -> Response:
+        return answer(request, renderer.table(table_id))
+
+    app.add_api_route("/job-runs/{job_run_id:path}", job_run, methods=list(_READ), include_in_schema=False)
+    app.add_api_route("/tables/{table_id}", table, methods=list(_READ), include_in_schema=False)
+    app.add_api_route("/live", lambda: PlainTextResponse("live\n"), methods=list(_READ), include_in_schema=False)
+
+
+# ----------------------------------------------------------------------------------------------------------------- API
+
+
+def _add_api(app: FastAPI, readings: Readings) -> None:
+    missing: dict[int | str, dict[str, Any]] = {
+        404: {"description": "nothing has this id", "content": {"application/json": {}}},
+        503: {"description": "the store does not answer", "content": {"application/json": {}}},
+    }
+    guarded: dict[int | str, dict[str, Any]] = {
+        each: {"description": what, "content": {"application/json": {}}}
+        for each, what in ((400, "it cannot be asked like this"), (401, "no token"), (403, "another host"))
+    }
+
+    @app.get("/api/v1/now", responses={**guarded, 503: missing[503]})
+    def now() -> dict[str, Any]:
+        """Open job runs and the last ones that have ended, pauses, and when each dispatcher last signalled."""
+        reading = readings.now()
+        return _as_read(
+            reading,
+            {
+                "job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in reading.value.job_runs],
+                "pauses": [each.model_dump(mode="json") for each in reading.value.pauses],
+                "dispatchers": [
+                    {"owner": owner, "signalled_at_ms": at_ms} for owner, at_ms in sorted(reading.value.signals.items())
+                ],
+            },
+        )
+
+    @app.get("/api/v1/job-runs/{job_run_id:path}", responses={**guarded, **missing})
+    def job_run(job_run_id: str) -> dict[str, Any]:
+        """A job run with its sessions, as `lithify status JOB_RUN_ID --output json`."""
+        reading = readings.job_run(job_run_id)
+        return _as_read(reading, reading.value.view.model_dump(mode="json"))
+
+    @app.get("/api/v1/history", responses={**guarded, 503: missing[503]})
+    def history() -> dict[str, Any]:
+        """Job runs that have ended, the latest first."""
+        reading = readings.history()
+        return _as_read(
+            reading, {"job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in reading.value]}
+        )
+
+    @app.get("/api/v1/tables", responses={**guarded, 503: missing[503]})
+    def tables() -> dict[str, Any]:
+        """Tables, the one that is most behind its bound first."""
+        reading = readings.tables()
+        value = reading.value
+        found = {"tables": [_table(each) for each in value.lags], "unread": [asdict(each) for each in value.unread]}
+        return _as_read(reading, found)
+
+    @app.get("/api/v1/tables/{table_id}", responses={**guarded, **missing})
+    def table(table_id: str) -> dict[str, Any]:
+        reading = readings.table(table_id)
+        return _as_read(reading, _table(reading.value))
+
+
+def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    """`failure`, `since_ms`: why and since when nothing newer could be read."""
+    read = {"read_at_ms": reading.at_ms, "failure": reading.failure, "since_ms": reading.since_ms}
+    return {**read, **value}
+
+
+def _table(lag: TableLag) -> dict[str, Any]:
+    figures = lag.figures
+    return {
+        "table_id": lag.table_id,
+        "partitions": lag.partitions,
+        "lag_seconds": lag.lag_seconds,
+        "lag_bound_seconds": lag.bound_seconds,
+        "pending_rows": figures.pending_rows,
+        "pending_bytes": figures.pending_bytes,
+        "small_files": figures.small_files,
+        "dead_rows": figures.dead_rows,
+        "published_lag_seconds": figures.published_lag_seconds(lag.at_ms) if lag.is_published else None,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- catalog
+
+
+def _add_catalog(app: FastAPI, catalog: IcebergRestCatalog) -> None:
+    async def ask(request: Request) -> Response:
+        raw = request.scope["raw_path"].decode("ascii").partition("?")[0].removeprefix(CATALOG)
+        asked = iceberg_rest.Request(
+            request.method, raw, dict(request.query_params), request.headers.get("if-none-match")
+        )
+        answer = await run_in_threadpool(catalog.answer, asked)
+        return Response(answer.body or b"", answer.status, dict(answer.headers), media_type="application/json")
+
+    methods = [*_READ, "POST", "PUT", "PATCH", "DELETE"]
+    app.add_api_route(f"{CATALOG}/{{path:path}}", ask, methods=methods, include_in_schema=False)

@@ -1,0 +1,49 @@
+// Looks again every few seconds, and shows times in the reader's zone. Without it the page can be read all the same.
+"use strict";
+
+const EVERY_MS = 5000;
+const away = document.getElementById("away");
+let tag = null;
+let awaySince = null;
+
+function localTimes() {
+  for (const each of document.querySelectorAll("time")) {
+    if (!each.title) {
+      each.title = each.textContent;
+      each.textContent = new Date(each.dateTime).toLocaleString();
+    }
+  }
+}
+
+function isAway(reason) {
+  awaySince = awaySince || new Date();
+  away.textContent = `This page is from before ${awaySince.toLocaleTimeString()}: ${reason}`;
+  away.hidden = false;
+}
+
+async function look() {
+  try {
+    const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    if (answer.status === 200) {
+      tag = answer.headers.get("ETag");
+      const read = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const inside = document.getElementById("main");
+      if (!inside.contains(document.activeElement) || document.activeElement === inside) {
+        inside.replaceChildren(...read.getElementById("main").childNodes);
+        localTimes();
+      }
+    } else if (answer.status !== 304) {
+      isAway(`the server answered ${answer.status}`);
+      return;
+    }
+    awaySince = null;
+    away.hidden = true;
+  } catch {
+    isAway("the server does not answer");
+  } finally {
+    setTimeout(look, document.hidden ? 6 * EVERY_MS : EVERY_MS);
+  }
+}
+
+localTimes();
+setTimeout(look, EVERY_MS);

@@ -1,0 +1,193 @@
+"""The page, its API and its doors: what it shows is what there is, and it only reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from compactor.publishing.published_lake import PublishedLake
+from dispatcher.web.app import Doors, create_app
+from dispatcher.web.iceberg_rest import IcebergRestCatalog
+from dispatcher.web.readings import REQUESTS_A_SECOND, Readings
+from dispatcher.web.rendering import PAGES, Renderer
+from tests.fakes.dispatch_desk import TABLE, Desk
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_store import MemoryStore
+
+REQUESTS_AT_FIRST = 50
+"""What was never read is read at once."""
+
+HOST = "127.0.0.1:8642"
+STRANGE = "<script>alert(1)</script>\u202e" + "x" * 150
+
+
+class Served:
+    """A page over the state of a desk."""
+
+    def __init__(self, folder: Path, token: str | None = None) -> None:
+        self.clock = ManualClock(1_760_000_000_000)
+        self.state = FaultyStore(MemoryStore(self.clock))
+        self.desk = Desk(folder, clock=self.clock, state=self.state)
+        self.readings = Readings(self.state, self.desk.lake, self.clock)
+        catalog = IcebergRestCatalog([PublishedLake(self.desk.lake.store, self.clock, "lake")])
+        self.client = TestClient(create_app(self.readings, catalog, Doors([HOST], token)), base_url=f"http://{HOST}")
+
+    def compacted(self, **fields: object) -> str:
+        """A job run that has ended."""
+        self.desk.append([{"id": 1}])
+        job_run_id = self.desk.accept(**fields)
+        self.desk.run()
+        return job_run_id
+
+    def page(self, path: str) -> str:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    page = Served(tmp_path)
+    yield page
+    page.desk.close()
+
+
+def test_every_page_is_read_without_a_script_and_asks_no_other_host(served: Served) -> None:
+    job_run_id = served.compacted()
+    for path in (*PAGES, f"/job-runs/{job_run_id}", f"/tables/{TABLE}"):
+        html = served.page(path)
+        assert "<h1>" in html
+        assert re.findall(r"(?:src|href)=\"(?!/|#|data:)[^\"]+", html) == []
+        assert re.findall(r" style=|<script(?! src=\"/static/)| on\w+=\"", html) == []
+    assert job_run_id in served.page("/")
+    assert TABLE in served.page("/tables")
+
+
+def test_the_chart_of_a_job_run_has_the_seconds_of_its_status(served: Served) -> None:
+    job_run_id = served.compacted()
+    answer = served.client.get(f"/api/v1/job-runs/{job_run_id}").json()
+    status = served.readings.job_run(job_run_id).value.view.model_dump(mode="json")
+    assert {name: answer[name] for name in status} == status
+    html = served.page(f"/job-runs/{job_run_id}")
+    assert html.count('<rect class="ended"') == len(status["sessions"]) == 1
+    assert f"{status['sessions'][0]['seconds']:.1f} s</text>" in html
+
+
+def test_why_a_job_run_waits_stands_on_the_first_page(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    served.desk.accept(job_run_id="waits")
+    html = served.page("/")
+    assert "No dispatcher runs on this state" in html
+    assert "waits" in html
+    assert '<span class="chip waiting">waiting</span>' in html
+
+
+def test_an_id_of_any_characters_is_text_and_a_link(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    served.desk.accept(job_run_id=STRANGE)
+    html = served.page("/")
+    assert "<script>alert" not in html
+    assert "\u202e" not in html
+    (link,) = re.findall(r'<h3>\s*<a href="(/job-runs/[^"]+)"', html)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e" in served.page(link)
+
+
+@pytest.mark.parametrize(
+    "path", ["/job-runs/none", "/tables/A.NONE.V1", "/api/v1/job-runs/none", "/api/v1/tables/A.NONE.V1"]
+)
+def test_what_is_not_there_is_said_with_what_to_do(served: Served, path: str) -> None:
+    answer = served.client.get(path)
+    assert answer.status_code == 404
+    assert "there is no" in answer.text
+    assert any(what in answer.text for what in ("lithify status", "check its id"))
+
+
+def test_nothing_is_written_and_other_hosts_and_callers_are_refused(tmp_path: Path) -> None:
+    served = Served(tmp_path, token="secret")
+    served.desk.close()
+    bearer = {"Authorization": "Bearer secret"}
+    assert served.client.get("/").status_code == 401
+    assert served.client.get("/", headers={"Authorization": "Bearer other"}).status_code == 401
+    assert served.client.get("/", headers=bearer).status_code == 200
+    assert served.client.get("/", headers={**bearer, "Host": "evil.example"}).status_code == 403
+    refused = served.client.post("/", headers=bearer)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+    denied = served.client.post("/iceberg/v1/namespaces", headers=bearer)
+    assert denied.json()["error"]["type"] == "ForbiddenException"
+    for answer in (refused, denied, served.client.get("/", headers=bearer)):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "secret" not in answer.text
+
+
+def test_a_page_that_has_not_changed_is_not_sent_again(served: Served) -> None:
+    first = served.client.get("/history")
+    again = served.client.get("/history", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_all_viewers_together_cost_two_requests_a_second(served: Served) -> None:
+    job_run_id = served.compacted()
+    before = len(served.state.requests)
+    paths = ["/", f"/job-runs/{job_run_id}"]
+    begun = served.clock.monotonic_seconds()
+    while served.clock.monotonic_seconds() - begun < 600:
+        for viewer in range(4):
+            served.page(paths[viewer % 2])
+        served.clock.sleep(5.0)
+    requests = len(served.state.requests) - before
+    readings = 600 / 60
+    assert readings <= requests <= 600 * REQUESTS_A_SECOND + REQUESTS_AT_FIRST
+
+
+def test_a_store_that_is_away_leaves_the_page_with_since_when(served: Served) -> None:
+    job_run_id = served.compacted()
+    served.page("/")
+    served.clock.sleep(3_600.0)
+    for verb in ("read", "list", "list_folders"):
+        served.state.fail(verb, times=None)
+    first = served.page("/")
+    assert "The store does not answer since" in first
+    assert job_run_id in first
+    served.clock.sleep(3_600.0)
+    since = re.search(r"does not answer since <time datetime=\"([^\"]+)", first)
+    assert since is not None
+    assert since[0] in served.page("/")
+    assert served.client.get("/api/v1/now").json()["failure"] is not None
+    assert served.client.get("/history").status_code == 503, "it was never read"
+    served.state.heal()
+    served.clock.sleep(3_600.0)
+    assert "does not answer" not in served.page("/")
+
+
+def test_a_snapshot_needs_nothing_beside_it(served: Served) -> None:
+    job_run_id = served.compacted()
+    html = Renderer(served.readings).snapshot()
+    assert job_run_id in html
+    assert TABLE in html
+    assert "/static/" not in html
+    assert "<script" not in html
+
+
+def test_the_api_is_described_and_answers_as_it_is_described(served: Served) -> None:
+    job_run_id = served.compacted()
+    described = served.client.get("/api/v1/openapi.json").json()
+    assert set(described["paths"]) == {
+        "/api/v1/now",
+        "/api/v1/job-runs/{job_run_id}",
+        "/api/v1/history",
+        "/api/v1/tables",
+        "/api/v1/tables/{table_id}",
+    }
+    for path, operations in described["paths"].items():
+        assert set(operations) == {"get"}
+        asked = path.format(job_run_id=job_run_id, table_id=TABLE)
+        answer = served.client.get(asked)
+        assert str(answer.status_code) in operations["get"]["responses"]
+        assert {"read_at_ms", "failure", "since_ms"} <= answer.json().keys()
