@@ -59,7 +59,7 @@ import structlog
 from compactor.model.clock import Clock, chance
 from compactor.model.errors import AnotherTry, Conflict, Denied, ErrorKind, Fenced, Invalid, LithifyError, Unavailable
 from compactor.model.retries import Backoff
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.session_streams import Commit
 from compactor.planning.sizing import Resources
 from compactor.planning.spec import SessionSpec
@@ -69,7 +69,7 @@ from compactor.sessions.session_log import SessionFailed, SessionLogState, Sessi
 from compactor.storage.concurrently import run_concurrently
 from compactor.storage.object_store import ObjectStore
 from compactor.storage.opening import with_region
-from launcher.clusters import Cluster, RunningSparkJob
+from launcher.clusters import Cluster, RunningSparkJob, use_of
 from launcher.clusters.workers import KIND as WORKER
 from launcher.launch_journal import AttemptFailed, Launch, LaunchJournal, Retried
 from launcher.outcomes import Cancelled, Failed, SessionEnd, Succeeded
@@ -257,6 +257,7 @@ class LaunchRun:
         self._launched_at_seconds: float | None = None
         self._progressed_at_seconds = self._clock.monotonic_seconds()
         self._waits_for_start = cluster is not None
+        self._used: ClusterUse | None = None
         self._logs = SessionLogs(self._store, self._journal, self._clock)
         self._progress = progress_of(launch, self._logs, self._store, self._journal)
 
@@ -341,6 +342,7 @@ class LaunchRun:
                 return None
             case Ended():
                 self._end(job)
+                self._used = use_of(job) if self._launch.bundle_id is None else None  # a bundle's nodes are shared
                 self._settle_ended()
             case Gone(gone):
                 self._end(job)  # its children may have outlived it
@@ -494,7 +496,8 @@ class LaunchRun:
         if isinstance(end, Cancelled) or self._launched_at_seconds is None:
             return end
         seconds = self._clock.monotonic_seconds() - self._launched_at_seconds
-        return end.model_copy(update={"result": end.result.model_copy(update={"seconds": seconds})})
+        measured = {"seconds": seconds, "used": self._used}
+        return end.model_copy(update={"result": end.result.model_copy(update=measured)})
 
     def _with_commits(self, states: Mapping[int, SessionLogState]) -> dict[int, SessionLogState]:
         """Logs commits that attempts may not have logged, because there may be no later attempt to do it. Returns the

@@ -10,6 +10,38 @@ from pydantic import Field
 from compactor.model.document import Document
 
 
+class ClusterUse(Document):
+    """What the nodes of an attempt have run, as the service of its cluster says. Fields of other services are 0.
+
+    on_demand_seconds, spot_seconds, primary_seconds  of EMR's instances: workers by market, and the primary node; each
+                                                      counts for a minute at least
+    vcpu_hours, gib_hours, disk_gib_hours             that EMR Serverless bills
+    """
+
+    on_demand_seconds: float = Field(default=0.0, ge=0)
+    spot_seconds: float = Field(default=0.0, ge=0)
+    primary_seconds: float = Field(default=0.0, ge=0)
+    vcpu_hours: float = Field(default=0.0, ge=0)
+    gib_hours: float = Field(default=0.0, ge=0)
+    disk_gib_hours: float = Field(default=0.0, ge=0)
+
+
+class UnitRates(Document):
+    """US dollars an hour of one unit: a worker node on demand, on Spot, EMR's surcharge and the volumes of either; the
+    primary node, and its surcharge; a vCPU, a GiB of memory and one of disk of EMR Serverless.
+    """
+
+    on_demand_usd_hour: float = Field(default=0.0, ge=0)
+    spot_usd_hour: float = Field(default=0.0, ge=0)
+    surcharge_usd_hour: float = Field(default=0.0, ge=0)
+    volumes_usd_hour: float = Field(default=0.0, ge=0)
+    primary_usd_hour: float = Field(default=0.0, ge=0)
+    primary_surcharge_usd_hour: float = Field(default=0.0, ge=0)
+    vcpu_usd_hour: float = Field(default=0.0, ge=0)
+    gib_usd_hour: float = Field(default=0.0, ge=0)
+    disk_gib_usd_hour: float = Field(default=0.0, ge=0)
+
+
 class Cost(Document):
     """US dollars by purpose: expected before a session, used after it.
 
@@ -20,6 +52,7 @@ class Cost(Document):
     requests_usd   of S3
     storage_usd    of what is written to S3, for one month
     start_usd      of the first three, what is paid before the first task can run
+    spot_usd       of instances_usd, for nodes on Spot: only after a session whose nodes were read
     priced_on      the day of the oldest price in it, ISO 8601
     """
 
@@ -31,6 +64,7 @@ class Cost(Document):
     storage_usd: float = Field(ge=0)
     start_usd: float = Field(ge=0)
     total_usd: float = Field(ge=0)
+    spot_usd: float = Field(default=0.0, ge=0)
     priced_on: str
 
 
@@ -39,6 +73,7 @@ class PaidRates(Document):
 
     instances_usd_hour, surcharge_usd_hour, volumes_usd_hour  of the whole cluster as it starts
     start_is_paid  False: only from the first task on
+    units          of its nodes, by which their real use is counted; None: not recorded
     """
 
     instances_usd_hour: float = Field(ge=0)
@@ -49,6 +84,7 @@ class PaidRates(Document):
     storage_usd_gib_month: float = Field(ge=0)
     priced_on: str
     start_is_paid: bool = True
+    units: UnitRates | None = None
 
     @property
     def usd_hour(self) -> float:

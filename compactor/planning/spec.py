@@ -19,7 +19,7 @@ from compactor.model.counts import RowTotals, SortKey
 from compactor.model.document import Document
 from compactor.model.errors import ErrorKind, Invalid
 from compactor.model.names import NOT_WRITTEN, PARTITION_STREAM_POSITION, ContentType, SortOrder, TableId
-from compactor.planning.cluster_plan import ClusterPlan, Cost
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost
 from compactor.planning.store_use import StoreUse
 from compactor.storage.location import StoreLocation
 
@@ -159,6 +159,7 @@ class SessionResult(RowTotals):
     store          its use of the lake's store; None: not recorded
     expected_cost  before it, in money; None: nothing was launched for it
     cost           what it used; None likewise
+    used           what the nodes of its last attempt ran; None: it was not read
     """
 
     session_id: str
@@ -171,6 +172,7 @@ class SessionResult(RowTotals):
     store: StoreUse | None = None
     expected_cost: Cost | None = None
     cost: Cost | None = None
+    used: ClusterUse | None = None
 
 
 class SessionFailure(Document):

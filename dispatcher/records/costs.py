@@ -32,7 +32,7 @@ def with_cost(end: SessionEnd, session: SessionState, at_ms: int) -> SessionEnd:
     attempts = session.attempt_seconds(at_ms)
     if cluster is None or not attempts or not isinstance(end, Succeeded):
         return end
-    cost = cost_used(cluster, attempts, end.result.store or StoreUse())
+    cost = cost_used(cluster, attempts, end.result.store or StoreUse(), end.result.used)
     result = end.result.model_copy(update={"cost": cost, "expected_cost": end.result.expected_cost or cluster.cost})
     return end.model_copy(update={"result": result})
 

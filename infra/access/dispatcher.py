@@ -172,7 +172,7 @@ def end_clusters(places: Places, spark: SparkRoles) -> tuple[Permission, ...]:
         Permission(
             "WatchAndEndClusters",
             "of this deployment's tag",
-            actions("elasticmapreduce", "DescribeCluster ListSteps TerminateJobFlows"),
+            actions("elasticmapreduce", "DescribeCluster ListInstances ListSteps TerminateJobFlows"),
             (_clusters(places),),
             {"StringEquals": {f"elasticmapreduce:ResourceTag/{DEPLOYMENT_TAG}": places.stack_name}},
         ),

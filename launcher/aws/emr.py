@@ -17,11 +17,12 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError
 
 from compactor.model.errors import Conflict, Denied, ErrorKind, Unavailable
+from compactor.planning.cluster_plan import ClusterUse
 from compactor.storage.aws.failures import translated
 from compactor.storage.location import checked_endpoint
 from launcher.emr.reasons import of_refusal
 from launcher.emr.request import JsonObject
-from launcher.emr.service import ClusterSeen, JobRunSeen, StepSeen
+from launcher.emr.service import ClusterSeen, InstanceSeen, JobRunSeen, StepSeen
 from launcher.spark_job import JobFailed, NoCapacity, NotLaunched
 
 TRIES = 5
@@ -89,6 +90,11 @@ class BotoEmr:
     def steps(self, cluster_id: str) -> Sequence[StepSeen]:
         with translated(f"the steps of cluster {cluster_id} cannot be described"):
             return [_step(step) for step in self._client.list_steps(ClusterId=cluster_id)["Steps"]]
+
+    def instances(self, cluster_id: str) -> Sequence[InstanceSeen]:
+        with translated(f"the instances of cluster {cluster_id} cannot be listed"):
+            pages = self._client.get_paginator("list_instances").paginate(ClusterId=cluster_id)
+            return [_instance(each) for page in pages for each in page["Instances"]]
 
     def terminate(self, cluster_ids: Sequence[str]) -> None:
         with translated(f"clusters {', '.join(cluster_ids)} cannot be terminated"):
@@ -223,6 +229,28 @@ def _step(found: Answer) -> StepSeen:
     )
 
 
+def _instance(found: Answer) -> InstanceSeen:
+    timeline = found["Status"]["Timeline"]
+    ended_at = timeline.get("EndDateTime")
+    return InstanceSeen(
+        instance_type=found.get("InstanceType", ""),
+        is_spot=found.get("Market") == "SPOT",
+        created_at_ms=int(timeline["CreationDateTime"].timestamp() * 1000),
+        ended_at_ms=None if ended_at is None else int(ended_at.timestamp() * 1000),
+    )
+
+
+def _billed(found: Answer) -> ClusterUse | None:
+    billed = found.get("billedResourceUtilization")
+    if billed is None:
+        return None
+    return ClusterUse(
+        vcpu_hours=billed.get("vCPUHour", 0.0),
+        gib_hours=billed.get("memoryGBHour", 0.0),
+        disk_gib_hours=billed.get("storageGBHour", 0.0),
+    )
+
+
 def _job_run(found: Answer, job_run_id: str) -> JobRunSeen:
     return JobRunSeen(
         job_run_id=job_run_id,
@@ -231,4 +259,5 @@ def _job_run(found: Answer, job_run_id: str) -> JobRunSeen:
         details=found.get("stateDetails", ""),
         created_at_ms=int(found["createdAt"].timestamp() * 1000),
         tags=MappingProxyType(found.get("tags", {})),
+        use=_billed(found),
     )

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from compactor.planning.cluster_plan import ClusterPlan
+import structlog
+
+from compactor.model.errors import Invalid, Unavailable
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from compactor.planning.sizing import Resources
 from launcher.sizing.cluster_choice import ClusterRoom
 from launcher.spark_job import ClusterReference, JobStatus, SparkJob
+
+_log = structlog.get_logger(__name__)
 
 
 class RunningSparkJob(Protocol):
@@ -34,6 +39,26 @@ class RunningSparkJob(Protocol):
         """Requests its end and that of its children; `status` shows when it has ended. Idempotent, also for an
         ended job. Raises `Unavailable` if the request failed.
         """
+
+
+@runtime_checkable
+class MeteredJob(Protocol):
+    """A Spark job whose nodes are paid for."""
+
+    def use(self) -> ClusterUse | None:
+        """What its nodes have run until now; None: it is not known. Raises `Unavailable` if the service does not
+        answer, `Denied` without the right."""
+
+
+def use_of(job: RunningSparkJob) -> ClusterUse | None:
+    """None: it has no nodes of its own, or they cannot be read now; then its cost is that of the planned ones."""
+    if not isinstance(job, MeteredJob):
+        return None
+    try:
+        return job.use()
+    except (Unavailable, Invalid) as error:
+        _log.warning("cluster_use_not_read", cluster=job.description, reason=str(error))
+        return None
 
 
 class Cluster(Protocol):

@@ -7,18 +7,19 @@ translates the reason of its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, Unavailable
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import of_cluster, of_program
 from launcher.emr.request import ClusterLaunch, run_job_flow_request
-from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService
+from launcher.emr.service import ENDED_STATES, LIVE_STATES, PAID_STATES, ClusterSeen, EmrService, InstanceSeen
 from launcher.emr.settings import EmrSettings
 from launcher.emr.tags import STATE_TAG, tags_of
 from launcher.sizing.cluster_choice import ClusterRoom
+from launcher.sizing.money import SECONDS_MIN
 from launcher.spark_job import ClusterReference, JobRunning, JobStatus, JobVanished, SparkJob
 
 KIND = "emr"
@@ -73,7 +74,7 @@ class EmrCluster:
     def attach(self, reference: ClusterReference) -> EmrJob | None:
         if reference.kind != KIND or reference.region != self._settings.region:
             return None
-        return EmrJob(self._service, reference, self._settings.log_uri)
+        return EmrJob(self._service, reference, self._settings.log_uri, self._clock)
 
     def find(self, name: str) -> ClusterReference | None:
         found = self._find(name, FOUND_AGAIN_SECONDS)
@@ -121,10 +122,27 @@ class EmrCluster:
         return ClusterReference(kind=KIND, region=self._settings.region, ids={CLUSTER_ID: cluster_id})
 
 
+def use_of_instances(instances: Sequence[InstanceSeen], now_ms: int) -> ClusterUse | None:
+    """The seconds of its instances, each a minute at least. The primary node is the first one on demand: it is there
+    before the others, and until their end. None: there is none.
+    """
+    paid = [(each, max(((each.ended_at_ms or now_ms) - each.created_at_ms) / 1000, SECONDS_MIN)) for each in instances]
+    on_demand = sorted((each.created_at_ms, -seconds) for each, seconds in paid if not each.is_spot)
+    if not on_demand:
+        return None
+    primary_seconds = -on_demand[0][1]
+    return ClusterUse(
+        on_demand_seconds=sum(seconds for each, seconds in paid if not each.is_spot) - primary_seconds,
+        spot_seconds=sum(seconds for each, seconds in paid if each.is_spot),
+        primary_seconds=primary_seconds,
+    )
+
+
 class EmrJob:
     """A `RunningSparkJob`: the one step of a cluster."""
 
-    def __init__(self, service: EmrService, reference: ClusterReference, log_uri: str) -> None:
+    def __init__(self, service: EmrService, reference: ClusterReference, log_uri: str, clock: Clock) -> None:
+        self._clock = clock
         self._service = service
         self._reference = reference
         self._cluster_id = reference.ids[CLUSTER_ID]
@@ -151,6 +169,9 @@ class EmrJob:
             self._service.terminate([self._cluster_id])
         except Invalid as error:
             raise Unavailable(f"{self.description} cannot be ended: {error}") from error
+
+    def use(self) -> ClusterUse | None:
+        return use_of_instances(self._service.instances(self._cluster_id), self._clock.now_ms())
 
     def _status_at_end(self, seen: ClusterSeen) -> JobStatus:
         if seen.code == "STEP_FAILURE":

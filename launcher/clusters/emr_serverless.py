@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, Unavailable
-from compactor.planning.cluster_plan import ClusterPlan
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse
 from launcher.clusters import LaunchedJob
 from launcher.emr.reasons import CANCELLED, of_program
 from launcher.emr.request import ClusterLaunch
@@ -131,6 +131,10 @@ class EmrServerlessJob:
         if seen.state == "SUCCESS":
             return JobSucceeded()
         return CANCELLED if seen.state == "CANCELLED" else of_program(seen.details)
+
+    def use(self) -> ClusterUse | None:
+        seen = self._service.job_run(self._job_run_id)
+        return None if seen is None else seen.use
 
     def stop(self) -> None:
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from compactor.planning.cluster_plan import ClusterUse
 from launcher.emr.request import JsonObject
 
 COMING_STATES = frozenset({"STARTING", "BOOTSTRAPPING"})
@@ -46,8 +47,18 @@ class StepSeen:
 
 
 @dataclass(frozen=True)
+class InstanceSeen:
+    """An instance of a cluster. ended_at_ms None: it runs."""
+
+    instance_type: str
+    is_spot: bool
+    created_at_ms: int
+    ended_at_ms: int | None = None
+
+
+@dataclass(frozen=True)
 class JobRunSeen:
-    """A job run as EMR Serverless describes it. Lists have no tags."""
+    """A job run as EMR Serverless describes it. Lists have no tags. `use`: as it is billed, some time after its end."""
 
     job_run_id: str
     name: str
@@ -55,6 +66,7 @@ class JobRunSeen:
     details: str = ""
     created_at_ms: int = 0
     tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    use: ClusterUse | None = None
 
 
 class EmrService(Protocol):
@@ -72,6 +84,9 @@ class EmrService(Protocol):
 
     def steps(self, cluster_id: str) -> Sequence[StepSeen]:
         """The last one first."""
+
+    def instances(self, cluster_id: str) -> Sequence[InstanceSeen]:
+        """All that the cluster has had."""
 
     def terminate(self, cluster_ids: Sequence[str]) -> None:
         """Allowed for ended clusters."""

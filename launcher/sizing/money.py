@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
+from compactor.planning.cluster_plan import ClusterPlan, ClusterUse, Cost, PaidRates, UnitRates
 from compactor.planning.store_use import StoreUse
 from launcher.sizing.instance_types import InstanceType, PriceList
 
@@ -29,17 +29,26 @@ class Nodes:
 
 def rates_of(nodes: Nodes, prices: PriceList) -> PaidRates:
     """Worked: 11 r5n.8xlarge without EMR and without a primary node are $26.22 an hour."""
+    volume_usd = prices.volume_usd_gib_month / _HOURS_OF_A_MONTH
     primary_usd = nodes.primary.usd_hour() if nodes.primary is not None else 0.0
     primary_emr_usd = nodes.primary.emr_usd_hour if nodes.primary is not None else 0.0
     workers_usd = nodes.on_demand * nodes.worker.usd_hour() + nodes.spot * nodes.worker.usd_hour(spot=True)
     return PaidRates(
         instances_usd_hour=workers_usd + primary_usd,
         surcharge_usd_hour=(nodes.on_demand + nodes.spot) * nodes.worker.emr_usd_hour + primary_emr_usd,
-        volumes_usd_hour=nodes.volume_gib * prices.volume_usd_gib_month / _HOURS_OF_A_MONTH,
+        volumes_usd_hour=nodes.volume_gib * volume_usd,
         put_usd_1000=prices.s3.put_usd_1000,
         get_usd_1000=prices.s3.get_usd_1000,
         storage_usd_gib_month=prices.s3.storage_usd_gib_month,
         priced_on=prices.priced_on.isoformat(),
+        units=UnitRates(
+            on_demand_usd_hour=nodes.worker.usd_hour(),
+            spot_usd_hour=nodes.worker.usd_hour(spot=True),
+            surcharge_usd_hour=nodes.worker.emr_usd_hour,
+            volumes_usd_hour=nodes.volume_gib * volume_usd / (nodes.on_demand + nodes.spot),
+            primary_usd_hour=primary_usd,
+            primary_surcharge_usd_hour=primary_emr_usd,
+        ),
     )
 
 
@@ -67,16 +76,40 @@ def cost_of(rates: PaidRates, seconds: float, start_seconds: float, store: Store
     )
 
 
-def cost_used(plan: ClusterPlan, attempt_seconds: Sequence[float], store: StoreUse) -> Cost:
+def cost_used(
+    plan: ClusterPlan, attempt_seconds: Sequence[float], store: StoreUse, use: ClusterUse | None = None
+) -> Cost:
     """Of a session that has ended: each of its attempts had a cluster of its own, which is paid for a minute at least.
 
     attempt_seconds  from each attempt's launch to its end, the cluster's start included; at least one
+    use              of the last attempt's nodes; None: it was not read, and counts as planned
     """
     each = [cost_of(plan.rates, seconds, plan.start_seconds, StoreUse()) for seconds in attempt_seconds]
     last = cost_of(plan.rates, attempt_seconds[-1], plan.start_seconds, store)
+    last = last if use is None or plan.rates.units is None else _by_use(last, plan.rates.units, use)
     paid = [*each[:-1], last]
     amounts = {name: sum(getattr(cost, name) for cost in paid) for name in Cost.model_fields if name != "priced_on"}
     return Cost(priced_on=plan.rates.priced_on, **amounts)
+
+
+def _by_use(cost: Cost, units: UnitRates, use: ClusterUse) -> Cost:
+    """With the real seconds of nodes in place of the planned ones.
+
+    Worked: 2 nodes on demand at $0.50 an hour for 30 minutes, one on Spot at $0.20 for 15, and a primary one at $0.30
+    for 30: $0.50 + 0.05 + 0.15.
+    """
+    spot_usd = use.spot_seconds / 3600 * units.spot_usd_hour
+    nodes_hours = (use.on_demand_seconds + use.spot_seconds) / 3600
+    on_demand_usd = use.on_demand_seconds / 3600 * units.on_demand_usd_hour
+    primary_hours = use.primary_seconds / 3600
+    serverless_usd = use.vcpu_hours * units.vcpu_usd_hour + use.gib_hours * units.gib_usd_hour
+    paid = {
+        "instances_usd": on_demand_usd + spot_usd + primary_hours * units.primary_usd_hour + serverless_usd,
+        "surcharge_usd": nodes_hours * units.surcharge_usd_hour + primary_hours * units.primary_surcharge_usd_hour,
+        "volumes_usd": nodes_hours * units.volumes_usd_hour + use.disk_gib_hours * units.disk_gib_usd_hour,
+    }
+    total_usd = sum(paid.values()) + cost.requests_usd + cost.storage_usd
+    return cost.model_copy(update={**paid, "spot_usd": spot_usd, "total_usd": total_usd})
 
 
 def shared_by(plan: ClusterPlan, end_seconds: Sequence[float], stores: Sequence[StoreUse]) -> tuple[ClusterPlan, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compactor.model.errors import Invalid
-from compactor.planning.cluster_plan import PaidRates
+from compactor.planning.cluster_plan import PaidRates, UnitRates
 from launcher.sizing.instance_types import PriceList
 
 WORKER_VCPUS = 2
@@ -75,4 +75,9 @@ def serverless_rates(workers: ServerlessWorkers, prices: PriceList) -> PaidRates
         storage_usd_gib_month=prices.s3.storage_usd_gib_month,
         priced_on=prices.priced_on.isoformat(),
         start_is_paid=False,
+        units=UnitRates(
+            vcpu_usd_hour=each.vcpu_usd_hour,
+            gib_usd_hour=each.gib_usd_hour,
+            disk_gib_usd_hour=each.disk_gib_usd_hour,
+        ),
     )

@@ -359,6 +359,10 @@ class EmrPlace(_AwsPlace):
 
 
 class EmrServerlessPlace(_AwsPlace):
+    @property
+    def room(self) -> ClusterRoom:
+        return ClusterRoom(ClusterLimits(nodes_max=2), serverless=True)
+
     def cluster(self) -> EmrServerlessCluster:
         (application_id,) = self.serverless.application_ids
         here = {"region": REGION, "endpoint_url": self.server.url, "application_id": application_id}

@@ -362,6 +362,25 @@ def test_a_session_is_launched_once_if_its_launcher_dies_at_any_point_and_the_su
     assert outcome.result.rows_out == 2
 
 
+def test_a_session_is_settled_with_what_its_nodes_have_run_where_a_service_says_so(tried: Tried) -> None:
+    tried.place.jobs_do(Does.RUNS_SESSION)
+    tried.place.let_go()
+    outcome = run(tried, Written())
+    assert isinstance(outcome, Succeeded), outcome
+    used, cluster = outcome.result.used, tried.plan().cluster
+    if cluster is None:
+        assert used is None
+    elif cluster.primary_instance_type is None:
+        assert used is not None
+        assert used.vcpu_hours > 0
+        assert (used.primary_seconds, used.on_demand_seconds, used.spot_seconds) == (0, 0, 0)
+    else:
+        assert used is not None
+        assert used.primary_seconds >= 60
+        assert used.on_demand_seconds == pytest.approx(used.primary_seconds * cluster.nodes)
+        assert used.vcpu_hours == 0
+
+
 @pytest.mark.parametrize("moment", MOMENTS[2:])
 def test_a_successor_can_stop_the_job_of_a_launcher_that_died_at_any_point(tried: Tried, moment: str) -> None:
     tried.place.jobs_do(Does.RUNS_SESSION)

@@ -13,7 +13,7 @@ their cluster runs, one at a time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -339,6 +339,24 @@ class EmrAccount:
         ]
         return {"InstanceGroups": groups}
 
+    def list_instances(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Of instance groups and fleets: each node is there from the beginning of the cluster to its end."""
+        cluster = self._cluster(request["ClusterId"])
+        timeline = {"CreationDateTime": time_of(cluster.created_ms)}
+        if cluster.ended_ms is not None:
+            timeline["EndDateTime"] = time_of(cluster.ended_ms)
+        state = "TERMINATED" if cluster.state in ENDED else "RUNNING"
+        found = [
+            {
+                "Id": f"ci-{number:013d}",
+                "Status": {"State": state, "StateChangeReason": {}, "Timeline": timeline},
+                "Market": market,
+                "InstanceType": instance_type,
+            }
+            for number, (market, instance_type) in enumerate(_nodes_of(cluster.request["Instances"]))
+        ]
+        return _page("Instances", found, request.get("Marker"))
+
     # -- state changes of clusters
 
     def _go_on(self, cluster: FakeCluster) -> bool:
@@ -520,6 +538,16 @@ def check_scaling(policy: Mapping[str, Any]) -> None:
     for name in ("MaximumOnDemandCapacityUnits", "MaximumCoreCapacityUnits"):
         if not 0 <= limits.get(name, 0) <= maximum:
             raise Refused("ValidationException", f"{name} is {limits[name]}, and the maximum {maximum}")
+
+
+def _nodes_of(instances: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The market and the type of each node as it was asked for."""
+    for group in instances.get("InstanceGroups", []):
+        yield from [(group.get("Market", "ON_DEMAND"), group["InstanceType"])] * group["InstanceCount"]
+    for fleet in instances.get("InstanceFleets", []):
+        instance_type = fleet["InstanceTypeConfigs"][0]["InstanceType"]
+        yield from [("ON_DEMAND", instance_type)] * fleet.get("TargetOnDemandCapacity", 0)
+        yield from [("SPOT", instance_type)] * fleet.get("TargetSpotCapacity", 0)
 
 
 def _page(name: str, found: list[dict[str, Any]], marker: str | None) -> dict[str, Any]:

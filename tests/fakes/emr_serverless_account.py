@@ -124,6 +124,13 @@ class ServerlessAccount:
     def get_job_run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         job_run = self._job_run(request)
         found = job_run.described() | {"jobRunId": job_run.job_run_id, "jobDriver": job_run.request["jobDriver"]}
+        if job_run.state not in LIVE:
+            hours = (job_run.since_ms - job_run.created_ms) / 3_600_000
+            found["billedResourceUtilization"] = {
+                "vCPUHour": 4 * hours,
+                "memoryGBHour": 32 * hours,
+                "storageGBHour": 0.0,
+            }
         if "tags" in job_run.request:
             found["tags"] = job_run.request["tags"]
         return {"jobRun": found}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from compactor.planning.cluster_plan import ClusterUse
 from compactor.planning.sizing import SessionSize
 from compactor.planning.store_use import StoreUse, store_use
-from launcher.sizing.cluster_choice import ClusterRoom, choose_cluster
+from launcher.clusters.emr import use_of_instances
+from launcher.emr.service import InstanceSeen
+from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom, choose_cluster
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN
 from launcher.sizing.money import Nodes, cost_of, cost_used, rates_of, shared_by
@@ -118,3 +121,48 @@ def test_the_parts_of_sessions_that_share_workers_of_emr_serverless_are_all_of_i
     parts = shared_by(plan, ends, [StoreUse(), StoreUse()])
     whole = cost_of(plan.rates, 900, plan.start_seconds, StoreUse())
     assert sum(part.cost.total_usd for part in parts) == pytest.approx(whole.total_usd)
+
+
+def test_what_nodes_have_really_run_is_what_a_session_has_cost_with_spot_apart() -> None:
+    worker, primary = BUILT_IN.instance_type("r5.xlarge"), BUILT_IN.instance_type("r5.2xlarge")
+    worker = worker.model_copy(update={"spot_usd_hour": 0.1})
+    plan = choose_cluster(SessionSize(0, 1, 1, 0, None), ClusterRoom(), None).plan
+    plan = plan.model_copy(update={"rates": rates_of(Nodes(2, 1, worker, primary, volume_gib=96), BUILT_IN)})
+    use = ClusterUse(on_demand_seconds=2 * 1_800, spot_seconds=900, primary_seconds=1_800)
+    cost = cost_used(plan, [30.0, 1_900.0], StoreUse(), use)
+    failed = cost_of(plan.rates, 30, plan.start_seconds, StoreUse())
+    assert cost.spot_usd == pytest.approx(0.1 / 4)
+    assert cost.instances_usd - failed.instances_usd == pytest.approx(0.252 + 0.1 / 4 + 0.504 / 2)
+    assert cost.surcharge_usd - failed.surcharge_usd == pytest.approx(1.25 * 0.063 + 0.126 / 2)
+    assert cost.volumes_usd - failed.volumes_usd == pytest.approx(1.25 * 32 * 0.08 / 720)
+    parts = (cost.instances_usd, cost.surcharge_usd, cost.volumes_usd, cost.requests_usd, cost.storage_usd)
+    assert cost.total_usd == pytest.approx(sum(parts))
+
+
+def test_nodes_that_ran_as_planned_cost_what_was_planned() -> None:
+    plan = choose_cluster(SessionSize(0, 10**8, 75 * 10**8, 0, None), ClusterRoom(ClusterLimits(spot_share=0.5)), None)
+    nodes, cluster = plan.plan.nodes, plan.plan
+    on_demand = nodes - cluster.spot_nodes
+    use = ClusterUse(on_demand_seconds=on_demand * 900, spot_seconds=cluster.spot_nodes * 900, primary_seconds=900)
+    planned, used = (cost_used(cluster, [900.0], StoreUse(), each) for each in (None, use))
+    for name in ("instances_usd", "surcharge_usd", "volumes_usd", "total_usd"):
+        assert getattr(used, name) == pytest.approx(getattr(planned, name))
+
+
+def test_what_emr_serverless_bills_is_what_a_session_has_cost() -> None:
+    plan = choose_cluster(SessionSize(0, 10**8, 75 * 10**8, 0, None), ClusterRoom(serverless=True), None).plan
+    use = ClusterUse(vcpu_hours=3.0, gib_hours=24.0, disk_gib_hours=10.0)
+    cost = cost_used(plan, [900.0], StoreUse(), use)
+    assert cost.instances_usd == pytest.approx(3 * 0.052624 + 24 * 0.0057785)
+    assert cost.volumes_usd == pytest.approx(10 * 0.000111)
+    assert (cost.surcharge_usd, cost.spot_usd) == (0, 0)
+
+
+def test_the_first_instance_on_demand_is_the_primary_node_and_each_counts_for_a_minute() -> None:
+    def seen(created: int, ended: int | None, *, spot: bool = False) -> InstanceSeen:
+        return InstanceSeen("r5.xlarge", spot, created * 1_000, None if ended is None else ended * 1_000)
+
+    instances = [seen(10, None), seen(0, None), seen(10, 610), seen(700, 710), seen(20, 320, spot=True)]
+    use = use_of_instances(instances, 900_000)
+    assert use == ClusterUse(on_demand_seconds=890 + 600 + 60, spot_seconds=300, primary_seconds=900)
+    assert use_of_instances([], 900_000) is None
