@@ -26,6 +26,12 @@ KEPT = ("PATH", "HOME", "JAVA_HOME")
 """Of the environment, what every engine's process has."""
 
 
+def environment_of(given: Mapping[str, str]) -> dict[str, str]:
+    """Of an engine's process: programs import each other, and nothing of Lithify."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT), **given}
+
+
 @dataclass(frozen=True)
 class Engine:
     """`environment`: of its process, beside what every process has: credentials of an S3 server."""
@@ -42,7 +48,7 @@ class Engine:
         ran = subprocess.run(
             [OTHER_PYTHONS.get(self.name, PYTHON), HERE / program, *arguments],
             cwd="/",  # ClickHouse reads only files below the folder that it runs in
-            env={**{name: os.environ[name] for name in KEPT if name in os.environ}, **self.environment},
+            env=environment_of(self.environment),
             capture_output=True,
             check=False,
         )

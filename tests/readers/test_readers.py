@@ -29,14 +29,14 @@ ROUNDS = 20
 def check(scanned: pa.Table, read: pa.Table, engine: str) -> None:
     is_clickhouse = engine.startswith("chdb")
     if is_clickhouse:
-        scanned, read = _as_clickhouse_has_it(scanned), _typed_as(read, scanned)
+        scanned, read = as_clickhouse_has_it(scanned), typed_as(read, scanned)
     if engine == "chdb_iceberg":
         read = read.drop_columns(["time"])
     without_time = is_clickhouse or ENGINES[engine] is OpenFormat.DELTA
     assert differences(scanned, read, frozenset({"time"} if without_time else ())) == [], engine
 
 
-def _typed_as(read: pa.Table, scanned: pa.Table) -> pa.Table:
+def typed_as(read: pa.Table, scanned: pa.Table) -> pa.Table:
     columns = {}
     for name in read.schema.names:
         column, kind = read.column(name), scanned.schema.field(name).type
@@ -46,7 +46,7 @@ def _typed_as(read: pa.Table, scanned: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _as_clickhouse_has_it(scanned: pa.Table) -> pa.Table:
+def as_clickhouse_has_it(scanned: pa.Table) -> pa.Table:
     position = scanned.schema.get_field_index("struct")
     rows = [row or {"a": None, "b": None} for row in scanned.column("struct").to_pylist()]
     return scanned.set_column(position, "struct", pa.array(rows, scanned.schema.field("struct").type))
