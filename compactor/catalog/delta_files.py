@@ -270,7 +270,7 @@ def copy_files(source: FileList, fallback: ContentType, target: DeltaTarget, rul
         content.update(f"{file.content_type}\0{digest.hexdigest()}\0".encode())
         copied = replace(found, size_bytes=size_bytes, crc32=crc32)
         files.append(data_file(number, path, file.content_type, copied, rules.private_columns))
-    changed = [uri for uri, version in zip(uris, versions, strict=True) if _version(location, uri) != version]
+    changed = [uri for uri, version in zip(uris, versions, strict=True) if version_of_file(location, uri) != version]
     if changed:
         raise Invalid(f"{changed[0]} was changed while it was copied: append it again")
     return _delta_files(tuple(files), f"bytes:sha256:{content.hexdigest()}", measured)
@@ -308,9 +308,9 @@ def _absolute_uris(source: FileList) -> list[str]:
     return uris
 
 
-def _digest_files(location: StoreLocation, uris: Sequence[str], fallback: ContentType) -> tuple[str, list[_Version]]:
+def _digest_files(location: StoreLocation, uris: Sequence[str], fallback: ContentType) -> tuple[str, list[FileVersion]]:
     """The content digest of registered files, and which bytes they have now."""
-    content, versions = hashlib.sha256(), [_version(location, uri) for uri in uris]
+    content, versions = hashlib.sha256(), [version_of_file(location, uri) for uri in uris]
     for uri, version in zip(uris, versions, strict=True):
         content.update(f"{uri}\0{_content_type(uri, fallback)}\0{version.fingerprint}\0".encode())
     return f"files:sha256:{content.hexdigest()}", versions
@@ -396,7 +396,7 @@ def _content_type(uri: str, fallback: ContentType) -> ContentType:
 
 
 @dataclass(frozen=True)
-class _Version:
+class FileVersion:
     """Which bytes a registered file has.
 
     fingerprint     its size and time, which change when it is written again
@@ -409,7 +409,8 @@ class _Version:
     modified_at_ns: int | None = None
 
 
-def _version(location: StoreLocation, uri: str) -> _Version:
+def version_of_file(location: StoreLocation, uri: str) -> FileVersion:
+    """Of the file that is there now. Raises `Invalid` if there is none."""
     path = local_path(uri)
     if path is None:
         # Discard the cached size and time: the object may have been replaced.
@@ -417,16 +418,16 @@ def _version(location: StoreLocation, uri: str) -> _Version:
             tail = open_tail(range_reader(location), uri, refresh=True)
         except Corrupt as error:
             raise Invalid(f"{uri} does not exist: give the URI or path of a data file") from error
-        return _Version(f"{tail.size_bytes} {tail.modified_at_ms * 1_000_000}", tail.version)
+        return FileVersion(f"{tail.size_bytes} {tail.modified_at_ms * 1_000_000}", tail.version)
     with reading(uri, "a data file"):
         found = fs.LocalFileSystem().get_file_info(path)
     if found.type != fs.FileType.File:
         reason = "is a folder" if found.type == fs.FileType.Directory else "does not exist"
         raise Invalid(f"{uri} {reason}: give the URI or path of a data file")
-    return _Version(f"{found.size} {found.mtime_ns}", modified_at_ns=found.mtime_ns)
+    return FileVersion(f"{found.size} {found.mtime_ns}", modified_at_ns=found.mtime_ns)
 
 
-def _identity(location: StoreLocation, uri: str, version: _Version) -> dict[str, str | int | None]:
+def _identity(location: StoreLocation, uri: str, version: FileVersion) -> dict[str, str | int | None]:
     """What shows later that a measured file is the one that was appended. Raises `Invalid` if it has changed since its
     version was taken."""
     path = local_path(uri)
@@ -434,6 +435,6 @@ def _identity(location: StoreLocation, uri: str, version: _Version) -> dict[str,
         return {"etag": version.etag}
     with reading(uri, "a data file"):
         crc32 = checksum(path)
-    if _version(location, uri) != version:
+    if version_of_file(location, uri) != version:
         raise Invalid(f"{uri} was written to while it was appended: append it once its writer has finished")
     return {"modified_at_ns": version.modified_at_ns, "crc32": crc32}

@@ -177,6 +177,12 @@ class TableProperties(Document):
         '`{"format":"ops","column":"op"}`',
     )
 
+    landing: tuple[str, ...] = Field(
+        default=(),
+        description="folders, as URIs that end with `/`: `lithify ingest` appends the files that are announced below "
+        "them",
+    )
+
     allow_files: tuple[str, ...] = Field(
         default=(),
         description="folders outside a lake on S3 whose files may be registered; dispatchers need `--allow-files` too",
@@ -240,6 +246,7 @@ _GLUE_DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 _WRITTEN_FORMS = {
     "allow_files": _listed,
     "changes": feed_in_log_form,
+    "landing": _listed,
     "compact_when": in_log_form,
     "primary_keys": _listed,
     "private_columns": _listed,
@@ -247,6 +254,14 @@ _WRITTEN_FORMS = {
     "sort_keys": _sort_keys,
 }
 """How the log writes the values of properties that users may write in other ways."""
+
+
+def _wrong_landing(properties: TableProperties) -> Iterator[str]:
+    for folder in properties.landing:
+        if not folder.startswith(("s3://", "file://")) or not folder.endswith("/"):
+            yield f"landing has {folder!r}: write the URI of a folder, such as s3://bucket/orders/, with its last `/`"
+    if properties.changes is not None and not properties.primary_keys:
+        yield "changes says how a change feed is written, and each change is of a key: set primary_keys, too"
 
 
 def contradictions(
@@ -263,6 +278,7 @@ def contradictions(
     yield from _wrong_destination(properties)
     yield from _wrong_publication(properties, partition_keys, schema)
     yield from _wrong_glue_database(properties)
+    yield from _wrong_landing(properties)
     if properties.news_hints and properties.publish:
         yield (
             "news_hints lists the streams that have deltas, and a published table is looked at whole: files "

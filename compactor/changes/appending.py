@@ -63,6 +63,18 @@ def append_changes(
     batch_id: str,
 ) -> list[Delta]:
     """See `Table.append_changes`. `keys`: the table's primary keys and sort keys."""
+    return table.append_many(*deltas_of_changes(table, location, keys, source, feed, batch_id))
+
+
+def deltas_of_changes(
+    table: ChangedTable,
+    location: StoreLocation,
+    keys: tuple[Sequence[str] | None, Sequence[SortKey] | None],
+    source: DeltaSource,
+    feed: Feed,
+    batch_id: str,
+) -> tuple[list[tuple[dict[str, str], pa.Table, Operation]], list[str]]:
+    """The deltas of a batch, and their ids."""
     primary_keys = keys[0]
     if not primary_keys:
         raise Invalid(
@@ -76,10 +88,10 @@ def append_changes(
         if each.rows.num_rows
     ]
     if not changes:
-        return []
+        return [], []
     latest = latest_changes(changes, table.partition_keys, primary_keys, sort_keys)
     ends = [OF_DELETES if operation is Operation.DELETE else OF_UPSERTS for _, _, operation in latest]
-    return table.append_many(latest, [f"{batch_id}-{end}" for end in ends])
+    return latest, [f"{batch_id}-{end}" for end in ends]
 
 
 def _read(

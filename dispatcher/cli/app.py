@@ -38,6 +38,7 @@ VERBS = {
     "clusters": "clusters:clusters",
     "health": "health:health",
     "serve": "serve:serve",
+    "ingest": "ingest:ingest",
     "prices": "prices:prices",
     "warm": "archive:warm",
 }

@@ -13,6 +13,7 @@ import urllib.request
 from datetime import date
 from pathlib import Path
 
+import boto3
 import pyarrow as pa
 import pytest
 
@@ -165,6 +166,27 @@ def test_the_page_is_served(tmp_path: Path) -> None:
         finally:
             server.terminate()
         assert server.wait(30) in (0, -signal.SIGTERM)
+
+
+def test_a_file_that_is_announced_is_taken_in(tmp_path: Path, mailroom: Mailroom) -> None:
+    (tmp_path / "lake").mkdir()
+    visits = tmp_path / "landing" / "visits"
+    visits.mkdir(parents=True)
+    (visits / "1.csv").write_text("id,day\n7,monday\n")
+    sqs = boto3.client("sqs", endpoint_url=mailroom.endpoint_url, region_name=REGION)
+    sqs.send_message(
+        QueueUrl=mailroom.queue_url, MessageBody=json.dumps({"register": {"files": [f"file://{visits}/1.csv"]}})
+    )
+    places = {
+        "LITHIFY_LAKE": str(tmp_path / "lake"),
+        "LITHIFY_ENDPOINT_URL": mailroom.endpoint_url,
+        "LITHIFY_REGION": REGION,
+        "LANDING": f"file://{tmp_path}/landing",
+        "ANNOUNCEMENTS": mailroom.queue_url,
+    }
+    output = run(tmp_path, "sh", "-e", "-c", BLOCKS["landing"], **places)
+    assert "1 file taken in, 1 row; 0 refused." in output
+    assert "monday" in output
 
 
 def test_a_folder_is_imported_as_the_page_says(tmp_path: Path) -> None:

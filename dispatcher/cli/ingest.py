@@ -1,0 +1,80 @@
+"""`lithify ingest`: takes in files that announce themselves on a queue."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import asdict
+from typing import Annotated
+
+import structlog
+import typer
+
+from compactor.model.background import BackgroundLoop
+from compactor.model.errors import EXIT_FAILED, Unavailable
+from compactor.model.names import counted
+from dispatcher.cli.options import DeadLettersOption, EndpointOption, Output, OutputOption
+from dispatcher.cli.output import answer
+from dispatcher.cli.table_places import LakePlace
+from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
+
+_log = structlog.get_logger(__name__)
+
+AWAY_SECONDS = 5.0
+"""After the queue or the lake did not answer, until it is asked again."""
+
+
+def ingest(
+    context: typer.Context,
+    lake: LakePlace,
+    queue_url: Annotated[str, typer.Option(help="The SQS queue on which files are announced.")],
+    dead_letter_queue_url: DeadLettersOption = None,
+    endpoint_url: EndpointOption = None,
+    collect_seconds: Annotated[
+        float, typer.Option(min=0, help="Files that are announced within so long become one entry of each stream.")
+    ] = IngestSettings.collect_seconds,
+    files_max: Annotated[int, typer.Option(min=1, help="So many files end a collection.")] = IngestSettings.files_max,
+    once: Annotated[bool, typer.Option("--once", help="End when the queue is empty: for a schedule.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Append files to the tables that they land for (property landing), as notifications of S3 announce them.
+
+    Several may run on one queue. Exit code 1, with --once: a file could not be taken in, and is among the dead letters.
+    """
+    dependencies = dependencies_of(context)
+    queue = dependencies.clients.queue(QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region))
+    catalog = lake.open()
+    settings = IngestSettings(collect_seconds=0.0 if once else collect_seconds, files_max=files_max)
+    taking = Ingest(queue, catalog, settings, dependencies.clock)
+    if not once:
+        _until_stopped(taking, ends=threading.Event())
+        return
+    whole = Ingested()
+    while (found := taking.collect_once()).messages:
+        whole = Ingested(*(before + now for before, now in zip(asdict(whole).values(), asdict(found).values())))
+    answer(
+        output,
+        asdict(whole),
+        [f"{counted(whole.files, 'file')} taken in, {counted(whole.rows, 'row')}; {whole.refused:,} refused."],
+    )
+    if whole.refused:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _until_stopped(taking: Ingest, ends: threading.Event) -> None:
+    """What has begun is finished first: a message that is not deleted comes again."""
+
+    def work() -> None:
+        try:
+            taking.collect_once()
+        except Unavailable as error:
+            _log.warning("ingest_waits", reason=str(error))
+            ends.wait(AWAY_SECONDS)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ends.set())
+    with BackgroundLoop("ingest", work, 0.0, at_once=True, ends=ends) as loop:
+        while not ends.wait(1.0):
+            if not loop.is_running:
+                return

@@ -1,0 +1,92 @@
+"""What a message says of new files. Pure.
+
+    Amazon S3, directly or through SNS (raw or not)   {"Records": [{"eventSource": "aws:s3", ...}]}
+    Amazon S3 through EventBridge                     {"source": "aws.s3", "detail-type": "Object Created", ...}
+    Amazon S3, when notifications are set up          {"Event": "s3:TestEvent"}
+    anybody                                           {"register": {"files": ["s3://bucket/key", ...]}}
+
+Keys are encoded as in a form but for EventBridge, which sends them as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote_plus
+
+from compactor.model.errors import Invalid
+
+_SEQUENCER_LENGTH_MAX = 64
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A file.
+
+    etag       of the version that is meant; None: the one that is there
+    size_bytes None: not known
+    sequencer  orders the versions of one key, as text: padded, so that it can be compared; None: not known
+    """
+
+    uri: str
+    etag: str | None = None
+    size_bytes: int | None = None
+    sequencer: str | None = None
+
+
+def parse_announcements(body: str) -> list[Announced]:
+    """The new files that a message announces; none for one that only tells that notifications are set up, or of other
+    events. Raises `Invalid` for a message of another kind."""
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        raise Invalid(f"the message is not JSON ({error})") from error
+    if not isinstance(message, dict):
+        raise Invalid(f"the message is no object but {type(message).__name__}")
+    try:
+        return list(_files(message))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Invalid(f"the message lacks what its kind of announcement has: {error!r}") from error
+
+
+def _files(message: Mapping[str, Any]) -> Iterator[Announced]:
+    if message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
+        yield from parse_announcements(message["Message"])
+    elif message.get("Event") == "s3:TestEvent":
+        return
+    elif isinstance(message.get("Records"), list):
+        for record in message["Records"]:
+            yield from _of_record(record)
+    elif message.get("source") == "aws.s3":
+        if message["detail-type"] == "Object Created":
+            detail = message["detail"]
+            found = detail["object"]
+            yield from _object(detail["bucket"]["name"], found["key"], found, found.get("etag", found.get("eTag")))
+    elif isinstance(message.get("register"), dict):
+        for uri in message["register"]["files"]:
+            yield Announced(str(uri))
+    else:
+        raise Invalid(
+            'the message announces no file: it is neither a notification of S3, nor {"register": {"files": [...]}}'
+        )
+
+
+def _of_record(record: Mapping[str, Any]) -> Iterator[Announced]:
+    if record["eventSource"] != "aws:s3":
+        raise Invalid(f"the message is of {record['eventSource']}, not of S3")
+    if not record["eventName"].removeprefix("s3:").startswith("ObjectCreated:"):
+        return
+    found = record["s3"]["object"]
+    yield from _object(record["s3"]["bucket"]["name"], unquote_plus(found["key"]), found, found.get("eTag"))
+
+
+def _object(bucket: str, key: str, found: Mapping[str, Any], etag: str | None) -> Iterator[Announced]:
+    """Markers of folders are no files."""
+    size_bytes = found.get("size")
+    if key.endswith("/") or size_bytes == 0:
+        return
+    sequencer = found.get("sequencer")
+    padded = None if sequencer is None else str(sequencer).upper().ljust(_SEQUENCER_LENGTH_MAX, "0")
+    yield Announced(f"s3://{bucket}/{key}", etag.strip('"') if etag else None, size_bytes, padded)

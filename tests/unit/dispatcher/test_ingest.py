@@ -1,0 +1,246 @@
+"""Files that announce themselves: each is in exactly one delta, and what cannot be taken in is told with its reason."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor.lake import DeltaCatalog, Table
+from compactor.model.errors import Invalid, Unavailable
+from compactor.storage.location import parse_location
+from compactor.storage.opening import open_store
+from dispatcher.ingest.announcements import Announced, parse_announcements
+from dispatcher.ingest.ingest import Ingest, Ingested, IngestSettings
+from tests.fakes.faulty_store import FaultyStore, Stopped
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.memory_queue import MemoryQueue
+
+NOTIFICATION = {
+    "eventVersion": "2.1",
+    "eventSource": "aws:s3",
+    "awsRegion": "eu-west-1",
+    "eventTime": "2026-11-25T10:00:00.123Z",
+    "eventName": "ObjectCreated:Put",
+    "s3": {
+        "s3SchemaVersion": "1.0",
+        "bucket": {"name": "landing", "arn": "arn:aws:s3:::landing"},
+        "object": {"key": "orders/day%3D1/a+b%2Bc.parquet", "size": 1024, "eTag": "0af", "sequencer": "0055aed6"},
+    },
+}
+EVENT = {
+    "version": "0",
+    "source": "aws.s3",
+    "detail-type": "Object Created",
+    "detail": {
+        "bucket": {"name": "landing"},
+        "object": {"key": "orders/day=1/a b+c.parquet", "size": 1024, "etag": "0af", "sequencer": "0055AED6"},
+    },
+}
+FILE = Announced("s3://landing/orders/day=1/a b+c.parquet", "0af", 1024, "0055AED6".ljust(64, "0"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"Records": [NOTIFICATION]},
+        {"Type": "Notification", "TopicArn": "arn:aws:sns:x", "Message": json.dumps({"Records": [NOTIFICATION]})},
+        EVENT,
+    ],
+    ids=["S3, or SNS raw", "SNS", "EventBridge"],
+)
+def test_a_file_is_the_same_however_it_is_announced(message: dict[str, object]) -> None:
+    assert parse_announcements(json.dumps(message)) == [FILE]
+
+
+def test_what_is_no_new_file_announces_none() -> None:
+    removed = {**NOTIFICATION, "eventName": "ObjectRemoved:Delete"}
+    folder = {**NOTIFICATION, "s3": {"bucket": {"name": "b"}, "object": {"key": "orders/", "size": 0, "eTag": "x"}}}
+    for message in (
+        {"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "landing"},
+        {"Records": [removed, folder]},
+        {**EVENT, "detail-type": "Object Deleted"},
+    ):
+        assert parse_announcements(json.dumps(message)) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "no JSON",
+        "[]",
+        "{}",
+        '{"Records":[{}]}',
+        '{"register":{}}',
+        '{"source":"aws.s3","detail-type":"Object Created"}',
+    ],
+)
+def test_another_message_is_refused(body: str) -> None:
+    with pytest.raises(Invalid):
+        parse_announcements(body)
+
+
+class Landing:
+    """A lake with a table of one feed and one of rows, and a queue."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = ManualClock()
+        self.store = FaultyStore(open_store(parse_location(str(folder / "lake"))))
+        self.lake = DeltaCatalog(self.store, self.clock)
+        self.orders = self._table("SHOP.ORDERS.V1", "orders", {"changes": {"format": "ops", "column": "op"}})
+        self.stock = self._table("SHOP.STOCK.V1", "stock", {})
+        self.queue = MemoryQueue(self.clock, MemoryQueue(self.clock), deliveries_max=1_000)
+
+    def _table(self, table_id: str, name: str, properties: dict[str, object]) -> Table:
+        (self.folder / name).mkdir()
+        landing = [f"file://{self.folder}/{name}/"]
+        return self.lake.create_table(
+            table_id, ["day"], primary_keys=["id"], properties={"landing": landing, **properties}
+        )
+
+    def ingest(self) -> Ingest:
+        return Ingest(self.queue, DeltaCatalog(self.store, self.clock), IngestSettings(collect_seconds=0.0), self.clock)
+
+    def take_all(self) -> Ingested:
+        ingest, found = self.ingest(), []
+        while (done := ingest.collect_once()).messages:
+            found.append(done)
+        return Ingested(*(sum(each) for each in zip(*(vars(one).values() for one in found), strict=True)))
+
+    def land(self, name: str, *rows: dict[str, object], announced: int = 1) -> Path:
+        file = self.folder / name
+        pq.write_table(pa.Table.from_pylist(list(rows)), file)
+        for _ in range(announced):
+            self.announce(file)
+        return file
+
+    def announce(self, *files: Path) -> None:
+        self.queue.send(json.dumps({"register": {"files": [f"file://{file}" for file in files]}}))
+
+    def rows(self, table: Table) -> list[tuple[object, object]]:
+        found = table.scan(view="merged").to_table().to_pylist()
+        return sorted((row["id"], row["v"]) for row in found)
+
+    def deltas(self, table: Table) -> Counter[str]:
+        """How many deltas each file is in, over all streams."""
+        fresh = DeltaCatalog(self.store, self.clock).table(table.table_id)
+        states = [fresh.stream(each).load().state for each in fresh.partitions()]
+        return Counter(
+            f"{delta.delta_id} {delta.operation}"
+            for state in states
+            for source in state.sources.values()
+            for delta in source.deltas
+        )
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Landing:
+    return Landing(tmp_path)
+
+
+def test_files_of_a_collection_are_one_entry_of_each_stream(landing: Landing) -> None:
+    for number in range(5):
+        landing.land(f"stock/{number}.parquet", {"id": number, "day": "1", "v": number}, announced=2)
+    assert landing.take_all().refused == 0
+    assert landing.rows(landing.stock) == [(number, number) for number in range(5)]
+    assert len(landing.deltas(landing.stock)) == 5
+    assert len(list(landing.lake.table("SHOP.STOCK.V1").stream({"day": "1"}).log.entries())) == 1
+    assert landing.queue.messages_left() == 0
+
+
+def test_a_feed_s_changes_are_applied_and_not_its_rows(landing: Landing) -> None:
+    landing.land("orders/1.parquet", {"op": "c", "id": 1, "day": "1", "v": 1}, {"op": "c", "id": 2, "day": "1", "v": 2})
+    landing.take_all()
+    landing.land("orders/2.parquet", {"op": "d", "id": 1, "day": "1", "v": None})
+    landing.take_all()
+    assert landing.rows(landing.orders) == [(2, 2)]
+
+
+def test_what_cannot_be_taken_in_is_a_dead_letter_with_its_reason_and_the_others_go_on(landing: Landing) -> None:
+    good = landing.land("orders/1.parquet", {"op": "c", "id": 1, "day": "1", "v": 1})
+    landing.land("orders/2.parquet", {"op": "X", "id": 2, "day": "1", "v": 2})
+    landing.land("orders/3.parquet", {"op": "c", "id": 3, "day": "1", "v": "text"})
+    (landing.folder / "orders" / "4.parquet").write_bytes(b"no Parquet")
+    landing.announce(landing.folder / "orders" / "4.parquet")
+    landing.announce(landing.folder / "elsewhere.parquet")
+    landing.announce(landing.folder / "orders" / "none.parquet")
+    landing.queue.send("rubbish")
+    done = landing.take_all()
+    assert (done.messages, done.files, done.refused) == (7, 1, 6)
+    assert landing.rows(landing.orders) == [(1, 1)]
+    assert [each.partition("@")[0] for each in landing.deltas(landing.orders)] == [f"file://{good}"]
+    reasons = "\n".join(each.reasons or "" for each in landing.queue.dead_letters().receive(10, 0, 10))
+    for reason in (
+        "neither an upsert nor a delete",
+        "cannot be read as parquet",
+        "lands for no table",
+        "does not exist",
+    ):
+        assert reason in reasons
+
+
+def test_a_folder_that_two_tables_name_is_taken_in_by_none(landing: Landing) -> None:
+    landing.stock.set_properties({"landing": [f"file://{landing.folder}/orders/"]})
+    landing.land("orders/1.parquet", {"op": "c", "id": 1, "day": "1", "v": 1})
+    assert (done := landing.take_all()).refused == done.messages == 1
+    (letter,) = landing.queue.dead_letters().receive(10, 0, 10)
+    assert "lands for SHOP.ORDERS.V1, SHOP.STOCK.V1" in (letter.reasons or "")
+
+
+def test_a_landing_that_is_no_folder_is_refused(landing: Landing) -> None:
+    for wrong in ("orders/", "s3://landing/orders"):
+        with pytest.raises(Invalid, match="write the URI of a folder"):
+            landing.orders.set_properties({"landing": [wrong]})
+
+
+def test_a_file_that_was_written_again_is_taken_in_again(landing: Landing) -> None:
+    landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1})
+    landing.take_all()
+    landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 2}, {"id": 2, "day": "1", "v": 2}, announced=3)
+    landing.take_all()
+    assert landing.rows(landing.stock) == [(1, 2), (2, 2)]
+    assert len(landing.deltas(landing.stock)) == 2
+
+
+def test_a_lake_that_is_away_leaves_the_messages(landing: Landing) -> None:
+    landing.land("stock/1.parquet", {"id": 1, "day": "1", "v": 1})
+    landing.store.fail("put_if_absent", "SHOP.STOCK.V1", times=None)
+    with pytest.raises(Unavailable):
+        landing.ingest().collect_once()
+    landing.store.heal()
+    landing.clock.sleep(3_600.0)
+    assert landing.take_all().files == 1
+    assert landing.rows(landing.stock) == [(1, 1)]
+
+
+def test_a_stop_at_any_write_leaves_each_file_in_exactly_one_delta(tmp_path: Path) -> None:
+    def landed(name: str) -> Landing:
+        (tmp_path / name).mkdir()
+        found = Landing(tmp_path / name)
+        for number in range(3):
+            day = str(number % 2)
+            found.land(f"stock/{number}.parquet", {"id": number, "day": day, "v": number}, announced=2)
+            found.land(f"orders/{number}.parquet", {"op": "c", "id": number, "day": day, "v": number})
+        return found
+
+    unhindered = landed("unhindered")
+    written = len(unhindered.store.points)
+    unhindered.take_all()
+    points = unhindered.store.points[written:]
+    assert points
+    for number, _ in enumerate(points):
+        stopped = landed(str(number))
+        stopped.store.stop_at(number)
+        with pytest.raises(Stopped):
+            stopped.take_all()
+        stopped.store.heal()
+        stopped.clock.sleep(3_600.0)
+        stopped.take_all()
+        for table in (stopped.stock, stopped.orders):
+            assert stopped.rows(table) == [(each, each) for each in range(3)]
+            assert set(stopped.deltas(table).values()) == {1}
