@@ -7,6 +7,7 @@ has no client of S3, and reads no table with a time of day, so its table has non
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ import pytest
 
 from compactor import DeltaCatalog, compact
 from compactor.lake import Table
+from tests.pages.sources import DOCS
 from tests.published_rows import PARTITIONS, append_round, compact_all, differences, rows_of_every_kind
 from tests.readers.conftest import HERE, OTHER_PYTHONS, PYTHON, environment_of
 from tests.readers.served import served
@@ -29,37 +31,22 @@ ROUNDS = 3
 
 
 URL = "http://127.0.0.1:8765/iceberg"
-OVER_PYICEBERG = f"lithify = RestCatalog('lithify', uri='{URL}')"
-LINES = {
-    "PyIceberg": (OVER_PYICEBERG, "lithify.load_table('lake.acme_orders_v1').scan()"),
-    "Polars": (OVER_PYICEBERG, "polars.scan_iceberg(lithify.load_table('lake.acme_orders_v1')).collect()"),
-    "Daft": (OVER_PYICEBERG, "daft.read_iceberg(lithify.load_table('lake.acme_orders_v1'))"),
-    "DuckDB": (
-        f"ATTACH '' AS lithify (TYPE iceberg, ENDPOINT '{URL}', AUTHORIZATION_TYPE 'none')",
-        "FROM lithify.lake.acme_orders_v1",
-    ),
-    "Spark": (
-        (
-            "spark.sql.catalog.lithify=org.apache.iceberg.spark.SparkCatalog spark.sql.catalog.lithify.type=rest "
-            f"spark.sql.catalog.lithify.uri={URL} spark.sql.catalog.lithify.cache-enabled=false"
-        ),
-        "SELECT * FROM lithify.lake.acme_orders_v1",
-    ),
-    "Sail": (
-        f"""SAIL_CATALOG__LIST='[{{name="lithify", type="iceberg-rest", uri="{URL}"}}]'""",
-        "SELECT * FROM lithify.lake.acme_orders_v1",
-    ),
-    "ClickHouse": (
-        (
-            f"CREATE DATABASE lithify ENGINE = DataLakeCatalog('{URL}/v1', '<key>', '<secret>') SETTINGS "
-            "catalog_type = 'rest', warehouse = 'lake', vended_credentials = false, "
-            "storage_endpoint = 'https://s3.eu-west-1.amazonaws.com/bucket'"
-        ),
-        "SELECT * FROM lithify.`lake.acme_orders_v1`",
-    ),
-}
-"""How each engine connects, and how it reads a table."""
 
+
+def lines() -> dict[str, tuple[str, str]]:
+    """How each engine connects, and how it reads, of the table below its mark."""
+    table = (DOCS / "guide" / "publishing.md").read_text().split("<!-- tested: catalog -->\n")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {engine: (code(connect), code(read)) for engine, connect, read in rows}
+
+
+def code(cell: str) -> str:
+    found = re.fullmatch(r"(`+) ?(.*?) ?\1", cell)
+    assert found is not None, cell
+    return found[2]
+
+
+LINES = lines()
 ON_DISK = [engine for engine in LINES if engine != "ClickHouse"]
 ON_S3 = [engine for engine in LINES if engine != "Spark"]
 
