@@ -64,6 +64,9 @@ ENDED_KEPT = 1_000
 START_SECONDS = 1.2
 """From the start of a worker until it is ready, before this dispatcher has seen one start."""
 
+START_LEFT_SECONDS = 0.1
+"""Of a worker that is not ready, although others have taken less time to start."""
+
 OUTPUTS_KEPT = 50
 """Of workers that were started last. Those that run are among them: there are fewer."""
 
@@ -353,12 +356,13 @@ def gone_worker(in_flight: InFlight) -> GoneWorker | None:
 def seconds_until_ready(idle_seconds: Iterable[float | None], start_seconds: float) -> float:
     """Seconds until a job begins that is launched now. Pure.
 
-    Worked: of workers that start in 2 s, one that was started 1.5 s ago: 0.5 s; none: 2 s; one that is ready: 0 s.
+    Worked: of workers that start in 2 s, one that was started 1.5 s ago: 0.5 s, and 3 s ago: 0.1 s; none: 2
+    s; one that is ready: 0 s.
 
     idle_seconds   of each idle worker, the seconds since its start; None: it is ready
     start_seconds  what the start of a worker takes
     """
-    left = (0.0 if seconds is None else max(start_seconds - seconds, 0.0) for seconds in idle_seconds)
+    left = (0.0 if seconds is None else max(start_seconds - seconds, START_LEFT_SECONDS) for seconds in idle_seconds)
     return min(left, default=start_seconds)
 
 
