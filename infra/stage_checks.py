@@ -220,11 +220,14 @@ def _workers_without_room(stage: Stage) -> Iterator[str]:
         yield f"workers is {stage.workers}: write 0 for none"
         return
     service_bytes = service_memory_bytes(stage.dispatcher_memory_mib * MIB)
-    seconds, spark_is_here = WorkerPool.seconds, stage.spark == "local"
-    try:
-        workers_share(service_bytes, 1, stage.workers, seconds, spark_is_here=spark_is_here)
-    except Invalid as error:
-        yield from (f"{reason} (dispatcher_memory_mib)" for reason in error.reasons)
+    is_here = stage.spark == "local"
+    held = workers_share(service_bytes, stage.workers, None, WorkerPool.seconds, spark_is_here=is_here)
+    count = 0 if held is None else held.pool.workers
+    if count < stage.workers:
+        yield (
+            f"workers is {stage.workers}: a dispatcher with dispatcher_memory_mib {stage.dispatcher_memory_mib} holds "
+            f"{count}{', beside Spark' if is_here else ''}; take fewer, or more memory"
+        )
 
 
 def _wrong_queues(stage: Stage) -> Iterator[str]:

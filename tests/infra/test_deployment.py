@@ -84,6 +84,7 @@ class Account:
         return [
             "dev",
             "spark=local",
+            "workers=0",
             f"endpoint_url={self.endpoint_url}",
             f"s3_endpoint_url={self.s3_endpoint_url}",
             f"http_port={self.http_port}",
