@@ -10,6 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -81,21 +82,29 @@ def _guard(doors: Doors) -> Callable[[Request, Next], Awaitable[Response]]:
 
 
 def _refusal(request: Request, doors: Doors) -> Response | None:
+    is_of_catalog = request.url.path.startswith(f"{CATALOG}/")
+    problem = _catalog_problem if is_of_catalog else _problem
     host = request.headers.get("host", "")
     if host not in doors.hosts:
-        return _problem(403, f"this server is not {host!r}: start it with --allow-host {host}")
+        return problem(403, f"this server is not {host!r}: start it with --allow-host {host}", {})
     if doors.token is not None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), doors.token.encode()):
-            return _problem(401, "this server wants a bearer token", {"WWW-Authenticate": "Bearer"})
-    is_of_catalog = request.url.path.startswith(f"{CATALOG}/")
+            return problem(401, "this server wants a bearer token", {"WWW-Authenticate": "Bearer"})
     if request.method not in _READ and not is_of_catalog:
-        return _problem(405, "this server only shows: GET and HEAD", {"Allow": ", ".join(_READ)})
+        return problem(405, "this server only shows: GET and HEAD", {"Allow": ", ".join(_READ)})
     return None
 
 
-def _problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"reason": reason}, status, headers=dict(headers or {}))
+def _problem(status: int, reason: str, headers: Mapping[str, str]) -> Response:
+    return JSONResponse({"reason": reason}, status, headers=dict(headers))
+
+
+def _catalog_problem(status: int, reason: str, headers: Mapping[str, str]) -> Response:
+    """In the words of the catalog's specification, which its clients show."""
+    kind = "NotAuthorizedException" if status == HTTPStatus.UNAUTHORIZED else "ForbiddenException"
+    answer = iceberg_rest.error_answer(HTTPStatus(status), kind, reason)
+    return Response(answer.body, status, dict(headers), media_type="application/json")
 
 
 async def _failed(request: Request, error: LithifyError) -> Response:
@@ -103,7 +112,7 @@ async def _failed(request: Request, error: LithifyError) -> Response:
     status = 404 if isinstance(error, Invalid) and refused_as_missing(error) else 503
     status = 400 if isinstance(error, Invalid) and status != 404 else status
     if request.url.path.startswith("/api/"):
-        return _problem(status, str(error))
+        return _problem(status, str(error), {})
     return HTMLResponse(Renderer.problem(status, str(error)), status)
 
 

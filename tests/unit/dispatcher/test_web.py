@@ -119,6 +119,8 @@ def test_nothing_is_written_and_other_hosts_and_callers_are_refused(tmp_path: Pa
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
     denied = served.client.post("/iceberg/v1/namespaces", headers=bearer)
     assert denied.json()["error"]["type"] == "ForbiddenException"
+    unknown = served.client.get("/iceberg/v1/config")
+    assert (unknown.status_code, unknown.json()["error"]["type"]) == (401, "NotAuthorizedException")
     for answer in (refused, denied, served.client.get("/", headers=bearer)):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
