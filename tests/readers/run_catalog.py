@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ def names(found: list[str]) -> pa.Table:
 @contextmanager
 def of_pyiceberg(connect: str) -> Iterator[Query]:
     from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.exceptions import NoSuchNamespaceError
 
     variables: dict[str, object] = {"RestCatalog": RestCatalog}
     exec(connect, variables)
@@ -33,7 +34,10 @@ def of_pyiceberg(connect: str) -> Iterator[Query]:
         if not expression:
             catalog = variables["lithify"]
             assert isinstance(catalog, RestCatalog)
-            tables = [table for space in catalog.list_namespaces() for table in catalog.list_tables(space)]
+            tables = []
+            for space in catalog.list_namespaces():
+                with suppress(NoSuchNamespaceError):  # its last table is hidden since it was listed
+                    tables += catalog.list_tables(space)
             return names([".".join(table) for table in tables])
         for name in ("polars", "daft"):
             if expression.startswith(name):
