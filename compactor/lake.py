@@ -37,6 +37,8 @@ from compactor.storage.opening import open_store
 
 if TYPE_CHECKING:
     from compactor.catalog.feed import Feed
+    from compactor.changes.sources import FeedSource
+    from compactor.model.counts import SortKey
     from compactor.reading.lookup import KeyValue
 
 
@@ -125,7 +127,12 @@ class Table(tables.Table):
         return self.append_many(deltas, [one_id] * len(deltas))
 
     def append_changes(
-        self, source: DeltaSource, feed: Feed | Mapping[str, object] | None = None, delta_id: str | None = None
+        self,
+        source: DeltaSource,
+        format: str | Mapping[str, object] | Feed | None = None,
+        order: Sequence[str] | None = None,
+        columns: Mapping[str, str] | None = None,
+        delta_id: str | None = None,
     ) -> list[Delta]:
         """Add the inserts, updates and deletes of a change feed, each to its row's partition, in their order. One log
         entry for each partition stream; all are durable and visible when this returns. The changes are held in memory.
@@ -134,7 +141,10 @@ class Table(tables.Table):
         row that moves to another partition is deleted in the old one, if the change has the row before it.
 
         source    files, in the order of their changes; or, of flat rows, Arrow data
-        feed      how they are written, such as {"format": "dms"}; None: as the table's property `changes` says
+        format    how they are written: "dms", "debezium", "maxwell", "canal", "ops", or a feed such as {"format":
+                  "ops", "column": "operation"}; None: as the table's property `changes` says
+        order     of a table without sort keys: columns by which the changes of the batch are in order
+        columns   names of columns in the feed, and those that they have in the table
         delta_id  of this batch: a repeated call with the same id and source is a no-op with the same result
 
         Raises `Invalid`, with file and row, for changes that cannot be applied whole; then nothing is added. After any
@@ -142,11 +152,14 @@ class Table(tables.Table):
         """
         from compactor.changes.appending import append_changes, feed_of
 
-        keys = (self.properties.primary_keys, self.properties.sort_keys)
         batch_id = self._clock.new_id() if delta_id is None else delta_id
-        return append_changes(
-            self, self._store.location, keys, source, feed_of(self.properties.changes, feed), batch_id
-        )
+        feed = feed_of(self.properties.changes, format, order, columns)
+        return append_changes(self, self._store.location, self.keys, source, feed, batch_id)
+
+    @property
+    def keys(self) -> tuple[Sequence[str] | None, Sequence[SortKey] | None]:
+        """The primary keys and the sort keys of its properties."""
+        return self.properties.primary_keys, self.properties.sort_keys
 
     def writer(
         self, seconds: float = SECONDS, deltas: int = DELTAS_MAX, size_bytes: int = SIZE_BYTES_MAX
@@ -236,6 +249,43 @@ class DeltaCatalog(tables.DeltaCatalog):
             nothing_runs=nothing_runs,
             write=not dry_run,
         )
+
+    def append_changes(
+        self,
+        source: DeltaSource,
+        format: str | Mapping[str, object] | Feed,
+        table_of: str | Sequence[str],
+        tables: Mapping[str, str | None],
+        delta_id: str | None = None,
+    ) -> dict[str, list[Delta]]:
+        """Add the changes of many tables in one feed, each to its table: by table id, the deltas. See
+        `Table.append_changes`; every table's part is a batch of its own, with the same delta id.
+
+        table_of  the fields that say which table a change is of, joined by dots: "source.schema.source.table",
+                  "database.table"; of flat rows, columns, which are no part of the row
+        tables    ids of tables by the names that the feed has for them, such as {"shop.orders": "SHOP.ORDERS.V1"};
+                  None: its changes are left out
+
+        Raises `Invalid`, with file and row, for a change that cannot be applied, or of another table; then nothing is
+        added. After any other error some of the tables may have theirs: call it again with the same delta id.
+        """
+        from compactor.changes.appending import deltas_of_sources, feed_of, reader_of
+        from compactor.changes.many_tables import parse_paths, parts_by_table
+        from compactor.changes.sources import open_feed
+
+        feed, paths = feed_of(None, format), parse_paths(table_of)
+        batch_id = self._clock.new_id() if delta_id is None else delta_id
+        wanted = {table_id for table_id in tables.values() if table_id is not None}
+        opened = {table_id: self.table(table_id) for table_id in sorted(wanted)}
+        parts: dict[str, list[FeedSource]] = {}
+        for each in open_feed(self.location, source, feed, None):
+            for table_id, part in parts_by_table(each, paths, tables).items():
+                parts.setdefault(table_id, []).append(part)
+        deltas = {
+            table_id: deltas_of_sources(reader_of(opened[table_id], opened[table_id].keys, feed), sources, batch_id)
+            for table_id, sources in parts.items()
+        }
+        return {table_id: opened[table_id].append_many(*given) for table_id, given in deltas.items()}
 
     def table_even_dropped(self, table_id: str) -> Table:
         return _readable(super().table_even_dropped(table_id))

@@ -19,11 +19,14 @@ IMAGES_BEFORE = ("-u", "update_preimage")
 
 class FeedFormat(StrEnum):
     """`ops`: any data files with a column that says what each row does; `dms`: CSV and Parquet of AWS DMS; `debezium`:
-    JSON lines, as envelopes with or without their schema, or flattened (`ExtractNewRecordState`)."""
+    JSON lines, as envelopes with or without their schema, or flattened (`ExtractNewRecordState`); `maxwell`, `canal`:
+    JSON lines of MySQL's binlog."""
 
     OPS = "ops"
     DMS = "dms"
     DEBEZIUM = "debezium"
+    MAXWELL = "maxwell"
+    CANAL = "canal"
 
 
 class Feed(Document):
@@ -31,9 +34,9 @@ class Feed(Document):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
-    format: FeedFormat = Field(description="`ops`, `dms` or `debezium`")
+    format: FeedFormat = Field(description="`ops`, `dms`, `debezium`, `maxwell` or `canal`")
     column: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="of `ops`: the column that says what each row does"
+        default=None, description="of `ops`: the column that says what each row does; by default `op`"
     )
     upserts: tuple[str, ...] = Field(
         default=UPSERTS, description="of `ops`: its values for rows that are there after the change, in any case"
@@ -42,14 +45,24 @@ class Feed(Document):
     skips: tuple[str, ...] = Field(
         default=IMAGES_BEFORE, description="of `ops`: its values for the image before an update, which is left out"
     )
+    order: tuple[str, ...] = Field(
+        default=(),
+        description="columns by which the changes of one batch are in order, if the table has no sort keys",
+    )
+    columns: dict[str, str] = Field(
+        default={}, description="names of columns in the feed, and those that they have in the table"
+    )
 
     @model_validator(mode="after")
     def _check_column(self) -> Feed:
-        if (self.format is FeedFormat.OPS) != (self.column is not None):
+        if self.format is not FeedFormat.OPS and self.column is not None:
             raise ValueError(
-                "a feed of format ops, and no other, names the column that says what each row does: "
-                '{"format": "ops", "column": "op"}'
+                "column is of a feed of format ops, which names the column that says what each row does: "
+                f"a feed of format {self.format.value} says that itself"
             )
+        twice = {name for name in self.columns.values() if [*self.columns.values()].count(name) > 1}
+        if twice:
+            raise ValueError(f"columns: two columns of the feed would be called {', '.join(sorted(twice))}")
         return self
 
 

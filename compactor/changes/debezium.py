@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from compactor.catalog.feed import DELETES, UPSERTS
 from compactor.changes.change_batch import Bools, ChangeBatch, Refusals, mask_of
+from compactor.changes.json_lines import lines_of, not_json, read_events
 from compactor.model.errors import Invalid
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -35,7 +35,6 @@ _OPERATION, _DELETED = "__op", "__deleted"
 _ADDED = re.compile(r"__(op|deleted|table|db|schema|ts_ms|ts_us|ts_ns)")
 """Columns that flattening adds and that are no part of the row."""
 
-_BLOCK_BYTES = 16 * 1024 * 1024
 _ENVELOPE = ("before", "after", "op", "source")
 
 
@@ -68,12 +67,10 @@ def changes_of_debezium(
 
 def _runs(body: bytes, source_name: str) -> Iterator[_Run]:
     """Tombstones (`null`) and empty lines are left out: the delete before a tombstone says which row is gone."""
-    lines = body.split(b"\n")
     held: list[bytes] = []
     first, prefix, schema = 0, None, None
-    for number, line in enumerate(lines):
-        stripped = line.strip()
-        if stripped in (b"", b"null"):
+    for number, stripped in enumerate(lines_of(body, source_name)):
+        if not stripped:
             held.append(b"")
             continue
         if prefix is None or not stripped.startswith(prefix):
@@ -91,7 +88,7 @@ def _schema_of(line: bytes, number: int, source_name: str) -> tuple[bytes, Mappi
     try:
         event = json.loads(line)
     except ValueError as error:
-        raise Invalid(f"{source_name}, row {number + 1:,}: it is not JSON ({error})") from error
+        raise not_json(number, source_name, error) from error
     if not isinstance(event, dict):
         raise Invalid(f"{source_name}, row {number + 1:,}: it is no change event but {type(event).__name__}")
     if event.keys() != {"schema", "payload"}:
@@ -116,7 +113,7 @@ def _changes_of_run(
     if not lines:
         return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), numbers)
     refused = Refusals(source_name)
-    events = _parsed(b"\n".join(lines) + b"\n", run.schema, declared, source_name)
+    events = _parsed(lines, run.schema, declared, source_name)
     if "op" in events.column_names and {"before", "after"} & set(events.column_names):
         changes = _of_envelopes(events, numbers, (run.schema, declared), sort_columns, refused, source_name)
     else:
@@ -125,7 +122,9 @@ def _changes_of_run(
     return changes
 
 
-def _parsed(body: bytes, schema: Mapping[str, Any] | None, declared: pa.Schema | None, source_name: str) -> pa.Table:
+def _parsed(
+    lines: Sequence[bytes], schema: Mapping[str, Any] | None, declared: pa.Schema | None, source_name: str
+) -> pa.Table:
     """The events, a column for each field of the envelope or of the flattened row."""
     explicit = None
     if schema is not None:
@@ -133,27 +132,14 @@ def _parsed(body: bytes, schema: Mapping[str, Any] | None, declared: pa.Schema |
     elif declared is not None:
         flat = [(each.name, _plain(each.type)) for each in declared]
         row = pa.struct([each for each in flat if not each[0].startswith(OF_SOURCE)])
-        is_envelope = b'"op"' in body[: body.find(b"\n")] and b'"source"' in body[: body.find(b"\n")]
+        is_envelope = b'"op"' in lines[0] and b'"source"' in lines[0]
         explicit = pa.schema([("before", row), ("after", row)] if is_envelope else flat)
-    try:
-        table = pj.read_json(
-            pa.py_buffer(body),
-            read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, _longest(body))),
-            parse_options=pj.ParseOptions(
-                explicit_schema=explicit, unexpected_field_behavior="infer" if schema is None else "ignore"
-            ),
-        )
-    except pa.ArrowInvalid as error:
-        raise Invalid(f"{source_name} is no change feed of these columns: {error}") from error
+    table = read_events(lines, explicit, source_name, only_these=schema is not None)
     if schema is None:
         return table
     payload = table.column("payload").combine_chunks()
     kept = [each for each in payload.type if each.name]
     return pa.table({each.name: pc.struct_field(payload, each.name) for each in kept})
-
-
-def _longest(body: bytes) -> int:
-    return min(len(body), max((len(line) for line in body.split(b"\n")), default=0) + 2) * 2
 
 
 # ----------------------------------------------------------------------------------------------------------- envelopes

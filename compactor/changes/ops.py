@@ -13,6 +13,7 @@ from compactor.catalog.feed import Feed, FeedFormat
 from compactor.changes.change_batch import ChangeBatch, Refusals, mask_of
 from compactor.model.errors import Invalid
 
+OPERATION_COLUMN = "op"
 DMS_COLUMN = "Op"
 DMS_NULL = "NULL"
 """What DMS writes for null in CSV, without quotes (`CsvNullValue`)."""
@@ -20,11 +21,12 @@ DMS_NULL = "NULL"
 
 def changes_of_rows(rows: pa.Table, feed: Feed, source_name: str) -> ChangeBatch:
     """Raises `Invalid`, with the rows, for values of the column that the feed does not name."""
-    column = feed.column
-    if column is None:
-        raise Invalid("a feed of format ops names the column that says what each row does: column=...")
+    column = feed.column or OPERATION_COLUMN
     if column not in rows.column_names:
-        raise Invalid(f"{source_name} has no column {column!r}, which says what each row does")
+        raise Invalid(
+            f"{source_name} has no column {column!r}, which says what each row does: name it in the feed, as in "
+            '{"format": "ops", "column": "operation"}'
+        )
     words = pc.utf8_lower(rows.column(column).cast(pa.string()))
     upserts, deletes, skips = (
         mask_of(pc.is_in(words, pa.array([each.lower() for each in given], pa.string())))

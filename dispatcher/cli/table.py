@@ -134,8 +134,8 @@ def append(
     changes: Annotated[
         str | None,
         typer.Option(
-            help="The files are of a change feed: `dms`, `debezium`, JSON such as "
-            '{"format":"ops","column":"op"}, or `property`: as the table says. Rows find their partitions.'
+            help="The files are of a change feed: `dms`, `debezium`, `maxwell`, `canal`, `ops`, JSON such as "
+            '{"format":"ops","column":"what"}, or `property`: as the table says. Rows find their partitions.'
         ),
     ] = None,
     output: OutputOption = Output.TEXT,
@@ -147,7 +147,7 @@ def append(
         if unused or operation is not Operation.UPSERT:
             raise Invalid(f"{', '.join(unused) or '--operation'}: leave it out, each change says that itself")
         feed = None if changes == "property" else parse_feed(changes)
-        _show_changes(table, lake.open().table(table).append_changes(files, feed, delta_id), output)
+        _show_changes(table, lake.open().table(table).append_changes(files, feed, delta_id=delta_id), output)
         return
     opened, wanted = named_partition(lake.open(), table, partition)
     delta = opened.append(

@@ -146,6 +146,16 @@ def test_a_feed_of_debezium_is_followed_from_partition_to_partition(tmp_path: Pa
     assert printed.strip() == "[{'id': 2, 'region': 'south', 'items': 1}]"
 
 
+def test_a_feed_of_maxwell_is_read(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_maxwell"])
+    assert printed.strip() == "[{'id': 1, 'name': 'Bea', 'change': 8}]"
+
+
+def test_the_changes_of_one_feed_go_to_their_tables(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, "-c", BLOCKS["changes_tables"])
+    assert printed.strip() == "[[{'id': 1, 'name': 'pen'}], [{'id': 1, 'usd': 2}]]"
+
+
 def test_a_column_says_what_each_row_does(tmp_path: Path) -> None:
     assert run(tmp_path, sys.executable, "-c", BLOCKS["changes_ops"]).strip() == "[{'item': 'a', 'left': 4}]"
 

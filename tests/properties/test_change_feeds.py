@@ -141,6 +141,32 @@ def rows_with_operations(changes: Sequence[Change], file: Path) -> list[Path]:
     return [file.with_suffix(".parquet")]
 
 
+def events_of_maxwell(changes: Sequence[Change], file: Path) -> list[Path]:
+    lines = []
+    for each in changes:
+        now, was = each.after or each.before or {}, each.before or {}
+        event = {"database": "shop", "table": "orders", "xid": each.number, "commit": True, "data": now}
+        if each.letter == "u":
+            event["old"] = {name: was[name] for name in now if now[name] != was[name]}
+        lines.append(json.dumps({**event, "type": {"c": "insert", "u": "update", "d": "delete"}[each.letter]}))
+    return [_written(file.with_suffix(".json"), lines)]
+
+
+def messages_of_canal(changes: Sequence[Change], file: Path) -> list[Path]:
+    lines = []
+    for each in changes:
+        now, was = each.after or each.before or {}, each.before or {}
+        old = {name: _text(was[name]) for name in now if each.letter == "u" and now[name] != was[name]}
+        message = {"database": "shop", "table": "orders", "id": each.number, "isDdl": False}
+        message |= {"data": [{name: _text(value) for name, value in now.items()}], "old": [old] if old else None}
+        lines.append(json.dumps({**message, "type": {"c": "INSERT", "u": "UPDATE", "d": "DELETE"}[each.letter]}))
+    return [_written(file.with_suffix(".json"), lines)]
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
 COLUMNS = [("id", pa.int64()), ("region", pa.string()), ("v", pa.int64()), ("__source_lsn", pa.int64())]
 COLUMNS_OF_DMS = pa.schema([("Op", pa.string()), *COLUMNS])
 COLUMNS_OF_OPS = pa.schema([*COLUMNS, ("what", pa.string())])
@@ -160,12 +186,14 @@ def _written(file: Path, lines: Sequence[str]) -> Path:
     return file
 
 
-FEEDS: dict[str, tuple[object, Callable[[Sequence[Change], Path], list[Path]]]] = {
+FEEDS: dict[str, tuple[str | dict[str, object], Callable[[Sequence[Change], Path], list[Path]]]] = {
     "envelopes": ("debezium", envelopes),
     "envelopes with schema": ("debezium", envelopes_with_schema),
     "flattened": ("debezium", flattened),
     "Parquet of DMS": ("dms", parquet_of_dms),
     "CSV of DMS": ("dms", csv_of_dms),
+    "Maxwell": ({"format": "maxwell", "columns": {"__source_xid": "__source_lsn"}}, events_of_maxwell),
+    "Canal": ({"format": "canal", "columns": {"__source_id": "__source_lsn"}}, messages_of_canal),
     "rows with operations": ({"format": "ops", "column": "what"}, rows_with_operations),
 }
 
@@ -212,3 +240,56 @@ def test_the_table_is_that_of_the_database(
 def _rows(table: Any, view: str = "merged") -> list[Row]:  # noqa: ANN401
     found = table.scan(view=view).to_table().select(["id", "region", "v"]).to_pylist()
     return sorted(found, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize("feed", ["envelopes", "Maxwell", "rows with operations"])
+@settings(max_examples=15)
+@given(histories=st.lists(steps, min_size=2, max_size=3), cut=st.integers(1, 40), again=st.booleans())
+def test_the_tables_of_one_feed_are_those_of_the_database(
+    feed: str, histories: list[list[tuple[int, str, int | None, bool]]], cut: int, again: bool
+) -> None:
+    """The changes of the tables take turns, in two files, which come in order; and again."""
+    told = [history(asked) for asked in histories]
+    written_as, write = FEEDS[feed]
+    table_of, named = NAMES_OF_TABLES[feed]
+    with TemporaryDirectory() as folder:
+        lines: list[str] = []
+        for turn in range(max(len(changes) for changes, _ in told)):
+            for number, (changes, _) in enumerate(told):
+                if turn < len(changes):
+                    (file,) = write([changes[turn]], Path(folder) / "one")
+                    lines += (json.dumps(named(event, f"t{number}")) for event in _events(file))
+        files = [Path(folder) / "a.json", Path(folder) / "b.json"]
+        for file, part in zip(files, (lines[:cut], lines[cut:]), strict=True):
+            _written(file, part)
+        lake = DeltaCatalog.open(Path(folder) / "lake")
+        tables = {f"shop.t{number}": f"SHOP.T{number}.V1" for number in range(len(told))}
+        for table_id in tables.values():
+            lake.create_table(
+                table_id,
+                ["region"],
+                schema=pa.schema(COLUMNS),
+                primary_keys=["id"],
+                sort_keys=[("__source_lsn", "ascending")],
+            )
+        for file in files * (1 + again):
+            lake.append_changes([file], written_as, table_of, tables, delta_id=file.name)
+        for (_, rows), table_id in zip(told, tables.values(), strict=True):
+            assert _rows(lake.table(table_id)) == rows
+
+
+def _events(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".parquet":
+        rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+        return rows
+    return [json.loads(line) for line in file.read_text().splitlines() if line != "null"]
+
+
+NAMES_OF_TABLES: dict[str, tuple[str, Callable[[dict[str, Any], str], dict[str, Any]]]] = {
+    "envelopes": (
+        "source.schema.source.table",
+        lambda event, name: {**event, "source": {**event["source"], "schema": "shop", "table": name}},
+    ),
+    "Maxwell": ("database.table", lambda event, name: {**event, "table": name}),
+    "rows with operations": ("owner.name", lambda row, name: {**row, "owner": "shop", "name": name}),
+}

@@ -184,7 +184,12 @@ def test_values_that_are_neither_upsert_nor_delete_are_refused_with_their_rows()
 
 
 def test_a_feed_that_contradicts_itself_is_refused() -> None:
-    for given in ("ops", {"format": "dms", "column": "Op"}, "nothing", {"format": "dms", "header": True}):
+    for given in (
+        {"format": "ops", "columns": {"a": "x", "b": "x"}},
+        {"format": "dms", "column": "Op"},
+        "nothing",
+        {"format": "dms", "header": True},
+    ):
         with pytest.raises(Invalid):
             parse_feed(given)
     assert parse_feed('{"format": "ops", "column": "op"}').column == "op"

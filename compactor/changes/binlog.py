@@ -1,0 +1,326 @@
+"""Change events of MySQL's binlog, as JSON: those of Maxwell, and flat messages of Canal.
+
+Both have the row after a change in `data` and, of an update, the earlier values of what changed in `old`, so that a row
+which moves to another partition, or gets another key, is deleted where it was.
+
+A column named `__source_xid` is the event's field `xid`: so may the table's sort keys be called. `__source_file` and
+`__source_pos` are the two parts of Maxwell's `position`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.changes.change_batch import Bools, ChangeBatch, Int64s, Refusals, mask_of
+from compactor.changes.debezium import OF_SOURCE
+from compactor.changes.json_lines import lines_of, not_json, read_events
+from compactor.model.errors import Invalid
+
+_UPSERTS = ("insert", "update", "bootstrap-insert")
+_DELETES = ("delete",)
+_NO_CHANGES = ("bootstrap-start", "bootstrap-complete")
+_LAST_OF_ITS_TRANSACTION = (1 << 63) - 1
+"""Maxwell gives no `xoffset` to the row that ends a transaction, which is its last."""
+
+Texts = npt.NDArray[np.object_]
+
+
+def changes_of_maxwell(
+    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
+) -> ChangeBatch:
+    """`needed`: the table's key and partition columns; `sort_columns`: its others are fields of the event.
+
+    Raises `Invalid`, with the rows, for events that are no change of a row, and for rows of which a value is missing.
+    """
+    lines, numbers = _lines(body, source_name)
+    if not lines:
+        return _nothing(source_name)
+    typed = [] if declared is None else [(each.name, _wire_type(each.type)) for each in _columns(declared)]
+    row = pa.struct(typed)
+    events = read_events(lines, pa.schema([("data", row), ("old", row)]) if typed else None, source_name)
+    upserts, deletes = _operations(events, numbers, source_name)
+    is_row = upserts | deletes
+    after = _typed(_rows(events, "data", is_row), declared, source_name)
+    before = _typed(_rows(events, "old", is_row), declared, source_name)
+    updates = _is(events, ("update",))
+    _refuse_partial(after, lines, numbers[is_row], updates, is_row, source_name)
+    order = _order_columns(events.filter(pa.array(is_row)), sort_columns, numbers[is_row], source_name)
+    return _batch(after, before, order, (deletes[is_row], numbers[is_row]), needed, source_name)
+
+
+def changes_of_canal(
+    body: bytes, declared: pa.Schema | None, sort_columns: Sequence[str], needed: Collection[str], source_name: str
+) -> ChangeBatch:
+    """See `changes_of_maxwell`. Values are text: their types are the table's, else those of `mysqlType`."""
+    lines, numbers = _lines(body, source_name)
+    if not lines:
+        return _nothing(source_name)
+    rows: dict[str, list[dict[str, str | None] | None]] = {"data": [], "old": []}
+    events_of_rows: list[int] = []
+    types: dict[str, str] = {}
+    # Arrow cannot read them: `data` and `old` have the columns of whichever table an event is of.
+    events = [_event(line, int(number), source_name) for line, number in zip(lines, numbers, strict=True)]
+    told = pa.table({"type": [each.get("type") for each in events], "isDdl": [each.get("isDdl") for each in events]})
+    upserts, deletes = _operations(told, numbers, source_name)
+    for at, event in enumerate(events):
+        data = event.get("data") or []
+        if not data and (upserts | deletes)[at]:
+            raise Invalid(f"{source_name}, row {numbers[at] + 1:,}: its data has no rows")
+        old = event.get("old") or [None] * len(data)
+        types.update(event.get("mysqlType") or {})
+        rows["data"] += data
+        rows["old"] += old
+        events_of_rows += [at] * len(data)
+    places = np.array(events_of_rows, np.int64)
+    names = list(dict.fromkeys(name for row in rows["data"] if row is not None for name in row))
+    after, before = (
+        _typed(
+            pa.table({name: pa.array([(row or {}).get(name) for row in held], pa.string()) for name in names}),
+            declared,
+            source_name,
+            types,
+        )
+        for held in (rows["data"], rows["old"])
+    )
+    refused = Refusals(source_name)
+    for at, row in enumerate(rows["data"]):
+        if upserts[places[at]] and (row or {}).keys() != set(names) and rows["old"][at] is not None:
+            refused.add([int(numbers[places[at]])], _partial(set(names) - (row or {}).keys()))
+    refused.raise_if_any()
+    fields = [{name: each.get(name) for name in ("es", "ts", "id", "gtid")} for each in events]
+    order = _order_columns(pa.Table.from_pylist(fields).take(places), sort_columns, numbers[places], source_name)
+    return _batch(after, before, order, (deletes[places], numbers[places]), needed, source_name)
+
+
+def _lines(body: bytes, source_name: str) -> tuple[list[bytes], Int64s]:
+    """The events, and their numbers from 0."""
+    lines = lines_of(body, source_name)
+    return [line for line in lines if line], np.array([at for at, line in enumerate(lines) if line], np.int64)
+
+
+def _nothing(source_name: str) -> ChangeBatch:
+    return ChangeBatch(source_name, pa.table({}), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+
+
+def _event(line: bytes, number: int, source_name: str) -> Mapping[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise not_json(number, source_name, error) from error
+    if not isinstance(event, dict):
+        raise Invalid(f"{source_name}, row {number + 1:,}: it is no change event but {type(event).__name__}")
+    return event
+
+
+def _operations(events: pa.Table, numbers: Int64s, source_name: str) -> tuple[Bools, Bools]:
+    """Which events are upserts and which deletes. Raises `Invalid` for those that are neither."""
+    if "type" not in events.column_names:
+        raise Invalid(f"{source_name} has no field 'type', which says what each event does")
+    upserts, deletes, nothing = (_is(events, words) for words in (_UPSERTS, _DELETES, _NO_CHANGES))
+    known = upserts | deletes | nothing
+    refused = Refusals(source_name)
+    words = events.column("type")
+    for word in pc.unique(words.filter(pa.array(~known))).to_pylist():
+        of_word = mask_of(pc.is_null(words) if word is None else pc.equal(words, word))
+        refused.add(numbers[of_word].tolist(), f"it is no change of a row (type {word!r})")
+    if "isDdl" in events.column_names:
+        is_ddl = mask_of(events.column("isDdl").cast(pa.bool_()))
+        refused.add(numbers[is_ddl & known].tolist(), "it is a change of the schema (isDdl)")
+    refused.raise_if_any()
+    return upserts, deletes
+
+
+def _is(events: pa.Table, words: Sequence[str]) -> Bools:
+    return mask_of(pc.is_in(pc.utf8_lower(events.column("type").cast(pa.string())), pa.array(words)))
+
+
+def _rows(events: pa.Table, name: str, is_row: Bools) -> pa.Table:
+    if name not in events.column_names or not pa.types.is_struct(events.schema.field(name).type):
+        return pa.table({})
+    struct = events.column(name).combine_chunks().filter(pa.array(is_row))
+    return pa.table({each.name: pc.struct_field(struct, each.name) for each in struct.type})
+
+
+def _columns(declared: pa.Schema) -> list[pa.Field]:
+    return [each for each in declared if not each.name.startswith(OF_SOURCE)]
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+def _wire_type(kind: pa.DataType) -> pa.DataType:
+    """The type by which JSON is read, of a declared one: times, dates and bytes are text in it, a bool is 0 or 1."""
+    if pa.types.is_boolean(kind):
+        return pa.int64()
+    return pa.string() if pa.types.is_temporal(kind) or _is_bytes(kind) else kind
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _typed(
+    rows: pa.Table, declared: pa.Schema | None, source_name: str, types: Mapping[str, str] | None = None
+) -> pa.Table:
+    """The rows with the types of the table, else of the source. `types`: of MySQL's, where values are text."""
+    for at, name in enumerate(rows.column_names):
+        if declared is not None and declared.get_field_index(name) >= 0:
+            kind = declared.field(name).type
+        else:
+            kind = rows.column(at).type if types is None else arrow_type(types.get(name, ""))
+        what = f"column {name!r} of {source_name}"
+        if _is_bytes(kind) and pa.types.is_string(rows.column(at).type):
+            values = _bytes(rows.column(at), kind, what, is_base64=types is None)
+        else:
+            values = _cast(rows.column(at), kind, what)
+        rows = rows.set_column(at, name, values)
+    return rows
+
+
+def _bytes(values: pa.ChunkedArray, kind: pa.DataType, what: str, *, is_base64: bool) -> pa.ChunkedArray:
+    """Maxwell writes bytes in base64, Canal a character for each byte."""
+    try:
+        found = [
+            None if each is None else base64.b64decode(each) if is_base64 else each.encode("latin-1")
+            for each in values.to_pylist()
+        ]
+        return pa.chunked_array([pa.array(found, kind)])
+    except ValueError as error:
+        raise Invalid(f"{what} is declared as {kind}, and is text that holds no bytes: {error}") from error
+
+
+def _cast(values: pa.ChunkedArray, kind: pa.DataType, what: str) -> pa.ChunkedArray:
+    if values.type == kind:
+        return values
+    try:
+        if pa.types.is_boolean(kind) and pa.types.is_string(values.type):
+            return values.cast(pa.int64()).cast(kind)
+        if pa.types.is_date(kind) and pa.types.is_string(values.type):
+            return pc.utf8_slice_codeunits(values, 0, 10).cast(kind)
+        return values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Invalid(f"{what} is declared as {kind}, and cannot be read as that: {error}") from error
+
+
+_KINDS: Mapping[str, pa.DataType] = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year"), pa.int64()),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    **dict.fromkeys(("datetime", "timestamp"), pa.timestamp("us")),
+}
+_SIZES = re.compile(r"\((\d+)(?:,(\d+))?\)")
+
+
+def arrow_type(mysql_type: str) -> pa.DataType:
+    """Of a column of MySQL, such as `decimal(10,2)` or `bigint(20) unsigned`. Text for what has no such type here."""
+    word = re.split(r"[ (]", mysql_type.strip().lower())[0]
+    if word in ("decimal", "numeric"):
+        sizes = _SIZES.search(mysql_type)
+        return pa.decimal128(int(sizes[1]), int(sizes[2] or 0)) if sizes else pa.decimal128(10, 0)
+    if word == "bigint" and "unsigned" in mysql_type.lower():
+        return pa.uint64()
+    return _KINDS.get(word, pa.string())
+
+
+# -------------------------------------------------------------------------------------------------------------- order
+
+
+def _order_columns(
+    events: pa.Table, sort_columns: Sequence[str], numbers: Int64s, source_name: str
+) -> dict[str, pa.ChunkedArray]:
+    refused = Refusals(source_name)
+    found: dict[str, pa.ChunkedArray] = {}
+    for name in sort_columns:
+        if not name.startswith(OF_SOURCE):
+            continue
+        field = name.removeprefix(OF_SOURCE)
+        if field in ("file", "pos") and "position" in events.column_names:
+            parts = pc.split_pattern(events.column("position"), ":", max_splits=1, reverse=True).combine_chunks()
+            found[name] = pc.list_element(parts, int(field == "pos"))
+        elif field in events.column_names:
+            found[name] = _with_last_offsets(events, field)
+        else:
+            refused.add(numbers.tolist(), f"it has no {field!r}, by which the table orders the rows of a key")
+    refused.raise_if_any()
+    return found
+
+
+def _with_last_offsets(events: pa.Table, field: str) -> pa.ChunkedArray:
+    values = events.column(field)
+    if field != "xoffset" or "commit" not in events.column_names:
+        return values
+    is_last = pc.and_(events.column("commit").fill_null(False), values.is_null())
+    return pc.if_else(is_last, pa.scalar(_LAST_OF_ITS_TRANSACTION, values.type), values)
+
+
+# ------------------------------------------------------------------------------------------------------- whole changes
+
+
+def _partial(missing: Collection[str]) -> str:
+    names = ", ".join(repr(name) for name in sorted(missing))
+    return (
+        f"the update has no {names}, so the row is not known whole: set binlog_row_image=FULL (and output_nulls=true "
+        "in Maxwell)"
+    )
+
+
+def _refuse_partial(
+    after: pa.Table, lines: Sequence[bytes], numbers: Int64s, updates: Bools, is_row: Bools, source_name: str
+) -> None:
+    """Raises `Invalid` for updates that lack a column which an earlier event of the file has. A value that is null may
+    be one that is not there, so the text of such an event is read again."""
+    has_null = np.zeros(after.num_rows, np.bool_)
+    for column in after.columns:
+        has_null |= mask_of(column.is_null())
+    if not (has_null & updates[is_row]).any():
+        return
+    refused, seen = Refusals(source_name), set[str]()
+    for at, (line, is_update) in enumerate(zip(np.array(lines, object)[is_row], updates[is_row], strict=True)):
+        if not has_null[at]:
+            seen.update(after.column_names)
+            continue
+        there = set(json.loads(line).get("data") or ())
+        if is_update and not seen <= there:
+            refused.add([int(numbers[at])], _partial(seen - there))
+        seen |= there
+    refused.raise_if_any()
+
+
+def _batch(
+    after: pa.Table,
+    before: pa.Table,
+    order: Mapping[str, pa.ChunkedArray],
+    changes: tuple[Bools, Int64s],
+    needed: Collection[str],
+    source_name: str,
+) -> ChangeBatch:
+    """`changes`: of each row, whether it is a delete, and its number.
+
+    A column of `old` that is null is one that did not change: keys and partition columns have no null.
+    """
+    deletes, numbers = changes
+    moved, old = np.zeros(after.num_rows, np.bool_), after
+    for name in needed:
+        if name not in before.column_names or name not in after.column_names:
+            continue
+        earlier, now = before.column(name), after.column(name)
+        moved |= mask_of(pc.and_kleene(earlier.is_valid(), pc.not_equal(earlier, now))) & ~deletes
+        was = pc.if_else(earlier.is_valid(), earlier, now)
+        old = old.set_column(old.column_names.index(name), name, was)
+    for name, values in order.items():
+        after, old = after.append_column(name, values), old.append_column(name, values)
+    rows = pa.concat_tables([old.filter(pa.array(moved)), after])
+    places = np.concatenate([numbers[moved] * 2, numbers * 2 + 1])
+    is_deleted = np.concatenate([np.ones(int(moved.sum()), np.bool_), deletes])
+    in_order = np.argsort(places, kind="stable")
+    return ChangeBatch(source_name, rows.take(in_order), is_deleted[in_order], places[in_order] // 2)

@@ -1,0 +1,103 @@
+"""The sources of a feed, and what a table takes from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from compactor.catalog.delta_files import THE_DELTA, DeltaSource, absolute_uri, open_source, read_rows
+from compactor.catalog.feed import Feed, FeedFormat
+from compactor.changes.binlog import changes_of_canal, changes_of_maxwell
+from compactor.changes.change_batch import ChangeBatch
+from compactor.changes.debezium import changes_of_debezium
+from compactor.changes.ops import changes_of_dms, changes_of_rows, read_dms_csv
+from compactor.model.counts import SortKey
+from compactor.model.errors import Invalid
+from compactor.storage.location import StoreLocation
+from compactor.tabular import read_bytes
+
+OF_ROWS = (FeedFormat.OPS, FeedFormat.DMS)
+"""Formats of flat rows; the others are JSON lines."""
+
+
+@dataclass(frozen=True)
+class FeedSource:
+    """What one file holds, or Arrow data: rows, or text that the feed's reader parses."""
+
+    source_name: str
+    content: pa.Table | bytes
+
+
+def open_feed(location: StoreLocation, source: DeltaSource, feed: Feed, schema: pa.Schema | None) -> list[FeedSource]:
+    """In the order of their changes. `schema`: types for the columns of text files."""
+    opened = open_source(source)
+    if not isinstance(opened, list):
+        if feed.format not in OF_ROWS:
+            raise Invalid(f"a feed of format {feed.format.value} is JSON lines: give files")
+        return [FeedSource(THE_DELTA, read_rows(location, opened))]
+    return [_open_file(location, absolute_uri(each), feed, schema) for each in opened]
+
+
+def _open_file(location: StoreLocation, uri: str, feed: Feed, schema: pa.Schema | None) -> FeedSource:
+    is_csv_of_dms = feed.format is FeedFormat.DMS and uri.removesuffix(".gz").endswith(".csv")
+    if feed.format not in OF_ROWS:
+        return FeedSource(uri, read_bytes(location, uri))
+    if is_csv_of_dms:
+        return FeedSource(uri, read_dms_csv(read_bytes(location, uri), schema, uri))
+    return FeedSource(uri, read_rows(location, [uri], schema))
+
+
+@dataclass(frozen=True)
+class ChangeReader:
+    """What a table takes from a feed.
+
+    schema     the table's, if it has one
+    sort_keys  what orders the changes of a key in a batch
+    """
+
+    feed: Feed
+    schema: pa.Schema | None
+    partition_keys: Sequence[str]
+    primary_keys: Sequence[str]
+    sort_keys: Sequence[SortKey]
+
+    @property
+    def sort_columns(self) -> list[str]:
+        return [each.column for each in self.sort_keys]
+
+    @property
+    def feed_schema(self) -> pa.Schema | None:
+        """The table's schema with the names that the columns have in the feed."""
+        if self.schema is None or not self.feed.columns:
+            return self.schema
+        return pa.schema([field.with_name(self._in_feed(field.name)) for field in self.schema])
+
+    def changes(self, source: FeedSource) -> ChangeBatch:
+        """Raises `Invalid`, with the rows, for changes that cannot be applied whole."""
+        found = self._changes_in_feed(source)
+        renamed = [self.feed.columns.get(name, name) for name in found.rows.column_names]
+        twice = {name for name in renamed if renamed.count(name) > 1}
+        if twice:
+            raise Invalid(
+                f"{source.source_name} has two columns for {', '.join(sorted(twice))}: one of its own, and one that "
+                "the feed's columns call so"
+            )
+        return replace(found, rows=found.rows.rename_columns(renamed))
+
+    def _changes_in_feed(self, source: FeedSource) -> ChangeBatch:
+        name, content, schema = source.source_name, source.content, self.feed_schema
+        sort_columns = [self._in_feed(each) for each in self.sort_columns]
+        if isinstance(content, pa.Table):
+            is_of_dms = self.feed.format is FeedFormat.DMS
+            return changes_of_dms(content, name) if is_of_dms else changes_of_rows(content, self.feed, name)
+        if self.feed.format is FeedFormat.DEBEZIUM:
+            return changes_of_debezium(content, schema, sort_columns, name)
+        of_binlog = changes_of_maxwell if self.feed.format is FeedFormat.MAXWELL else changes_of_canal
+        needed = [self._in_feed(each) for each in (*self.primary_keys, *self.partition_keys)]
+        return of_binlog(content, schema, sort_columns, needed, name)
+
+    def _in_feed(self, name: str) -> str:
+        names: Mapping[str, str] = {of_table: of_feed for of_feed, of_table in self.feed.columns.items()}
+        return names.get(name, name)

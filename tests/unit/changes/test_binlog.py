@@ -1,0 +1,180 @@
+"""What Maxwell's events and Canal's messages say of rows, and what of them is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from compactor.changes.binlog import arrow_type, changes_of_canal, changes_of_maxwell
+from compactor.changes.change_batch import ChangeBatch
+from compactor.model.errors import Invalid
+
+Reader = Callable[..., ChangeBatch]
+
+
+def read(
+    reader: Reader, *events: object, declared: pa.Schema | None = None, order: tuple[str, ...] = ()
+) -> ChangeBatch:
+    body = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in events)
+    return reader(body.encode(), declared, order, ["id", "region"], "feed")
+
+
+def refused(reader: Reader, *events: object, order: tuple[str, ...] = ()) -> tuple[str, ...]:
+    with pytest.raises(Invalid) as error:
+        read(reader, *events, order=order)
+    return error.value.reasons
+
+
+def maxwell(what: str, data: Mapping[str, object], **more: object) -> dict[str, object]:
+    return {"database": "shop", "table": "orders", "type": what, "ts": 1, "data": data, **more}
+
+
+def canal(what: str, *rows: Mapping[str, object], **more: object) -> dict[str, object]:
+    return {"database": "shop", "table": "orders", "type": what, "isDdl": False, "data": list(rows), **more}
+
+
+# ------------------------------------------------------------------------------------------------------------ Maxwell
+
+
+def test_a_row_that_moves_is_deleted_where_it_was() -> None:
+    moved = maxwell("update", {"id": 1, "region": "south", "v": 5}, old={"region": "north"})
+    found = read(changes_of_maxwell, maxwell("insert", {"id": 1, "region": "north", "v": 4}), moved)
+    assert found.deletes.tolist() == [False, True, False]
+    assert found.rows["region"].to_pylist() == ["north", "north", "south"]
+    assert found.places.tolist() == [0, 1, 1]
+
+
+def test_the_row_of_a_key_that_became_another_is_deleted() -> None:
+    found = read(changes_of_maxwell, maxwell("update", {"id": 2, "region": "n"}, old={"id": 1}))
+    assert (found.rows["id"].to_pylist(), found.deletes.tolist()) == ([1, 2], [True, False])
+
+
+def test_values_have_the_types_of_the_table() -> None:
+    declared = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("price", pa.decimal128(20, 10)),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us")),
+            ("raw", pa.binary()),
+            ("paid", pa.bool_()),
+        ]
+    )
+    row = {"id": 1, "price": 0.1234567891, "day": "2026-11-25", "at": "2026-11-25 01:02:03.5", "raw": "AQI=", "paid": 1}
+    (found,) = read(changes_of_maxwell, maxwell("insert", row), declared=declared).rows.to_pylist()
+    assert found == {
+        "id": 1,
+        "price": Decimal("0.1234567891"),
+        "day": date(2026, 11, 25),
+        "at": datetime.fromisoformat("2026-11-25T01:02:03.500"),
+        "raw": b"\x01\x02",
+        "paid": True,
+    }
+
+
+def test_the_last_row_of_a_transaction_has_the_greatest_offset() -> None:
+    first = maxwell("insert", {"id": 1, "region": "n"}, xid=7, xoffset=0, position="mysql-bin.000004:120")
+    last = maxwell("update", {"id": 1, "region": "n"}, xid=7, commit=True, position="mysql-bin.000004:180")
+    order = ("__source_xid", "__source_xoffset", "__source_file", "__source_pos")
+    rows = read(changes_of_maxwell, first, last, order=order).rows
+    assert rows["__source_xoffset"].to_pylist() == [0, 2**63 - 1]
+    assert rows["__source_file"].to_pylist() == ["mysql-bin.000004"] * 2
+    assert rows["__source_pos"].to_pylist() == ["120", "180"]
+
+
+def test_an_update_without_all_columns_is_refused() -> None:
+    whole = maxwell("insert", {"id": 1, "region": "n", "v": None})
+    (reason,) = refused(changes_of_maxwell, whole, maxwell("update", {"id": 1, "region": "n"}))
+    assert reason.startswith("feed, row 2: the update has no 'v', so the row is not known whole: set binlog_row_image")
+
+
+def test_a_column_that_was_added_meanwhile_makes_no_earlier_update_partial() -> None:
+    before, after = maxwell("update", {"id": 1}), maxwell("update", {"id": 1, "added": 2})
+    assert read(changes_of_maxwell, before, after).rows["added"].to_pylist() == [None, 2]
+
+
+def test_a_change_of_the_schema_is_refused_and_a_bootstrap_is_read() -> None:
+    told = [maxwell("bootstrap-start", {}), maxwell("bootstrap-insert", {"id": 1}), maxwell("bootstrap-complete", {})]
+    assert read(changes_of_maxwell, *told).rows["id"].to_pylist() == [1]
+    assert refused(changes_of_maxwell, *told, {"type": "table-alter", "database": "shop"}) == (
+        "feed, row 4: it is no change of a row (type 'table-alter')",
+    )
+
+
+def test_events_that_stand_behind_each_other_are_told_apart() -> None:
+    line = "".join(json.dumps(maxwell("insert", {"id": number, "region": "}{"})) for number in (1, 2, 3))
+    assert read(changes_of_maxwell, line, "null", "").rows["id"].to_pylist() == [1, 2, 3]
+
+
+def test_an_order_that_the_events_lack_is_refused() -> None:
+    assert refused(changes_of_maxwell, maxwell("insert", {"id": 1}), order=("__source_lsn",)) == (
+        "feed, row 1: it has no 'lsn', by which the table orders the rows of a key",
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- Canal
+
+
+def test_text_gets_the_types_of_mysql() -> None:
+    types = {"id": "bigint(20)", "price": "decimal(10,2)", "day": "date", "at": "datetime(3)", "name": "varchar(8)"}
+    row = {"id": "1", "price": "5.15", "day": "2026-11-25", "at": "2026-11-25 01:02:03.500", "name": None}
+    (found,) = read(changes_of_canal, canal("INSERT", row, mysqlType=types)).rows.to_pylist()
+    assert found == {
+        "id": 1,
+        "price": Decimal("5.15"),
+        "day": date(2026, 11, 25),
+        "at": datetime.fromisoformat("2026-11-25T01:02:03.500"),
+        "name": None,
+    }
+
+
+def test_a_message_has_several_rows_and_the_columns_that_changed() -> None:
+    now = [{"id": "1", "region": "s"}, {"id": "2", "region": "s"}]
+    found = read(changes_of_canal, canal("UPDATE", *now, old=[{"region": "n"}, {"id": "3"}]))
+    assert found.rows.to_pylist() == [
+        {"id": "1", "region": "n"},
+        {"id": "3", "region": "s"},
+        {"id": "1", "region": "s"},
+        {"id": "2", "region": "s"},
+    ]
+    assert found.deletes.tolist() == [True, True, False, False]
+
+
+def test_bytes_are_a_character_each() -> None:
+    declared = pa.schema([("id", pa.int64()), ("raw", pa.binary())])
+    found = read(changes_of_canal, canal("INSERT", {"id": "1", "raw": "\u00ff\u0001"}), declared=declared)
+    assert found.rows["raw"].to_pylist() == [b"\xff\x01"]
+
+
+def test_what_is_no_change_of_a_row_is_refused() -> None:
+    assert refused(changes_of_canal, canal("TRUNCATE"), canal("ALTER", isDdl=True)) == (
+        "feed, row 1: it is no change of a row (type 'TRUNCATE')",
+        "feed, row 2: it is no change of a row (type 'ALTER')",
+    )
+    assert refused(changes_of_canal, canal("INSERT", {"id": "1"}), canal("DELETE")) == (
+        "feed, row 2: its data has no rows",
+    )
+    assert refused(changes_of_canal, "{") == (
+        "feed, row 1: it is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))",
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("bigint(20) unsigned", pa.uint64()),
+        ("int unsigned", pa.int64()),
+        ("decimal(12,3)", pa.decimal128(12, 3)),
+        ("numeric", pa.decimal128(10, 0)),
+        ("timestamp", pa.timestamp("us")),
+        ("json", pa.string()),
+        ("", pa.string()),
+    ],
+)
+def test_types_of_mysql(written: str, kind: pa.DataType) -> None:
+    assert arrow_type(written) == kind
