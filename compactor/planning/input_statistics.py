@@ -77,7 +77,7 @@ class InputStatistics:
     key_bytes_per_row      decoded, of all primary key columns
     sort_values_bytes      of a row in the index
     rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, own_factors, merged_*,
-    undivided_rows, uncut_files, has_key  see `SessionSize`
+    undivided_rows, uncut_files, held_row_group_bytes, has_key  see `SessionSize`
     sampled_files          text files whose types are those of their first block
     """
 
@@ -98,6 +98,7 @@ class InputStatistics:
     merged_rows: int = 0
     undivided_rows: int = 0
     uncut_files: int = 0
+    held_row_group_bytes: int = 0
     has_key: bool = True
 
     @property
@@ -125,6 +126,7 @@ class InputStatistics:
             merged_rows=self.merged_rows,
             undivided_rows=self.undivided_rows,
             uncut_files=self.uncut_files,
+            held_row_group_bytes=self.held_row_group_bytes,
             has_key=self.has_key,
         )
 

@@ -13,7 +13,8 @@ from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog, Table
 from compactor.kernels.sort_values import encoded_width
 from compactor.model.errors import Invalid
-from compactor.model.names import counted
+from compactor.model.names import ContentType, counted
+from compactor.planning.capacity import check_capacity
 from compactor.planning.destinations import check_destination
 from compactor.planning.input_statistics import OUTLINED_FILES_MAX, InputStatistics, statistics_of
 from compactor.planning.named_deltas import naming_deltas
@@ -23,7 +24,7 @@ from compactor.planning.sizing import Resources, SessionSize, Sizing, size_sessi
 from compactor.planning.spec import DEFAULT_SORT_KEYS, FILES_MAX, JobRunSpec, KnownSchema, SessionPlan, SessionSpec
 from compactor.planning.table_terms import check_online
 from compactor.storage.concurrently import run_concurrently
-from compactor.storage.location import StoreLocation
+from compactor.storage.location import StoreLocation, is_remote
 from compactor.tabular import FileOutline, TabularFile, read_outline, read_schema
 
 STREAMS_PER_PAGE = 64
@@ -215,7 +216,8 @@ def plan_measured(measured: MeasuredSession, resources: Resources, share_of_memo
 
 
 def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) -> SessionPlan:
-    """The plan of a session that was sized."""
+    """The plan of a session that was sized. Raises `Invalid` if it cannot fit these resources."""
+    check_capacity(sizing)
     return SessionPlan(
         spec=measured.spec,
         hash_bucket_count=sizing.hash_bucket_count,
@@ -282,10 +284,25 @@ def measure(session: SessionInput, outlines: Mapping[str, FileOutline], lake: De
         max_dead_row_share=streams.spec.job_run.max_dead_row_share,
         lake_is_remote=lake.location.is_remote,
     )
+    statistics = replace(statistics, held_row_group_bytes=_held_row_group_bytes(session))
     if not session.key_columns:
         statistics = replace(statistics, has_key=False, touched_rows=0, touched_rows_per_file=0.0, overlap_share=0.0)
     merged = [] if compacted is None else [compacted.files[each] for group in streams.merges for each in group]
     return replace(statistics, merged_files=len(merged), merged_rows=sum(file.rows for file in merged))
+
+
+def _held_row_group_bytes(session: SessionInput) -> int:
+    """See `SessionSize`. Arrow holds the row group of a file on an object store whole; of others it reads pages, and so
+    does Lithify of flat columns."""
+    run = session.streams.spec.job_run
+    by_arrow = not run.own_parquet_pages or run.compacted_file_content_type is not ContentType.PARQUET
+    groups = (
+        group.size_bytes
+        for ref, schema in zip(session.streams.pending, session.schemas, strict=True)
+        if is_remote(ref.uri) and (by_arrow or any(pa.types.is_nested(field.type) for field in schema))
+        for group in ref.file.row_groups
+    )
+    return max(groups, default=0)
 
 
 def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str]]:

@@ -119,6 +119,8 @@ class SessionSize:
     undivided_rows           most rows of a delta file that one task has to read: of a row group, or of a file that is
                              not cut; 0: as few as needed
     uncut_files              large delta files that are read by one task each
+    held_row_group_bytes     stored bytes of the largest row group of the delta files that one task holds at once; 0:
+                             none is known
     has_key                  False: nothing is hashed and deduplicated, and there is no index
     own_factors              of the table's last sessions, the oldest first: the place, and seconds / predicted seconds
     rows_up_to_file          delta rows in each delta file and all before it, in the order in which rounds take them;
@@ -144,6 +146,7 @@ class SessionSize:
     merged_rows: int = 0
     undivided_rows: int = 0
     uncut_files: int = 0
+    held_row_group_bytes: int = 0
     has_key: bool = True
     own_factors: tuple[tuple[str, float], ...] = ()
 
@@ -314,13 +317,14 @@ class Sizing:
             limits.append(room / max(self.driver_bytes(1) - self.driver_bytes(0), 1))
         return max(int(min(limits)), FILES_PER_ROUND_MIN)
 
-    def driver_bytes(self, delta_files: int) -> int:
-        """What the driver holds, at the most, in a round of all compacted files and this many delta files."""
-        size, memory = self.size, self.task_memory_bytes
+    def driver_bytes(self, delta_files: int, hash_buckets: int | None = None) -> int:
+        """What the driver holds, at the most, in a round of all compacted files and this many delta files. None: of
+        the planned hash buckets."""
+        size, memory, buckets = self.size, self.task_memory_bytes, hash_buckets or self.hash_bucket_count
         parts = parts_of(size.compacted_files, size.compacted_bytes, memory)
         parts += parts_of(delta_files, size.delta_bytes * delta_files // max(size.delta_files, 1), memory)
         files = size.compacted_files + delta_files
-        return BYTES_PER_SOURCE_FILE * files + DRIVER_BYTES_PER_COUNT * parts * self.hash_bucket_count
+        return BYTES_PER_SOURCE_FILE * files + DRIVER_BYTES_PER_COUNT * parts * buckets
 
     @property
     def driver_memory_needed(self) -> int:

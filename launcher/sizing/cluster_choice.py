@@ -10,10 +10,12 @@ within the limits is refused before anything is launched, with both figures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
+from compactor.planning.capacity import INDEX_BYTES_PER_ROW, Scarce, Shortage, rehash_scratch_bytes, shortages
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.sizing import (
     ROW_INDEX_BYTES,
@@ -29,7 +31,7 @@ from compactor.planning.time_model import SessionWork
 from launcher.sizing.desired_sla import DesiredSla
 from launcher.sizing.instance_types import BUILT_IN, InstanceType, PriceList
 from launcher.sizing.money import Nodes, cost_of, rates_of
-from launcher.sizing.serverless import DISK_GIB_MIN, ServerlessWorkers, disk_gib_of, serverless_rates
+from launcher.sizing.serverless import DISK_GIB_MAX, DISK_GIB_MIN, ServerlessWorkers, disk_gib_of, serverless_rates
 from launcher.sizing.serverless import executors_of as serverless_executors_of
 
 __all__ = ["ChosenCluster", "ClusterLimits", "ClusterPlan", "ClusterRoom", "choose_cluster"]
@@ -65,9 +67,6 @@ NODES_MAX_TIMES = 2
 
 CLUSTER_START_SECONDS = 420.0
 """From the request for an EMR cluster to its first Spark task, if none is measured."""
-
-INDEX_BYTES_PER_ROW = 32
-"""Bytes per row of the index at rest, without sort values."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +169,19 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
+class _TooSmall:
+    """A cluster within the limits that cannot run the session. shortage: None: no instance type holds its driver."""
+
+    instance: InstanceType
+    nodes: int
+    shortage: Shortage | None
+
+    @property
+    def scarce(self) -> Scarce:
+        return Scarce.DRIVER if self.shortage is None else self.shortage.scarce
+
+
+@dataclass(frozen=True)
 class ChosenCluster:
     """The chosen cluster of a session.
 
@@ -229,19 +241,23 @@ class ClusterChooser:
         room.check()
         best: _Candidate | None = None
         candidates: list[_Candidate] = []
+        short: list[_TooSmall] = []
         for instance in room.prices.instance_types:
             for nodes in range(room.limits.nodes_min, self._nodes_max(instance) + 1):
                 if best is not None and self._floor_usd(instance, nodes) > best.cost.total_usd:
                     break  # more nodes cost even more, at any speed
                 each = self._candidate(instance, nodes)
-                if each is None:
-                    break
+                if isinstance(each, _TooSmall):
+                    short.append(each)
+                    if each.scarce is Scarce.SCRATCH:
+                        continue
+                    break  # more nodes do not help
                 candidates.append(each)
                 is_possible = self._is_affordable(each) and self._is_in_time(each.expected_sla)
                 if is_possible and (best is None or each.rank < best.rank):
                     best = each
         if not candidates:
-            raise self._driver_does_not_fit()
+            raise self._fits_no_cluster(short)
         affordable = [each for each in candidates if self._is_affordable(each)]
         if not affordable:
             cheapest = min(candidates, key=lambda each: each.rank)
@@ -274,6 +290,17 @@ class ClusterChooser:
         if not fitting:
             raise max(refused, key=lambda found: found[0])[1]
         return replace(self._room, prices=prices.model_copy(update={"instance_types": tuple(fitting)}))
+
+    def _fits_no_cluster(self, short: Sequence[_TooSmall]) -> Invalid:
+        """With the figures of the largest cluster that is allowed."""
+        found = [each for each in short if each.shortage is not None]
+        if not found:
+            return self._driver_does_not_fit()
+        most = max(found, key=lambda each: (each.nodes * each.instance.vcpus, each.nodes, each.instance.memory_bytes))
+        cluster = f"{most.nodes} x {most.instance.name}, the largest cluster within the limits"
+        return Invalid(
+            f"on {cluster}, {most.shortage}; or allow more nodes, or instance types with more memory and disk"
+        )
 
     def _driver_does_not_fit(self) -> Invalid:
         prices, size = self._room.prices, self._size
@@ -328,22 +355,27 @@ class ClusterChooser:
             ServerlessWorkers(workers, disk_gib_of(scratch, workers), driver_gib), self._room.prices
         )
 
-    def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | None:
-        """None: no instance type holds its driver."""
+    def _candidate(self, instance: InstanceType, nodes: int) -> _Candidate | _TooSmall:
         limits = self._room.limits
         resources = replace(
             resources_of(instance, nodes, limits.start_seconds), start_late_seconds=limits.start_late_seconds
         )
+        if self._room.serverless:
+            disk_bytes = serverless_executors_of(resources.tasks) * DISK_GIB_MAX * _GIB
+            resources = replace(resources, scratch_bytes=disk_bytes)
         outline = self._outline(resources)
         driver = _DriverMemory.of(outline)
         primary = _primary(self._room.prices, driver)
         if primary is None:
-            return None
+            return _TooSmall(instance, nodes, None)
         if driver.overhead_bytes > DRIVER_OVERHEAD_BYTES_MIN:
             resources = replace(resources, driver_memory_bytes=driver.overhead_bytes)
             outline = self._outline(resources)
+        shortage = next(shortages(outline), None)
+        if shortage is not None:
+            return _TooSmall(instance, nodes, shortage)
         seconds = outline.time.seconds
-        volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline.max_rows_per_round))
+        volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline))
         paid = self._nodes(instance, nodes, primary, volumes * gib * nodes)
         work = work_of(self._size, outline.rounds)
         cost = cost_of(
@@ -354,19 +386,20 @@ class ClusterChooser:
         )
         return _Candidate(instance, nodes, resources, seconds, outline.expected_sla, primary, paid, cost)
 
-    def _scratch_bytes(self, rows_per_round: int) -> int:
-        """The most scratch bytes of a round on all nodes."""
+    def _scratch_bytes(self, sizing: Sizing) -> int:
+        """The most scratch bytes of a round, or of the rehash before it, on all nodes."""
         size = self._size
-        arriving = min(rows_per_round, size.delta_rows)
+        arriving = min(sizing.max_rows_per_round, size.delta_rows)
         absorbed = min(2 * arriving, size.index_rows)
         moved = ROW_INDEX_BYTES * (size.index_rows + size.delta_rows)
-        return scratch_bytes(arriving, absorbed, size.sort_values_bytes) + moved
+        of_a_round = scratch_bytes(arriving, absorbed, size.sort_values_bytes) + moved
+        return max(of_a_round, rehash_scratch_bytes(sizing))
 
     def _plan(self, chosen: _Candidate, sizing: Sizing) -> ClusterPlan:
         instance, resources = chosen.instance, chosen.resources
         executors, cores = executors_of(instance)
         heap, driver = HEAP_BYTES_PER_CORE * cores, _DriverMemory.of(sizing)
-        volumes, gib = scratch_volumes(instance, chosen.nodes, self._scratch_bytes(sizing.max_rows_per_round))
+        volumes, gib = scratch_volumes(instance, chosen.nodes, self._scratch_bytes(sizing))
         nodes_max, usd_hour_max = self._growth(chosen, volumes * gib, driver)
         return ClusterPlan(
             region=self._room.prices.region,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from compactor.log.durable_log import DurableLog
 from compactor.maintenance.verify import verify
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
-from compactor.planning.sizing import SESSION_SECONDS
+from compactor.planning.sizing import SESSION_SECONDS, Resources
 from compactor.planning.spec import JobRunResult
 from compactor.sessions.keys import SessionFolder
 from compactor.sessions.session_log import SESSION_LOG, SessionProgress, SessionStarted
@@ -66,6 +67,18 @@ def _initial_sla(lake: DeltaCatalog, job_run_id: str, session_id: str) -> float:
     log = DurableLog(lake.store, SessionFolder(job_run_id, session_id).log, SESSION_LOG, SystemClock())
     (started,) = (each for entry in log.entries(after=0) for each in entry.actions if isinstance(each, SessionStarted))
     return started.expected_sla
+
+
+class SmallDisk(InProcessEngine):
+    def resources(self) -> Resources:
+        return replace(super().resources(), scratch_bytes=100)
+
+
+def test_a_session_that_fits_no_scratch_folder_is_refused_and_the_lake_is_as_it_was(lake: DeltaCatalog) -> None:
+    before = list(lake.store.list(""))
+    with pytest.raises(Invalid, match=r"2 rows, whose round takes 136 bytes of scratch folders, which have 100"):
+        compact(TABLE, {"id"}, delta_catalog_client=lake, engine=SmallDisk())
+    assert list(lake.store.list("")) == before
 
 
 def test_another_hash_bucket_count_alone_rehashes_the_index(lake: DeltaCatalog, command: Command) -> None:

@@ -67,6 +67,29 @@ def test_decoded_bytes_of_text_are_those_of_its_rows_also_where_a_dictionary_mad
     assert schema.decoded_bytes["note"] == pytest.approx(5_000 * 44, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("fields", "nested", "uri", "is_held"),
+    [
+        ({}, False, "s3://bucket/a", False),
+        ({}, True, "s3://bucket/a", True),
+        ({}, True, "/data/a", False),
+        ({"own_parquet_pages": False}, False, "s3://bucket/a", True),
+        ({"compacted_file_content_type": ContentType.ORC}, False, "s3://bucket/a", True),
+    ],
+)
+def test_a_row_group_is_held_whole_where_arrow_reads_it_from_an_object_store(
+    lake: DeltaCatalog, fields: dict[str, object], nested: bool, uri: str, is_held: bool
+) -> None:
+    notes = [[1, 2]] * 100 if nested else ["x"] * 100
+    lake.create_table(TABLE).append({}, pa.table({"id": range(100), "note": notes}))
+    session = read_session_input(pinned_session(lake, TABLE, **fields), lake)
+    (ref,) = session.streams.pending
+    (group,) = ref.file.row_groups
+    elsewhere = replace(ref, uri=uri)
+    there = replace(session, streams=replace(session.streams, pending=(elsewhere,)))
+    assert measure(there, {}, lake).size.held_row_group_bytes == (group.size_bytes if is_held else 0)
+
+
 def compacted(lake: DeltaCatalog, rows_per_compacted_file: int = 4_000_000) -> None:
     compact(
         TABLE,

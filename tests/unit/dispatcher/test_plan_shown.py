@@ -210,6 +210,17 @@ def test_a_session_that_may_not_cost_as_much_is_refused_before_anything_is_launc
     assert "and may cost $0.0010" in result.err
 
 
+def test_a_session_whose_records_fit_no_scratch_folder_is_refused_with_both_figures(
+    command: Command, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.clusters.local.free_disk_bytes", lambda folder: 100)
+    result = command("plan", document(lake, partitions=ONE_DAY), "--lake", str(lake), *ON_SPARK)
+    assert result.exit_code == 2
+    said = " ".join(result.err.split())
+    assert "2 rows, whose round takes 136 bytes of scratch folders, which have 100, and a file is not cut" in said
+    assert "write files of at most 1 rows, or give executors more disk" in said
+
+
 def test_limits_of_clusters_are_refused_where_no_cluster_is_planned(command: Command, lake: Path) -> None:
     limits = '{"session": {"usd": 1, "nodes": 3}}'
     for given in (("--limits", limits), ("--spot-share", "0.5"), ("--instance-type", "r5.xlarge")):

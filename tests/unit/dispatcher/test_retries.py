@@ -361,6 +361,18 @@ def test_a_session_beyond_its_limits_fails_with_both_figures_and_nothing_is_laun
     assert re.search(r"expected to cost \$0\.0[1-9]\d\d at least, on 1 x .*, and may cost \$0\.0010", end.reasons[0])
 
 
+def test_a_session_whose_records_fit_no_scratch_folder_fails_with_both_figures_and_nothing_is_launched(
+    desk: Desk,
+) -> None:
+    desk.cluster.has = Resources(task_memory_bytes=1 << 28, tasks=2, scratch_bytes=100)
+    desk.append([{"id": 1}, {"id": 2}])
+    job_run_id = desk.accept()
+    desk.run()
+    end = failed(desk, job_run_id)
+    assert (end.error_kind, desk.cluster.launched) == (ErrorKind.INVALID, [])
+    assert "has 2 rows, whose round takes 136 bytes of scratch folders, which have 100" in end.reasons[0]
+
+
 def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_after(desk: Desk) -> None:
     desk.cluster.has = ClusterRoom()
     desk.append([{"id": 1}])

@@ -218,6 +218,39 @@ def test_a_driver_that_no_instance_type_holds_is_refused_with_both_figures() -> 
         choose_cluster(size, ClusterRoom(), None, hash_bucket_count=30_000)
 
 
+def test_a_row_group_that_no_allowed_instance_type_holds_is_refused_with_the_largest_cluster() -> None:
+    size = SessionSize(0, 10**6, 10**9, 0, None, largest_delta_file_rows=10**6, held_row_group_bytes=8 * GIB)
+    with pytest.raises(Invalid, match=r"on 1 x r\w+\.16xlarge, the largest cluster within .* a task has [\d,]+ bytes"):
+        choose_cluster(size, ClusterRoom(), None)
+    roomy = BUILT_IN.instance_type("r5.xlarge").model_copy(update={"name": "x2iedn.xlarge", "memory_gib": 128.0})
+    prices = BUILT_IN.model_copy(update={"instance_types": (*BUILT_IN.instance_types, roomy)})
+    assert choose_cluster(size, ClusterRoom(prices=prices), None).plan.instance_type == "x2iedn.xlarge"
+
+
+def test_a_file_takes_as_many_nodes_as_have_its_scratch_and_is_refused_where_they_are_too_few() -> None:
+    disks = BUILT_IN.only(("r5d.xlarge",))
+    rows = 10 * 139 * GIB // 68 - 10**6
+    size = SessionSize(0, rows, 10**9, 0, None, largest_delta_file_rows=rows)
+    assert choose_cluster(size, ClusterRoom(ClusterLimits(nodes_max=10), disks), None).plan.nodes == 10
+    with pytest.raises(Invalid, match=r"on 9 x r5d.xlarge, the largest .* bytes of scratch folders, which have [\d,]+"):
+        choose_cluster(size, ClusterRoom(ClusterLimits(nodes_max=9), disks), None)
+
+
+def test_the_disks_of_serverless_workers_bound_a_round() -> None:
+    rows = 2_000 * 10**6
+    size = SessionSize(0, 20 * rows, 10**12, 0, None, delta_files=20, largest_delta_file_rows=rows)
+    few = ClusterRoom(ClusterLimits(nodes_max=1), BUILT_IN.only(("r5.xlarge",)), serverless=True)
+    sizing = choose_cluster(size, few, None).sizing
+    assert sizing.resources.scratch_bytes == 2 * 200 * GIB
+    assert sizing.rounds > choose_cluster(size, replace(few, serverless=False), None).sizing.rounds
+
+
+def test_volumes_hold_the_rows_of_a_rehash() -> None:
+    size = SessionSize(10**10, 1_000, 10**5, 0, 300, largest_delta_file_rows=1_000, touched_rows=0)
+    kept, moved = (choose_cluster(size, ClusterRoom(), None, hash_bucket_count=count).plan for count in (300, 600))
+    assert moved.nodes * moved.scratch_bytes_per_node >= 1.5 * 32 * 10**10 > kept.nodes * kept.scratch_bytes_per_node
+
+
 def test_executors_take_the_whole_node_and_tasks_have_most_of_its_memory() -> None:
     r5 = BUILT_IN.instance_type("r5.4xlarge")
     assert executors_of(r5) == (2, 8)
