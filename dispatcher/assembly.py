@@ -176,7 +176,8 @@ def _in_workers(
         return None
     poller = WokenPoller(settings, on_spark.clock)
     workers.notify_ended = poller.wake
-    return WorkerLaunches(replace(on_spark, cluster=workers, poller=poller), workers.pool, plan, workers.start_seconds)
+    launching = replace(on_spark, cluster=workers, poller=poller)
+    return WorkerLaunches(launching, workers.pool, plan, workers.start_seconds, lambda: len(workers.process_ids))
 
 
 def _with_region(spec: SessionSpec) -> SessionSpec:

@@ -124,12 +124,13 @@ _Planned = SessionPlan | SmallSession | LargeSession | NothingToDo | Failed | At
 @dataclass(frozen=True)
 class WorkerLaunches:
     """`dependencies`: of launches in the workers of `pool`. `plan`: of a session that may run there. `start_seconds`:
-    from a launch that comes now to the beginning of its job."""
+    from a launch that comes now to the beginning of its job. `running`: workers that run now."""
 
     dependencies: LaunchDependencies
     pool: WorkerPool
     plan: WorkerPlanner
     start_seconds: Callable[[], float] = lambda: 0.0
+    running: Callable[[], int | None] = lambda: None
 
 
 class SessionLauncher:

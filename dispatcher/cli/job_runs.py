@@ -147,8 +147,8 @@ def status(
         return
     views, pauses = view_all(records, dependencies.clock, last), records.pauses.all()
     dispatchers = [
-        {"owner": owner, "seconds_ago": max(dependencies.clock.now_ms() - at_ms, 0) / 1000}
-        for owner, at_ms in sorted(last_signals(records.store).items())
+        {"owner": each.owner, "seconds_ago": max(dependencies.clock.now_ms() - each.at_ms, 0) / 1000}
+        for each in last_signals(records.store)
     ]
     unreadable = [view for view in views if view.status == UNREADABLE]
     is_cut = 0 < last <= sum(view.status not in OPEN for view in views)

@@ -10,9 +10,9 @@ import typer
 
 from compactor.model.errors import Invalid
 from compactor.publishing.published_lake import PublishedLake, lake_names
-from dispatcher.cli.options import StateOption
+from dispatcher.cli.options import DeadLettersOption, EndpointOption, StateOption
 from dispatcher.cli.table_places import LakePlace, check_exists
-from dispatcher.clients import dependencies_of
+from dispatcher.clients import QueueAddress, dependencies_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -25,6 +25,12 @@ def serve(
     context: typer.Context,
     lake: LakePlace,
     state: StateOption,
+    queue_url: Annotated[
+        str | None,
+        typer.Option(help="The SQS queue of instruction documents: its messages are counted, none is received."),
+    ] = None,
+    dead_letter_queue_url: DeadLettersOption = None,
+    endpoint_url: EndpointOption = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = LOCAL,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: one that is free.")] = PORT,
     allow_host: Annotated[
@@ -52,7 +58,9 @@ def serve(
     catalog = lake.open()
     records = dependencies.store(state, lake.s3_endpoint_url, lake.region)
     check_exists(records, "state")
-    readings = Readings(records, catalog, dependencies.clock)
+    address = None if queue_url is None else QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region)
+    queue = None if address is None else dependencies.clients.queue(address)
+    readings = Readings(records, catalog, dependencies.clock, queue)
     if snapshot is not None:
         snapshot.write_text(Renderer(readings).snapshot())
         typer.echo(f"{snapshot} is a page of its own.")

@@ -13,7 +13,7 @@ from compactor.model.errors import Corrupt, Invalid, LithifyError, Outdated, Una
 from compactor.planning.cluster_plan import Cost
 from compactor.planning.spec import Partition
 from compactor.sessions.keys import SessionFolder
-from compactor.sessions.session_log import Heartbeat
+from compactor.sessions.session_log import Heartbeat, SessionLogState
 from dispatcher.operations.waits import Waits, for_money
 from dispatcher.records.costs import expected_cost, expected_usd, session_cost, used_usd
 from dispatcher.records.history import EndedJobRun
@@ -297,6 +297,14 @@ def view_open(records: JobRunStore, clock: Clock) -> tuple[JobRunView, ...]:
     return _sorted(view for view in found if view.status in OPEN)
 
 
+def view_running_sessions(
+    records: JobRunStore, job_run_id: str, clock: Clock, sessions_max: int
+) -> tuple[SessionView, ...]:
+    """Some of the sessions of a job run that run now: of a job run with shards those that it runs itself."""
+    running = [each for each in records.state(job_run_id).open_sessions() if each.in_flight is not None]
+    return _sessions(records, job_run_id, running[:sessions_max], clock)
+
+
 def _outlines(records: JobRunStore, job_run_ids: Sequence[str], clock: Clock) -> list[JobRunView]:
     waits = Waits(records, clock)
     with ThreadPoolExecutor(READERS, thread_name_prefix="status") as readers:
@@ -360,13 +368,16 @@ def _sessions(
 
 def _session(records: JobRunStore, job_run_id: str, session: SessionState, clock: Clock) -> SessionView:
     folder = SessionFolder(job_run_id, session.pin.session_id)
-    running = records.session_log(job_run_id, session.pin.session_id).load().state
+    was_launched = session.attempt > 0  # else it has no log
+    running = (
+        records.session_log(job_run_id, session.pin.session_id).load().state if was_launched else SessionLogState()
+    )
     expected = session.plan.expected_sla if session.plan is not None else None
     if session.end is None and running.attempt == session.attempt:  # it has begun and refined it
         expected = running.expected_sla or expected
     seconds = _since_launch(session, clock)
     counts = [each.counts for each in running.rounds_done]
-    beat = _heartbeat(records, folder) if session.end is None else None
+    beat = _heartbeat(records, folder) if session.end is None and was_launched else None
     left = _left(expected, seconds) if session.end is None else None
     return SessionView(
         session_id=session.pin.session_id,

@@ -84,6 +84,17 @@ def read_samples(store: ObjectStore, day: str) -> Iterator[LagSample]:
             yield from (each for each in _SAMPLE.to_values(batch.to_struct_array()) if each is not None)
 
 
+def last_sampled(store: ObjectStore, since_ms: int) -> dict[str, int]:
+    """When the last sample of each lake was taken, in ms, of those since a time: by one listing."""
+    after = f"{LagMinutesOfDay(day_of(since_ms)).key}/{datetime.fromtimestamp(since_ms / 1000, UTC):%H%M}"
+    found: dict[str, int] = {}
+    for entry in store.list(LagMinutesOfDay.prefix(), after):
+        minute = LagMinute.parse(entry.key)
+        at = datetime.strptime(f"{minute.day} {minute.minute}", "%Y-%m-%d %H%M").replace(tzinfo=UTC)
+        found[minute.lake] = round(at.timestamp() * 1000)
+    return found
+
+
 def _read(store: ObjectStore, key: str) -> pa.Table | None:
     body = store.read(key)
     return None if body is None else pq.read_table(pa.BufferReader(body), page_checksum_verification=True)

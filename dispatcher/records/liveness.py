@@ -11,7 +11,7 @@ stopped, or died so long ago that its object was deleted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -39,22 +39,33 @@ class SignOfLife(Document):
     beat            1 higher each time, so that the object changes
     at_ms           by its own clock, for display only
     silent_seconds  after which the dispatcher of an unchanged object counts as dead
+    workers         warm workers of it that run; None: it is to have none
     """
 
     owner: str
     beat: int = Field(ge=1)
     at_ms: int
     silent_seconds: float = Field(gt=0)
+    workers: int | None = None
 
 
 class LivenessSignal:
     """This dispatcher's sign of life. Not thread-safe: for the ticking thread."""
 
-    def __init__(self, store: ObjectStore, owner: str, silent_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        owner: str,
+        silent_seconds: float,
+        clock: Clock,
+        workers: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`workers`: how many workers run now."""
         self._store = store
         self._owner = owner
         self._silent_seconds = silent_seconds
         self._clock = clock
+        self._workers = workers
         self._signals = 0
         self._signalled_at_seconds: float | None = None
 
@@ -74,6 +85,7 @@ class LivenessSignal:
             beat=self._signals + 1,
             at_ms=self._clock.now_ms(),
             silent_seconds=self._silent_seconds,
+            workers=self._workers(),
         )
         self._store.overwrite(LiveDispatcher(self._owner).key, sign.render())
         self._signals += 1
@@ -101,10 +113,31 @@ class _Watched:
     is_gone: bool = False
 
 
-def last_signals(store: ObjectStore) -> dict[str, int]:
-    """When each dispatcher last wrote its sign of life, by the store's clock: for display only."""
-    listed = store.list(LiveDispatcher.prefix())
-    return {LiveDispatcher.parse(entry.key).owner: entry.modified_at_ms for entry in listed}
+@dataclass(frozen=True)
+class LastSignal:
+    """A dispatcher's last sign of life, for display only. `at_ms`: by the store's clock. `sign` None: it is gone, or
+    cannot be read."""
+
+    owner: str
+    at_ms: int
+    sign: SignOfLife | None
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether others take its job runs over."""
+        return self.sign is not None and now_ms - self.at_ms > self.sign.silent_seconds * 1000
+
+
+def last_signals(store: ObjectStore) -> tuple[LastSignal, ...]:
+    """Of each dispatcher, by owner: a listing, and a read for each."""
+    found = []
+    for entry in store.list(LiveDispatcher.prefix()):
+        body = store.read(entry.key)
+        try:
+            sign = None if body is None else SignOfLife.parse_durable(body, entry.key)
+        except (Corrupt, Outdated):
+            sign = None
+        found.append(LastSignal(LiveDispatcher.parse(entry.key).owner, entry.modified_at_ms, sign))
+    return tuple(sorted(found, key=lambda each: each.owner))
 
 
 class Peers:

@@ -126,7 +126,8 @@ class JobRunController:
         slots = Slots(settings.max_sessions, workers.pool.workers if workers is not None else 0)
         self._pool = SessionPool(slots, launchers.sessions.bounds.sessions, self._has_news.set)
         self._pauses = Pauses(records.pauses, settings.pause_look_seconds, clock)
-        self._liveness = LivenessSignal(records.store, owner, settings.claim_seconds, clock)
+        running = workers.running if workers is not None else lambda: None
+        self._liveness = LivenessSignal(records.store, owner, settings.claim_seconds, clock, running)
         peers = Peers(records.store, owner, settings.claim_seconds, clock)
         intervals = OpenRunsIntervals(settings.sweep_seconds, settings.set_aside_seconds)
         self._open = OpenJobRuns(records, peers, listeners.publisher, intervals, clock)

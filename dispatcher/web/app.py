@@ -21,10 +21,13 @@ from starlette.concurrency import run_in_threadpool
 
 from compactor.model.errors import Invalid, LithifyError
 from dispatcher.operations.table_lag import TableLag
+from dispatcher.records.liveness import LastSignal
 from dispatcher.web import iceberg_rest
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
-from dispatcher.web.readings import Reading, Readings, refused_as_missing
+from dispatcher.web.readings import Readings, refused_as_missing
 from dispatcher.web.rendering import PAGES, Renderer
+from dispatcher.web.shared import Reading
+from dispatcher.web.troubles import troubles_of
 
 CATALOG = "/iceberg"
 SECURITY = {
@@ -160,16 +163,18 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
 
     @app.get("/api/v1/now", responses={**guarded, 503: missing[503]})
     def now() -> dict[str, Any]:
-        """Open job runs and the last ones that have ended, pauses, and when each dispatcher last signalled."""
+        """Open job runs and the last ones that have ended, pauses, signs of life, and what is wrong, by urgency."""
         reading = readings.now()
+        troubles = troubles_of(reading.value, readings.commands, readings.now_ms())
         return _as_read(
             reading,
             {
                 "job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in reading.value.job_runs],
                 "pauses": [each.model_dump(mode="json") for each in reading.value.pauses],
-                "dispatchers": [
-                    {"owner": owner, "signalled_at_ms": at_ms} for owner, at_ms in sorted(reading.value.signals.items())
-                ],
+                "dispatchers": [_dispatcher(each) for each in reading.value.dispatchers],
+                "keepers": [{"lake": lake, "looked_at_ms": at_ms} for lake, at_ms in reading.value.keepers.items()],
+                "queue": None if reading.value.queue is None else asdict(reading.value.queue),
+                "troubles": [asdict(each) for each in troubles],
             },
         )
 
@@ -198,13 +203,24 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
     @app.get("/api/v1/tables/{table_id}", responses={**guarded, **missing})
     def table(table_id: str) -> dict[str, Any]:
         reading = readings.table(table_id)
-        return _as_read(reading, _table(reading.value))
+        return _as_read(reading, _table(reading.value.lag))
 
 
 def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:
     """`failure`, `since_ms`: why and since when nothing newer could be read."""
     read = {"read_at_ms": reading.at_ms, "failure": reading.failure, "since_ms": reading.since_ms}
     return {**read, **value}
+
+
+def _dispatcher(signal: LastSignal) -> dict[str, Any]:
+    """`silent_seconds`, `workers`: None where its sign of life cannot be read."""
+    sign = signal.sign
+    return {
+        "owner": signal.owner,
+        "signalled_at_ms": signal.at_ms,
+        "silent_seconds": None if sign is None else sign.silent_seconds,
+        "workers": None if sign is None else sign.workers,
+    }
 
 
 def _table(lag: TableLag) -> dict[str, Any]:

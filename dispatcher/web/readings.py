@@ -1,70 +1,98 @@
-"""What the page shows, read for all viewers together: a reading is shared until it is too old, and all readings stay
-within one rate of requests. Reads only.
-
-A store that does not answer leaves the last reading in place, with the time since when it is the last one.
-"""
+"""What the pages show, read for all viewers together (`shared.py`). Reads only."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from compactor.lake import DeltaCatalog
+from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import Clock
-from compactor.model.errors import Denied, Invalid, LithifyError, Unavailable
+from compactor.model.errors import Invalid, LithifyError, Unavailable
 from compactor.storage.object_store import ObjectStore
-from dispatcher.operations.status import OPEN, UNREADABLE, JobRunView, view_all, view_job_run
+from dispatcher.intake.queue import Queue
+from dispatcher.operations.status import (
+    OPEN,
+    UNREADABLE,
+    JobRunView,
+    SessionView,
+    view_all,
+    view_job_run,
+    view_running_sessions,
+)
 from dispatcher.operations.table_lag import TableLag, most_behind_first, table_lag
+from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.liveness import last_signals
+from dispatcher.records.lag_samples import last_sampled
+from dispatcher.records.liveness import LastSignal, last_signals
 from dispatcher.records.pauses import Pause
 from dispatcher.records.sessions import SessionState
-from dispatcher.web.counted_store import CountedStore
+from dispatcher.web.commands import Commands
+from dispatcher.web.shared import Reading, SharedReadings
 
-REQUESTS_A_SECOND = 2.0
-"""To the store, on average, however many viewers there are."""
-
-SECONDS_MIN = 2.0
-"""A reading is as new as this, if it takes few requests."""
+STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
+"""What the page costs at most, on average: two requests a second. Many tables do not make what runs now old."""
 
 ENDED_SHOWN = 50
 ENDED_OF_HISTORY = 500
-READINGS_KEPT = 256
 
-ValueT = TypeVar("ValueT")
+SESSIONS_SHOWN = 8
+"""Running sessions that are shown beside their job runs: each is two requests or more."""
+
+KEEPER_SECONDS = 86_400
+"""A keeper that looked so long ago, and no more, is missed."""
 
 
 @dataclass(frozen=True)
-class Reading(Generic[ValueT]):
-    """
-    at_ms     when it was read
-    failure   why it could not be read again; None: it could
-    since_ms  of the first time that it could not
-    """
+class QueueCounts:
+    """`dead_letters` None: the queue has no dead-letter queue."""
 
-    value: ValueT
-    at_ms: int
-    failure: str | None = None
-    since_ms: int | None = None
+    messages: int
+    dead_letters: int | None
 
 
 @dataclass(frozen=True)
 class Now:
     """
-    signals  when each dispatcher last signalled, in ms
+    sessions     some of those that run, by their job run
+    keepers      when a keeper last looked at the tables of each lake, in ms; without those that have not for a day
+    queue        None: it is not known where the queue is
     """
 
     job_runs: tuple[JobRunView, ...]
+    sessions: dict[str, tuple[SessionView, ...]]
     pauses: tuple[Pause, ...]
-    signals: dict[str, int]
+    dispatchers: tuple[LastSignal, ...]
+    keepers: dict[str, int]
+    queue: QueueCounts | None
+
+    @property
+    def open_job_runs(self) -> list[JobRunView]:
+        """Troubles first: what cannot be read, then what is late, what waits, and the others."""
+        found = [view for view in self.job_runs if view.status in (*OPEN, UNREADABLE)]
+        return sorted(found, key=_by_trouble)
+
+    @property
+    def ended_job_runs(self) -> list[JobRunView]:
+        return [view for view in self.job_runs if view.status not in (*OPEN, UNREADABLE)]
+
+
+def _by_trouble(view: JobRunView) -> tuple[bool, bool, bool, float]:
+    late_seconds = -view.eta_seconds if view.eta_seconds is not None else 0.0
+    late_seconds = max(late_seconds, view.seconds_late(view.seconds) or 0.0)
+    waits = view.waits_for is not None or view.paused is not None
+    return view.status != UNREADABLE, late_seconds <= 0, not waits, -late_seconds
 
 
 @dataclass(frozen=True)
 class OneJobRun:
     view: JobRunView
     sessions: dict[str, SessionState]
+
+
+@dataclass(frozen=True)
+class OneTable:
+    lag: TableLag
+    table: Table
 
 
 @dataclass(frozen=True)
@@ -81,37 +109,25 @@ class Tables:
     unread: tuple[UnreadTable, ...]
 
 
-@dataclass
-class _Kept:
-    """A reading that is shared. `until_seconds`: by the clock of this process."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    reading: Reading[Any] | None = None
-    until_seconds: float = 0.0
-
-
 class Readings:
     """Safe to share between threads."""
 
-    def __init__(self, state: ObjectStore, lake: DeltaCatalog, clock: Clock) -> None:
-        self._state = CountedStore(state)
-        self._tables_of = CountedStore(lake.store)
-        self._records = JobRunStore(self._state, clock)
-        self._lake = DeltaCatalog(self._tables_of, clock)
+    def __init__(self, state: ObjectStore, lake: DeltaCatalog, clock: Clock, queue: Queue | None = None) -> None:
+        """`queue`: of instructions, whose messages are counted."""
+        self.commands = Commands(state.location.root_uri, lake.location.root_uri, None if queue is None else queue.name)
+        self._state = SharedReadings(state, STATE_REQUESTS_A_SECOND, clock)
+        self._of_lake = SharedReadings(lake.store, LAKE_REQUESTS_A_SECOND, clock)
+        self._records = JobRunStore(self._state.store, clock)
+        self._lake = DeltaCatalog(self._of_lake.store, clock)
         self._clock = clock
-        self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
-        self._paid_until_seconds = 0.0
-
-    @property
-    def lake(self) -> DeltaCatalog:
-        return self._lake
+        self._queue = queue
+        self._keepers: dict[str, int] = {}
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
     def now(self) -> Reading[Now]:
-        return self._shared("now", self._state, self._now)
+        return self._state.of("now", self._now)
 
     def history(self) -> Reading[tuple[JobRunView, ...]]:
         """Job runs that have ended, the latest first."""
@@ -120,7 +136,7 @@ class Readings:
             found = view_all(self._records, self._clock, ENDED_OF_HISTORY)
             return tuple(view for view in found if view.status not in (*OPEN, UNREADABLE))
 
-        return self._shared("history", self._state, read)
+        return self._state.of("history", read)
 
     def job_run(self, job_run_id: str) -> Reading[OneJobRun]:
         """Raises `Invalid` if there is no such job run."""
@@ -129,22 +145,56 @@ class Readings:
             view = view_job_run(self._records, job_run_id, self._clock)
             return OneJobRun(view, dict(self._records.state(job_run_id).sessions))
 
-        return self._shared(f"job run {job_run_id}", self._state, read)
+        return self._state.of(f"job run {job_run_id}", read)
 
     def tables(self) -> Reading[Tables]:
-        return self._shared("tables", self._tables_of, self._tables)
+        return self._of_lake.of("tables", self._tables)
 
-    def table(self, table_id: str) -> Reading[TableLag]:
+    def table(self, table_id: str) -> Reading[OneTable]:
         """Raises `Invalid` if there is no such table."""
 
-        def read() -> TableLag:
-            return table_lag(self._lake.store, self._lake.table(table_id), self._clock)
+        def read() -> OneTable:
+            table = self._lake.table(table_id)
+            return OneTable(table_lag(self._lake.store, table, self._clock), table)
 
-        return self._shared(f"table {table_id}", self._tables_of, read)
+        return self._of_lake.of(f"table {table_id}", read)
 
     def _now(self) -> Now:
         views = view_all(self._records, self._clock, ENDED_SHOWN)
-        return Now(views, tuple(self._records.pauses.all()), last_signals(self._state))
+        dispatchers = last_signals(self._records.store)
+        return Now(
+            views,
+            self._sessions(views),
+            tuple(self._records.pauses.all()),
+            dispatchers,
+            self._last_looks(),
+            self._counted(),
+        )
+
+    def _sessions(self, views: Sequence[JobRunView]) -> dict[str, tuple[SessionView, ...]]:
+        left, found = SESSIONS_SHOWN, dict[str, tuple[SessionView, ...]]()
+        for view in sorted(views, key=_by_trouble):
+            if view.status == JobRunStatus.RUNNING and left > 0:
+                found[view.job_run_id] = view_running_sessions(self._records, view.job_run_id, self._clock, left)
+                left -= len(found[view.job_run_id])
+        return found
+
+    def _last_looks(self) -> dict[str, int]:
+        """A listing from the last look on."""
+        oldest_ms = self._clock.now_ms() - KEEPER_SECONDS * 1000
+        before = {lake: at_ms for lake, at_ms in self._keepers.items() if at_ms >= oldest_ms}
+        since_ms = min(before.values(), default=oldest_ms)
+        self._keepers = {**before, **last_sampled(self._records.store, since_ms)}
+        return dict(self._keepers)
+
+    def _counted(self) -> QueueCounts | None:
+        if self._queue is None:
+            return None
+        messages = self._queue.messages_left()
+        try:
+            return QueueCounts(messages, self._queue.dead_letters().messages_left())
+        except Invalid:
+            return QueueCounts(messages, None)
 
     def _tables(self) -> Tables:
         lags: list[TableLag] = []
@@ -157,46 +207,6 @@ class Readings:
             except LithifyError as error:
                 unread.append(UnreadTable(table_id, str(error)))
         return Tables(tuple(most_behind_first(lags)), tuple(unread))
-
-    def _shared(self, name: str, store: CountedStore, read: Callable[[], ValueT]) -> Reading[ValueT]:
-        kept = self._place(name)
-        with kept.lock:
-            now_seconds = self._clock.monotonic_seconds()
-            before = kept.reading
-            if before is not None and now_seconds < max(kept.until_seconds, self._paid_until_seconds):
-                return before
-            requests = store.requests
-            try:
-                reading = Reading(read(), self._clock.now_ms())
-            except (Unavailable, Denied) as error:
-                if before is None:
-                    raise
-                since_ms = before.since_ms if before.since_ms is not None else self._clock.now_ms()
-                reading = Reading(before.value, before.at_ms, str(error), since_ms)
-            kept.reading = reading
-            kept.until_seconds = now_seconds + SECONDS_MIN
-            self._pay(store.requests - requests)
-            return reading
-
-    def _pay(self, requests: int) -> None:
-        """Nothing that was read before is read again until these requests are within the bound."""
-        with self._lock:
-            begins = max(self._clock.monotonic_seconds(), self._paid_until_seconds)
-            self._paid_until_seconds = begins + requests / REQUESTS_A_SECOND
-
-    def _place(self, name: str) -> _Kept:
-        with self._lock:
-            kept = self._kept.pop(name, None) or _Kept()
-            self._kept[name] = kept
-            while len(self._kept) > READINGS_KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            return kept
-
-
-def open_job_runs(views: Sequence[JobRunView]) -> Iterator[JobRunView]:
-    """Troubles first: what waits, then what is late, then the others."""
-    found = [view for view in views if view.status in (*OPEN, UNREADABLE)]
-    yield from sorted(found, key=lambda view: (view.waits_for is None, -(view.seconds_late(view.seconds) or 0.0)))
 
 
 def refused_as_missing(error: Invalid) -> bool:

@@ -13,15 +13,20 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from compactor.sessions.session_log import describe_progress
 from dispatcher.layout import age_text, count_text, partition_text, printable, time_text
 from dispatcher.operations.status import JobRunView
+from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.records.sessions import SessionState
-from dispatcher.web.readings import OneJobRun, Reading, Readings, open_job_runs
+from dispatcher.web.readings import OneJobRun, Readings
+from dispatcher.web.shared import Reading
+from dispatcher.web.troubles import troubles_of
 
 PAGES: Mapping[str, str] = {
     "/": "now",
     "/tables": "tables",
     "/history": "history",
+    "/dead-letters": "dead_letters",
     "/money": "money",
     "/prediction": "prediction",
 }
@@ -83,15 +88,15 @@ class Renderer:
         match name:
             case "now":
                 reading = self._readings.now()
-                now = reading.value
-                shown = list(open_job_runs(now.job_runs))
-                ended = [view for view in now.job_runs if view not in shown]
-                signals = sorted(now.signals.items())
-                return self._render(name, reading, now=now, open_runs=shown, ended=ended, signals=signals)
+                troubles = troubles_of(reading.value, self._readings.commands, self._readings.now_ms())
+                return self._render(name, reading, troubles=troubles)
             case "tables":
                 return self._render(name, self._readings.tables())
             case "history":
                 return self._render(name, self._readings.history())
+            case "dead_letters":
+                history, now = self._readings.history(), self._readings.now().value
+                return self._render(name, history, letters=dead_letters_of(history.value), queue=now.queue)
             case "money":
                 history = self._readings.history()
                 return self._render(name, history, days=money_by_day(history.value))
@@ -106,11 +111,10 @@ class Renderer:
 
     def table(self, table_id: str) -> str:
         reading = self._readings.table(table_id)
-        table = self._readings.lake.table(table_id)
-        properties = table.properties.model_dump(mode="json")
+        properties = reading.value.table.properties.model_dump(mode="json")
         now = self._readings.now().value
         runs = [view for view in now.job_runs if table_id in (view.table, view.destination)]
-        return self._render("table", reading, table=table, properties=properties, job_runs=runs)
+        return self._render("table", reading, properties=properties, job_runs=runs)
 
     def snapshot(self) -> str:
         """One page with all of them, for a ticket or a mail: it needs nothing beside it."""
@@ -126,7 +130,12 @@ class Renderer:
     def _render(self, name: str, reading: Reading[Any], **values: object) -> str:
         now_ms = self._readings.now_ms()
         return self._environment.get_template(f"{name}.html").render(
-            name=name, reading=reading, value=reading.value, now_ms=now_ms, **values
+            name=name,
+            reading=reading,
+            value=reading.value,
+            now_ms=now_ms,
+            commands=self._readings.commands,
+            **values,
         )
 
 
@@ -145,6 +154,7 @@ def _environment() -> Environment:
         "bytes": bytes_words,
         "safe_text": printable,
         "partition": partition_text,
+        "progress": describe_progress,
         "path": lambda text: quote(text, safe=""),
     }
     return environment
@@ -179,6 +189,27 @@ def bytes_words(size: int) -> str:
 
 def _usd(amount: float | None) -> str:
     return NOTHING if amount is None else f"${amount:,.2f}" if amount >= 1 else f"${amount:,.4f}"
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A rejected document. `accepted_later`: another document of its job run id was accepted after it."""
+
+    view: JobRunView
+    accepted_later: bool
+
+
+def dead_letters_of(ended: Sequence[JobRunView]) -> list[DeadLetter]:
+    """The latest first."""
+    accepted: dict[str, int] = {}
+    for view in ended:
+        if view.status != JobRunStatus.REJECTED:
+            accepted[view.job_run_id] = max(view.accepted_at_ms, accepted.get(view.job_run_id, 0))
+    return [
+        DeadLetter(view, accepted.get(view.job_run_id, 0) > view.accepted_at_ms)
+        for view in ended
+        if view.status == JobRunStatus.REJECTED
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------------- money

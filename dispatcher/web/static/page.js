@@ -1,4 +1,4 @@
-// Looks again every few seconds, and shows times in the reader's zone. Without it the page can be read all the same.
+// Looks again every few seconds, and shows times in the reader's zone with UTC beside. Without it the page can be read all the same.
 "use strict";
 
 const EVERY_MS = 5000;
@@ -10,7 +10,9 @@ function localTimes() {
   for (const each of document.querySelectorAll("time")) {
     if (!each.title) {
       each.title = each.textContent;
-      each.textContent = new Date(each.dateTime).toLocaleString();
+      const at = new Date(each.dateTime);
+      const utc = at.getTimezoneOffset() === 0 ? "UTC" : `(${at.toISOString().slice(11, 16)} UTC)`;
+      each.textContent = `${at.toLocaleString()} ${utc}`;
     }
   }
 }

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from markupsafe import escape
 
 from compactor.publishing.published_lake import PublishedLake
+from dispatcher.records.keys import PausedObject
+from dispatcher.records.lag_samples import write_sample
+from dispatcher.records.liveness import LivenessSignal
 from dispatcher.web.app import Doors, create_app
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
-from dispatcher.web.readings import REQUESTS_A_SECOND, Readings
+from dispatcher.web.readings import STATE_REQUESTS_A_SECOND, Readings
 from dispatcher.web.rendering import PAGES, Renderer
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.faulty_store import FaultyStore
@@ -33,7 +38,7 @@ class Served:
         self.clock = ManualClock(1_760_000_000_000)
         self.state = FaultyStore(MemoryStore(self.clock))
         self.desk = Desk(folder, clock=self.clock, state=self.state)
-        self.readings = Readings(self.state, self.desk.lake, self.clock)
+        self.readings = Readings(self.state, self.desk.lake, self.clock, self.desk.queue)
         catalog = IcebergRestCatalog([PublishedLake(self.desk.lake.store, self.clock, "lake")])
         self.client = TestClient(create_app(self.readings, catalog, Doors([HOST], token)), base_url=f"http://{HOST}")
 
@@ -85,6 +90,66 @@ def test_why_a_job_run_waits_stands_on_the_first_page(served: Served) -> None:
     assert "No dispatcher runs on this state" in html
     assert "waits" in html
     assert '<span class="chip waiting">waiting</span>' in html
+
+
+def test_a_dispatcher_that_is_silent_comes_before_all_and_one_that_is_alive_is_no_trouble(served: Served) -> None:
+    LivenessSignal(served.state, "alive", 300.0, served.clock, lambda: 3).signal_when_due()
+    html = served.page("/")
+    assert "No trouble." in html
+    assert "3 running" in html
+    served.clock.sleep(3_600.0)
+    LivenessSignal(served.state, "later", 300.0, served.clock, lambda: 0).signal_when_due()
+    troubles = [each["what"] for each in served.client.get("/api/v1/now").json()["troubles"]]
+    assert troubles == [
+        "Dispatcher alive has been silent for 1 h.",
+        "No worker of dispatcher later runs: its small sessions have to start a Spark job.",
+    ]
+    html = served.page("/")
+    assert html.index("has been silent for 1 h") < html.index("<h2>Open job runs")
+
+
+def test_a_keeper_that_looks_no_more_is_missed_for_a_day(served: Served) -> None:
+    write_sample(served.state, "file:///lake", served.clock.now_ms(), [])
+    assert "No keeper has looked" not in served.page("/")
+    assert ">file:///lake</bdi>" in served.page("/")
+    served.clock.sleep(3_600.0)
+    assert "No keeper has looked at the tables of file:///lake for 1 h" in served.page("/")
+    served.clock.sleep(86_400.0)
+    assert "file:///lake" not in served.page("/")
+
+
+def test_a_command_to_copy_does_what_it_says_whatever_the_id(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    job_run_id = served.desk.accept(job_run_id="a; touch x $(b) 'c'")
+    served.desk.records.pauses.pause(PausedObject("job_runs", job_run_id), "by hand")
+    (trouble,) = (each for each in served.client.get("/api/v1/now").json()["troubles"] if "Paused" in each["what"])
+    words = ["lithify", "resume", job_run_id, "--state", served.state.location.root_uri]
+    assert shlex.split(trouble["command"]) == words
+    assert "Paused: job run a; touch x" in served.page("/")
+
+
+def test_a_job_run_that_runs_is_shown_with_what_is_done_of_its_sessions(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    job_run_id = served.desk.accept()
+    served.desk.tick()
+    (session,) = served.readings.now().value.sessions[job_run_id]
+    assert session.status == "running"
+    assert re.search(r"<progress max=\"100\" value=\"0\.?0?\" aria-label=\"done of its work\">", served.page("/"))
+    served.desk.run()
+
+
+def test_a_rejected_document_has_its_reasons_and_the_command_that_sends_it_again(served: Served) -> None:
+    served.desk.append([{"id": 1}])
+    message_id = served.desk.send('{"job_run_id": "wrong", "source_table_id": "ACME.NONE.V1"}')
+    served.desk.take()
+    html = served.page("/dead-letters")
+    assert "<strong>1</strong> message on the dead-letter queue" in html
+    assert ">wrong</bdi></a>" in html
+    (view,) = (each for each in served.readings.history().value if each.status == "rejected")
+    for reason in view.reasons:
+        assert str(escape(reason)) in html
+    assert f"lithify redrive --queue-url &#39;memory queue&#39; --id {message_id}" in html
+    assert "1 document was rejected within a day" in served.page("/")
 
 
 def test_an_id_of_any_characters_is_text_and_a_link(served: Served) -> None:
@@ -145,7 +210,7 @@ def test_all_viewers_together_cost_two_requests_a_second(served: Served) -> None
         served.clock.sleep(5.0)
     requests = len(served.state.requests) - before
     readings = 600 / 60
-    assert readings <= requests <= 600 * REQUESTS_A_SECOND + REQUESTS_AT_FIRST
+    assert readings <= requests <= 600 * STATE_REQUESTS_A_SECOND + REQUESTS_AT_FIRST
 
 
 def test_a_store_that_is_away_leaves_the_page_with_since_when(served: Served) -> None:
