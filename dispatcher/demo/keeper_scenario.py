@@ -23,12 +23,12 @@ from compactor.model.clock import Clock
 from compactor.planning.stream_figures import StreamFigures, total
 from compactor.planning.table_figures import read_figures
 from dispatcher.demo.environment import DemoEnvironment
-from dispatcher.demo.event_text import event_text
 from dispatcher.demo.screen import Screen
 from dispatcher.keeper.decision_log import DECISION_LOG
 from dispatcher.keeper.keeper import Keeper
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings
+from dispatcher.operations.event_text import event_text
 from dispatcher.records.job_run_events import JobRunSucceededEvent
 from dispatcher.records.job_run_store import JobRunStore
 from launcher.sizing.cluster_choice import ClusterRoom

@@ -19,8 +19,8 @@ from compactor.events.types import (
     Severity,
 )
 from compactor.model.clock import Clock
-from dispatcher.demo.event_text import event_text
 from dispatcher.demo.progress import DemoProgress, SessionLine
+from dispatcher.operations.event_text import event_text
 from dispatcher.records.job_run_events import JobRunSucceededEvent
 
 _REFRESHES_PER_SECOND = 8

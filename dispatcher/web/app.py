@@ -180,9 +180,12 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
 
     @app.get("/api/v1/job-runs/{job_run_id:path}", responses={**guarded, **missing})
     def job_run(job_run_id: str) -> dict[str, Any]:
-        """A job run with its sessions, as `lithify status JOB_RUN_ID --output json`."""
+        """A job run with its sessions, as `lithify status JOB_RUN_ID --output json`; its events and its result."""
         reading = readings.job_run(job_run_id)
-        return _as_read(reading, reading.value.view.model_dump(mode="json"))
+        run, result = reading.value, reading.value.result
+        events = [each.event.model_dump(mode="json") for each in run.events]
+        answer = None if result is None else result.model_dump(mode="json")
+        return _as_read(reading, {**run.view.model_dump(mode="json"), "events": events, "result": answer})
 
     @app.get("/api/v1/history", responses={**guarded, 503: missing[503]})
     def history() -> dict[str, Any]:

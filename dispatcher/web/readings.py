@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compactor.lake import DeltaCatalog, Table
@@ -10,6 +10,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Invalid, LithifyError, Unavailable
 from compactor.storage.object_store import ObjectStore
 from dispatcher.intake.queue import Queue
+from dispatcher.layout import partition_text
 from dispatcher.operations.status import (
     OPEN,
     UNREADABLE,
@@ -20,13 +21,16 @@ from dispatcher.operations.status import (
     view_running_sessions,
 )
 from dispatcher.operations.table_lag import TableLag, most_behind_first, table_lag
-from dispatcher.records.job_run_log import JobRunStatus
+from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
 from dispatcher.records.lag_samples import last_sampled
 from dispatcher.records.liveness import LastSignal, last_signals
 from dispatcher.records.pauses import Pause
-from dispatcher.records.sessions import SessionState
+from dispatcher.records.result import ResultDocument, result_document
+from dispatcher.records.sessions import SessionPlanned
 from dispatcher.web.commands import Commands
+from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
+from dispatcher.web.log_entries import KeptEntries
 from dispatcher.web.shared import Reading, SharedReadings
 
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
@@ -37,6 +41,11 @@ ENDED_OF_HISTORY = 500
 
 SESSIONS_SHOWN = 8
 """Running sessions that are shown beside their job runs: each is two requests or more."""
+
+SESSIONS_WITH_ROUNDS = 20
+"""Sessions of a job run whose rounds are shown one by one."""
+
+PLANS_SHOWN, ATTEMPTS_SHOWN = 50, 200
 
 KEEPER_SECONDS = 86_400
 """A keeper that looked so long ago, and no more, is missed."""
@@ -85,8 +94,52 @@ def _by_trouble(view: JobRunView) -> tuple[bool, bool, bool, float]:
 
 @dataclass(frozen=True)
 class OneJobRun:
+    """
+    state      the fold of its log
+    courses    by session
+    events     those of its log, the latest
+    last_retry  the job run that runs it again; None: there is none
+    """
+
     view: JobRunView
-    sessions: dict[str, SessionState]
+    state: JobRunState
+    courses: Mapping[str, Course]
+    events: tuple[ToldEvent, ...]
+    last_retry: str | None
+
+    @property
+    def result(self) -> ResultDocument | None:
+        """What a workflow is answered; None: it has not ended."""
+        state = self.state
+        has_ended = state.ended is not None or state.rejected is not None
+        return result_document(self.view.job_run_id, state) if has_ended else None
+
+    @property
+    def plans(self) -> list[tuple[str, SessionPlanned]]:
+        """The last plan of each session that has one, by its partition: the first ones."""
+        states = list(self.state.sessions.values())
+        planned = [(self._name(each.pin.session_id), each.plan) for each in states if each.plan is not None]
+        return planned[:PLANS_SHOWN]
+
+    @property
+    def retried_sessions(self) -> list[tuple[str, Attempt]]:
+        """Attempts of sessions that did not succeed at once."""
+        return [
+            (self._name(session_id), attempt)
+            for session_id, course in self.courses.items()
+            if any(each.ended_at_ms is not None and not each.ended_well for each in course.attempts)
+            for attempt in course.attempts
+        ][-ATTEMPTS_SHOWN:]
+
+    def _name(self, session_id: str) -> str:
+        found = self.state.sessions.get(session_id)
+        return session_id if found is None else partition_text(dict(found.pin.partition))
+
+    @property
+    def shared_launches(self) -> dict[str, list[str]]:
+        """Partitions whose sessions shared a launch."""
+        shared = shared_launches({key: course.attempts for key, course in self.courses.items()})
+        return {bundle: [self._name(each) for each in sessions] for bundle, sessions in shared.items()}
 
 
 @dataclass(frozen=True)
@@ -121,6 +174,7 @@ class Readings:
         self._lake = DeltaCatalog(self._of_lake.store, clock)
         self._clock = clock
         self._queue = queue
+        self._entries = KeptEntries()
         self._keepers: dict[str, int] = {}
 
     def now_ms(self) -> int:
@@ -141,11 +195,7 @@ class Readings:
     def job_run(self, job_run_id: str) -> Reading[OneJobRun]:
         """Raises `Invalid` if there is no such job run."""
 
-        def read() -> OneJobRun:
-            view = view_job_run(self._records, job_run_id, self._clock)
-            return OneJobRun(view, dict(self._records.state(job_run_id).sessions))
-
-        return self._state.of(f"job run {job_run_id}", read)
+        return self._state.of(f"job run {job_run_id}", lambda: self._job_run(job_run_id))
 
     def tables(self) -> Reading[Tables]:
         return self._of_lake.of("tables", self._tables)
@@ -158,6 +208,19 @@ class Readings:
             return OneTable(table_lag(self._lake.store, table, self._clock), table)
 
         return self._of_lake.of(f"table {table_id}", read)
+
+    def _job_run(self, job_run_id: str) -> OneJobRun:
+        view = view_job_run(self._records, job_run_id, self._clock)
+        log = self._records.log(job_run_id if view.message_id is None else view.message_id)
+        state, entries = log.load().state, self._entries.of(log)
+        courses = {key: Course(attempts) for key, attempts in attempts_of(entries).items()}
+        for session in view.sessions[:SESSIONS_WITH_ROUNDS]:
+            if session.rounds_done and session.session_id in courses:
+                session_log = self._records.session_log(job_run_id, session.session_id)
+                courses[session.session_id].rounds = rounds_of(self._entries.of(session_log))
+        last, _ = self._records.last_retry(job_run_id, state)
+        events = tuple(events_of(log, entries, state, view.accepted_at_ms))
+        return OneJobRun(view, state, courses, events, None if last == job_run_id else last)
 
     def _now(self) -> Now:
         views = view_all(self._records, self._clock, ENDED_SHOWN)

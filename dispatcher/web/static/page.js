@@ -31,7 +31,9 @@ async function look() {
       const read = new DOMParser().parseFromString(await answer.text(), "text/html");
       const inside = document.getElementById("main");
       if (!inside.contains(document.activeElement) || document.activeElement === inside) {
+        const open = [...inside.querySelectorAll("details")].map((each) => each.open);
         inside.replaceChildren(...read.getElementById("main").childNodes);
+        inside.querySelectorAll("details").forEach((each, number) => { each.open = open[number] ?? each.open; });
         localTimes();
       }
     } else if (answer.status !== 304) {

@@ -11,18 +11,27 @@ import pytest
 from fastapi.testclient import TestClient
 from markupsafe import escape
 
+from compactor.log.durable_log import Entry
+from compactor.model.errors import Invalid
 from compactor.publishing.published_lake import PublishedLake
+from dispatcher.operations.retry import begin_retry, plan_retry
+from dispatcher.records.job_run_log import JobRunAction
 from dispatcher.records.keys import PausedObject
 from dispatcher.records.lag_samples import write_sample
 from dispatcher.records.liveness import LivenessSignal
+from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching
 from dispatcher.web.app import Doors, create_app
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
+from dispatcher.web.job_run_course import attempts_of
 from dispatcher.web.readings import STATE_REQUESTS_A_SECOND, Readings
 from dispatcher.web.rendering import PAGES, Renderer
+from launcher.outcomes import NothingToDo
+from launcher.spark_job import ClusterReference
 from tests.fakes.dispatch_desk import TABLE, Desk
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.memory_store import MemoryStore
+from tests.fakes.small_cluster import Crashes, Fails, Succeeds
 
 REQUESTS_AT_FIRST = 50
 """What was never read is read at once."""
@@ -81,6 +90,64 @@ def test_the_chart_of_a_job_run_has_the_seconds_of_its_status(served: Served) ->
     html = served.page(f"/job-runs/{job_run_id}")
     assert html.count('<rect class="ended"') == len(status["sessions"]) == 1
     assert f"{status['sessions'][0]['seconds']:.1f} s</text>" in html
+
+
+def test_a_job_run_shows_each_attempt_the_plans_arithmetic_and_its_events(served: Served) -> None:
+    crash = iter([Crashes()])
+    served.desk.cluster.behaves = lambda job: next(crash, Succeeds())
+    job_run_id = served.compacted()
+    run = served.readings.job_run(job_run_id).value
+    ((session_id, course),) = run.courses.items()
+    assert [attempt.ended_well for attempt in course.attempts] == [False, True]
+    assert [each.number for each in course.rounds] == [1]
+    html = served.page(f"/job-runs/{job_run_id}")
+    assert html.count('<rect class="failed"') == html.count('<rect class="ended"') == 1
+    assert "<caption>Of sessions that were tried more than once, or failed</caption>" in html
+    plan = run.state.sessions[session_id].plan
+    assert plan is not None
+    for line in plan.arithmetic:
+        assert str(escape(line)) in html
+    answer = served.client.get(f"/api/v1/job-runs/{job_run_id}").json()
+    served.desk.publish(job_run_id)
+    told = [each.id for each in served.desk.sink.events if each.id in {event["id"] for event in answer["events"]}]
+    assert [each["id"] for each in answer["events"]] == list(dict.fromkeys(told))
+    assert answer["result"]["rows_out"] == 1
+
+
+def test_a_job_run_that_was_run_again_and_its_retry_name_each_other(served: Served) -> None:
+    served.desk.cluster.behaves = lambda job: Fails(Invalid("the input is bad"))
+    job_run_id = served.compacted()
+    assert f"lithify retry {job_run_id} --state" in served.page("/")
+    rerun = plan_retry(served.desk.records, lambda *_: served.desk.lake, job_run_id, served.clock)
+    begin_retry(served.desk.records, rerun)
+    served.clock.sleep(60.0)
+    assert f'It was run again as <a href="/job-runs/{rerun.job_run_id}">' in served.page(f"/job-runs/{job_run_id}")
+    assert f'It runs <a href="/job-runs/{job_run_id}">' in served.page(f"/job-runs/{rerun.job_run_id}")
+    served.clock.sleep(60.0)
+    assert "lithify retry" not in served.page("/")
+
+
+def test_an_attempt_that_another_dispatcher_found_gone_ends_where_the_next_one_begins() -> None:
+    def launching(attempt: int, at_ms: int) -> SessionLaunching:
+        return SessionLaunching(epoch=attempt, session_id="s", attempt=attempt, at_ms=at_ms, name="n", place="p")
+
+    launched = SessionLaunched(
+        epoch=1, session_id="s", attempt=1, cluster="c", reference=ClusterReference(kind="k", ids={})
+    )
+    ended = SessionEnded(epoch=2, session_id="s", end=NothingToDo(), at_ms=9_000)
+    actions: list[JobRunAction] = [launching(1, 1_000), launched, launching(2, 6_000), ended]
+    entries = [
+        Entry(number=number, entry_id=str(number), at_ms=1_000 * number, actions=(action,))
+        for number, action in enumerate(actions, 1)
+    ]
+    first, second = attempts_of(entries)["s"]
+    assert (first.launching_at_ms, first.launched_at_ms, first.ended_at_ms, first.ended_well) == (
+        1_000,
+        2_000,
+        6_000,
+        None,
+    )
+    assert (second.launched_at_ms, second.ended_at_ms, second.ended_well) == (None, 9_000, True)
 
 
 def test_why_a_job_run_waits_stands_on_the_first_page(served: Served) -> None:
