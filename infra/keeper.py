@@ -11,6 +11,7 @@ from constructs import Construct
 from infra.alarms import KEEPER_RUNS
 from infra.dispatcher_environment import Addresses, lake_uris, metrics_namespace, state_uri
 from infra.network import Network
+from infra.prices import price_document
 from infra.service import ContainerPlace, container_definition, image_uri
 from infra.stages import Stage
 
@@ -29,8 +30,7 @@ DONE = '{ $.keeper = "done" }'
 
 
 def keeper_command(stage: Stage, lake_bucket: str) -> list[str]:
-    cluster = "local" if stage.spark == "local" else "emr"
-    given = [str(stage.grace_hours), str(stage.keeper_hours), cluster, metrics_namespace(stage)]
+    given = [str(stage.grace_hours), str(stage.keeper_hours), stage.spark, metrics_namespace(stage)]
     return ["sh", "-c", SCRIPT, CONTAINER, *given, *lake_uris(stage, lake_bucket)]
 
 
@@ -42,6 +42,7 @@ def keeper_environment(stage: Stage, addresses: Addresses) -> dict[str, str]:
         "LITHIFY_REGION": addresses.region,
         "LITHIFY_ENDPOINT_URL": stage.endpoint_url,
         "LITHIFY_S3_ENDPOINT_URL": stage.s3_endpoint_url,
+        "LITHIFY_PRICE_FILE": price_document(stage),
         "LITHIFY_LOG_FORMAT": "json",
     }
     return {name: value for name, value in variables.items() if value}

@@ -11,6 +11,7 @@ from compactor.model.errors import Invalid
 from compactor.planning.machine_share import MIB, service_memory_bytes, workers_share
 from compactor.planning.where_to_run import WorkerPool
 from infra.aws.regions import boto3_release, services_without
+from infra.prices import wrong_prices
 from infra.stages import ANY_ACCOUNT, SPARKS, Stage
 
 _ACCOUNT = re.compile(r"[0-9]{12}")
@@ -120,6 +121,8 @@ def _wrong_place(stage: Stage) -> Iterator[str]:
                 yield f"region is {stage.region}: boto3 {boto3_release()} knows no such region"
             elif lacking:
                 yield f"region {stage.region} has no {', '.join(lacking)}, as far as boto3 {boto3_release()} knows"
+            else:
+                yield from wrong_prices(stage)
     key = _KEY.fullmatch(stage.key_arn)
     if stage.key_arn and key is None:
         yield f"key_arn is {stage.key_arn!r}: write one like arn:aws:kms:eu-west-1:123456789012:key/..."

@@ -65,6 +65,8 @@ class Stage:
     release_label  of EMR
     max_nodes, max_vcpus, max_usd  limits of one session
     spot_share     of a session's worker nodes, from 0 to 1
+    price_file     that `lithify prices` has written for the stage's region, read at synthesis; empty: the built-in
+                   list, which is that of us-east-1. Without prices of its region there is no stage on clusters
 
     visibility_seconds   time-out of an instruction
     deliveries_max       before the queue itself moves it to the dead letters
@@ -114,6 +116,7 @@ class Stage:
     max_vcpus: int
     max_usd: float
     spot_share: float = 0.0
+    price_file: str = ""
 
     visibility_seconds: int = 120
     deliveries_max: int = 5

@@ -82,7 +82,8 @@ ClusterOption = Annotated[
     PlannedCluster, typer.Option(help="Where the dispatchers run sessions: what time and money are predicted for.")
 ]
 PricesOption = Annotated[
-    Path | None, typer.Option(help="JSON of instance types and their prices, instead of the built-in list.")
+    str | None,
+    typer.Option(help="JSON, or a file of it: instance types and their prices, instead of the built-in list."),
 ]
 
 
@@ -345,7 +346,7 @@ def _policy(text: str | None) -> CompactWhen | None:
     return policy
 
 
-def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: Path | None) -> Room:
+def _room(dependencies: CommandDependencies, cluster: PlannedCluster, price_file: str | None) -> Room:
     if cluster is not PlannedCluster.LOCAL:
         serverless = cluster is PlannedCluster.EMR_SERVERLESS
         return cluster_room(

@@ -147,7 +147,8 @@ def plan(
         typer.Option(help="Where sessions run: on this machine, an EMR cluster, or EMR Serverless, chosen for each."),
     ] = PlannedCluster.LOCAL,
     price_file: Annotated[
-        Path | None, typer.Option(help="JSON of instance types and their prices, instead of the built-in list.")
+        str | None,
+        typer.Option(help="JSON, or a file of it: instance types and their prices, instead of the built-in list."),
     ] = None,
     instance_type: Annotated[
         list[str] | None, typer.Option(help="An instance type for clusters; default: all of the list.")

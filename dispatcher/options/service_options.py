@@ -66,7 +66,7 @@ class SparkOptions:
     executor_cores: int | None = None
     driver_host: str | None = None
     cluster_settings: str | None = None
-    price_file: Path | None = None
+    price_file: str | None = None
     instance_type: tuple[str, ...] = ()
     spot_share: float = ClusterLimits.spot_share
 
@@ -165,7 +165,9 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "spark.cluster_settings",
             "JSON, or a file of it: sessions run on EMR or EMR Serverless, with these settings.",
         ),
-        Option("spark.price_file", "JSON of instance types and their prices, instead of the built-in list."),
+        Option(
+            "spark.price_file", "JSON, or a file of it: instance types and their prices, instead of the built-in list."
+        ),
         Option("spark.instance_type", "An instance type for clusters; default: all of the list."),
         Option(
             "spark.spot_share",

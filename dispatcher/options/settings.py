@@ -39,7 +39,7 @@ from launcher.clusters.workers import Workers
 from launcher.emr.archive import check_archive, room_on
 from launcher.emr.settings import EmrServerlessSettings, check_places, parse_settings
 from launcher.sizing.cluster_choice import ClusterLimits, ClusterRoom
-from launcher.sizing.instance_types import BUILT_IN, PriceList, read_price_list
+from launcher.sizing.instance_types import BUILT_IN, PriceList, parse_price_list
 
 _log = structlog.get_logger(__name__)
 
@@ -241,7 +241,7 @@ def aws_cluster(dependencies: CommandDependencies, options: ServiceOptions, stat
 def cluster_room(
     limits: Limits,
     spot_share: float,
-    price_file: Path | None,
+    price_file: str | None,
     instance_types: Sequence[str],
     clock: Clock,
     region: str | None = None,
@@ -312,10 +312,11 @@ def _read_archive(uri: str, open_folder: Callable[[str], ObjectStore]) -> Archiv
         return None
 
 
-def _prices(price_file: Path | None, instance_types: Sequence[str], clock: Clock) -> PriceList:
+def _prices(price_file: str | None, instance_types: Sequence[str], clock: Clock) -> PriceList:
     prices = BUILT_IN
     if price_file is not None:
-        prices = read_price_list(price_file, _today(clock))
+        body, where = document_body(price_file, "the price file")
+        prices = parse_price_list(body, where, _today(clock))
     return prices.only(tuple(instance_types)) if instance_types else prices
 
 

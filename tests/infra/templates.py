@@ -31,6 +31,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         "lakes=lake,finance/eu,s3://older-lakes/lake",
         "allow_files=s3://landing/orders",
         "glue_databases=lakehouse,finance",
+        "price_file=tests/infra/prices-eu-west-1.json",
     ),
     "serverless": (
         "prod",

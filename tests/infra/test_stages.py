@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import boto3
 import pytest
 
+from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
 from dispatcher.options.service_options import check_together, option_fields, read_options
+from dispatcher.options.settings import cluster_room
 from dispatcher.scheduling.limits import Limits, SessionLimits
 from infra import dispatcher_environment
 from infra.app import checked_stage, main
 from infra.aws.regions import SERVERLESS
 from infra.dispatcher_environment import EXAMPLE, EXAMPLE_SPARK, OF_THE_WORKFLOW, by_option, check_environment
+from infra.keeper import keeper_environment
 from infra.stages import DEV, STAGES
 from tests.infra.templates import GIVEN
 
@@ -122,6 +126,22 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ("max_sesions=4", "a stage has no 'max_sesions'; did you mean 'max_sessions'?"),
         ("max_sessions=many", "max_sessions is 'many': write a whole number"),
         ("flow_logs=maybe", "flow_logs is 'maybe': write true or false"),
+        (
+            "region=eu-west-1",
+            "the stage is in eu-west-1: write its own with `lithify prices --region eu-west-1`, and give price_file=",
+        ),
+        (
+            "price_file=tests/infra/prices-eu-west-1.json",
+            "the prices in tests/infra/prices-eu-west-1.json are those of eu-west-1, and the stage is in us-east-1",
+        ),
+        (
+            "region=eu-west-1 workers=0 spark=emr_serverless price_file=tests/infra/prices-eu-west-1.json",
+            "have none of EMR Serverless: add serverless, or take spark=emr",
+        ),
+        ("spark=local price_file=tests/infra/prices-eu-west-1.json", "no cluster is launched, leave it out"),
+        ("price_file=nowhere.json", "the price file nowhere.json cannot be read: No such file"),
+        ("price_file=tests/infra/test_stages.py", "tests/infra/test_stages.py: it is not JSON"),
+        ("dispatcher.price_file=a.json", "dispatcher.price_file: it is a setting of the stage, write price_file=..."),
         ("region", "'region' is no setting: write name=value"),
         ("region=eu-nowhere-1", "knows no such region"),
     ],
@@ -136,7 +156,32 @@ def test_a_region_without_a_service_is_refused_where_boto3_knows() -> None:
     (region, *_) = sorted(of_all[0] - of_all[1])
     (reason,) = reasons("dev", f"region={region}", "spark=emr_serverless")
     assert f"region {region} has no {SERVERLESS}, as far as boto3" in reason
-    assert checked_stage(["dev", f"region={region}"]).region == region
+    assert checked_stage(["dev", f"region={region}", "spark=local", "workers=0"]).region == region
+
+
+def test_a_file_that_cannot_be_read_is_told_once() -> None:
+    assert len(reasons("dev", "price_file=nowhere.json")) == 1
+
+
+def test_dispatchers_and_the_keeper_of_a_stage_plan_with_the_prices_of_its_region() -> None:
+    stage = checked_stage(GIVEN["prod"])
+    of_dispatcher = dispatcher_environment.dispatcher_environment(stage, EXAMPLE, EXAMPLE_SPARK, json.dumps)
+    options, errors = read_options({}, by_option(of_dispatcher))
+    assert errors.reasons == []
+    given = options.spark
+    room = cluster_room(Limits(), 0.0, given.price_file, (), SystemClock(), "eu-west-1")
+    assert (room.prices.region, [each.name for each in room.prices.instance_types]) == ("eu-west-1", ["r6g.4xlarge"])
+    assert keeper_environment(stage, EXAMPLE)["LITHIFY_PRICE_FILE"] == given.price_file
+    assert "LITHIFY_PRICE_FILE" not in keeper_environment(checked_stage(["dev"]), EXAMPLE)
+
+
+def test_more_instance_types_than_a_task_definition_holds_are_refused(tmp_path: Path) -> None:
+    prices = json.loads(Path("tests/infra/prices-eu-west-1.json").read_text())
+    (one,) = prices["instance_types"]
+    prices["instance_types"] = [{**one, "name": f"r6g.{number}xlarge"} for number in range(300)]
+    (tmp_path / "prices.json").write_text(json.dumps(prices))
+    (reason,) = reasons("dev", "region=eu-west-1", f"price_file={tmp_path / 'prices.json'}")
+    assert "and a task definition has room for 32,000: leave out the instance types" in reason
 
 
 # ------------------------------------------------------------------------------------------------ the dispatcher's

@@ -204,7 +204,7 @@ def test_a_session_may_not_cost_more_than_its_job_run() -> None:
     ("spark", "named"),
     [
         (SparkOptions(spot_share=0.5), "--spot-share"),
-        (SparkOptions(price_file=Path("prices.json")), "--price-file"),
+        (SparkOptions(price_file="prices.json"), "--price-file"),
         (SparkOptions(instance_type=("r5.xlarge",)), "--instance-type"),
     ],
 )
