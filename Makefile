@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dist archive demo test check test-roles test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-readers lock lock-upgrade clean
+.PHONY: help install dist archive demo test check test-roles test-bounds lint format bench sla sim chaos proof test-spark-3.5 test-spark-latest synth plan-deploy deploy env start teardown generate docs demo-picture test-all release-check test-infra test-images test-monitoring test-page test-readers lock lock-upgrade clean
 MAKEFLAGS += --no-print-directory
 
 # Settings of somebody else's Python or Spark would lead ours astray.
@@ -98,8 +98,8 @@ SUITES := lint docs test-bounds test-infra test-readers test-kills test-roles te
 test-all:  ## develop: every suite that a machine with Python and make can run, one after the other, within an hour
 	@for suite in $(SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
-RELEASE_SUITES := test-monitoring test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
-release-check:  ## release: what a release needs beside test-all: Prometheus, other Sparks, images, the long simulation, benchmarks; half a day
+RELEASE_SUITES := test-monitoring test-page test-spark-3.5 test-spark-latest test-images sim chaos proof sla bench
+release-check:  ## release: what a release needs beside test-all: Prometheus, Chromium, other Sparks, images, the long simulation, benchmarks; half a day
 	@for suite in $(RELEASE_SUITES); do echo "make $$suite"; $(MAKE) $$suite || exit; done
 
 check: lint  ## develop: lint and the unit tests: what to run before each commit, in about a minute and a half
@@ -179,6 +179,18 @@ $(SPARK_ICEBERG)/.installed: tests/readers/spark.lock
 
 test-readers: $(INSTALLED) $(READERS)/.installed $(SPARK_ICEBERG)/.installed  ## develop: published tables as other engines read them: exact rows
 	@$(BIN)/python -m pytest tests/readers $(ARGS)
+
+# The page is looked at by Debian's Chromium, which is no Python package.
+PAGE := .venv-page
+$(PAGE)/.installed: tests/page/requirements.lock
+	@$(call make_venv,$(PAGE))
+	@echo "Installing what tests/page/requirements.lock names into $(PAGE)."
+	@$(PAGE)/bin/python -m pip install -qq --require-hashes --requirement tests/page/requirements.lock
+	@touch $@
+
+test-page: $(INSTALLED) $(PAGE)/.installed  ## develop: `lithify serve` over a demo, in Chromium: accessible, by keyboard, truthful; pictures in artifacts/page
+	@command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || { echo "Chromium is missing: apt install chromium-headless-shell (Debian)" >&2; exit 2; }
+	@$(PAGE)/bin/python -m pytest tests/page $(ARGS)
 
 # Prometheus is no Python package.
 test-monitoring: $(INSTALLED)  ## develop: Prometheus scrapes a dispatcher and a keeper, evaluates the dashboard, fires the rules
@@ -277,9 +289,10 @@ lock: $(INSTALLED)  ## develop: write all locks after a change of pyproject.toml
 	@$(COMPILE) --group docs --output-file docs/requirements.lock $(ARGS)
 	@$(COMPILE) --group ministack --output-file tests/ministack.lock $(ARGS)
 	@$(COMPILE) --group readers --output-file tests/readers/requirements.lock $(ARGS)
+	@$(COMPILE) --group page --output-file tests/page/requirements.lock $(ARGS)
 	@$(COMPILE) --group spark-iceberg --output-file tests/readers/spark.lock $(ARGS)
 	@$(COMPILE) --group lance --constraints requirements.lock $(addprefix --no-emit-package ,pyarrow numpy pydantic pydantic-core annotated-types typing-extensions typing-inspection python-dateutil six urllib3) --output-file tests/benchmarks/lance.lock $(ARGS)
-	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/*.lock tests/benchmarks/lance.lock; then \
+	@if grep -nE '://|file:|^-|^/' requirements.lock */requirements.lock tests/ministack.lock tests/readers/*.lock tests/page/*.lock tests/benchmarks/lance.lock; then \
 		echo "A lock must name no index and no path: see the lines above." >&2; exit 1; fi
 
 lock-upgrade:  ## develop: the same, with the newest releases of everything

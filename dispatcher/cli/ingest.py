@@ -56,10 +56,7 @@ def ingest(
     answer(
         output,
         asdict(whole),
-        [
-            f"{counted(whole.files, 'file')} taken in, {counted(whole.rows, 'row')}; {whole.refused:,} refused.",
-            *([f"{counted(whole.quarantined_rows, 'row')} quarantined."] if whole.quarantined_rows else ()),
-        ],
+        [f"{counted(whole.files, 'file')} taken in, {counted(whole.rows, 'row')}; {whole.refused:,} refused."],
     )
     if whole.refused:
         raise typer.Exit(EXIT_FAILED)

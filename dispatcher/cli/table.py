@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
 from compactor.catalog.feed import parse_feed
-from compactor.changes.appending import AppendedChanges
+from compactor.catalog.table_appends import Delta
 from compactor.lake import DeltaCatalog, Table
 from compactor.model.clock import SystemClock
 from compactor.model.errors import Invalid
@@ -137,15 +138,6 @@ def append(
             '{"format":"ops","column":"what"}, or `property`: as the table says. Rows find their partitions.'
         ),
     ] = None,
-    quarantine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="With --changes: the folder for changes that cannot be applied; a file has them and their reasons. "
-            "Default: the property `quarantine`; without either nothing is appended if there is such a change.",
-            show_default=False,
-        ),
-    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Append one delta to a partition stream; with --changes, a change feed's rows to their partitions."""
@@ -155,11 +147,8 @@ def append(
         if unused or operation is not Operation.UPSERT:
             raise Invalid(f"{', '.join(unused) or '--operation'}: leave it out, each change says that itself")
         feed = None if changes == "property" else parse_feed(changes)
-        added = lake.open().table(table).append_changes(files, feed, delta_id=delta_id, quarantine=quarantine)
-        _show_changes(table, added, output)
+        _show_changes(table, lake.open().table(table).append_changes(files, feed, delta_id=delta_id), output)
         return
-    if quarantine is not None:
-        raise Invalid("--quarantine is for the changes of a feed: give --changes, too, or leave it out")
     opened, wanted = named_partition(lake.open(), table, partition)
     delta = opened.append(
         wanted,
@@ -188,7 +177,7 @@ def append(
     )
 
 
-def _show_changes(table: str, added: AppendedChanges, output: Output) -> None:
+def _show_changes(table: str, deltas: Sequence[Delta], output: Output) -> None:
     figures = [
         {
             "partition": dict(delta.partition),
@@ -198,14 +187,22 @@ def _show_changes(table: str, added: AppendedChanges, output: Output) -> None:
             "position": delta.position,
             "warnings": delta.warnings,
         }
-        for delta in added
+        for delta in deltas
     ]
-    lines = [f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}." for each in added]
-    lines += [f"Warning: {each}." for each in dict.fromkeys(text for delta in added for text in delta.warnings)]
-    if added.quarantined_rows:
-        lines.append(f"{counted(added.quarantined_rows, 'change')} quarantined in {added.quarantine_uri}.")
-    quarantined = {"quarantined_rows": added.quarantined_rows, "quarantine_uri": added.quarantine_uri}
-    answer(output, {"table_id": table, "deltas": figures, **quarantined}, lines or ["There is no change in it."])
+    lines = [f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}." for each in deltas]
+    lines += [f"Warning: {each}." for each in dict.fromkeys(text for delta in deltas for text in delta.warnings)]
+    answer(
+        output,
+        {"table_id": table, "deltas": figures},
+        [
+            *(
+                f"{render_partition(each.partition)}: {each.operation} of {counted(each.rows, 'row')}."
+                for each in deltas
+            ),
+            *(f"Warning: {each}." for each in dict.fromkeys(text for delta in deltas for text in delta.warnings)),
+        ]
+        or ["There is no change in it."],
+    )
 
 
 def retract(

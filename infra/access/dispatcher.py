@@ -220,12 +220,9 @@ def execution_part(places: Places) -> Part:
             ),
             Permission(
                 "WriteLogs",
-                "of dispatchers, keeper and ingest",
+                "of dispatchers and keeper",
                 actions("logs", "CreateLogStream PutLogEvents"),
-                tuple(
-                    f"{group}:*"
-                    for group in (places.dispatcher_log_group, places.keeper_log_group, places.ingest_log_group)
-                ),
+                (f"{places.dispatcher_log_group}:*", f"{places.keeper_log_group}:*"),
             ),
         ),
     )

@@ -16,7 +16,6 @@ from infra.access.places import (
     read_lakes,
     read_tables,
     use_key,
-    write_deltas,
 )
 from infra.permissions import Part, Permission, actions
 
@@ -50,9 +49,9 @@ def people(places: Places, spark: SparkRoles | None) -> tuple[Part, ...]:
 def _send(places: Places) -> Permission:
     return Permission(
         "SendInstructions",
-        "`lithify submit`; and files to take in, in `register` documents",
+        "`lithify submit`",
         actions("sqs", "GetQueueAttributes GetQueueUrl SendMessage"),
-        (places.queue, places.announcements),
+        (places.queue,),
     )
 
 
@@ -60,7 +59,12 @@ def _writing(places: Places) -> tuple[Permission, ...]:
     return (
         *list_lakes(places),
         *read_lakes(places),
-        write_deltas(places),
+        Permission(
+            "WriteDeltas",
+            "and what is given up of them; no compacted file",
+            actions("s3", "AbortMultipartUpload PutObject"),
+            places.lake_objects("tables/*/data/*/delta/*"),
+        ),
         Permission(
             "WriteLogs",
             "a table's definition, the entries that add or take back deltas, and their hints",
@@ -89,16 +93,13 @@ def _reading(places: Places) -> tuple[Permission, ...]:
             "SeeQueues",
             "how many wait",
             actions("sqs", "GetQueueAttributes GetQueueUrl"),
-            (places.queue, places.dead_letters, places.announcements, places.refused),
+            (places.queue, places.dead_letters),
         ),
         Permission(
             "ReadLogs",
-            "of dispatchers, keeper and ingest",
+            "of dispatchers and keeper",
             actions("logs", "FilterLogEvents GetLogEvents"),
-            tuple(
-                f"{group}:*"
-                for group in (places.dispatcher_log_group, places.keeper_log_group, places.ingest_log_group)
-            ),
+            (f"{places.dispatcher_log_group}:*", f"{places.keeper_log_group}:*"),
         ),
         Permission(
             "SeeMetrics",
@@ -122,7 +123,7 @@ def _acting(places: Places, spark: SparkRoles | None) -> tuple[Permission, ...]:
             "TakeDeadLetters",
             "`lithify redrive`, once their copy is on the queue; to see them is to take them for a while",
             actions("sqs", "ChangeMessageVisibility DeleteMessage ReceiveMessage"),
-            (places.dead_letters, places.refused),
+            (places.dead_letters,),
         ),
         Permission(
             "PublishEvents",
