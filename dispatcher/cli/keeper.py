@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from compactor.catalog.compact_when import CompactWhen, contradictions_of
 from compactor.catalog.properties import TableProperties, value_of_text
 from compactor.events.relay import NoSink
 from compactor.lake import DeltaCatalog
+from compactor.log.durable_log import DurableLog
 from compactor.model.background import BackgroundLoop
 from compactor.model.errors import EXIT_FAILED, EXIT_INTERRUPTED, Invalid, Unavailable
 from compactor.model.names import counted
@@ -34,7 +34,8 @@ from dispatcher.cli.options import (
 from dispatcher.cli.output import answer, answer_records, print_error
 from dispatcher.cli.plan import PlannedCluster
 from dispatcher.clients import CommandDependencies, QueueAddress, dependencies_of, machine_share
-from dispatcher.keeper.decision_log import DECISION_LOG, DecisionEnded, DecisionMade, StreamsPostponed, TableSetAside
+from dispatcher.keeper.decision_log import DECISION_LOG
+from dispatcher.keeper.decision_records import decision_records
 from dispatcher.keeper.keeper import Keeper, KeeperLook
 from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.keeper.table_keeper import KeeperServices, KeeperSettings, TableOutlook
@@ -287,49 +288,10 @@ def log(
     shown: list[dict[str, object]] = []
     for table_id in table or lake.tables():
         folder = DecisionLogFolder(lake_name(lake.location), table_id)
-        shown += _log_records(records, folder, dependencies, limit)
+        decisions = DurableLog(records.store, folder.key, DECISION_LOG, dependencies.clock)
+        shown += decision_records(table_id, decisions.entries(), limit)
     shown.sort(key=lambda each: (str(each["at_ms"]), str(each["table"])))
     answer_records(output, {"decisions": shown}, "decisions", _LOG_COLUMNS, none="The keeper has decided nothing yet.")
-
-
-def _log_records(
-    records: JobRunStore, folder: DecisionLogFolder, dependencies: CommandDependencies, limit: int
-) -> list[dict[str, object]]:
-    from compactor.log.durable_log import DurableLog
-
-    found: dict[object, dict[str, object]] = {}
-    decisions = DurableLog(records.store, folder.key, DECISION_LOG, dependencies.clock)
-    for entry in decisions.entries():
-        for ordinal, action in enumerate(entry.actions):
-            key: object = (entry.number, ordinal)
-            record: dict[str, object] = {"at_ms": entry.at_ms, "table": folder.table_id}
-            match action:
-                case DecisionMade():
-                    rules = ", ".join(dict.fromkeys(stream.rule for stream in action.streams))
-                    found[action.job_run_id] = {
-                        **record,
-                        "what": "decided",
-                        "job_run_id": action.job_run_id,
-                        "streams": len(action.streams),
-                        "partitions": [stream.partition for stream in action.streams],
-                        "figures": [stream.figures for stream in action.streams],
-                        "by": rules,
-                        "why": action.streams[0].why,
-                        "expected_seconds": action.expected_seconds,
-                        "expected_usd": action.expected_usd,
-                    }
-                case DecisionEnded() if action.job_run_id in found:
-                    joined = {"what": action.status, "seconds": action.seconds, "usd": action.usd}
-                    figures = {"rows_in": action.rows_in, "rows_out": action.rows_out, "reasons": action.reasons}
-                    found[action.job_run_id] |= joined | figures
-                case StreamsPostponed() if action.streams:
-                    why, by = "; ".join(action.reasons), action.postponed_by
-                    found[key] = {**record, "what": "postponed", "streams": action.streams, "by": by, "why": why}
-                case TableSetAside() if action.reason is not None:
-                    found[key] = {**record, "what": "set aside", "why": action.reason}
-                case _:
-                    pass
-    return list(islice(found.values(), max(len(found) - limit, 0), None))
 
 
 # ------------------------------------------------------------------------------------------------------- options

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.log.columns import RecordCodec
@@ -93,6 +94,60 @@ def last_sampled(store: ObjectStore, since_ms: int) -> dict[str, int]:
         at = datetime.strptime(f"{minute.day} {minute.minute}", "%Y-%m-%d %H%M").replace(tzinfo=UTC)
         found[minute.lake] = round(at.timestamp() * 1000)
     return found
+
+
+@dataclass(frozen=True)
+class LagHour:
+    """The most lag of a table within an hour, in the samples that were read. `at_ms`: the hour's begin."""
+
+    at_ms: int
+    lag_seconds: float
+    lag_bound_seconds: float | None
+    published_lag_seconds: float | None
+
+
+_LAG_COLUMNS = ["at_ms", "lake", "table", "lag_seconds", "lag_bound_seconds", "published_lag_seconds"]
+_HOUR_MS = 3_600_000
+BATCH_ROWS = 65_536
+"""Rows that are in memory at a time while the file of a day is searched for one table."""
+
+
+def days_of_lag(store: ObjectStore) -> tuple[frozenset[str], frozenset[str]]:
+    """The days that have a file, and those that have samples of minutes: two listings."""
+    closed = frozenset(LagDay.parse(entry.key).day for entry in store.list(LagDay.prefix()))
+    return closed, frozenset(store.list_folders(LagMinutesOfDay.prefix()))
+
+
+def lag_of_day(store: ObjectStore, lake: str, table: str, day: str) -> tuple[LagHour, ...]:
+    """From the file of a day that has one: one request."""
+    body = store.read(LagDay(day).key)
+    return () if body is None else _hours(lake, table, [body])
+
+
+def lag_of_open_day(store: ObjectStore, lake: str, table: str, day: str) -> tuple[LagHour, ...]:
+    """From the last sample of each hour of a day that has no file yet: a listing and 24 requests at most."""
+    last: dict[str, str] = {}
+    for entry in store.list(f"{LagMinutesOfDay(day).key}/"):
+        minute = LagMinute.parse(entry.key)
+        if minute.lake == lake:
+            last[minute.minute[:2]] = entry.key
+    bodies = run_concurrently(store.location, store.read, list(last.values()))
+    return _hours(lake, table, [body for body in bodies if body is not None])
+
+
+def _hours(lake: str, table: str, files: Iterable[bytes]) -> tuple[LagHour, ...]:
+    found: dict[int, LagHour] = {}
+    for body in files:
+        file = pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True)
+        for batch in file.iter_batches(BATCH_ROWS, columns=_LAG_COLUMNS):
+            ours = batch.filter((pc.field("table") == table) & (pc.field("lake") == lake))
+            for row in ours.to_pylist():
+                hour_ms = row["at_ms"] // _HOUR_MS * _HOUR_MS
+                before = found.get(hour_ms)
+                if before is None or row["lag_seconds"] >= before.lag_seconds:
+                    figures = (row["lag_seconds"], row["lag_bound_seconds"], row["published_lag_seconds"])
+                    found[hour_ms] = LagHour(hour_ms, *figures)
+    return tuple(found[hour_ms] for hour_ms in sorted(found))
 
 
 def _read(store: ObjectStore, key: str) -> pa.Table | None:

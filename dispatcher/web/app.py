@@ -20,6 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 
 from compactor.model.errors import Invalid, LithifyError
+from compactor.storage.keys import encode_partition
 from dispatcher.operations.table_lag import TableLag
 from dispatcher.records.liveness import LastSignal
 from dispatcher.web import iceberg_rest
@@ -27,6 +28,7 @@ from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.readings import Readings, refused_as_missing
 from dispatcher.web.rendering import PAGES, Renderer
 from dispatcher.web.shared import Reading
+from dispatcher.web.table_readings import OneTable
 from dispatcher.web.troubles import troubles_of
 
 CATALOG = "/iceberg"
@@ -39,6 +41,7 @@ SECURITY = {
 }
 _READ = ("GET", "HEAD")
 _STATIC = "/static/"
+UNPARTITIONED = encode_partition({})
 Next = Callable[[Request], Awaitable[Response]]
 
 
@@ -143,6 +146,12 @@ def _add_pages(app: FastAPI, renderer: Renderer) -> None:
     def table(request: Request, table_id: str) -> Response:
         return answer(request, renderer.table(table_id))
 
+    def table_log(
+        request: Request, table_id: str, partition: str = UNPARTITIONED, before: int | None = None
+    ) -> Response:
+        return answer(request, renderer.table_log(table_id, partition, before))
+
+    app.add_api_route("/tables/{table_id}/log", table_log, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/job-runs/{job_run_id:path}", job_run, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/tables/{table_id}", table, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/live", lambda: PlainTextResponse("live\n"), methods=list(_READ), include_in_schema=False)
@@ -205,8 +214,23 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
 
     @app.get("/api/v1/tables/{table_id}", responses={**guarded, **missing})
     def table(table_id: str) -> dict[str, Any]:
+        """How far it is behind, its streams, those that are most behind first, and the keeper's last decisions."""
         reading = readings.table(table_id)
-        return _as_read(reading, _table(reading.value.lag))
+        one, decisions = reading.value, readings.decisions(table_id).value
+        return _as_read(reading, {**_table(one.lag), "streams": _streams(one), "decisions": decisions})
+
+    @app.get("/api/v1/tables/{table_id}/lag", responses={**guarded, **missing})
+    def lag(table_id: str) -> dict[str, Any]:
+        """The most lag of each hour of the last 30 days, as a keeper has sampled it."""
+        readings.table(table_id)
+        reading = readings.lag_hours(table_id)
+        return _as_read(reading, {"table_id": table_id, "hours": [asdict(each) for each in reading.value]})
+
+    @app.get("/api/v1/tables/{table_id}/log", responses={**guarded, **missing})
+    def table_log(table_id: str, partition: str = UNPARTITIONED, before: int | None = None) -> dict[str, Any]:
+        """Entries of a stream's log, the latest first: those below the number `before`, or the newest."""
+        reading = readings.table_log(table_id, partition, before)
+        return _as_read(reading, asdict(reading.value))
 
 
 def _as_read(reading: Reading[Any], value: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,6 +248,24 @@ def _dispatcher(signal: LastSignal) -> dict[str, Any]:
         "silent_seconds": None if sign is None else sign.silent_seconds,
         "workers": None if sign is None else sign.workers,
     }
+
+
+def _streams(table: OneTable) -> list[dict[str, Any]]:
+    at_ms = table.lag.at_ms
+    return [
+        {
+            "partition": each.partition,
+            "lag_seconds": each.figures.lag_seconds(at_ms),
+            "pending_deltas": each.figures.pending_deltas,
+            "pending_rows": each.figures.pending_rows,
+            "files": each.figures.files,
+            "file_bytes": each.figures.file_bytes,
+            "small_files": each.figures.small_files,
+            "rows": each.figures.rows,
+            "dead_rows": each.figures.dead_rows,
+        }
+        for each in table.streams
+    ]
 
 
 def _table(lag: TableLag) -> dict[str, Any]:

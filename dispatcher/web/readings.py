@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compactor.lake import DeltaCatalog, Table
+from compactor.lake import DeltaCatalog
+from compactor.log.durable_log import DurableLog
 from compactor.model.clock import Clock
-from compactor.model.errors import Invalid, LithifyError, Unavailable
+from compactor.model.errors import Invalid
 from compactor.storage.object_store import ObjectStore
 from dispatcher.intake.queue import Queue
+from dispatcher.keeper.decision_log import DECISION_LOG, DecisionLog
+from dispatcher.keeper.decision_records import decision_records
+from dispatcher.keeper.keys import DecisionLogFolder, lake_name
 from dispatcher.layout import partition_text
 from dispatcher.operations.status import (
     OPEN,
@@ -20,18 +24,20 @@ from dispatcher.operations.status import (
     view_job_run,
     view_running_sessions,
 )
-from dispatcher.operations.table_lag import TableLag, most_behind_first, table_lag
+from dispatcher.operations.table_lag import TableLag, table_lag
 from dispatcher.records.job_run_log import JobRunState, JobRunStatus
 from dispatcher.records.job_run_store import JobRunStore
-from dispatcher.records.lag_samples import last_sampled
+from dispatcher.records.lag_samples import LagHour, last_sampled
 from dispatcher.records.liveness import LastSignal, last_signals
 from dispatcher.records.pauses import Pause
 from dispatcher.records.result import ResultDocument, result_document
 from dispatcher.records.sessions import SessionPlanned
 from dispatcher.web.commands import Commands
 from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
+from dispatcher.web.lag_history import LagHistory
 from dispatcher.web.log_entries import KeptEntries
 from dispatcher.web.shared import Reading, SharedReadings
+from dispatcher.web.table_readings import LogPage, OneTable, Tables, read_log_page, read_table, read_tables
 
 STATE_REQUESTS_A_SECOND, LAKE_REQUESTS_A_SECOND = 1.4, 0.6
 """What the page costs at most, on average: two requests a second. Many tables do not make what runs now old."""
@@ -45,6 +51,7 @@ SESSIONS_SHOWN = 8
 SESSIONS_WITH_ROUNDS = 20
 """Sessions of a job run whose rounds are shown one by one."""
 
+DECISIONS_SHOWN = 20
 PLANS_SHOWN, ATTEMPTS_SHOWN = 50, 200
 
 KEEPER_SECONDS = 86_400
@@ -142,26 +149,6 @@ class OneJobRun:
         return {bundle: [self._name(each) for each in sessions] for bundle, sessions in shared.items()}
 
 
-@dataclass(frozen=True)
-class OneTable:
-    lag: TableLag
-    table: Table
-
-
-@dataclass(frozen=True)
-class UnreadTable:
-    """A table that cannot be read; the others are shown."""
-
-    table_id: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Tables:
-    lags: tuple[TableLag, ...]
-    unread: tuple[UnreadTable, ...]
-
-
 class Readings:
     """Safe to share between threads."""
 
@@ -175,6 +162,7 @@ class Readings:
         self._clock = clock
         self._queue = queue
         self._entries = KeptEntries()
+        self._lag = LagHistory(self._state.store, lake.location.root_uri)
         self._keepers: dict[str, int] = {}
 
     def now_ms(self) -> int:
@@ -198,16 +186,34 @@ class Readings:
         return self._state.of(f"job run {job_run_id}", lambda: self._job_run(job_run_id))
 
     def tables(self) -> Reading[Tables]:
-        return self._of_lake.of("tables", self._tables)
+        def lag(table_id: str) -> TableLag:
+            return table_lag(self._lake.store, self._lake.table(table_id), self._clock)
+
+        return self._of_lake.of("tables", lambda: read_tables(self._lake.tables(), lag))
 
     def table(self, table_id: str) -> Reading[OneTable]:
         """Raises `Invalid` if there is no such table."""
+        read = self._of_lake.of
+        return read(f"table {table_id}", lambda: read_table(self._lake.store, self._lake.table(table_id), self._clock))
 
-        def read() -> OneTable:
-            table = self._lake.table(table_id)
-            return OneTable(table_lag(self._lake.store, table, self._clock), table)
+    def table_log(self, table_id: str, partition: str, before: int | None) -> Reading[LogPage]:
+        """Raises `Invalid` if there is no such table or partition."""
+        name = f"log {table_id} {partition} {before}"
+        return self._of_lake.of(name, lambda: read_log_page(self._lake.table(table_id), partition, before))
 
-        return self._of_lake.of(f"table {table_id}", read)
+    def decisions(self, table_id: str) -> Reading[list[dict[str, object]]]:
+        """Of the keeper on a table, the latest first."""
+        folder = DecisionLogFolder(lake_name(self._lake.location), table_id)
+        log: DecisionLog = DurableLog(self._records.store, folder.key, DECISION_LOG, self._clock)
+
+        def read() -> list[dict[str, object]]:
+            return decision_records(table_id, self._entries.of(log), DECISIONS_SHOWN)[::-1]
+
+        return self._state.of(f"decisions {table_id}", read)
+
+    def lag_hours(self, table_id: str) -> Reading[tuple[LagHour, ...]]:
+        """Of 30 days."""
+        return self._state.of(f"lag {table_id}", lambda: self._lag.of(table_id, self._clock.now_ms()))
 
     def _job_run(self, job_run_id: str) -> OneJobRun:
         view = view_job_run(self._records, job_run_id, self._clock)
@@ -258,18 +264,6 @@ class Readings:
             return QueueCounts(messages, self._queue.dead_letters().messages_left())
         except Invalid:
             return QueueCounts(messages, None)
-
-    def _tables(self) -> Tables:
-        lags: list[TableLag] = []
-        unread: list[UnreadTable] = []
-        for table_id in self._lake.tables():
-            try:
-                lags.append(table_lag(self._lake.store, self._lake.table(table_id), self._clock))
-            except Unavailable:
-                raise
-            except LithifyError as error:
-                unread.append(UnreadTable(table_id, str(error)))
-        return Tables(tuple(most_behind_first(lags)), tuple(unread))
 
 
 def refused_as_missing(error: Invalid) -> bool:

@@ -15,10 +15,12 @@ from dispatcher.layout import age_text, count_text, partition_text, printable, t
 from dispatcher.operations.status import JobRunView
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.web.gantt import gantt_of
+from dispatcher.web.lag_plot import lag_plot
 from dispatcher.web.money import money_by_day
 from dispatcher.web.prediction import dots_of
 from dispatcher.web.readings import Readings
 from dispatcher.web.shared import Reading
+from dispatcher.web.table_readings import privacy_waits
 from dispatcher.web.troubles import troubles_of
 from dispatcher.web.words import bytes_words, iso_text, seconds_words, usd_words
 
@@ -71,10 +73,21 @@ class Renderer:
 
     def table(self, table_id: str) -> str:
         reading = self._readings.table(table_id)
-        properties = reading.value.table.properties.model_dump(mode="json")
+        one = reading.value
         now = self._readings.now().value
-        runs = [view for view in now.job_runs if table_id in (view.table, view.destination)]
-        return self._render("table", reading, properties=properties, job_runs=runs)
+        return self._render(
+            "table",
+            reading,
+            properties=one.table.properties.model_dump(mode="json", exclude={"compact_when"}, exclude_defaults=True),
+            policy=one.table.properties.compact_when,
+            job_runs=[view for view in now.job_runs if table_id in (view.table, view.destination)],
+            waits=list(privacy_waits(one.lag, one.table, self._readings.commands)),
+            decisions=self._readings.decisions(table_id).value,
+            plot=lag_plot(self._readings.lag_hours(table_id).value),
+        )
+
+    def table_log(self, table_id: str, partition: str, before: int | None) -> str:
+        return self._render("table_log", self._readings.table_log(table_id, partition, before))
 
     def snapshot(self) -> str:
         """One page with all of them, for a ticket or a mail: it needs nothing beside it."""
@@ -113,6 +126,7 @@ def _environment() -> Environment:
         "usd": usd_words,
         "bytes": bytes_words,
         "safe_text": printable,
+        "printable_lines": lambda text: "\n".join(map(printable, text.split("\n"))),
         "partition": partition_text,
         "progress": describe_progress,
         "path": lambda text: quote(text, safe=""),

@@ -8,60 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from markupsafe import escape
 
 from compactor.log.durable_log import Entry
 from compactor.model.errors import Invalid
-from compactor.publishing.published_lake import PublishedLake
 from dispatcher.operations.retry import begin_retry, plan_retry
 from dispatcher.records.job_run_log import JobRunAction
 from dispatcher.records.keys import PausedObject
 from dispatcher.records.lag_samples import write_sample
 from dispatcher.records.liveness import LivenessSignal
 from dispatcher.records.sessions import SessionEnded, SessionLaunched, SessionLaunching
-from dispatcher.web.app import Doors, create_app
-from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.job_run_course import attempts_of
-from dispatcher.web.readings import STATE_REQUESTS_A_SECOND, Readings
+from dispatcher.web.readings import STATE_REQUESTS_A_SECOND
 from dispatcher.web.rendering import PAGES, Renderer
 from launcher.outcomes import NothingToDo
 from launcher.spark_job import ClusterReference
-from tests.fakes.dispatch_desk import TABLE, Desk
-from tests.fakes.faulty_store import FaultyStore
-from tests.fakes.manual_clock import ManualClock
-from tests.fakes.memory_store import MemoryStore
+from tests.fakes.dispatch_desk import TABLE
+from tests.fakes.served_page import Served
 from tests.fakes.small_cluster import Crashes, Fails, Succeeds
 
 REQUESTS_AT_FIRST = 50
 """What was never read is read at once."""
 
-HOST = "127.0.0.1:8642"
 STRANGE = "<script>alert(1)</script>\u202e" + "x" * 150
-
-
-class Served:
-    """A page over the state of a desk."""
-
-    def __init__(self, folder: Path, token: str | None = None) -> None:
-        self.clock = ManualClock(1_760_000_000_000)
-        self.state = FaultyStore(MemoryStore(self.clock))
-        self.desk = Desk(folder, clock=self.clock, state=self.state)
-        self.readings = Readings(self.state, self.desk.lake, self.clock, self.desk.queue)
-        catalog = IcebergRestCatalog([PublishedLake(self.desk.lake.store, self.clock, "lake")])
-        self.client = TestClient(create_app(self.readings, catalog, Doors([HOST], token)), base_url=f"http://{HOST}")
-
-    def compacted(self, **fields: object) -> str:
-        """A job run that has ended."""
-        self.desk.append([{"id": 1}])
-        job_run_id = self.desk.accept(**fields)
-        self.desk.run()
-        return job_run_id
-
-    def page(self, path: str) -> str:
-        answer = self.client.get(path)
-        assert answer.status_code == 200, answer.text
-        return str(answer.text)
 
 
 @pytest.fixture
@@ -318,6 +287,8 @@ def test_the_api_is_described_and_answers_as_it_is_described(served: Served) -> 
         "/api/v1/history",
         "/api/v1/tables",
         "/api/v1/tables/{table_id}",
+        "/api/v1/tables/{table_id}/lag",
+        "/api/v1/tables/{table_id}/log",
     }
     for path, operations in described["paths"].items():
         assert set(operations) == {"get"}
