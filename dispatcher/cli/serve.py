@@ -13,6 +13,7 @@ from compactor.publishing.published_lake import PublishedLake, lake_names
 from dispatcher.cli.options import DeadLettersOption, EndpointOption, StateOption
 from dispatcher.cli.table_places import LakePlace, check_exists
 from dispatcher.clients import QueueAddress, dependencies_of
+from dispatcher.options.documents import read_limits
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -31,6 +32,9 @@ def serve(
     ] = None,
     dead_letter_queue_url: DeadLettersOption = None,
     endpoint_url: EndpointOption = None,
+    limits: Annotated[
+        str | None, typer.Option(help="The limits of the dispatchers, JSON or a file: those on money are shown.")
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = LOCAL,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: one that is free.")] = PORT,
     allow_host: Annotated[
@@ -60,7 +64,7 @@ def serve(
     check_exists(records, "state")
     address = None if queue_url is None else QueueAddress(queue_url, dead_letter_queue_url, endpoint_url, lake.region)
     queue = None if address is None else dependencies.clients.queue(address)
-    readings = Readings(records, catalog, dependencies.clock, queue)
+    readings = Readings(records, catalog, dependencies.clock, queue, None if limits is None else read_limits(limits))
     if snapshot is not None:
         snapshot.write_text(Renderer(readings).snapshot())
         typer.echo(f"{snapshot} is a page of its own.")

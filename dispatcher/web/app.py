@@ -26,7 +26,7 @@ from dispatcher.records.liveness import LastSignal
 from dispatcher.web import iceberg_rest
 from dispatcher.web.iceberg_rest import IcebergRestCatalog
 from dispatcher.web.readings import Readings, refused_as_missing
-from dispatcher.web.rendering import PAGES, Renderer
+from dispatcher.web.rendering import PAGES, Renderer, dead_letters_of
 from dispatcher.web.shared import Reading
 from dispatcher.web.table_readings import OneTable
 from dispatcher.web.troubles import troubles_of
@@ -203,6 +203,22 @@ def _add_api(app: FastAPI, readings: Readings) -> None:
         return _as_read(
             reading, {"job_runs": [each.model_dump(mode="json", exclude={"sessions"}) for each in reading.value]}
         )
+
+    @app.get("/api/v1/dead-letters", responses={**guarded, 503: missing[503]})
+    def dead_letters() -> dict[str, Any]:
+        """Documents that were rejected, the latest first, and whether one of their id was accepted later."""
+        reading = readings.history()
+        letters = [
+            {**each.view.model_dump(mode="json", exclude={"sessions"}), "accepted_later": each.accepted_later}
+            for each in dead_letters_of(reading.value)
+        ]
+        return _as_read(reading, {"dead_letters": letters})
+
+    @app.get("/api/v1/money", responses={**guarded, 503: missing[503]})
+    def money() -> dict[str, Any]:
+        """Dollars by day (UTC) and table of the job runs that ended in the last 30 days, the latest day first."""
+        reading = readings.money()
+        return _as_read(reading, {"days": [asdict(each) for each in reading.value], "usd_per_day_max": readings.caps})
 
     @app.get("/api/v1/tables", responses={**guarded, 503: missing[503]})
     def tables() -> dict[str, Any]:

@@ -32,10 +32,12 @@ from dispatcher.records.liveness import LastSignal, last_signals
 from dispatcher.records.pauses import Pause
 from dispatcher.records.result import ResultDocument, result_document
 from dispatcher.records.sessions import SessionPlanned
+from dispatcher.scheduling.limits import Limits
 from dispatcher.web.commands import Commands
 from dispatcher.web.job_run_course import Attempt, Course, ToldEvent, attempts_of, events_of, rounds_of, shared_launches
 from dispatcher.web.lag_history import LagHistory
 from dispatcher.web.log_entries import KeptEntries
+from dispatcher.web.money import DayOfMoney, MoneyHistory
 from dispatcher.web.shared import Reading, SharedReadings
 from dispatcher.web.table_readings import LogPage, OneTable, Tables, read_log_page, read_table, read_tables
 
@@ -152,8 +154,18 @@ class OneJobRun:
 class Readings:
     """Safe to share between threads."""
 
-    def __init__(self, state: ObjectStore, lake: DeltaCatalog, clock: Clock, queue: Queue | None = None) -> None:
-        """`queue`: of instructions, whose messages are counted."""
+    def __init__(
+        self,
+        state: ObjectStore,
+        lake: DeltaCatalog,
+        clock: Clock,
+        queue: Queue | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`queue`: of instructions, whose messages are counted. `limits`: those of the dispatchers, if known."""
+        limits = Limits() if limits is None else limits
+        caps = {"all tables": limits.all, "a table": limits.table, "a dispatcher": limits.dispatcher}
+        self.caps = {name: each.usd_per_day for name, each in caps.items() if each.usd_per_day is not None}
         self.commands = Commands(state.location.root_uri, lake.location.root_uri, None if queue is None else queue.name)
         self._state = SharedReadings(state, STATE_REQUESTS_A_SECOND, clock)
         self._of_lake = SharedReadings(lake.store, LAKE_REQUESTS_A_SECOND, clock)
@@ -162,6 +174,7 @@ class Readings:
         self._clock = clock
         self._queue = queue
         self._entries = KeptEntries()
+        self._money = MoneyHistory(self._records.history)
         self._lag = LagHistory(self._state.store, lake.location.root_uri)
         self._keepers: dict[str, int] = {}
 
@@ -179,6 +192,10 @@ class Readings:
             return tuple(view for view in found if view.status not in (*OPEN, UNREADABLE))
 
         return self._state.of("history", read)
+
+    def money(self) -> Reading[tuple[DayOfMoney, ...]]:
+        """Of 30 days, the latest first."""
+        return self._state.of("money", lambda: self._money.of(self._clock.now_ms()))
 
     def job_run(self, job_run_id: str) -> Reading[OneJobRun]:
         """Raises `Invalid` if there is no such job run."""

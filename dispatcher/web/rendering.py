@@ -16,8 +16,8 @@ from dispatcher.operations.status import JobRunView
 from dispatcher.records.job_run_log import JobRunStatus
 from dispatcher.web.gantt import gantt_of
 from dispatcher.web.lag_plot import lag_plot
-from dispatcher.web.money import money_by_day
-from dispatcher.web.prediction import dots_of
+from dispatcher.web.money import money_chart
+from dispatcher.web.prediction import dots_of, misses_of, sla_line
 from dispatcher.web.readings import Readings
 from dispatcher.web.shared import Reading
 from dispatcher.web.table_readings import privacy_waits
@@ -34,6 +34,7 @@ PAGES: Mapping[str, str] = {
 }
 """By path, in the order of the menu."""
 
+MISSES_SHOWN = 20
 _FOLDER = Path(__file__).parent
 
 
@@ -58,12 +59,13 @@ class Renderer:
                 history, now = self._readings.history(), self._readings.now().value
                 return self._render(name, history, letters=dead_letters_of(history.value), queue=now.queue)
             case "money":
-                history = self._readings.history()
-                return self._render(name, history, days=money_by_day(history.value))
+                money, caps = self._readings.money(), self._readings.caps
+                return self._render(name, money, chart=money_chart(money.value, caps), caps=caps)
             case _:
                 history = self._readings.history()
                 dots = dots_of(history.value)
-                return self._render(name, history, dots=dots, missed=sum(dot.is_missed for dot in dots))
+                missed, misses = sum(dot.is_missed for dot in dots), misses_of(dots, MISSES_SHOWN)
+                return self._render(name, history, dots=dots, missed=missed, misses=misses, line=sla_line())
 
     def job_run(self, job_run_id: str) -> str:
         reading = self._readings.job_run(job_run_id)

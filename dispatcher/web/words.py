@@ -32,4 +32,4 @@ def bytes_words(size: int) -> str:
 
 
 def usd_words(amount: float | None) -> str:
-    return NOTHING if amount is None else f"${amount:,.2f}" if amount >= 1 else f"${amount:,.4f}"
+    return NOTHING if amount is None else f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:,.4f}"

@@ -25,7 +25,7 @@ from launcher.outcomes import NothingToDo
 from launcher.spark_job import ClusterReference
 from tests.fakes.dispatch_desk import TABLE
 from tests.fakes.served_page import Served
-from tests.fakes.small_cluster import Crashes, Fails, Succeeds
+from tests.fakes.small_cluster import Crashes, Fails, Hangs, Succeeds
 
 REQUESTS_AT_FIRST = 50
 """What was never read is read at once."""
@@ -165,13 +165,15 @@ def test_a_command_to_copy_does_what_it_says_whatever_the_id(served: Served) -> 
 
 
 def test_a_job_run_that_runs_is_shown_with_what_is_done_of_its_sessions(served: Served) -> None:
+    served.desk.cluster.behaves = lambda job: Hangs()
     served.desk.append([{"id": 1}])
     job_run_id = served.desk.accept()
-    served.desk.tick()
+    sessions = served.desk.job_run(job_run_id).sessions
+    served.desk.tick_until(lambda: all(each.in_flight for each in served.desk.job_run(job_run_id).sessions.values()))
     (session,) = served.readings.now().value.sessions[job_run_id]
+    assert [session.session_id] == list(sessions)
     assert session.status == "running"
     assert re.search(r"<progress max=\"100\" value=\"0\.?0?\" aria-label=\"done of its work\">", served.page("/"))
-    served.desk.run()
 
 
 def test_a_rejected_document_has_its_reasons_and_the_command_that_sends_it_again(served: Served) -> None:
@@ -285,6 +287,8 @@ def test_the_api_is_described_and_answers_as_it_is_described(served: Served) -> 
         "/api/v1/now",
         "/api/v1/job-runs/{job_run_id}",
         "/api/v1/history",
+        "/api/v1/dead-letters",
+        "/api/v1/money",
         "/api/v1/tables",
         "/api/v1/tables/{table_id}",
         "/api/v1/tables/{table_id}/lag",
