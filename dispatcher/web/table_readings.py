@@ -33,7 +33,7 @@ _WORDS_MAX = 40
 
 
 @dataclass(frozen=True)
-class StreamLag:
+class ShownStream:
     partition: dict[str, str]
     figures: StreamFigures
 
@@ -58,7 +58,7 @@ class OneTable:
 
     lag: TableLag
     table: Table
-    streams: tuple[StreamLag, ...]
+    streams: tuple[ShownStream, ...]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def read_table(store: ObjectStore, table: Table, clock: Clock) -> OneTable:
     lag = with_published(lag_of(table, figures, clock), store, table, clock, partitions)
     now_ms = clock.now_ms()
     streams = sorted(
-        (StreamLag(partition, each) for partition, each in zip(partitions, figures, strict=True)),
+        (ShownStream(partition, each) for partition, each in zip(partitions, figures, strict=True)),
         key=lambda each: (-each.figures.lag_seconds(now_ms), -each.figures.pending_rows, each.key),
     )
     return OneTable(lag, table, tuple(streams[:STREAMS_SHOWN]))

@@ -22,7 +22,7 @@ LATELY_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PageTrouble:
     """
     what     a sentence, with ids as they are: not printable
     since_ms  None: not known
@@ -36,7 +36,7 @@ class Trouble:
     link: str | None = None
 
 
-def troubles_of(now: Now, commands: Commands, now_ms: int) -> list[Trouble]:
+def troubles_of(now: Now, commands: Commands, now_ms: int) -> list[PageTrouble]:
     """Those that stop everything first."""
     return [
         *_of_dispatchers(now, commands, now_ms),
@@ -47,59 +47,61 @@ def troubles_of(now: Now, commands: Commands, now_ms: int) -> list[Trouble]:
     ]
 
 
-def _of_dispatchers(now: Now, commands: Commands, now_ms: int) -> Iterator[Trouble]:
+def _of_dispatchers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:
     silent = [each for each in now.dispatchers if each.is_silent(now_ms)]
     if len(silent) == len(now.dispatchers):
         waiting = f" ({counted(now.queue.messages, 'message')})" if now.queue is not None else ""
         what = f"No dispatcher runs on this state: instructions wait in the queue{waiting}."
-        yield Trouble(what, command=commands.dispatch())
+        yield PageTrouble(what, command=commands.dispatch())
     for each in silent:
         held = sum(view.owner == each.owner for view in now.open_job_runs)
         rest = f", and {counted(held, 'open job run')} of it wait for another to take over" if held else ""
         age = age_text((now_ms - each.at_ms) / 1000)
-        yield Trouble(f"Dispatcher {each.owner} has been silent for {age}{rest}.", each.at_ms)
+        yield PageTrouble(f"Dispatcher {each.owner} has been silent for {age}{rest}.", each.at_ms)
     for each in now.dispatchers:
         if each.sign is None:
-            yield Trouble(f"The sign of life of dispatcher {each.owner} cannot be read by this release.", each.at_ms)
+            yield PageTrouble(
+                f"The sign of life of dispatcher {each.owner} cannot be read by this release.", each.at_ms
+            )
         elif each.sign.workers == 0 and not each.is_silent(now_ms):
             what = f"No worker of dispatcher {each.owner} runs: its small sessions have to start a Spark job."
-            yield Trouble(what, each.at_ms)
+            yield PageTrouble(what, each.at_ms)
 
 
-def _of_pause(pause: Pause, commands: Commands) -> Trouble:
-    return Trouble(f"Paused: {pause.scope} ({pause.reason}).", pause.at_ms or None, commands.resume(pause))
+def _of_pause(pause: Pause, commands: Commands) -> PageTrouble:
+    return PageTrouble(f"Paused: {pause.scope} ({pause.reason}).", pause.at_ms or None, commands.resume(pause))
 
 
-def _of_keepers(now: Now, commands: Commands, now_ms: int) -> Iterator[Trouble]:
+def _of_keepers(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:
     for lake, at_ms in sorted(now.keepers.items()):
         if now_ms - at_ms > KEEPER_SILENT_SECONDS * 1000:
             age = age_text((now_ms - at_ms) / 1000)
             what = f"No keeper has looked at the tables of {lake} for {age}: what is due is not compacted."
-            yield Trouble(what, at_ms, commands.keeper())
+            yield PageTrouble(what, at_ms, commands.keeper())
 
 
-def _of_dead_letters(now: Now, commands: Commands, now_ms: int) -> Iterator[Trouble]:
+def _of_dead_letters(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:
     if now.queue is not None and now.queue.dead_letters:
         count = counted(now.queue.dead_letters, "message")
-        yield Trouble(f"The dead-letter queue has {count}.", None, commands.redrive(), "/dead-letters")
+        yield PageTrouble(f"The dead-letter queue has {count}.", None, commands.redrive(), "/dead-letters")
     rejected = [view for view in _lately(now, now_ms) if view.status == JobRunStatus.REJECTED]
     if rejected:
         verb = "was" if len(rejected) == 1 else "were"
         what = f"{counted(len(rejected), 'document')} {verb} rejected within a day."
-        yield Trouble(what, rejected[0].accepted_at_ms, link="/dead-letters")
+        yield PageTrouble(what, rejected[0].accepted_at_ms, link="/dead-letters")
 
 
-def _of_job_runs(now: Now, commands: Commands, now_ms: int) -> Iterator[Trouble]:
+def _of_job_runs(now: Now, commands: Commands, now_ms: int) -> Iterator[PageTrouble]:
     retried = {view.predecessor for view in now.job_runs}
     for view in _lately(now, now_ms):
         if view.status == JobRunStatus.FAILED and view.job_run_id not in retried:
             reasons = " ".join(view.reasons)
             link = f"/job-runs/{quote(view.job_run_id, safe='')}"
             what = f"Job run {view.job_run_id} failed: {reasons}"
-            yield Trouble(what, view.accepted_at_ms, commands.retry(view.job_run_id), link)
+            yield PageTrouble(what, view.accepted_at_ms, commands.retry(view.job_run_id), link)
     for view in now.open_job_runs:
         if view.status == UNREADABLE:
-            yield Trouble(f"{view.job_run_id} cannot be read: {' '.join(view.reasons)}")
+            yield PageTrouble(f"{view.job_run_id} cannot be read: {' '.join(view.reasons)}")
 
 
 def _lately(now: Now, now_ms: int) -> list[JobRunView]:
