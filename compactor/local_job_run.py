@@ -35,11 +35,12 @@ from compactor.model.names import render_partition
 from compactor.planning.session_planner import (
     MeasuredSession,
     PinnedSession,
+    is_idle,
     measure_session,
     pin_sessions,
     pinned_session,
     plan_measured,
-    spec_as_compacted,
+    rehash_of,
 )
 from compactor.planning.sizing import SESSION_SECONDS, Resources
 from compactor.planning.spec import JobRunResult, JobRunSpec, SessionFailure, SessionPlan, SessionResult, SessionSpec
@@ -49,7 +50,6 @@ from compactor.publishing.publication import PublishFailed, publish, publishers_
 from compactor.sessions.attempt import run_attempt_with_journal
 from compactor.sessions.in_flight import refuse_beside_another
 from compactor.sessions.keys import JobRunFolder
-from compactor.sessions.session import SessionDependencies, run_rehash
 from compactor.sessions.session_journal import POLL_SECONDS, SessionJournal
 from compactor.sessions.session_log import Heartbeat, Listener, SessionProgress
 from compactor.storage.concurrently import AT_ONCE, run_concurrently
@@ -158,7 +158,8 @@ class _Work:
         _warn_if_late(self._run, plans.values())
         at_work = [session for session in sessions if _id(session) in plans]
         numbers = {_id(session): number for number, session in enumerate(at_work, 1)}
-        self.results.update({_id(each): _nothing_to_do(each) for each in sessions if not each.work})
+        idle = [each for each in sessions if _id(each) not in plans and _id(each) not in self.failed]
+        self.results.update({_id(each): _nothing_to_do(each) for each in idle})
 
         def run_one(
             session: PinnedSession, ready: Callable[[], tuple[SessionPlan, Engine]], beats: SharedLoop | None = None
@@ -301,7 +302,7 @@ def _plan_all(
     *,
     as_pinned: bool,
 ) -> dict[str, _Planned]:
-    """The plan of every session that has something to do, by its id."""
+    """The plan of every session that has something to do, by its id. Those without it have failed, or nothing to do."""
     measured = _measure_all(sessions, lake, clock, failed, as_pinned=as_pinned)
     whole = InProcessEngine().resources()
     at_hand = _own_engine(lake).resources() if engine is None else replace(engine.resources(), start_seconds=0.0)
@@ -324,6 +325,8 @@ def _plan_all(
             runs_beside_others = is_small and sum(small) > 1
             here = replace(at_hand, task_memory_bytes=part_bytes) if runs_beside_others else at_hand
             plan = plan_measured(each, on_spark if runs_on_spark else here)
+            if is_idle(each, plan):
+                continue
             if placement is not None:
                 plan = plan.model_copy(update={"arithmetic": (*plan.arithmetic, placement.why)})
             plans[session_id] = _Planned(plan, runs_on_spark, runs_beside_others)
@@ -457,36 +460,41 @@ def _sink(run: JobRunSpec, clock: Clock) -> EventSink:
     return SnsSink.open(run.sns_event_topic_arn, clock)
 
 
-def rehash_here(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: int, clock: Clock) -> None:
-    """Changes the hash bucket count of a compacted stream's index, on its own Spark. Reads no data file.
+def rehash_here(
+    lake: DeltaCatalog,
+    stream: PartitionStream,
+    hash_bucket_count: int | None,
+    clock: Clock,
+    engine: Engine | None = None,
+) -> SessionResult | None:
+    """Changes the hash bucket count of a compacted stream's index, as a job run of its own; None: as many as take half
+    of a task's memory. Reads no data file. Returns None if no stream version is active.
 
     Raises `Invalid` for a stream that was never compacted, `Fenced` if a compactor works on it.
     """
+    run = _rehash_run(lake, stream, hash_bucket_count, clock)
+    return next(iter(run_here(run, lake, clock, engine).sessions), None)
+
+
+def plan_rehash_here(
+    lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: int | None, clock: Clock
+) -> SessionPlan | None:
+    """What `rehash_here` would do; None: nothing. Raises `Invalid` as that does."""
+    run = _rehash_run(lake, stream, hash_bucket_count, clock)
+    failed: dict[str, LithifyError] = {}
+    plans = _plan_all(run, pin_sessions(run, lake), lake, clock, None, failed, as_pinned=True)
+    for error in failed.values():
+        raise error
+    return next((each.plan for each in plans.values()), None)
+
+
+def _rehash_run(lake: DeltaCatalog, stream: PartitionStream, hash_bucket_count: int | None, clock: Clock) -> JobRunSpec:
     compacted = stream.load().state.compacted
     if compacted is None:
         raise Invalid(f"{stream} has no index yet: compact it first")
     if not compacted.primary_keys:
         raise Invalid(f"{stream} has no key (primary_keys is empty), so there is no index to rehash")
-    job_run_id = f"rehash-{clock.new_id()}"
-    spec = spec_as_compacted(lake, stream, compacted, job_run_id)
-    # Only a rehash that is possible loads PySpark.
-    with _needs_spark():
-        from compactor.engine.local import local_spark
-        from compactor.engine.spark import SparkEngine
-
-    resources = _spark_resources()
-    plan = SessionPlan(
-        spec=spec,
-        hash_bucket_count=hash_bucket_count,
-        max_rows_per_round=1,
-        task_memory_bytes=resources.task_memory_bytes,
-        tasks=resources.tasks,
-        expected_sla=0.0,
-        arithmetic=(f"{hash_bucket_count} hash buckets: as asked for",),
-    )
-    folder = JobRunFolder(job_run_id).session(spec.session_id)
-    with local_spark(f"lithify {job_run_id}") as spark, SessionJournal(lake.store, folder, 1, clock) as journal:
-        run_rehash(plan, SessionDependencies(lake, SparkEngine(spark), clock, journal))
+    return rehash_of(lake, stream, compacted, f"rehash-{clock.new_id()}", hash_bucket_count)
 
 
 def _nothing_to_do(session: PinnedSession) -> SessionResult:

@@ -26,6 +26,7 @@ from compactor.planning.bundle_plan import (
 from compactor.planning.cluster_plan import ClusterPlan
 from compactor.planning.session_planner import (
     MeasuredSession,
+    is_idle,
     measure_session,
     plan_measured,
     plan_sized,
@@ -91,6 +92,8 @@ def plan_for_cluster(
         return NothingToDo()
     plan = _plan(measured, room, desired)
     plan = plan if lack is None else _smaller(plan, lack, measured, room, desired)
+    if is_idle(measured, plan) and not session_commits(spec, lake):
+        return NothingToDo()
     place = None if pool is None else choose_place(_alone(measured, pool), pool)
     if place is None or place.in_worker:  # it has failed there, or there are too many like it
         return plan
@@ -200,7 +203,8 @@ def plan_in_one_task(
     task = in_one_process(measured.size, run.max_rows_per_round, resources.task_memory_bytes, resources.start_seconds)
     if task.reasons_for_spark:
         return LargeSession(task.reasons_for_spark)
-    return _small(measured, task, lake, min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN), task.why)
+    small = _small(measured, task, lake, min(resources.tasks, BUNDLED_HASH_BUCKETS_MIN), task.why)
+    return NothingToDo() if is_idle(measured, small.plan) and not session_commits(spec, lake) else small
 
 
 WORKER_HASH_BUCKETS_MIN = 2
@@ -218,7 +222,8 @@ def plan_in_worker(
     place = choose_place(alone, pool, failures)
     if not place.in_worker:
         return LargeSession((place.why,))
-    return _small(measured, alone, lake, WORKER_HASH_BUCKETS_MIN, place.why)
+    small = _small(measured, alone, lake, WORKER_HASH_BUCKETS_MIN, place.why)
+    return NothingToDo() if is_idle(measured, small.plan) and not session_commits(spec, lake) else small
 
 
 def _measured(spec: SessionSpec, lake: DeltaCatalog) -> MeasuredSession | None:

@@ -63,7 +63,10 @@ def session_succeeded(
     """`result` None: there was nothing to do, so nothing was launched."""
     if result is not None:
         return SessionSucceededEvent.from_facts(
-            result, session_id=session_id, partition=dict(partition), nothing_to_do=result.rounds == 0
+            result,
+            session_id=session_id,
+            partition=dict(partition),
+            nothing_to_do=result.rounds == 0 and result.rehashed_from is None,
         )
     return SessionSucceededEvent(
         session_id=session_id,

@@ -19,9 +19,6 @@ from compactor.model.errors import Invalid
 from compactor.model.names import counted
 from compactor.planning.sizing import FILES_PER_ROUND_MIN, ROW_INDEX_BYTES, Sizing, rows_in_memory, scratch_bytes
 
-INDEX_BYTES_PER_ROW = 32
-"""Bytes of an index row, without sort values: at rest, and while a rehash moves it."""
-
 
 class Scarce(Enum):
     """What a machine may have too little of. More nodes of one kind have more scratch together, and nothing else."""
@@ -57,17 +54,6 @@ def shortages(sizing: Sizing) -> Iterator[Shortage]:
     yield from _of_task(sizing)
 
 
-def rehash_scratch_bytes(sizing: Sizing) -> int:
-    """Scratch bytes of the rehash before the first round; 0 if there is none.
-
-    Worked: 1 billion index rows without sort values: 32 GB.
-    """
-    size = sizing.size
-    if size.inherited_hash_bucket_count in (None, sizing.hash_bucket_count):
-        return 0
-    return size.index_rows * (INDEX_BYTES_PER_ROW + size.sort_values_bytes)
-
-
 def _of_driver(sizing: Sizing) -> Iterator[Shortage]:
     size, have = sizing.size, sizing.resources.driver_memory_bytes
     files = min(size.delta_files, FILES_PER_ROUND_MIN)
@@ -101,7 +87,7 @@ def _of_scratch(sizing: Sizing) -> Iterator[Shortage]:
             f"folders, which have {have:,}, and a file is not cut between rounds",
             f"write files of at most {fitting:,} rows, or give executors more disk",
         )
-    moved = rehash_scratch_bytes(sizing)
+    moved = sizing.rehash_scratch_bytes
     if moved > have:
         yield Shortage(
             Scarce.SCRATCH,

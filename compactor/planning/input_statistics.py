@@ -77,7 +77,7 @@ class InputStatistics:
     key_bytes_per_row      decoded, of all primary key columns
     sort_values_bytes      of a row in the index
     rows_up_to_file, touched_rows, touched_rows_per_file, overlap_share, corrections, own_factors, merged_*,
-    undivided_rows, uncut_files, held_row_group_bytes, has_key  see `SessionSize`
+    undivided_rows, uncut_files, held_row_group_bytes, only_rehash, has_key  see `SessionSize`
     sampled_files          text files whose types are those of their first block
     """
 
@@ -99,6 +99,7 @@ class InputStatistics:
     undivided_rows: int = 0
     uncut_files: int = 0
     held_row_group_bytes: int = 0
+    only_rehash: bool = False
     has_key: bool = True
 
     @property
@@ -127,6 +128,7 @@ class InputStatistics:
             undivided_rows=self.undivided_rows,
             uncut_files=self.uncut_files,
             held_row_group_bytes=self.held_row_group_bytes,
+            only_rehash=self.only_rehash,
             has_key=self.has_key,
         )
 

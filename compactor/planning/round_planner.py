@@ -20,9 +20,9 @@ from compactor.planning.round_plan import (
     RoundOutput,
     RoundPlan,
 )
-from compactor.planning.rounds import rows_per_file, runs_to_absorb, watermark_after
+from compactor.planning.rounds import RoundLimits, rows_per_file, runs_to_absorb, watermark_after
 from compactor.planning.session_input import SessionInput
-from compactor.planning.sizing import RoundLimits, spare_scratch_bytes
+from compactor.planning.sizing import spare_scratch_bytes
 from compactor.planning.spec import SessionPlan
 from compactor.storage.location import StoreLocation
 from compactor.tabular import TabularFile

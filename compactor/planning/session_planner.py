@@ -135,26 +135,21 @@ class SessionFinder:
         return pin_stream(self._run, self._source, self._destination, partition, 0, self._until_ms)
 
 
-def spec_as_compacted(
-    lake: DeltaCatalog, stream: PartitionStream, compacted: CompactedStream, job_run_id: str
-) -> SessionSpec:
-    """A session that continues a compacted stream with the keys and the source of its last round, as of now."""
-    run = JobRunSpec(
+def rehash_of(
+    lake: DeltaCatalog, stream: PartitionStream, compacted: CompactedStream, job_run_id: str, buckets: int | None
+) -> JobRunSpec:
+    """The job run that rehashes the index of a compacted stream, with the keys and the source of its last round. No
+    number of hash buckets: as many as take half of a task's memory."""
+    return JobRunSpec(
+        operation="rehash",
         job_run_id=job_run_id,
         source_table_id=compacted.source_table_id,
         primary_keys=compacted.primary_keys,
         sort_keys=compacted.sort_keys or DEFAULT_SORT_KEYS,
         lake=lake.location,
         destination_compacted_table_id=stream.table_id,
-    )
-    return SessionSpec(
-        job_run=run,
-        session_id=f"{job_run_id}.1",
-        partition=stream.partition,
-        source_stream_version=compacted.source_stream_version,
-        source_entry_number=lake.table(compacted.source_table_id).stream(stream.partition).load().entry_number,
-        source_position=None,
-        destination_entry_number=stream.load().entry_number,
+        hash_bucket_count=buckets,
+        partitions=(stream.partition,),
     )
 
 
@@ -213,6 +208,11 @@ def plan_measured(measured: MeasuredSession, resources: Resources, share_of_memo
     run = measured.spec.job_run
     sizing = size_session(measured.size, resources, run.hash_bucket_count, run.max_rows_per_round, share_of_memory)
     return plan_sized(measured, resources, sizing)
+
+
+def is_idle(measured: MeasuredSession, plan: SessionPlan) -> bool:
+    """Whether it would only rehash the index, which has as many hash buckets as planned."""
+    return measured.size.only_rehash and plan.hash_bucket_count == measured.size.inherited_hash_bucket_count
 
 
 def plan_sized(measured: MeasuredSession, resources: Resources, sizing: Sizing) -> SessionPlan:
@@ -285,6 +285,8 @@ def measure(session: SessionInput, outlines: Mapping[str, FileOutline], lake: De
         lake_is_remote=lake.location.is_remote,
     )
     statistics = replace(statistics, held_row_group_bytes=_held_row_group_bytes(session))
+    if streams.spec.job_run.operation == "rehash":
+        statistics = replace(statistics, only_rehash=True)
     if not session.key_columns:
         statistics = replace(statistics, has_key=False, touched_rows=0, touched_rows_per_file=0.0, overlap_share=0.0)
     merged = [] if compacted is None else [compacted.files[each] for group in streams.merges for each in group]
@@ -309,7 +311,7 @@ def streams_to_compact(run: JobRunSpec, source: Table) -> Iterator[dict[str, str
     """The partitions of a job run that names none, in the order of the store, listed as the caller takes them. Of a
     table that lists the streams with deltas only these, unless the indexes of all streams may have to be rehashed."""
     into_itself = run.destination_compacted_table_id == source.table_id
-    with_news = into_itself and run.hash_bucket_count is None
+    with_news = into_itself and run.hash_bucket_count is None and run.operation == "compact"
     if not source.partition_keys and not (with_news and source.properties.news_hints):
         return iter([{}])  # its one stream; a log without entries has nothing to pin
     return source.each_partition(with_news=with_news)

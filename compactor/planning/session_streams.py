@@ -80,8 +80,9 @@ class PendingWork:
     merged_files: int = 0
     """The files that they become."""
 
-    rehash: tuple[int, int] | None = None
-    """The hash bucket count of the index, and the one that the job run asks for; None: it asks for no other."""
+    rehash: tuple[int, int | None] | None = None
+    """The hash bucket count of the index, and the one that the job run asks for (None: as many as take half of a task's
+    memory); None: it asks for no other."""
 
     def __bool__(self) -> bool:
         return self.has_rounds or self.rehash is not None
@@ -108,7 +109,9 @@ class PendingWork:
             yield f"no delta is pending: {files} are merged into {self.merged_files:,}"
         if self.rehash is not None:
             now, wanted = self.rehash
-            yield f"the index is rehashed from {now:,} to {wanted:,} hash buckets, as asked for"
+            fitting = "as many hash buckets as take half of a task's memory"
+            to = fitting if wanted is None else f"{wanted:,} hash buckets, as asked for"
+            yield f"the index is rehashed from {now:,} to {to}"
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class SessionStreams:
         """`now`, `snapshot`: the current source and destination, which were just read."""
         source, destination = source_table.stream(spec.partition), destination_table.stream(spec.partition)
         compacted, compacted_stream_version = _continued(spec, snapshot)
+        is_rehash = spec.job_run.operation == "rehash"
         is_gone = _dropped_since(spec, destination, snapshot, now)
         return cls(
             spec=spec,
@@ -171,7 +175,7 @@ class SessionStreams:
             snapshot=snapshot,
             compacted=compacted,
             compacted_stream_version=compacted_stream_version,
-            pending=() if is_gone else _pending(spec, source, snapshot, compacted, now),
+            pending=() if is_gone or is_rehash else _pending(spec, source, snapshot, compacted, now),
         )
 
     @property
@@ -182,6 +186,8 @@ class SessionStreams:
     def work(self) -> PendingWork:
         """What is left to do."""
         run, compacted = self.spec.job_run, self.compacted
+        if run.operation == "rehash":
+            return PendingWork(rehash=self._rehash_on_demand())
         if compacted is None:
             return PendingWork(delta_files=len(self.pending))
         dirty = compacted.files_with_more_dead_rows_than(run.max_dead_row_share)
@@ -196,6 +202,17 @@ class SessionStreams:
             merged_files=len(self.merges),
             rehash=_rehash(run, compacted),
         )
+
+    def _rehash_on_demand(self) -> tuple[int, int | None] | None:
+        """None: it is done, or there is no index. Without a requested count it is done once an attempt of the session
+        has committed one: another plan might choose a third count."""
+        run, compacted = self.spec.job_run, self.compacted
+        if compacted is None or not run.has_key:
+            return None
+        if run.hash_bucket_count is not None:
+            return _rehash(run, compacted)
+        is_done = any(isinstance(action, IndexRehashed) for _, action in commits_of(self.spec, self.destination))
+        return None if is_done else (compacted.hash_bucket_count, None)
 
     @cached_property
     def merges(self) -> tuple[tuple[int, ...], ...]:

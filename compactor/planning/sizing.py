@@ -68,6 +68,9 @@ KEPT_BYTES_PER_KEY = 40
 ROW_INDEX_BYTES = 4
 """Bytes of a row in the shuffle to materialize."""
 
+INDEX_BYTES_PER_ROW = 32
+"""Bytes of an index row, without sort values: at rest, and while a rehash moves it."""
+
 ABSORBED_ROWS_PER_ROW = 2
 """Index rows that a round should be able to absorb, per arriving row (`rounds.ABSORBED_RUN_SHARE`)."""
 
@@ -121,6 +124,7 @@ class SessionSize:
     uncut_files              large delta files that are read by one task each
     held_row_group_bytes     stored bytes of the largest row group of the delta files that one task holds at once; 0:
                              none is known
+    only_rehash              the index moves to another hash bucket count, and no round is run
     has_key                  False: nothing is hashed and deduplicated, and there is no index
     own_factors              of the table's last sessions, the oldest first: the place, and seconds / predicted seconds
     rows_up_to_file          delta rows in each delta file and all before it, in the order in which rounds take them;
@@ -147,6 +151,7 @@ class SessionSize:
     undivided_rows: int = 0
     uncut_files: int = 0
     held_row_group_bytes: int = 0
+    only_rehash: bool = False
     has_key: bool = True
     own_factors: tuple[tuple[str, float], ...] = ()
 
@@ -191,32 +196,6 @@ class Resources:
     def with_memory_share(self, share: float) -> Resources:
         """The same resources with less memory per task, for a session that ran out of memory."""
         return replace(self, task_memory_bytes=max(int(self.task_memory_bytes * share), 1))
-
-
-@dataclass(frozen=True)
-class RoundLimits:
-    """The limits of one round, from which the absorbed part of the index is chosen.
-
-    scratch_bytes  None: not known
-    """
-
-    task_memory_bytes: int
-    hash_bucket_count: int
-    scratch_bytes: int | None
-
-    def rows_to_absorb(self, arriving_rows: int, index_rows: int, sort_values_bytes: int) -> int:
-        """Rows of the index that a round may absorb at most, beside the rows that arrive.
-
-        Worked: in 4 buckets of tasks of 256 MiB, 7.5 million rows fit. With 2 million arriving and an index of 10
-        million, each arriving row may meet one that is only searched for: 7.5 - 2 * 2 = 3.5 million.
-        """
-        fit = rows_in_memory(self.task_memory_bytes, self.hash_bucket_count, sort_values_bytes)
-        everything = index_rows + arriving_rows <= fit
-        room = index_rows if everything else max(fit - 2 * arriving_rows, 0)
-        if self.scratch_bytes is not None:
-            left = self.scratch_bytes - scratch_bytes(arriving_rows, 0, sort_values_bytes)
-            room = min(room, max(left, 0) // scratch_bytes(0, 1, sort_values_bytes))
-        return room
 
 
 def dedupe_bytes_per_row(sort_values_bytes: int) -> int:
@@ -336,6 +315,16 @@ class Sizing:
         """None: not known."""
         return scratch_of_a_round(self.size, self.resources)
 
+    @property
+    def rehash_scratch_bytes(self) -> int:
+        """Scratch bytes of the rehash before the first round; 0 if there is none.
+
+        Worked: 1 billion index rows without sort values: 32 GB.
+        """
+        if self.size.inherited_hash_bucket_count in (None, self.hash_bucket_count):
+            return 0
+        return self.size.index_rows * (INDEX_BYTES_PER_ROW + self.size.sort_values_bytes)
+
     @cached_property
     def rounds(self) -> int:
         return count_rounds(self.size, self.max_rows_per_round, self.max_files_per_round)
@@ -374,16 +363,10 @@ class Sizing:
         yield f"{of_rows}: {dedupe_bytes_per_row(width)} bytes each"
         share = memory_share(min(rows, self.rows_fit), self.hash_bucket_count, self.resources, width)
         yield f"{buckets}: {self.why_so_many}; a bucket takes {share:.1%} of a task's memory"
-        most = f"at most {self.max_rows_per_round:,} delta rows"
-        yield f"{counted(self.rounds, 'round')} of {most}: {self._bound_phrase()}"
-        yield self._scratch_sentence()
-        yield self._files_sentence(buckets)
-        if size.uncut_files:
-            files = counted(size.uncut_files, "large delta file")
-            piece = f"one task reads up to {size.undivided_rows:,} rows"
-            yield f"not cut between tasks: {files}, as only Parquet is, between its row groups; {piece}"
-        yield f"a hash task holds at most {rows_per_hash_task(memory_bytes, width):,} rows at a time"
-        yield f"a writer holds the indices of at most {rows_per_writer(memory_bytes):,} rows"
+        if size.only_rehash:
+            yield f"its rows take {self.rehash_scratch_bytes / 1e9:.1f} GB of scratch folders; no data file is read"
+        else:
+            yield from self._round_sentences(buckets)
         if size.lake_is_remote:
             ahead, kept, sent = (each.of(memory_bytes) / 2**20 for each in (AHEAD, KEPT_INDEX, SENT_INDEX))
             reads = f"a task prefetches at most {ahead:,.0f} MiB from the store, keeps {kept:,.0f} MiB of the index"
@@ -394,6 +377,19 @@ class Sizing:
         buffered = f"{self.expected_sla:.1f} s with the {self.prediction.buffer}"
         yield f"{self.time.seconds:.1f} s predicted on {counted(self.resources.tasks, 'core')}; {buffered}"
         yield self.prediction.sentence
+
+    def _round_sentences(self, buckets: str) -> Iterator[str]:
+        size, memory_bytes = self.size, self.task_memory_bytes
+        most = f"at most {self.max_rows_per_round:,} delta rows"
+        yield f"{counted(self.rounds, 'round')} of {most}: {self._bound_phrase()}"
+        yield self._scratch_sentence()
+        yield self._files_sentence(buckets)
+        if size.uncut_files:
+            files = counted(size.uncut_files, "large delta file")
+            piece = f"one task reads up to {size.undivided_rows:,} rows"
+            yield f"not cut between tasks: {files}, as only Parquet is, between its row groups; {piece}"
+        yield f"a hash task holds at most {rows_per_hash_task(memory_bytes, size.sort_values_bytes):,} rows at a time"
+        yield f"a writer holds the indices of at most {rows_per_writer(memory_bytes):,} rows"
 
     def _bound_phrase(self) -> str:
         decides = min(self.bounds, key=lambda name: self.bounds[name])
@@ -517,8 +513,13 @@ def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None
     Worked: 2 rounds of 500,000 rows over 4,000,000 rows of which the deltas touch all: each round rewrites 4,000,000
     rows, and the second one also the touched ones of the first one's 500,000.
 
-    hash_bucket_count  to which the index is rehashed, if it has another; None: it keeps its own
+    hash_bucket_count  to which the index is rehashed, if it has another; None: it keeps its own, or if nothing but a
+                       rehash is asked for, to any other
     """
+    is_rehashed = hash_bucket_count not in (None, size.inherited_hash_bucket_count)
+    if size.only_rehash:
+        moved = size.index_rows if is_rehashed or hash_bucket_count is None else 0
+        return SessionWork(0, 0, 0, 0, 0, 0, 0, 0, rehashed_rows=moved)
     rounds = max(rounds, 1)
     rows_a_round, files_a_round = size.delta_rows / rounds, size.delta_files / rounds
     touched = size.index_rows if size.touched_rows is None else size.touched_rows
@@ -545,7 +546,7 @@ def work_of(size: SessionSize, rounds: int, hash_bucket_count: int | None = None
         index_rows=int(size.index_rows * rounds + grown) if size.has_key else 0,
         rows_written=int(size.delta_rows + rewritten),
         bytes_written=int((size.delta_rows + rewritten) * row_bytes),
-        rehashed_rows=0 if hash_bucket_count in (None, size.inherited_hash_bucket_count) else size.index_rows,
+        rehashed_rows=size.index_rows if is_rehashed else 0,
     )
 
 
@@ -584,7 +585,7 @@ def _choose_hash_bucket_count(size: SessionSize, resources: Resources, requested
         return requested, "as asked for"
     rows, inherited = size.index_rows + size.delta_rows, size.inherited_hash_bucket_count
     wanted = hash_buckets_for(rows, resources, size.sort_values_bytes)
-    if inherited is None:
+    if inherited is None or size.only_rehash:
         return wanted, f"one takes at most {TARGET_MEMORY_SHARE:.0%} of a task's memory"
     share = memory_share(rows, inherited, resources, size.sort_values_bytes)
     if share <= REHASH_MEMORY_SHARE:

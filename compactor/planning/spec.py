@@ -35,9 +35,14 @@ DEFAULT_SORT_KEYS = (SortKey(column=PARTITION_STREAM_POSITION, order=SortOrder.A
 Partition = Annotated[dict[str, str], Field(description="one string per partition key of the table")]
 
 
+JobRunOperation = Literal["compact", "rehash"]
+
+
 class JobRunSpec(Document):
     """Everything `compact()` takes, by the same names. Units: rows, seconds.
 
+    operation           "rehash": the index moves to `hash_bucket_count` hash buckets, or as many as take half of a
+                        task's memory, and no delta is compacted
     max_dead_row_share  a compacted file with at most this share of dead rows is not rewritten: they are listed in a
                         deletion vector. 0: every file holds live rows only, as privacy deletes require
     own_parquet_pages   whether Lithify reads and writes the Parquet pages that it supports; False: Arrow does all
@@ -66,6 +71,7 @@ class JobRunSpec(Document):
     own_parquet_pages: bool = True
     page_check_share: float = PAGE_CHECK_SHARE
     priority: int = 0
+    operation: JobRunOperation = "compact"
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -156,6 +162,7 @@ class SessionResult(RowTotals):
                   predicted one
     expected_sla  the value of `seconds` that its plan predicted
     hash_bucket_count  of its index at the end; None: nothing is compacted, or not recorded
+    rehashed_from  what that was before it; None: it has not changed, or not recorded
     store          its use of the lake's store; None: not recorded
     expected_cost  before it, in money; None: nothing was launched for it
     cost           what it used; None likewise
@@ -169,6 +176,7 @@ class SessionResult(RowTotals):
     expected_sla: float
     completions: tuple[RoundCommitted, ...] = ()
     hash_bucket_count: int | None = None
+    rehashed_from: int | None = None
     store: StoreUse | None = None
     expected_cost: Cost | None = None
     cost: Cost | None = None

@@ -66,6 +66,7 @@ def _contradictions(run: JobRunSpec, given: Collection[str], properties: TablePr
     primary_keys, sort_keys = properties.primary_keys, properties.sort_keys
     if primary_keys == ():
         about_keys = {
+            "operation": run.operation == "rehash",
             "sort_keys": "sort_keys" in given,
             "hash_bucket_count": run.hash_bucket_count is not None,
             "tombstone_retention": run.tombstone_retention is not None,

@@ -58,6 +58,7 @@ class SessionWork:
     index_rows       that rounds read: each round reads the whole index before it
     rows_written     into compacted files
     bytes_written    into compacted files
+    rounds           0: the index is rehashed, and nothing else
     rehashed_rows    of the index, moved to another hash bucket count before the first round
     """
 
@@ -256,15 +257,14 @@ def predict_time(
     """Worked: 5,000,000 delta rows of 75 bytes in 20 files, 4,200,000 written, 2 cores, a warm Spark: 0.33 s for the
     round and 0.05 for its commit, 0.02 read, 0.32 hash, 0.29 dedupe, 0.20 index, 0.77 materialize: 2.0 s.
     """
-    rounds = max(work.rounds, 1)
     hash_cores, dedupe_cores = min(cores, tasks.hash_bucket), min(cores, tasks.dedupe)
     write_cores = min(cores, tasks.materialize)
     read_seconds = work.files_read * rates.read_file + work.bytes_read * rates.read_byte
     write_seconds = work.rows_written * rates.materialize_row + work.bytes_written * rates.materialize_byte
     return PredictedTime(
         start=start_seconds,
-        rounds=rounds * rates.round_seconds,
-        commits=rounds * rates.commit_seconds,
+        rounds=work.rounds * rates.round_seconds,
+        commits=work.rounds * rates.commit_seconds,
         read=(read_seconds / hash_cores + read_seconds / write_cores) / 2,
         hash_bucket=work.delta_rows * rates.hash_row / hash_cores,
         shuffle=work.shuffled_bytes * rates.shuffle_byte / cores,

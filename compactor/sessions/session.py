@@ -34,6 +34,7 @@ from typing import Protocol
 
 from compactor.catalog.actions import TIMINGS_KEPT, RoundCommitted, SessionTiming
 from compactor.catalog.snapshot import CompactedStream, ReadPoint, StreamSnapshot
+from compactor.catalog.stream import PartitionStream
 from compactor.catalog.tables import DeltaCatalog
 from compactor.catalog.transaction import Committed
 from compactor.engine.protocol import Engine
@@ -139,17 +140,8 @@ def run_session(plan: SessionPlan, dependencies: SessionDependencies) -> Session
     if rounds and destination.news is not None:
         destination.news.clear(LogState(committed.entry_number, snapshot))
     seconds = dependencies.clock.monotonic_seconds() - started
-    return summarise(plan, snapshot, done, seconds)
-
-
-def run_rehash(plan: SessionPlan, dependencies: SessionDependencies) -> StreamSnapshot:
-    """Rehashes the index to the planned hash bucket count without a compaction."""
-    session = read_session_input(plan.spec, dependencies.lake, dependencies.report, known_schemas=plan.known_schemas)
-    compacted = session.streams.compacted
-    if compacted is None or compacted.hash_bucket_count == plan.hash_bucket_count:
-        return session.streams.snapshot
-    with _announced(plan, session, (), dependencies) as announced:
-        return _rehash_first(plan, announced, dependencies)
+    result = summarise(plan, snapshot, done, seconds)
+    return result.model_copy(update={"rehashed_from": _rehashed_from(plan, destination, snapshot)})
 
 
 @contextmanager
@@ -195,6 +187,14 @@ def summarise(
         store=_store_use(completions),
         expected_cost=plan.cluster.cost if plan.cluster is not None else None,
     )
+
+
+def _rehashed_from(plan: SessionPlan, destination: PartitionStream, snapshot: StreamSnapshot) -> int | None:
+    """The hash bucket count of the index that the session, all of its attempts together, found; None: it is the same
+    now, or there was none."""
+    before, now = destination.load(plan.spec.destination_entry_number).state.compacted, snapshot.compacted
+    is_same = before is None or now is None or before.hash_bucket_count == now.hash_bucket_count
+    return None if is_same or before is None else before.hash_bucket_count
 
 
 def _store_use(completions: Sequence[RoundCommitted]) -> StoreUse:

@@ -123,14 +123,17 @@ def _verify_published(table: str, catalog: DeltaCatalog, partition: list[str] | 
 def rehash(
     table: TableArgument,
     lake: LakePlace,
-    hash_bucket_count: Annotated[int, typer.Option(min=1, help="The new number of hash buckets of the index.")],
+    hash_bucket_count: Annotated[
+        int | None,
+        typer.Option(min=1, help="The new number of hash buckets; default: as many as take half of a task's memory."),
+    ] = None,
     partition: PartitionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")] = False,
     output: OutputOption = Output.TEXT,
     verbose: VerboseOption = False,
 ) -> None:
     """Move a table's primary key index to another hash bucket count. No data file is read or written."""
-    from compactor.local_job_run import rehash_here  # only verbs that run Spark load it
+    from compactor.local_job_run import plan_rehash_here, rehash_here  # only verbs that run Spark load it
 
     if verbose:
         be_verbose()
@@ -140,13 +143,19 @@ def rehash(
         compacted = stream.load().state.compacted
         if compacted is None or compacted.hash_bucket_count == hash_bucket_count:
             continue
-        if not dry_run:
-            rehash_here(catalog, stream, hash_bucket_count, SystemClock())
+        if dry_run:
+            plan = plan_rehash_here(catalog, stream, hash_bucket_count, SystemClock())
+            to = None if plan is None else plan.hash_bucket_count
+        else:
+            done = rehash_here(catalog, stream, hash_bucket_count, SystemClock())
+            to = None if done is None or done.rehashed_from is None else done.hash_bucket_count
+        if to is None:
+            continue
         moved.append(
             {
                 "partition": stream.partition,
                 "from": compacted.hash_bucket_count,
-                "to": hash_bucket_count,
+                "to": to,
                 "index_bytes": sum(file.bytes_at_rest for file in compacted.index_files),
             }
         )

@@ -35,6 +35,7 @@ from compactor.planning.spec import (
     PAGE_CHECK_SHARE,
     ROWS_PER_COMPACTED_FILE,
     ROWS_PER_PRIMARY_KEY_INDEX_FILE,
+    JobRunOperation,
     JobRunSpec,
 )
 from compactor.storage.keys import encode
@@ -219,7 +220,8 @@ class InstructionDocument(Document):
     )
     hash_bucket_count: Annotated[int, Field(ge=1, le=HASH_BUCKET_COUNT_MAX)] | None = Field(
         default=None,
-        description="buckets of the index; left out: chosen so that a bucket takes about half of a task's memory",
+        description="buckets of the index; left out: chosen so that a bucket takes about half of a task's memory, and "
+        "kept until it would take nine tenths",
     )
     sns_event_topic_arn: Annotated[str, AfterValidator(_known_topic)] | None = Field(
         default=None, description="topic of this job run's events; left out: the dispatcher's own topic"
@@ -279,6 +281,11 @@ class InstructionDocument(Document):
         default=None,
         description="`HeartbeatSeconds` of the state that waits: heartbeats are sent at a third of it while sessions "
         "progress; left out: none are sent",
+    )
+    operation: JobRunOperation = Field(
+        default="compact",
+        description='`"compact"`, or `"rehash"`: the index moves to `hash_bucket_count` hash buckets, or to as many '
+        "as take half of a task's memory; no delta is compacted, and no data file is read",
     )
     priority: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] = Field(
         default=0, description="sessions of a higher priority start first"
@@ -346,8 +353,11 @@ def _parse_object(document: dict[str, JsonValue], repeated: Iterable[str]) -> In
             raise RecursionError from error
         sentences, further = _sentences(details, examined)
         reasons += sentences
-    if not reasons:
-        return parsed
+        parsed = None
+    if parsed is not None:
+        reasons += _without_effect(parsed)
+        if not reasons:
+            return parsed
     if document.get("primary_keys") is None:
         reasons.append("primary_keys is missing: name the key columns, unless the table has them as a property")
     return Violations(
@@ -356,6 +366,24 @@ def _parse_object(document: dict[str, JsonValue], repeated: Iterable[str]) -> In
         _text_of(document, "source_table_id"),
         _task_token_of(document),
     )
+
+
+ABOUT_ROWS = (
+    "rows_per_compacted_file",
+    "compacted_file_content_type",
+    "max_rows_per_round",
+    "tombstone_retention",
+    "max_dead_row_share",
+    "own_parquet_pages",
+    "page_check_share",
+)
+"""Fields that say how rows are compacted."""
+
+
+def _without_effect(document: InstructionDocument) -> Iterator[str]:
+    if document.operation == "rehash":
+        given = fields_given(document).intersection(ABOUT_ROWS)
+        yield from (f"{name} is about rows, and a rehash moves none: leave it out" for name in sorted(given))
 
 
 def bounded_reasons(reasons: Sequence[str], further: int = 0) -> tuple[str, ...]:

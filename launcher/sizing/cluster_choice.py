@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from compactor.model.errors import Invalid
 from compactor.model.names import counted
-from compactor.planning.capacity import INDEX_BYTES_PER_ROW, Scarce, Shortage, rehash_scratch_bytes, shortages
+from compactor.planning.capacity import Scarce, Shortage, shortages
 from compactor.planning.cluster_plan import ClusterPlan, Cost, PaidRates
 from compactor.planning.sizing import (
+    INDEX_BYTES_PER_ROW,
     ROW_INDEX_BYTES,
     Resources,
     SessionSize,
@@ -377,7 +378,7 @@ class ClusterChooser:
         seconds = outline.time.seconds
         volumes, gib = scratch_volumes(instance, nodes, self._scratch_bytes(outline))
         paid = self._nodes(instance, nodes, primary, volumes * gib * nodes)
-        work = work_of(self._size, outline.rounds)
+        work = work_of(self._size, outline.rounds, outline.hash_bucket_count)
         cost = cost_of(
             self._rates(paid, driver),
             seconds,
@@ -393,7 +394,7 @@ class ClusterChooser:
         absorbed = min(2 * arriving, size.index_rows)
         moved = ROW_INDEX_BYTES * (size.index_rows + size.delta_rows)
         of_a_round = scratch_bytes(arriving, absorbed, size.sort_values_bytes) + moved
-        return max(of_a_round, rehash_scratch_bytes(sizing))
+        return max(of_a_round, sizing.rehash_scratch_bytes)
 
     def _plan(self, chosen: _Candidate, sizing: Sizing) -> ClusterPlan:
         instance, resources = chosen.instance, chosen.resources
@@ -566,12 +567,15 @@ def expected_store_use(work: SessionWork, size: SessionSize, hash_bucket_count: 
         return StoreUse()
     rows_per_file = size.delta_rows / max(size.delta_files, 1)
     compacted_files = max(work.rows_written / max(rows_per_file, 1), work.rounds)
-    index_bytes = INDEX_BYTES_PER_ROW * (work.index_rows + work.delta_rows)
+    index_bytes = INDEX_BYTES_PER_ROW * (work.index_rows + work.delta_rows + work.rehashed_rows)
+    from_buckets, to_buckets = (
+        (size.inherited_hash_bucket_count or 0, hash_bucket_count) if work.rehashed_rows else (0, 0)
+    )
     return store_use(
         rounds=work.rounds,
-        files_read=work.files_read + hash_bucket_count * work.rounds,
+        files_read=work.files_read + hash_bucket_count * work.rounds + from_buckets,
         bytes_read=work.bytes_read + index_bytes,
-        files_written=int(compacted_files) + hash_bucket_count * work.rounds,
+        files_written=int(compacted_files) + hash_bucket_count * work.rounds + to_buckets,
         bytes_written=work.bytes_written + index_bytes,
     )
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from compactor.planning import task_memory
-from compactor.planning.sizing import RoundLimits
+from compactor.planning.rounds import RoundLimits
 from compactor.steps import hash_bucket, materialize, parts, placement
 from compactor.tabular import writer
 

@@ -35,16 +35,12 @@ from compactor.catalog.actions import RoundCommitted
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.engine.protocol import Engine
 from compactor.engine.spark import SparkEngine
+from compactor.local_job_run import rehash_here
 from compactor.maintenance.garbage import delete_garbage, find_garbage
 from compactor.maintenance.retirement import retention_of, retire_table
 from compactor.model.names import ContentType, Operation
-from compactor.planning.session_planner import spec_as_compacted
-from compactor.planning.spec import SessionPlan
 from compactor.publishing.delta_schema import left_out
 from compactor.schemas.open_types import OpenTable, open_schema, reasons_against
-from compactor.sessions.keys import JobRunFolder
-from compactor.sessions.session import SessionDependencies, run_rehash
-from compactor.sessions.session_journal import SessionJournal
 from compactor.steps import materialize
 from compactor.storage.local import LocalStore
 from compactor.storage.location import StoreLocation
@@ -271,26 +267,28 @@ class SessionMachine(RuleBasedStateMachine):
         self.store.heal()
 
     @precondition(lambda self: self.snapshot.compacted is not None)
-    @rule(hash_bucket_count=bucket_counts)
-    def rehash(self, hash_bucket_count: int) -> None:
+    @rule(hash_bucket_count=st.none() | bucket_counts)
+    def rehash(self, hash_bucket_count: int | None) -> None:
         stream = self.table.stream({})
         compacted = stream.load().state.compacted
         assert compacted is not None
-        spec = spec_as_compacted(self.lake, stream, compacted, f"rehash-{self.clock.new_id()}")
-        plan = SessionPlan(
-            spec=spec,
-            hash_bucket_count=hash_bucket_count,
-            max_rows_per_round=1,
-            task_memory_bytes=1 << 30,
-            tasks=2,
-            expected_sla=0.0,
-            arithmetic=(),
-        )
-        folder = JobRunFolder(spec.job_run.job_run_id).session(spec.session_id)
-        with SessionJournal(self.store, folder, 1, self.clock, is_brief=True) as journal:
-            after = run_rehash(plan, SessionDependencies(self.lake, self.engine, self.clock, journal))
-        assert after.compacted is not None
-        assert after.compacted.hash_bucket_count == hash_bucket_count
+        had, before = compacted.hash_bucket_count, set(compacted.files)
+        done = rehash_here(self.lake, stream, hash_bucket_count, self.clock, self.engine)
+        after, active = self.snapshot.compacted, self.snapshot.active
+        assert after is not None
+        assert set(after.files) == before
+        is_continued = active is not None and active.stream_version == compacted.source_stream_version
+        if hash_bucket_count is not None:
+            assert after.hash_bucket_count == (hash_bucket_count if is_continued else had)
+        assert (done and done.rehashed_from) == (None if after.hash_bucket_count == had else had)
+
+    @precondition(lambda self: self.snapshot.compacted is not None)
+    @rule(point=st.integers(0, 8), hash_bucket_count=st.none() | bucket_counts)
+    def stop_a_rehash_at_a_durable_write(self, point: int, hash_bucket_count: int | None) -> None:
+        self.store.stop_at(point)
+        with suppress(Stopped):
+            rehash_here(self.lake, self.table.stream({}), hash_bucket_count, self.clock, self.engine)
+        self.store.heal()
 
     @rule(hours=st.sampled_from([0, 1, 3]))
     def retire_deltas_and_delete_garbage(self, hours: int) -> None:

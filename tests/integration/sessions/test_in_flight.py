@@ -17,17 +17,15 @@ from compactor.engine.in_process import InProcessEngine
 from compactor.local_job_run import WAIT_POLL_SECONDS, run_here
 from compactor.model.errors import Conflict, Corrupt, Fenced, Invalid
 from compactor.model.names import Operation
-from compactor.planning.session_planner import spec_as_compacted
+from compactor.planning.session_planner import pin_sessions, plan_session, rehash_of
 from compactor.planning.spec import JobRunResult
 from compactor.schemas.unify import parse_schema
 from compactor.sessions.in_flight import LASTS_SECONDS_MIN
-from compactor.sessions.session import SessionDependencies, run_rehash
-from compactor.sessions.session_journal import SessionJournal
 from compactor.sessions.session_log import SessionProgress
 from compactor.storage.object_store import ObjectStore
 from tests.builders import TABLE_ID, run_of
 from tests.conftest import Command
-from tests.crashes import Delta, Lake, LaterClock, Options, attempt, check_rows, session_folder
+from tests.crashes import Delta, Lake, LaterClock, Options, attempt, check_rows
 from tests.fakes.doomed_store import Doom, DoomedStore
 from tests.fakes.faulty_store import FaultyStore, Stopped
 from tests.fakes.held_engine import HeldEngine
@@ -334,10 +332,10 @@ def rehash(lake: Lake, hash_bucket_count: int, job_run_id: str) -> None:
     stream = lake.catalog().table(TABLE_ID).stream({})
     compacted = stream.load().state.compacted
     assert compacted is not None
-    spec = spec_as_compacted(lake.catalog(), stream, compacted, job_run_id)
-    plan = lake.plan(TWO_ROUNDS).model_copy(update={"spec": spec, "hash_bucket_count": hash_bucket_count})
-    with SessionJournal(lake.store(), session_folder(plan), 1, lake.clock) as journal:
-        run_rehash(plan, SessionDependencies(lake.catalog(), InProcessEngine(), lake.clock, journal))
+    run = rehash_of(lake.catalog(), stream, compacted, job_run_id, hash_bucket_count)
+    (pinned,) = pin_sessions(run, lake.catalog())
+    plan = plan_session(pinned.spec, lake.catalog(), InProcessEngine().resources())
+    attempt(plan, lake, InProcessEngine(), 1)
 
 
 def test_a_rehash_has_a_plan_without_rounds_which_its_commit_ends(lake: Lake) -> None:

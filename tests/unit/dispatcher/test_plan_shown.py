@@ -246,3 +246,38 @@ def test_an_index_that_is_to_be_rehashed_is_work(command: Command, lake: Path) -
         assert each["hash_bucket_count"] == 31
         assert "rehashed from" in each["arithmetic"][0]
     assert untouched["nothing_to_do"], "it has no index"
+
+
+def test_a_rehash_is_planned_alone_priced_and_without_the_deltas_that_have_come(command: Command, lake: Path) -> None:
+    catalog = DeltaCatalog.open(lake)
+    compact(TABLE, {"id"}, delta_catalog_client=catalog, hash_bucket_count=7, engine=InProcessEngine())
+    catalog.table(TABLE).append({"day": DAYS[0]}, pa.table({"id": [3]}))
+    one, two, untouched = planned(command, lake, operation="rehash", hash_bucket_count=31)["sessions"]
+    for each in (one, two):
+        assert (each["hash_bucket_count"], each["delta_rows"]) == (31, 0)
+        assert each["arithmetic"][0] == "the index is rehashed from 7 to 31 hash buckets, as asked for"
+        assert "its rows take 0.0 GB of scratch folders; no data file is read" in each["arithmetic"]
+    assert untouched["nothing_to_do"], "it has no index"
+    fitting = planned(command, lake, *ON_SPARK, "--cores", "3", operation="rehash", partitions=ONE_DAY)["sessions"][0]
+    assert fitting["arithmetic"][0].startswith("the index is rehashed from 7 to as many hash buckets as take half of a")
+    assert fitting["hash_bucket_count"] == 3
+    on_emr = planned(command, lake, "--cluster", "emr", operation="rehash", partitions=ONE_DAY)
+    assert on_emr["total"]["expected_usd"] > 0
+    same = planned(command, lake, operation="rehash", hash_bucket_count=7)
+    assert same["total"]["nothing_to_do"] == len(DAYS)
+
+
+def test_a_rehash_to_what_the_index_has_is_nothing_to_do(command: Command, lake: Path) -> None:
+    options = (*ON_SPARK, "--cores", "3")
+    compact(TABLE, {"id"}, delta_catalog_client=DeltaCatalog.open(lake), hash_bucket_count=3, engine=InProcessEngine())
+    assert planned(command, lake, *options, operation="rehash", partitions=ONE_DAY)["total"]["nothing_to_do"] == 1
+
+
+def test_a_rehash_that_says_how_rows_are_compacted_is_refused(command: Command, lake: Path) -> None:
+    file = document(lake, operation="rehash", max_rows_per_round=5, max_dead_row_share=0.5)
+    result = command("plan", file, "--lake", str(lake))
+    assert result.exit_code == 2
+    for name in ("max_rows_per_round", "max_dead_row_share"):
+        assert f"{name} is about rows, and a rehash moves none: leave it out" in result.err
+    wrong = command("plan", document(lake, operation="clean"), "--lake", str(lake))
+    assert "operation must be 'compact' or 'rehash', not \"clean\"" in wrong.err

@@ -12,7 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from compactor.engine.in_process import InProcessEngine
-from compactor.events.types import SessionRoundCompletedEvent, SessionSucceededEvent
+from compactor.events.types import RehashCompletedEvent, SessionRoundCompletedEvent, SessionSucceededEvent
 from compactor.model.errors import Denied, ErrorKind, OutOfMemory, Unavailable
 from compactor.planning.session_planner import pin_sessions
 from compactor.planning.sizing import Resources
@@ -371,6 +371,27 @@ def test_a_session_whose_records_fit_no_scratch_folder_fails_with_both_figures_a
     end = failed(desk, job_run_id)
     assert (end.error_kind, desk.cluster.launched) == (ErrorKind.INVALID, [])
     assert "has 2 rows, whose round takes 136 bytes of scratch folders, which have 100" in end.reasons[0]
+
+
+def test_a_rehash_whose_first_attempt_crashes_is_tried_again_and_told(tmp_path: Path) -> None:
+    desk = desk_with(tmp_path)
+    desk.append([{"id": number} for number in range(20)])
+    desk.accept()
+    desk.run()
+    before = desk.lake.table(TABLE).scan({}).to_table()
+    desk.append([{"id": 100}])
+    desk.cluster.behaves = in_turn(Crashes(), Succeeds())
+    job_run_id = desk.accept(job_run_id="moved", operation="rehash", hash_bucket_count=9)
+    desk.run()
+    assert desk.job_run(job_run_id).status is JobRunStatus.SUCCEEDED
+    about = [event.data for event in desk.sink.events if event.jobrunid == job_run_id]
+    (rehashed,) = [data for data in about if isinstance(data, RehashCompletedEvent)]
+    (succeeded,) = [data for data in about if isinstance(data, SessionSucceededEvent)]
+    assert (rehashed.attempt, rehashed.hash_bucket_count) == (2, 9)
+    assert (succeeded.nothing_to_do, succeeded.rounds) == (False, 0)
+    planned = next(data for data in about if isinstance(data, SessionPlannedEvent))
+    assert (planned.hash_bucket_count, planned.arithmetic[0][:26]) == (9, "the index is rehashed from")
+    assert desk.lake.table(TABLE).scan({}).to_table().equals(before)
 
 
 def test_a_session_on_a_cluster_of_its_own_is_told_with_its_cost_before_and_after(desk: Desk) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.model.errors import Invalid
-from compactor.planning.capacity import INDEX_BYTES_PER_ROW, check_capacity, rehash_scratch_bytes
-from compactor.planning.sizing import Resources, SessionSize, rows_in_memory, size_session
+from compactor.planning.capacity import check_capacity
+from compactor.planning.sizing import INDEX_BYTES_PER_ROW, Resources, SessionSize, rows_in_memory, size_session
 
 GIB = 1024**3
 MACHINE = Resources(8 * GIB, 2, scratch_bytes=100 * GIB, driver_memory_bytes=GIB)
@@ -48,8 +48,8 @@ def test_a_table_without_a_key_is_refused_only_for_the_numbers_of_its_rows() -> 
 
 def test_a_rehash_whose_rows_fit_no_scratch_folder_is_refused() -> None:
     indexed = replace(SMALL, index_rows=10**9, inherited_hash_bucket_count=40)
-    assert rehash_scratch_bytes(size_session(indexed, MACHINE, 40, None)) == 0
-    assert rehash_scratch_bytes(size_session(indexed, MACHINE, 80, None)) == 10**9 * INDEX_BYTES_PER_ROW
+    assert size_session(indexed, MACHINE, 40, None).rehash_scratch_bytes == 0
+    assert size_session(indexed, MACHINE, 80, None).rehash_scratch_bytes == 10**9 * INDEX_BYTES_PER_ROW
     check_capacity(size_session(indexed, replace(MACHINE, scratch_bytes=32 * 10**9), 80, None))
     said = refusal(indexed, replace(MACHINE, scratch_bytes=31 * 10**9), 80)
     assert "1,000,000,000 index rows are rehashed from 40 to 80 hash buckets over 32,000,000,000 bytes" in said

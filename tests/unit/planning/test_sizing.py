@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.model.errors import Invalid
+from compactor.planning.rounds import RoundLimits
 from compactor.planning.sizing import (
     BYTES_PER_SOURCE_FILE,
     DEDUPE_BYTES_PER_ROW,
@@ -21,7 +22,6 @@ from compactor.planning.sizing import (
     SPARE_SCRATCH_SHARE,
     TARGET_MEMORY_SHARE,
     Resources,
-    RoundLimits,
     SessionSize,
     dedupe_bytes_per_row,
     hash_buckets_for,
