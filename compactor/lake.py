@@ -22,7 +22,7 @@ from compactor.catalog.dropping import (
     matching_partitions,
     purge_table,
 )
-from compactor.catalog.partition_split import Int64s, split_by_partition
+from compactor.catalog.partition_split import Int64s
 from compactor.catalog.restoring import Restore, StreamRestore
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.table_appends import Delta
@@ -121,7 +121,7 @@ class Table(tables.Table):
         After any other error some of the partitions may have their rows: call it again with the same delta id.
         """
         read = read_rows(self._store.location, rows, self.schema)
-        parts = split_by_partition(read, self.partition_keys, THE_DELTA)
+        parts = self.partitioning.split(read, THE_DELTA)
         deltas = [(partition, _taken(read, numbers), operation) for partition, numbers in parts]
         one_id = self._clock.new_id() if delta_id is None else delta_id
         return self.append_many(deltas, [one_id] * len(deltas))
@@ -217,8 +217,14 @@ class DeltaCatalog(tables.DeltaCatalog):
         primary_keys: Collection[str] | None = None,
         sort_keys: Sequence[tuple[str, str]] | None = None,
         properties: Mapping[str, object] | None = None,
+        *,
+        partition_by: Mapping[str, str] | None = None,
     ) -> Table:
-        return _readable(super().create_table(table_id, partition_keys, schema, primary_keys, sort_keys, properties))
+        return _readable(
+            super().create_table(
+                table_id, partition_keys, schema, primary_keys, sort_keys, properties, partition_by=partition_by
+            )
+        )
 
     def drop_table(self, table_id: str, dry_run: bool = True) -> Drop:
         """Drops a table: nobody lists, opens, writes or compacts it any more. Returns what goes; only with

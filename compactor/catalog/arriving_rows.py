@@ -1,6 +1,7 @@
 """The checks of a delta's rows that its schema alone cannot answer. Pure.
 
-partition  a column with the name of a partition key must have the partition's value in every row
+partition  a column with the name of a partition key, or from which one is derived, must have the partition's value in
+           every row
 text       must be UTF-8; of a registered file most columns are not read, and not checked
 marks      a column that marks deletes, in a delta of upserts, is reported: these rows are about to become live
 
@@ -18,6 +19,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactor.catalog.partition_split import NO_PARTITIONS, Partitioning
 from compactor.model.arrow_types import value_type
 from compactor.model.errors import Invalid
 from compactor.model.files import ColumnStats
@@ -105,11 +107,15 @@ class ArrivingRowsCheck:
         operation: Operation,
         *,
         is_published: bool = False,
+        partitioning: Partitioning = NO_PARTITIONS,
     ) -> None:
         is_upsert = operation is Operation.UPSERT
         self._source_name = source_name
         self._schema = schema
         self._partition = {key: value for key, value in partition.items() if schema.get_field_index(key) >= 0}
+        derived = {key: transform.column for key, transform in partitioning.transforms.items() if key in partition}
+        self._derived = {key: column for key, column in derived.items() if schema.get_field_index(column) >= 0}
+        self._partitioning, self._is_upsert, self._all_values = partitioning, is_upsert, dict(partition)
         self._nulls_differ = is_published and is_upsert
         self._text = [each.name for each in schema if _holds_text(each.type)]
         self._markers = _markers(schema) if is_upsert else []
@@ -118,7 +124,7 @@ class ArrivingRowsCheck:
     def wanted(self, bounds: Mapping[str, ColumnStats]) -> list[str]:
         """The columns whose values must be read of a file that has these bounds; of most files none."""
         keys = [key for key in self._partition if not self._is_settled(key, bounds.get(key))]
-        return list(dict.fromkeys([*keys, *(each.path[0] for each in self._markers)]))
+        return list(dict.fromkeys([*keys, *self._derived.values(), *(each.path[0] for each in self._markers)]))
 
     def add(self, rows: pa.Table) -> None:
         """Checks the next rows: of all columns, or of the wanted ones. Raises `Invalid`, with the row."""
@@ -129,6 +135,9 @@ class ArrivingRowsCheck:
         for key in self._partition:
             if key in present:
                 self._check_partition(key, rows.column(key))
+        for key, name in self._derived.items():
+            if name in present:
+                self._check_derived(key, name, rows)
         for marker in self._markers:
             marker.add(rows)
         self._markers = [each for each in self._markers if each.is_one]
@@ -170,6 +179,18 @@ class ArrivingRowsCheck:
                 f"{self._source_name} contradicts its partition {key}={value}: its column {key!r} is "
                 f"{column[position].as_py()!r} in row {self._rows + position + 1:,}; append each row to its own "
                 "partition, or rename the column"
+            )
+
+    def _check_derived(self, key: str, name: str, rows: pa.Table) -> None:
+        """A delete may know no more than its key: its nulls are not checked."""
+        known = rows if self._is_upsert else rows.filter(rows.column(name).is_valid())
+        found = self._partitioning.partition_of(known, key, self._source_name)
+        position = pc.index(pc.not_equal(found.cast(pa.string()), self._all_values[key]), pa.scalar(True)).as_py()
+        if position >= 0:
+            raise Invalid(
+                f"{self._source_name} contradicts its partition {key}={self._all_values[key]}: its column {name!r} is "
+                f"{known.column(name)[position].as_py()!r} in row {self._rows + position + 1:,}, which is of "
+                f"{key}={found[position].as_py()}: append_rows finds the partition of each row"
             )
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from compactor.catalog.arriving_rows import ArrivingRowsCheck
+from compactor.catalog.partition_split import NO_PARTITIONS, Partitioning
 from compactor.kernels.content_digest import ContentDigest
 from compactor.model.errors import Corrupt, Invalid
 from compactor.model.files import DataFile
@@ -95,6 +96,7 @@ class DeltaRules:
     is_published: bool = False
     private_columns: Collection[str] = ()
     allow_files: Collection[str] = ()
+    partitioning: Partitioning = NO_PARTITIONS
 
     def check_schema(self, schema: pa.Schema, source_name: str) -> None:
         """Raises `Invalid` if the table cannot have these columns. Called before anything is written."""
@@ -116,7 +118,14 @@ class DeltaRules:
             )
 
     def arriving(self, schema: pa.Schema, source_name: str) -> ArrivingRowsCheck:
-        return ArrivingRowsCheck(source_name, schema, self.partition, self.operation, is_published=self.is_published)
+        return ArrivingRowsCheck(
+            source_name,
+            schema,
+            self.partition,
+            self.operation,
+            is_published=self.is_published,
+            partitioning=self.partitioning,
+        )
 
     def check_place(self, location: StoreLocation, uri: str) -> None:
         """Raises `Invalid` for a file that the sessions of a lake on S3 cannot read, or that no dispatcher lets them

@@ -2,68 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.model.arrow_types import value_type
+from compactor.catalog.partition_transforms import IDENTITY, Transform
 from compactor.model.errors import Invalid
 
 Int64s = npt.NDArray[np.int64]
 
 
-def split_by_partition(
-    rows: pa.Table, partition_keys: Sequence[str], source_name: str
-) -> list[tuple[dict[str, str], Int64s]]:
-    """The partitions that the rows are of, in the order of their values, and of each the row numbers, ascending.
+@dataclass(frozen=True)
+class Partitioning:
+    """How the rows of a table find their partitions.
 
-    The value of a partition is the text of its column: of whole numbers, booleans and dates as Arrow writes them.
-
-    Raises `Invalid`, with the row, for a column that is missing, null or of a type that has no one text.
+    transforms         of the keys that are derived from a column; every other key is a column
+    default_partition  the value for rows whose column is null; None: they are refused
     """
-    if not partition_keys:
-        return [({}, np.arange(rows.num_rows))]
-    columns = [_values(rows, key, source_name) for key in partition_keys]
-    codes = np.zeros(rows.num_rows, np.int64)
-    for column in columns:
-        within = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        codes = _renumbered(codes * len(column.dictionary) + within) if len(partition_keys) > 1 else within
-    order = np.argsort(codes.astype(np.min_scalar_type(int(codes.max(initial=0)))), kind="stable")
-    begins = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    found = []
-    for numbers in np.split(order, begins[1:]) if len(begins) else []:
-        values = (column.dictionary[column.indices[int(numbers[0])].as_py()].as_py() for column in columns)
-        found.append((dict(zip(partition_keys, values, strict=True)), numbers))
-    return sorted(found, key=lambda each: tuple(each[0].values()))
+
+    keys: tuple[str, ...]
+    transforms: Mapping[str, Transform] = field(default_factory=dict)
+    default_partition: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that say of which partition a row is."""
+        return tuple(dict.fromkeys(self._transform(key).column for key in self.keys))
+
+    def split(self, rows: pa.Table, source_name: str) -> list[tuple[dict[str, str], Int64s]]:
+        """The partitions that the rows are of, in the order of their values, and of each the row numbers, ascending.
+
+        The value of a partition is the text of its column: of whole numbers, booleans and dates as Arrow writes them.
+
+        Raises `Invalid`, with the row, for a column that is missing, null or of a type that has no one text.
+        """
+        if not self.keys:
+            return [({}, np.arange(rows.num_rows))]
+        columns = [self._values(rows, self._transform(key), source_name) for key in self.keys]
+        codes = np.zeros(rows.num_rows, np.int64)
+        for column in columns:
+            within = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+            codes = _renumbered(codes * len(column.dictionary) + within) if len(self.keys) > 1 else within
+        order = np.argsort(codes.astype(np.min_scalar_type(int(codes.max(initial=0)))), kind="stable")
+        begins = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        found = []
+        for numbers in np.split(order, begins[1:]) if len(begins) else []:
+            values = (column.dictionary[column.indices[int(numbers[0])].as_py()].as_py() for column in columns)
+            found.append((dict(zip(self.keys, values, strict=True)), numbers))
+        return sorted(_merged(found), key=lambda each: tuple(each[0].values()))
+
+    def partition_of(self, rows: pa.Table, key: str, source_name: str) -> pa.DictionaryArray:
+        """text (rows,): the values of one key."""
+        return self._values(rows, self._transform(key), source_name)
+
+    def _transform(self, key: str) -> Transform:
+        return self.transforms.get(key) or Transform(IDENTITY, key)
+
+    def _values(self, rows: pa.Table, transform: Transform, source_name: str) -> pa.DictionaryArray:
+        name = transform.column
+        if name not in rows.column_names:
+            raise Invalid(f"{source_name} has no column {name!r}, by which its rows would find their partition")
+        column = rows.column(name)
+        reason = transform.reason_against(column.type)
+        if reason is not None:
+            raise Invalid(f"{source_name} cannot be divided among partitions: {reason}")
+        plain = _plain(column)
+        if plain.null_count:
+            if self.default_partition is None:
+                row = pc.index(plain.is_null(), pa.scalar(True)).as_py()
+                raise Invalid(
+                    f"{source_name} has no value of {name!r} in row {row + 1:,}: a row without it has no partition, "
+                    "unless the table's property default_partition names one"
+                )
+            there = plain.is_valid()
+            encoded = _encoded(transform, plain.drop_null())
+            texts = pa.array([*encoded.dictionary.to_pylist(), self.default_partition], pa.string())
+            numbers = np.full(len(plain), len(encoded.dictionary), np.int64)
+            numbers[there.to_numpy(zero_copy_only=False)] = encoded.indices.to_numpy(zero_copy_only=False)
+            return pa.DictionaryArray.from_arrays(numbers, texts)
+        return _encoded(transform, plain)
+
+
+NO_PARTITIONS = Partitioning(())
+
+
+def _encoded(transform: Transform, column: pa.Array) -> pa.DictionaryArray:
+    encoded = transform.values(column).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices, transform.texts(encoded.dictionary))
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """In one piece, and no dictionary."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else pa.array([], column.type)
+
+
+def _merged(found: Sequence[tuple[dict[str, str], Int64s]]) -> list[tuple[dict[str, str], Int64s]]:
+    """A value that is also the default partition's is one partition."""
+    merged: dict[tuple[str, ...], list[Int64s]] = {}
+    partitions = {tuple(partition.values()): partition for partition, _ in found}
+    for partition, numbers in found:
+        merged.setdefault(tuple(partition.values()), []).append(numbers)
+    return [
+        (partitions[values], numbers[0] if len(numbers) == 1 else np.sort(np.concatenate(numbers)))
+        for values, numbers in merged.items()
+    ]
 
 
 def _renumbered(codes: Int64s) -> Int64s:
     """The same codes from 0 on, without gaps, so that products of them stay small."""
     return np.unique(codes, return_inverse=True)[1].astype(np.int64)
-
-
-def _values(rows: pa.Table, key: str, source_name: str) -> pa.DictionaryArray:
-    if key not in rows.column_names:
-        raise Invalid(f"{source_name} has no column {key!r}, by which its rows would find their partition")
-    column = rows.column(key)
-    kind = value_type(column.type)
-    if column.null_count:
-        row = pc.index(column.is_null(), pa.scalar(True)).as_py()
-        raise Invalid(f"{source_name} has no value of {key!r} in row {row + 1:,}: a row without it has no partition")
-    if not _has_one_text(kind):
-        raise Invalid(
-            f"column {key!r} of {source_name} is {kind}: a partition is text, a whole number, a date or a bool"
-        )
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    values: pa.DictionaryArray = encoded.unify_dictionaries().combine_chunks()
-    if isinstance(values, pa.ChunkedArray):  # without rows there is no chunk
-        values = pa.array([], kind).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(pa.string()))
-
-
-def _has_one_text(kind: pa.DataType) -> bool:
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind))

@@ -22,6 +22,8 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_json, to_
 from compactor.catalog.compact_when import CompactWhen, contradictions_of, in_log_form
 from compactor.catalog.feed import Feed, feed_in_log_form
 from compactor.catalog.key_columns import check_declared_keys, check_given_key_names
+from compactor.catalog.partition_split import Partitioning
+from compactor.catalog.partition_transforms import IDENTITY, parse_transform
 from compactor.model.counts import SortKey
 from compactor.model.document import Document
 from compactor.model.errors import Invalid
@@ -148,6 +150,18 @@ class TableProperties(Document):
         description="writers list the streams that have something to compact; set by `create_table` only",
     )
 
+    partition_by: dict[str, str] = Field(
+        default={},
+        description="partition keys that are derived from a column, as Apache Iceberg derives them: JSON such as "
+        '`{"order_day":"day(ordered_at)"}`, with `year`, `month`, `day`, `hour`, `bucket[n]`, `truncate[w]` or '
+        "`identity`; set by `create_table` only",
+    )
+
+    default_partition: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="the partition value of rows whose partition column is null; not set: such rows are refused",
+    )
+
     session_plans: bool = Field(
         default=False,
         description="each session writes its plan into the log before it begins; another compactor is then refused, or "
@@ -235,6 +249,8 @@ NO_PROPERTIES = TableProperties()
 _OF_A_COPY = (
     "merge_small_files",
     "merge_small_files_share",
+    "partition_by",
+    "default_partition",
     "private_columns",
     "retention_seconds",
     "gc_grace_seconds",
@@ -264,6 +280,34 @@ def _wrong_landing(properties: TableProperties) -> Iterator[str]:
         yield "changes says how a change feed is written, and each change is of a key: set primary_keys, too"
 
 
+def partitioning_of(partition_keys: Sequence[str], properties: TableProperties) -> Partitioning:
+    """How the rows of a table find their partitions."""
+    transforms = {key: parse_transform(key, text) for key, text in properties.partition_by.items()}
+    return Partitioning(tuple(partition_keys), transforms, properties.default_partition)
+
+
+def _wrong_partitioning(
+    properties: TableProperties, partition_keys: Sequence[str], schema: pa.Schema | None
+) -> Iterator[str]:
+    for key, text in properties.partition_by.items():
+        try:
+            transform = parse_transform(key, text)
+        except Invalid as error:
+            yield from error.reasons
+            continue
+        if key not in partition_keys:
+            yield f"partition_by derives {key}, which is no partition key of the table"
+        if key == transform.column and transform.name != IDENTITY:
+            yield f"partition_by: {key} is {text}: a derived key has another name than its column"
+        if schema is None:
+            continue
+        place = schema.get_field_index(transform.column)
+        if place < 0:
+            yield f"partition_by: {key} is {text}, and the schema has no column {transform.column!r}"
+        elif (reason := transform.reason_against(schema.field(place).type)) is not None:
+            yield f"partition_by: {key}: {reason}"
+
+
 def contradictions(
     properties: TableProperties, partition_keys: Sequence[str], schema: pa.Schema | None
 ) -> Iterator[str]:
@@ -279,6 +323,7 @@ def contradictions(
     yield from _wrong_publication(properties, partition_keys, schema)
     yield from _wrong_glue_database(properties)
     yield from _wrong_landing(properties)
+    yield from _wrong_partitioning(properties, partition_keys, schema)
     if properties.news_hints and properties.publish:
         yield (
             "news_hints lists the streams that have deltas, and a published table is looked at whole: files "

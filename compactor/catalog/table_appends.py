@@ -29,7 +29,7 @@ from compactor.catalog.delta_files import (
     write_files,
 )
 from compactor.catalog.keys import DeltaFilePath, StreamFolder
-from compactor.catalog.properties import MissingColumns, SchemaGrowth, TableProperties
+from compactor.catalog.properties import MissingColumns, SchemaGrowth, TableProperties, partitioning_of
 from compactor.catalog.snapshot import StreamSnapshot, apply
 from compactor.catalog.stream import PartitionStream
 from compactor.catalog.stream_schema import (
@@ -358,6 +358,7 @@ class TableAppends:
             is_published=bool(properties.publish),
             private_columns=properties.private_columns,
             allow_files=properties.allow_files,
+            partitioning=partitioning_of(self._table.partition_keys, properties),
         )
 
     def _target(self, incoming: _Incoming) -> DeltaTarget:

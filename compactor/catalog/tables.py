@@ -37,17 +37,17 @@ from compactor.catalog.dropping import (
 )
 from compactor.catalog.keys import NAME_IN_STREAM_BYTES_MAX, DroppedTable, TableFolder
 from compactor.catalog.news import partitions_with_news
+from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.properties import (
     TableProperties,
     TableState,
     packages_missing,
+    partitioning_of,
 )
 from compactor.catalog.property_checks import check_keys_of_index, check_publishable, reasons_against_location
 from compactor.catalog.snapshot import StreamSnapshot
 from compactor.catalog.stream import PartitionStream
-from compactor.catalog.stream_schema import (
-    StreamSchemas,
-)
+from compactor.catalog.stream_schema import StreamSchemas
 from compactor.catalog.table_appends import Delta, FileForm, TableAppends, member_of
 from compactor.log.durable_log import LogState
 from compactor.model.clock import Clock
@@ -138,6 +138,8 @@ class DeltaCatalog:
         primary_keys: Collection[str] | None = None,
         sort_keys: Sequence[tuple[str, str]] | None = None,
         properties: Mapping[str, object] | None = None,
+        *,
+        partition_by: Mapping[str, str] | None = None,
     ) -> Table:
         """Creates a table, or returns the existing one. Raises `Invalid` if the existing definition differs, or a table
         of this id was dropped and its writers may still be at work.
@@ -145,8 +147,12 @@ class DeltaCatalog:
         primary_keys, sort_keys  are properties too: a table with keys is compacted by these keys only
         properties               by name (all names: `catalog/properties.py`); an existing table must have equal values
                                  of the given ones
+        partition_by             derived partition keys, such as {"order_day": "day(at)"}, by which `append_rows` and
+                                 `append_changes` find partitions. Those that `partition_keys` lacks come last
         """
-        keys = {"primary_keys": primary_keys, "sort_keys": sort_keys}
+        keys = {"primary_keys": primary_keys, "sort_keys": sort_keys, "partition_by": partition_by}
+        if partition_by and not isinstance(partition_keys, str):
+            partition_keys = [*partition_keys, *(key for key in partition_by if key not in partition_keys)]
         given_keys = {name: value for name, value in keys.items() if value is not None}
         wanted = define_table(table_id, partition_keys, schema, {**(properties or {}), **given_keys})
 
@@ -301,6 +307,11 @@ class Table:
         return definition_log(self._store, self.table_id, self._clock).entry(1).at_ms
 
     @property
+    def partitioning(self) -> Partitioning:
+        """How its rows find their partitions."""
+        return partitioning_of(self.partition_keys, self.properties)
+
+    @property
     def schema(self) -> pa.Schema | None:
         return self.definition.schema
 
@@ -329,6 +340,8 @@ class Table:
                 if reasons:
                     raise Invalid(*reasons)
             check_keys_of_index(self, definition.properties, properties)
+            if properties.partition_by != definition.properties.partition_by:
+                raise Invalid("partition_by can only be set by create_table: rows that are there lie by it")
             if properties.news_hints and not definition.properties.news_hints:
                 raise Invalid(
                     "news_hints can only be set by create_table: streams that are there, and writers at work, have none"

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from compactor.catalog.delta_files import DeltaSource
 from compactor.catalog.feed import Feed, parse_feed
+from compactor.catalog.partition_split import Partitioning
 from compactor.catalog.table_appends import Delta
 from compactor.changes.latest import latest_changes
 from compactor.changes.order import with_ordered_columns
@@ -30,7 +31,7 @@ class ChangedTable(Protocol):
     @property
     def table_id(self) -> str: ...
     @property
-    def partition_keys(self) -> tuple[str, ...]: ...
+    def partitioning(self) -> Partitioning: ...
     @property
     def schema(self) -> pa.Schema | None: ...
 
@@ -90,7 +91,7 @@ def reader_of(table: ChangedTable, keys: Keys, feed: Feed) -> ChangeReader:
     return ChangeReader(
         feed,
         table.schema,
-        table.partition_keys,
+        table.partitioning,
         primary_keys,
         sort_keys or [SortKey(column=name) for name in feed.order],
     )
@@ -107,7 +108,7 @@ def deltas_of_sources(
     ]
     if not changes:
         return [], []
-    latest = latest_changes(changes, reader.partition_keys, reader.primary_keys, reader.sort_keys)
+    latest = latest_changes(changes, reader.partitioning, reader.primary_keys, reader.sort_keys)
     foreign = [] if reader.schema is None else [name for name in reader.feed.order if name not in reader.schema.names]
     deltas = [(partition, _without(rows, foreign), operation) for partition, rows, operation in latest]
     ends = [OF_DELETES if operation is Operation.DELETE else OF_UPSERTS for _, _, operation in latest]

@@ -9,7 +9,6 @@ from typing import Protocol
 import pyarrow as pa
 
 from compactor.catalog.delta_files import FileVersion, read_rows, version_of_file
-from compactor.catalog.partition_split import split_by_partition
 from compactor.catalog.properties import TableProperties
 from compactor.changes.appending import ChangedTable, deltas_of_changes
 from compactor.model.errors import Invalid
@@ -44,7 +43,7 @@ def deltas_of_file(table: LandingTable, location: StoreLocation, uri: str, versi
         deltas, ids = deltas_of_changes(table, location, keys, [uri], properties.changes, file_id)
     else:
         rows = read_rows(location, [uri], table.schema)
-        parts = split_by_partition(rows, table.partition_keys, uri)
+        parts = table.partitioning.split(rows, uri)
         deltas = [(partition, rows.take(numbers), Operation.UPSERT) for partition, numbers in parts]
         ids = [file_id] * len(deltas)
     if version_of_file(location, uri) != version:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.catalog.partition_split import split_by_partition
+from compactor.catalog.partition_split import Partitioning
 from compactor.changes.change_batch import ChangeBatch, Int64s, Refusals
 from compactor.model.counts import SortKey
 from compactor.model.names import Operation, SortOrder
@@ -21,7 +21,7 @@ from compactor.model.names import Operation, SortOrder
 
 def latest_changes(
     changes: Sequence[ChangeBatch],
-    partition_keys: Sequence[str],
+    partitioning: Partitioning,
     primary_keys: Sequence[str],
     sort_keys: Sequence[SortKey],
 ) -> list[tuple[dict[str, str], pa.Table, Operation]]:
@@ -34,12 +34,12 @@ def latest_changes(
     Raises `Invalid` for changes that are not whole.
     """
     for each in changes:
-        _refuse_incomplete(each, partition_keys, primary_keys, [key.column for key in sort_keys])
+        _refuse_incomplete(each, partitioning, primary_keys, [key.column for key in sort_keys])
     rows = pa.concat_tables([each.rows for each in changes], promote_options="default")
     deletes = np.concatenate([each.deletes for each in changes])
     found: list[tuple[dict[str, str], pa.Table, Operation]] = []
-    of_delete = list(dict.fromkeys([*primary_keys, *partition_keys, *(key.column for key in sort_keys)]))
-    for partition, numbers in split_by_partition(rows, partition_keys, changes[0].source_name):
+    of_delete = list(dict.fromkeys([*primary_keys, *partitioning.columns, *(key.column for key in sort_keys)]))
+    for partition, numbers in partitioning.split(rows, changes[0].source_name):
         last = numbers[_last_of_each_key(rows.take(numbers), primary_keys, sort_keys)]
         upserts, deleted = last[~deletes[last]], last[deletes[last]]
         if len(upserts):
@@ -50,22 +50,22 @@ def latest_changes(
 
 
 def _refuse_incomplete(
-    changes: ChangeBatch, partition_keys: Sequence[str], primary_keys: Sequence[str], sort_columns: Sequence[str]
+    changes: ChangeBatch, partitioning: Partitioning, primary_keys: Sequence[str], sort_columns: Sequence[str]
 ) -> None:
     """Raises `Invalid` for changes of which it is not known which row they are of, where it is, or, of a delete, when
     it was: with null it would be older than every row of its key. An upsert without order is of a full load."""
     refused = Refusals(changes.source_name)
-    for name in (*primary_keys, *partition_keys, *sort_columns):
+    for name in (*primary_keys, *partitioning.columns, *sort_columns):
         if name not in changes.rows.column_names:
             refused.add(changes.places.tolist(), f"there is no column {name!r}")
             continue
         missing = np.asarray(changes.rows.column(name).is_null().to_numpy(zero_copy_only=False), np.bool_)
         if name in primary_keys:
             refused.add(changes.places[missing].tolist(), f"the key column {name!r} has no value")
-        elif name in partition_keys:
+        elif name in partitioning.columns and partitioning.default_partition is None:
             what = "so its partition is not known (let the source log whole rows, as REPLICA IDENTITY FULL does)"
             refused.add(changes.places[missing].tolist(), f"{name!r} has no value, {what}")
-        else:
+        elif name in sort_columns:
             what = "and the table orders the rows of a key by it: the delete would be older than every row"
             refused.add(
                 changes.places[missing & changes.deletes].tolist(), f"a delete has no value of {name!r}, {what}"

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from compactor.catalog.delta_files import THE_DELTA, DeltaSource, absolute_uri, open_source, read_rows
 from compactor.catalog.feed import Feed, FeedFormat
+from compactor.catalog.partition_split import Partitioning
 from compactor.changes.binlog import changes_of_canal, changes_of_maxwell
 from compactor.changes.change_batch import ChangeBatch
 from compactor.changes.debezium import changes_of_debezium
@@ -59,7 +60,7 @@ class ChangeReader:
 
     feed: Feed
     schema: pa.Schema | None
-    partition_keys: Sequence[str]
+    partitioning: Partitioning
     primary_keys: Sequence[str]
     sort_keys: Sequence[SortKey]
 
@@ -95,7 +96,7 @@ class ChangeReader:
         if self.feed.format is FeedFormat.DEBEZIUM:
             return changes_of_debezium(content, schema, sort_columns, name)
         of_binlog = changes_of_maxwell if self.feed.format is FeedFormat.MAXWELL else changes_of_canal
-        needed = [self._in_feed(each) for each in (*self.primary_keys, *self.partition_keys)]
+        needed = [self._in_feed(each) for each in (*self.primary_keys, *self.partitioning.columns)]
         return of_binlog(content, schema, sort_columns, needed, name)
 
     def _in_feed(self, name: str) -> str:

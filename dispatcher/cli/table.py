@@ -69,7 +69,13 @@ def create(
     table: TableArgument,
     lake: LakePlace,
     partition_key: Annotated[
-        list[str] | None, typer.Option(help="A partition key; once for each, in order. Default: none, one stream.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY | KEY=TRANSFORM",
+            help="A partition key, or one that is derived, such as order_day=day(ordered_at); once for each, in order. "
+            "Default: none, one stream.",
+            show_default=False,
+        ),
     ] = None,
     schema: Annotated[
         str | None,
@@ -93,7 +99,10 @@ def create(
     catalog = lake.reach()
     declared = None if schema is None else parse_schema_option(schema, catalog.location)
     given = parse_properties(properties or ())
-    created = catalog.create_table(table, partition_key or (), declared, properties=given)
+    written = [each.partition("=") for each in partition_key or ()]
+    derived = {key: transform for key, _, transform in written if transform}
+    keys = [key for key, _, _ in written]
+    created = catalog.create_table(table, keys, declared, properties=given, partition_by=derived or None)
     keys = list(created.partition_keys)
     columns = None if created.schema is None else {field.name: str(field.type) for field in created.schema}
     answer(

@@ -1,0 +1,236 @@
+"""Partition keys that are derived from a column, by the transforms of Apache Iceberg. Pure.
+
+`day(ordered_at)`, and so `year`, `month`, `hour`; `bucket[16](order_id)`; `truncate[4](code)`; `identity(region)`. What
+they give is Iceberg's own text: `2026`, `2026-11`, `2026-11-25`, `2026-11-25-13`, the number of a bucket, the beginning
+of a text, a number without its remainder. FORMAT.md has test vectors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.model.arrow_types import value_type
+from compactor.model.errors import Invalid
+
+Int64s = npt.NDArray[np.int64]
+Uint32s = npt.NDArray[np.uint32]
+
+IDENTITY, BUCKET, TRUNCATE, HOUR = "identity", "bucket", "truncate", "hour"
+_OF_TIME: Mapping[str, str] = {"year": "Y", "month": "M", "day": "D", HOUR: "h"}
+"""NumPy's units."""
+
+_WRITTEN = re.compile(
+    r"\s*(?P<name>[a-z]+)\s*(?:\[\s*(?P<width>\d+)\s*\])?"
+    r"\s*\(\s*(?:(?P<of_sql>\d+)\s*,)?\s*(?P<column>.+?)\s*\)\s*"
+)
+_WIDTH_MAX = (1 << 31) - 1
+_MICROS_OF_A_DAY = 86_400_000_000
+_NANOS_OF: Mapping[str, int] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@dataclass(frozen=True)
+class Transform:
+    """`width`: buckets, or what is left of a text or a number; None: the transform has none."""
+
+    name: str
+    column: str
+    width: int | None = None
+
+    def __str__(self) -> str:
+        width = "" if self.width is None else f"[{self.width}]"
+        return f"{self.name}{width}({self.column})"
+
+    def reason_against(self, kind: pa.DataType) -> str | None:
+        """Why a column of this type cannot be transformed."""
+        kind = value_type(kind)
+        if self._fits(kind):
+            return None
+        what = f"{self} is of" if self.name != IDENTITY else "a partition is"
+        return f"column {self.column!r} is {kind}, and {what} {_KINDS_OF[self.name]}"
+
+    def _fits(self, kind: pa.DataType) -> bool:
+        if self.name in _OF_TIME:
+            return bool(pa.types.is_timestamp(kind) or (self.name != HOUR and pa.types.is_date(kind)))
+        has_one_text = _is_text(kind) or pa.types.is_integer(kind)
+        if self.name == IDENTITY:
+            return bool(has_one_text or pa.types.is_boolean(kind) or pa.types.is_date(kind))
+        if self.name == TRUNCATE:
+            return bool(has_one_text or pa.types.is_decimal128(kind))
+        return bool(has_one_text or pa.types.is_decimal128(kind) or pa.types.is_temporal(kind) or _is_binary(kind))
+
+    def values(self, column: pa.Array) -> pa.Array:
+        """One value a row: numbers, or text. `column` has no nulls, and a type that `reason_against` accepts."""
+        if self.name in _OF_TIME:
+            return pa.array(_whole_units(column, self.name))
+        if self.name == BUCKET:
+            return pa.array((_hashes(column) & np.uint32(0x7FFFFFFF)).astype(np.int64) % (self.width or 1))
+        if self.name == TRUNCATE:
+            return _truncated(column, self.width or 1)
+        return column
+
+    def texts(self, values: pa.Array) -> pa.Array:
+        """The partition's values, of what `values` has given."""
+        unit = _OF_TIME.get(self.name)
+        if unit is None:
+            return values.cast(pa.string())
+        found = np.datetime_as_string(values.to_numpy(zero_copy_only=False).astype(f"datetime64[{unit}]"))
+        return pa.array([each.replace("T", "-") for each in found.tolist()], pa.string())
+
+
+_KINDS_OF: Mapping[str, str] = {
+    IDENTITY: "text, whole numbers, dates or bools",
+    **dict.fromkeys(("year", "month", "day"), "dates or times of a day"),
+    HOUR: "times of a day",
+    BUCKET: "text, bytes, whole numbers, decimals, dates or times",
+    TRUNCATE: "text, whole numbers or decimals",
+}
+
+
+def parse_transform(key: str, text: str) -> Transform:
+    """Raises `Invalid` for what is no transform of a column."""
+    found = _WRITTEN.fullmatch(text)
+    if found is None or found["name"] not in _KINDS_OF:
+        raise Invalid(
+            f"partition_by: {key} is {text!r}: write a transform of a column, such as day(ordered_at), "
+            f"bucket[16](id), truncate[4](code): there are {', '.join(sorted(_KINDS_OF))}"
+        )
+    name, written = found["name"], found["width"] or found["of_sql"]
+    if (name in (BUCKET, TRUNCATE)) != (written is not None):
+        raise Invalid(f"partition_by: {key} is {text!r}: bucket and truncate, and no others, have a width in brackets")
+    width = None if written is None else int(written)
+    if width is not None and not 0 < width <= _WIDTH_MAX:
+        raise Invalid(f"partition_by: {key} is {text!r}: its width must be from 1 to {_WIDTH_MAX:,}")
+    return Transform(name, found["column"], width)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+# --------------------------------------------------------------------------------------------------------------- times
+
+
+def _micros(column: pa.Array) -> Int64s:
+    """int64 (rows,): of dates and times since 1970 in UTC, of times of day since midnight."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        return _days(column) * _MICROS_OF_A_DAY
+    counts: Int64s = column.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_numpy().astype(np.int64)
+    nanos = _NANOS_OF[kind.unit]
+    return counts * (nanos // 1_000) if nanos >= 1_000 else counts // (1_000 // nanos)
+
+
+def _days(column: pa.Array) -> Int64s:
+    days: Int64s = column.cast(pa.date32()).view(pa.int32()).to_numpy().astype(np.int64)
+    return days
+
+
+def _whole_units(column: pa.Array, name: str) -> Int64s:
+    """int64 (rows,): years, months, days or hours since 1970."""
+    if name == HOUR:
+        return _micros(column) // (_MICROS_OF_A_DAY // 24)
+    days = _days(column) if pa.types.is_date(column.type) else _micros(column) // _MICROS_OF_A_DAY
+    return days.astype("datetime64[D]").astype(f"datetime64[{_OF_TIME[name]}]").astype(np.int64)
+
+
+# ----------------------------------------------------------------------------------------------------------- truncated
+
+
+def _truncated(column: pa.Array, width: int) -> pa.Array:
+    kind = column.type
+    if _is_text(kind):
+        return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, width)
+    if pa.types.is_integer(kind):
+        numbers = column.cast(pa.uint64() if kind == pa.uint64() else pa.int64()).to_numpy()
+        return pa.array(numbers - numbers % numbers.dtype.type(width))
+    distinct = column.dictionary_encode()
+    unit = Decimal(width).scaleb(-kind.scale)
+    lower = [each - ((each % unit) + unit) % unit for each in distinct.dictionary.to_pylist()]
+    return pa.array(lower, pa.decimal128(38, kind.scale)).take(distinct.indices)
+
+
+# -------------------------------------------------------------------------------------------------------------- hashes
+
+
+def _hashes(column: pa.Array) -> Uint32s:
+    """Murmur3 (32 bits, x86, seed 0) of each value's bytes, as Iceberg has them."""
+    kind = column.type
+    if pa.types.is_integer(kind):
+        return _hashes_of_numbers(column.cast(pa.int64()).to_numpy())
+    if pa.types.is_date(kind):
+        return _hashes_of_numbers(_days(column))
+    if pa.types.is_temporal(kind):
+        return _hashes_of_numbers(_micros(column))
+    if pa.types.is_decimal(kind):
+        distinct = column.dictionary_encode()
+        unscaled = (int(each.scaleb(kind.scale)) for each in distinct.dictionary.to_pylist())
+        raw = pa.array([each.to_bytes(_bytes_of(each), "big", signed=True) for each in unscaled], pa.binary())
+        found: Uint32s = _hashes_of_bytes(raw)[distinct.indices.to_numpy()]
+        return found
+    return _hashes_of_bytes(column.cast(pa.string() if _is_text(kind) else pa.binary()))
+
+
+def _bytes_of(number: int) -> int:
+    """Bytes of the shortest two's complement."""
+    return (number if number >= 0 else ~number).bit_length() // 8 + 1
+
+
+def _hashes_of_numbers(numbers: Int64s) -> Uint32s:
+    """Each as 8 bytes, the lowest first."""
+    halves = numbers.astype("<i8").view("<u4").reshape(-1, 2)
+    found = np.zeros(len(numbers), np.uint32)
+    for half in (0, 1):
+        found = _mixed(found, halves[:, half])
+    return _finished(found, np.full(len(numbers), 8, np.uint32))
+
+
+def _hashes_of_bytes(values: pa.Array) -> Uint32s:
+    buffers = values.buffers()
+    offsets = np.frombuffer(buffers[1], np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None else np.zeros(0, np.uint8)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    found = np.zeros(len(values), np.uint32)
+    for block in range(int(lengths.max(initial=0)) // 4):
+        rows = np.flatnonzero(lengths // 4 > block)
+        at = starts[rows] + 4 * block
+        word = np.zeros(len(rows), np.uint32)
+        for byte in range(4):
+            word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+        found[rows] = _mixed(found[rows], word)
+    rest, tail = lengths % 4, np.zeros(len(values), np.uint32)
+    for byte in range(3):
+        rows = np.flatnonzero(rest > byte)
+        at = starts[rows] + lengths[rows] - rest[rows] + byte
+        tail[rows] |= data[at].astype(np.uint32) << np.uint32(8 * byte)
+    return _finished(found ^ _scrambled(tail), lengths.astype(np.uint32))
+
+
+def _rotated(words: Uint32s, bits: int) -> Uint32s:
+    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+
+
+def _scrambled(words: Uint32s) -> Uint32s:
+    return _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+
+
+def _mixed(found: Uint32s, words: Uint32s) -> Uint32s:
+    return _rotated(found ^ _scrambled(words), 13) * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _finished(found: Uint32s, lengths: Uint32s) -> Uint32s:
+    found = found ^ lengths
+    found = (found ^ (found >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    found = (found ^ (found >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return found ^ (found >> np.uint32(16))
