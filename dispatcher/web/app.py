@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from compactor.model.errors import Invalid, LithifyError
 from compactor.storage.keys import encode_partition
@@ -68,6 +69,7 @@ def create_app(readings: Readings, catalog: IcebergRestCatalog, doors: Doors) ->
     )
     renderer = Renderer(readings)
     app.middleware("http")(_guard(doors))
+    app.add_exception_handler(HTTPException, _no_page)  # type: ignore[arg-type]  # it gets what it is registered for
     app.add_exception_handler(LithifyError, _failed)  # type: ignore[arg-type]  # it gets what it is registered for
     app.mount(_STATIC, StaticFiles(directory=Path(__file__).with_name("static")), name="static")
     _add_pages(app, renderer)
@@ -113,6 +115,14 @@ def _catalog_problem(status: int, reason: str, headers: Mapping[str, str]) -> Re
     return Response(answer.body, status, dict(headers), media_type="application/json")
 
 
+async def _no_page(request: Request, error: HTTPException) -> Response:
+    """What no route answers. Without it the reason would be FastAPI's own, and of no page."""
+    reason = f"there is no page {request.url.path}" if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+    if request.url.path.startswith("/api/"):
+        return _problem(error.status_code, reason, error.headers or {})
+    return HTMLResponse(Renderer.problem(error.status_code, reason), error.status_code, error.headers)
+
+
 async def _failed(request: Request, error: LithifyError) -> Response:
     """404 for what is not there, 503 for a store that does not answer."""
     status = 404 if isinstance(error, Invalid) and refused_as_missing(error) else 503
@@ -153,7 +163,7 @@ def _add_pages(app: FastAPI, renderer: Renderer) -> None:
 
     app.add_api_route("/tables/{table_id}/log", table_log, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/job-runs/{job_run_id:path}", job_run, methods=list(_READ), include_in_schema=False)
-    app.add_api_route("/tables/{table_id}", table, methods=list(_READ), include_in_schema=False)
+    app.add_api_route("/tables/{table_id:path}", table, methods=list(_READ), include_in_schema=False)
     app.add_api_route("/live", lambda: PlainTextResponse("live\n"), methods=list(_READ), include_in_schema=False)
 
 
