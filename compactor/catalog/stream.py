@@ -66,9 +66,9 @@ class PartitionStream:
     def __str__(self) -> str:
         return f"{self.table_id} {render_partition(self.partition)}"
 
-    def load(self, as_of: int | None = None) -> LogState[StreamSnapshot]:
-        """The snapshot at the log's end, or at entry `as_of`."""
-        return self.log.load(as_of)
+    def load(self, as_of: int | None = None, ahead: int = 1) -> LogState[StreamSnapshot]:
+        """The snapshot at the log's end, or at entry `as_of`. `ahead`: as `DurableLog.load`."""
+        return self.log.load(as_of, ahead)
 
     def uri_of(self, path: str) -> str:
         """The absolute URI of a file that the log names: relative paths are below the lake's root."""

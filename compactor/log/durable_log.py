@@ -146,9 +146,13 @@ class DurableLog(Generic[StateT, ActionT]):
         """The cached fold, without reading the log, which may have newer entries."""
         return self._newest
 
-    def load(self, as_of: int | None = None) -> LogState[StateT]:
+    def load(self, as_of: int | None = None, ahead: int = 1) -> LogState[StateT]:
         """The fold of the log, or of its entries up to and including number `as_of` (`Invalid` if it does not
-        exist)."""
+        exist).
+
+        ahead  entries after the cached fold that are requested at the same time, where each request has a latency: one
+               more than are expected, since the first that is missing is the log's end
+        """
         if as_of is not None and as_of < 0:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: entries count from 1")
         if self._is_short() and as_of is None:
@@ -157,12 +161,24 @@ class DurableLog(Generic[StateT, ActionT]):
             log_state = LogState(0, self._format.initial)
         elif as_of is None and self._is_listed():
             log_state = self._load_listed()
+        elif as_of is None and ahead > 1 and self._store.location.is_remote:
+            log_state = self._load_ahead(ahead)
         else:
             log_state = self._replay(self._nearest(as_of), as_of)
         self._remember(log_state)
         if as_of is not None and log_state.entry_number < as_of:
             raise Invalid(f"there is no entry {as_of} in log {self.folder}: it ends at entry {log_state.entry_number}")
         return log_state
+
+    def load_past(self, number: int) -> LogState[StateT]:
+        """The fold of the log, of which entry `number` exists (`Invalid` if it does not)."""
+        known = self._newest.entry_number
+        missing = number - known
+        if known == 0 or missing >= ENTRIES_AT_ONCE:
+            self.load(as_of=number)  # the next load continues from it
+            missing = 0
+        log_state = self.load(ahead=max(missing, 0) + 1)
+        return log_state if log_state.entry_number >= number else self.load(as_of=number)
 
     def _has_not_begun(self) -> bool:
         """Whether entry 1 is missing. Checked first where entries are cached: most missing logs never existed."""
@@ -184,6 +200,17 @@ class DurableLog(Generic[StateT, ActionT]):
                 return log_state
             log_state = self._apply(log_state, entry)
         return self._replay(log_state, None)
+
+    def _load_ahead(self, count: int) -> LogState[StateT]:
+        """The requests for so many entries after the cached fold are sent together. If none is missing, there may be
+        many more."""
+        log_state = self._newest
+        first = log_state.entry_number + 1
+        for entry in run_concurrently(self._store.location, self._read, range(first, first + count)):
+            if entry is None:
+                return log_state
+            log_state = self._apply(log_state, entry)
+        return self._replay_listed(log_state, self._listed_after(log_state.entry_number))
 
     def _load_listed(self) -> LogState[StateT]:
         """The fold of a remote log without a cached state: one listing, then entries and checkpoint in parallel.
@@ -253,10 +280,15 @@ class DurableLog(Generic[StateT, ActionT]):
 
     def load_until(self, is_last: Callable[[StateT], bool]) -> LogState[StateT]:
         """The fold up to the first entry for which `is_last` holds; like `load` if there is none. Saves the request for
-        the next entry, which does not exist."""
+        the next entry, which does not exist. Of a log that is not cached, the first entries are requested together: it
+        has at least a beginning and an end."""
         log_state = self._newest
+        begun: dict[int, Entry[ActionT] | None] = {}
+        if log_state.entry_number == 0 and self._store.location.is_remote:
+            begun = dict(zip((1, 2), run_concurrently(self._store.location, self._read, (1, 2)), strict=True))
         while not is_last(log_state.state):
-            entry = self._read(log_state.entry_number + 1)
+            number = log_state.entry_number + 1
+            entry = begun[number] if number in begun else self._read(number)
             if entry is None:
                 break
             log_state = self._apply(log_state, entry)

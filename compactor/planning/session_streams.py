@@ -147,9 +147,13 @@ class SessionStreams:
         source_table = lake.table(spec.job_run.source_table_id)
         destination_table = lake.table_like(spec.job_run.destination_compacted_table_id, source_table)
         source, destination = source_table.stream(spec.partition), destination_table.stream(spec.partition)
-        source.load(as_of=spec.source_entry_number)  # the next load continues from it
-        snapshot = destination.load(spec.destination_entry_number if as_pinned else None).state
-        now = snapshot if source is destination else source.load(spec.source_entry_number if as_pinned else None).state
+        if not as_pinned:
+            now = source.log.load_past(spec.source_entry_number).state
+            snapshot = now if source is destination else destination.load().state
+            return cls.of(spec, source_table, destination_table, now, snapshot)
+        now = source.load(as_of=spec.source_entry_number).state
+        snapshot = destination.load(as_of=spec.destination_entry_number).state
+        now = snapshot if source is destination else now
         return cls.of(spec, source_table, destination_table, now, snapshot)
 
     @classmethod

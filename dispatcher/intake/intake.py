@@ -53,6 +53,7 @@ from compactor.model.clock import Clock
 from compactor.model.errors import Conflict, Invalid, LithifyError, Unavailable
 from compactor.planning.table_terms import complete_by_table
 from compactor.sessions.keys import JobRunFolder
+from compactor.storage.concurrently import run_concurrently
 from compactor.storage.location import StoreLocation, key_bytes_max, parse_location
 from dispatcher.intake.admission import Admission
 from dispatcher.intake.instruction import (
@@ -189,20 +190,17 @@ class Intake:
 
     def _judge(self, message: QueueMessage) -> Taken:
         message_id = message.origin.message_id
-        existing = self._records.state(message_id)
-        if existing.rejected is not None:
-            return self._finish_rejection(message, existing)
-        document = parse_instruction(message.body)
+        document = self._parsed(message)
+        job_run_id = message_id if isinstance(document, Violations) else document.job_run_id or message_id
+        logs = [self._records.log(each) for each in dict.fromkeys((message_id, job_run_id))]
+        states = run_concurrently(self._records.store.location, lambda log: log.load().state, logs)
+        if states[0].rejected is not None:
+            return self._finish_rejection(message, states[0])
         if isinstance(document, Violations):
             return self._reject(message, document)
-        job_run_id = document.job_run_id or message_id
-        reason = self._state_violation(job_run_id)
-        if reason is not None:
-            return self._reject(message, _about(document, (reason,)))
-        log = self._records.log(job_run_id)
-        before = log.load()
-        if before.state.status is not JobRunStatus.ABSENT:
-            return self._answer_repeated(message, document, job_run_id, before.state)
+        log, before = logs[-1], states[-1]
+        if before.status is not JobRunStatus.ABSENT:
+            return self._answer_repeated(message, document, job_run_id, before)
         if message.delivery_count > self._deliveries_max():
             return self._reject(message, _about(document, (self._given_up(message),)))
         try:
@@ -210,6 +208,13 @@ class Intake:
         except Invalid as error:
             return self._reject(message, _about(document, error.reasons))
         return self._accept(message, document, accepted, log)
+
+    def _parsed(self, message: QueueMessage) -> InstructionDocument | Violations:
+        document = parse_instruction(message.body)
+        if isinstance(document, Violations):
+            return document
+        reason = self._state_violation(document.job_run_id or message.origin.message_id)
+        return document if reason is None else _about(document, (reason,))
 
     def _state_violation(self, job_run_id: str) -> str | None:
         """The reason why the state's store cannot hold the keys of the job run; None: it can."""

@@ -27,6 +27,9 @@ from compactor.tabular import TabularFile, read_schema
 STREAMS_CHECKED_MAX = 32
 """A table's partitions nearly always have the same columns; if one has others, its own session reports it."""
 
+ENTRIES_EXPECTED = 2
+"""Of a stream's log since the last instruction for it: the commit of that, and a delta."""
+
 
 def check_against_lake(
     job_run: JobRunSpec,
@@ -66,7 +69,7 @@ def _schemas(
         yield f"the schema of {table.table_id}", table.schema
     known: set[str | None] = set()
     for stream in streams:
-        active = stream.load().state.active
+        active = stream.load(ahead=ENTRIES_EXPECTED + 1).state.active
         file = _newest_upserted_file(active) if active is not None else None
         uri = stream.uri_of(file.path) if file is not None else ""
         if file is not None and (may_read is None or may_read(uri)) and file.schema_fingerprint not in known:

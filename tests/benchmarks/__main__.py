@@ -24,6 +24,7 @@ from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.object_store import measure_object_store
 from tests.benchmarks.page_trust import measure_page_trust
 from tests.benchmarks.publishing import measure_publishing
+from tests.benchmarks.rate import measure_rate
 from tests.benchmarks.report import Section
 from tests.benchmarks.scans import measure_scans
 from tests.benchmarks.startup import measure_startup
@@ -44,6 +45,7 @@ SECTIONS = (
     "pages",
     "acceptance",
     "workers",
+    "rate",
     "streams",
     "wide",
     "object-store",
@@ -81,7 +83,8 @@ _WITHOUT_CONTESTANTS: Mapping[str, _Measure] = {
     "bounded": _section(measure_bounded, report.bounded_section, goals.goals_of_bounded),
     "pages": _section(measure_page_trust, report.page_trust_section, goals.goals_of_page_trust),
     "acceptance": _section(measure_acceptance, report.acceptance_section, goals.goals_of_acceptance),
-    "workers": _section(measure_workers, report.workers_section, lambda _: ()),
+    "workers": _section(measure_workers, report.workers_section, goals.goals_of_workers),
+    "rate": _section(measure_rate, report.rate_section, goals.goals_of_rate),
     "streams": _section(measure_streams, report.streams_section, goals.goals_of_streams),
     "wide": _section(measure_wide, report.wide_section, goals.goals_of_wide),
     "object-store": _section(measure_object_store, report.object_store_section, goals.goals_of_object_store),

@@ -28,11 +28,14 @@ from tests.benchmarks.object_store import (
 )
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.publishing import DEAD_ROWS, PARTITIONS, Publishing
+from tests.benchmarks.rate import AtARate
 from tests.benchmarks.scans import DELAY_MS, EVERYTHING, ONE_KEY, Scans
 from tests.benchmarks.spark_events import HASH_BUCKET
 from tests.benchmarks.streams import FOLDER, S3, STREAMS, Streams
 from tests.benchmarks.wide import STREAMS as WIDE_STREAMS
 from tests.benchmarks.wide import Wide
+from tests.benchmarks.workers import DELAY_MS as SMALL_DELAY_MS
+from tests.benchmarks.workers import InWorkers
 from tests.benchmarks.years import ACCEPTED_STREAMS, APPENDS, DELTAS, FILES, Years
 
 TIMES_SPARK = {"narrow": 6.0, "wide": 8.0}
@@ -41,7 +44,10 @@ OF_DUCKDB, OF_FLOOR = 1.0, 1.3
 OF_DUCKDB_CLUSTERED, OF_DUCKDB_UNIFORM, INCREMENTAL_SHARE = 0.25, 0.6, 0.05
 OF_HALF_THE_TABLE = 1.15
 OF_LANCE = {0.05: 2.0, 0.2: 1.0}
-STREAMS_SECONDS = {FOLDER: 60.0, S3: 120.0}
+STREAMS_SECONDS = {FOLDER: 15.0, S3: 40.0}
+SMALL_SECONDS = {None: (0.5, 0.8), SMALL_DELAY_MS: (2.0, 3.0)}
+IDLE_WORKER_MIB = 200.0
+AT_A_RATE_SECONDS, AT_A_RATE_GROWTH = 2.0, 1.1
 PLACES = {FOLDER: "a folder", S3: "S3"}
 OF_THE_NEAR = {(WHOLE, 30): 1.15, (WHOLE, 100): 1.5, (str(INCREMENTAL), 30): 1.3, (str(INCREMENTAL), 100): 2.0}
 OF_NEEDED_BYTES = 1.1
@@ -179,6 +185,27 @@ def goals_of_buckets(entries: Sequence[Entry]) -> list[Goal]:
     rows = few.input_rows / BUCKET_COUNTS[0] - more.input_rows / BUCKET_COUNTS[1]
     bytes_per_row = (few.peak_bytes("dedupe") - more.peak_bytes("dedupe")) / rows
     return [Goal("dedupe memory, bytes per row of a bucket", DEDUPE_BYTES_PER_ROW, bytes_per_row)]
+
+
+def goals_of_workers(found: Sequence[InWorkers]) -> list[Goal]:
+    """One small instruction at a time."""
+    goals = []
+    for each in found:
+        where = "in a folder" if each.delay_ms is None else f"on S3 at {each.delay_ms} ms"
+        (median, p95), (median_max, p95_max) = each.median_and_p95, SMALL_SECONDS[each.delay_ms]
+        goals.append(Goal(f"a small instruction {where}: median, s", median_max, median))
+        goals.append(Goal(f"a small instruction {where}: 95th of 100, s", p95_max, p95))
+        goals.append(Goal(f"an idle worker, lake {where}, MiB", IDLE_WORKER_MIB, max(each.idle_worker_mib)))
+    return goals
+
+
+def goals_of_rate(found: AtARate) -> list[Goal]:
+    """A hundred small instructions a minute."""
+    _, half, last = found.memory_mib
+    return [
+        Goal("the longest of 100 small instructions a minute, s", AT_A_RATE_SECONDS, found.median_p95_and_longest[2]),
+        Goal("memory after all of them / after half", AT_A_RATE_GROWTH, last / half),
+    ]
 
 
 def goals_of_streams(found: Sequence[Streams]) -> list[Goal]:

@@ -32,6 +32,7 @@ from tests.benchmarks.object_store import (
 )
 from tests.benchmarks.page_trust import PageTrust
 from tests.benchmarks.publishing import COUNTED, DEAD_ROWS, FILES, Publishing
+from tests.benchmarks.rate import A_MINUTE, TABLES, AtARate
 from tests.benchmarks.scans import DATASET, Scans
 from tests.benchmarks.scans import REPEATS as SCAN_REPEATS
 from tests.benchmarks.spark_events import STEPS, Step
@@ -60,6 +61,7 @@ _QUESTIONS = (
     ("Is it fast on S3, and what do its requests cost?", "On an object store"),
     ("What if the connection to S3 is slow?", "Limited connections"),
     ("How many small partitions or instructions, on a folder and on S3?", "Many small partition streams"),
+    ("Does one dispatcher keep up with many small instructions?", "A hundred small instructions a minute"),
     ("Does it stay as fast when the table grows?", "A growing table"),
     ("Does it stay as fast after years of appends?", "A log for years"),
     ("How long does garbage collection take?", "Garbage collection"),
@@ -314,18 +316,43 @@ def acceptance_section(found: Sequence[Acceptance]) -> Section:
     return "Instructions taken in", text + markdown_table(columns, rows)
 
 
-def workers_section(found: InWorkers) -> Section:
+def workers_section(found: Sequence[InWorkers]) -> Section:
     """How long one small instruction takes."""
-    text = f"{len(found.seconds)} instructions, one after the other, each for {SMALL_ROWS:,} new rows of one stream: "
+    text = (
+        f"{len(found[0].seconds)} instructions, one after the other, each for {SMALL_ROWS:,} new rows of one stream: "
+    )
     text += "from SendMessage to `job_run.succeeded` on a queue that is subscribed to the topic. One dispatcher with "
-    text += "its defaults; lake and state in a folder, queue and topic are ministack, on the same cores. Memory is by "
-    text += "a process's share of pages in common. Load average, these processes included, "
-    text += f"{os.getloadavg()[1]:.1f}.\n\n"
-    median, p95 = found.median_and_p95
-    memory = " / ".join(f"{mib:.0f}" for mib in found.idle_worker_mib)
-    columns = ["median, s", "95 %, s", "the first, with the start of the dispatcher, s", "an idle worker, MiB"]
-    row = (f"{median:.2f}", f"{p95:.2f}", f"{found.first_seconds:.1f}", memory)
-    return "Small instructions in workers", text + markdown_table(columns, [row])
+    text += "its defaults; lake and state in a folder, or on S3 (seaweedfs behind a proxy that delays each answer); "
+    text += "queue and topic are ministack, on the same cores. Memory is by a process's share of pages in common. Load "
+    text += f"average, these processes included, {os.getloadavg()[1]:.1f}.\n\n"
+    columns = ["lake and state", "median, s", "95 %, s", "the first, with the start of the dispatcher, s"]
+    columns += ["an idle worker, MiB", "requests to S3", "of them in sequence"]
+    rows = []
+    for each in found:
+        median, p95 = each.median_and_p95
+        memory = " / ".join(f"{mib:.0f}" for mib in each.idle_worker_mib)
+        where = "folder" if each.delay_ms is None else f"S3, {each.delay_ms} ms a request"
+        requests = ("", "") if each.delay_ms is None else (f"{each.requests:.0f}", f"{each.in_sequence:.0f}")
+        rows.append((where, f"{median:.2f}", f"{p95:.2f}", f"{each.first_seconds:.1f}", memory, *requests))
+    return "Small instructions in workers", text + markdown_table(columns, rows)
+
+
+def rate_section(found: AtARate) -> Section:
+    """What one dispatcher does at a steady pace."""
+    text = f"{len(found.seconds):,} instructions, {A_MINUTE} a minute, each for {SMALL_ROWS:,} new rows of one of "
+    text += (
+        f"{TABLES} tables; from SendMessage to `job_run.succeeded`. One dispatcher with its defaults, lake and state "
+    )
+    text += (
+        "in a folder, queue and topic are ministack, on the same cores. Memory is of the dispatcher and its workers, "
+    )
+    text += "without pages that others have too, after a tenth of the instructions, after half, and after all. Load "
+    text += f"average, these processes included, {os.getloadavg()[1]:.1f}.\n\n"
+    columns = ["median, s", "95 %, s", "the longest, s", "memory, MiB"]
+    median, p95, longest = found.median_p95_and_longest
+    memory = " / ".join(f"{mib:.0f}" for mib in found.memory_mib)
+    row = (f"{median:.2f}", f"{p95:.2f}", f"{longest:.2f}", memory)
+    return "A hundred small instructions a minute", text + markdown_table(columns, [row])
 
 
 def streams_section(found: Sequence[Streams]) -> Section:

@@ -28,6 +28,7 @@ from compactor.storage.opening import open_store
 from dispatcher.intake.admission import Admission
 from tests.benchmarks.long_logs import Appends, Load, Writers, measure_appends, measure_load, measure_writers
 from tests.benchmarks.one_dispatcher import dispatcher, on_s3, open_mail, watch
+from tests.benchmarks.workers import in_sequence
 from tests.fakes.dispatch_desk import Desk, instruction
 from tests.proxy import Proxy, Weather, proxy_before
 from tests.servers import aws_environment, seaweedfs_server
@@ -113,19 +114,10 @@ def _small_session(folder: Path, url: str) -> SmallSession:
         proxy.count_anew()
         proxy.set_weather(Weather(delay_seconds=APART_SECONDS))
         compact(_TABLE, {"id"}, delta_catalog_client=_catalog("small", proxy.url))
-        requests, in_sequence = _count(proxy), _in_sequence(proxy)
+        requests, chain = _count(proxy), in_sequence(proxy.seen())
     few, many = (_dispatched(folder, url, count) for count in (COUNTED, 2 * COUNTED))
     many.subtract(few)
-    return SmallSession(requests, in_sequence, {name: count / COUNTED for name, count in sorted(many.items()) if count})
-
-
-def _in_sequence(proxy: Proxy) -> int:
-    """The most requests of which each began after the one before it had ended."""
-    count, ended_seconds = 0, 0.0
-    for seen in sorted(proxy.seen(), key=lambda each: each.ended_seconds):
-        if seen.began_seconds >= ended_seconds:
-            count, ended_seconds = count + 1, seen.ended_seconds
-    return count
+    return SmallSession(requests, len(chain), {name: count / COUNTED for name, count in sorted(many.items()) if count})
 
 
 def _dispatched(folder: Path, url: str, count: int) -> Counter[str]:

@@ -275,6 +275,34 @@ def entries_read(store: ObjectStore, as_of: int | None = None) -> tuple[Words, i
 HINT = "some/log/_last_checkpoint"
 
 
+@pytest.mark.parametrize("known", [0, 1, 3])
+@pytest.mark.parametrize("new", [0, 1, 2, 5])
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_entries_that_are_requested_ahead_of_the_end_change_no_fold(
+    store: ObjectStore, known: int, new: int, ahead: int
+) -> None:
+    writer, reader, past = log_over(store), log_over(store), log_over(store)
+    for number in range(known):
+        writer.append(add_words(f"old {number}"))
+    reader.load()
+    past.load()
+    for number in range(new):
+        writer.append(add_words(f"new {number}"))
+    assert reader.load(ahead=ahead) == writer.newest
+    assert past.load_past(known + new) == writer.newest
+    with pytest.raises(Invalid, match=f"there is no entry {known + new + 1} "):
+        past.load_past(known + new + 1)
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_log_is_read_until_its_last_entry_and_no_further(store: ObjectStore, last: int) -> None:
+    writer = log_over(store)
+    for number in range(1, 4):
+        writer.append(add_words(f"word {number}"))
+    found = log_over(store).load_until(lambda words: len(words) == last)
+    assert found == log_over(store).load(as_of=last)
+
+
 def checkpoint_key(number: int) -> str:
     return f"some/log/{number:020d}.checkpoint.parquet"
 

@@ -183,8 +183,8 @@ def test_a_stream_never_goes_back(make: MakePublisher, lake: OpenLake) -> None:
     class Behind(PartitionStream):
         """Sees the log as it was."""
 
-        def load(self, as_of: int | None = None):  # type: ignore[no-untyped-def]
-            return super().load(newest - 1 if as_of is None else as_of)
+        def load(self, as_of: int | None = None, ahead: int = 1):  # type: ignore[no-untyped-def]
+            return super().load(newest - 1 if as_of is None else as_of, ahead)
 
     behind = Behind(late.location, late.folder, late.log)
     assert isinstance(publisher.publish([behind]), NothingToPublish)
