@@ -17,6 +17,7 @@ from dispatcher.operations.grafana import FIRST_ACTION
 from dispatcher.records import metrics_samples as samples
 from dispatcher.service import ServiceSettings
 from infra.dispatcher_environment import metrics_namespace
+from infra.queues import QueueNames
 from infra.stages import Stage
 from launcher.verdict import WatchTimers
 
@@ -57,8 +58,9 @@ def metric_name(of: samples.Metric) -> str:
     return "".join(part.capitalize() for part in of.name.split("_"))
 
 
-def alarms(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterator[Alarm]:
-    yield from _of_queues(stage, queue_name, dead_letter_queue_name)
+def alarms(stage: Stage, queues: QueueNames) -> Iterator[Alarm]:
+    yield from _of_queues(stage, queues)
+    yield from _of_ingest(stage, queues)
     yield from _of_sessions(metrics_namespace(stage))
     yield from _of_dispatchers(stage, metrics_namespace(stage))
     yield from _of_clusters(stage, metrics_namespace(stage))
@@ -69,8 +71,8 @@ def _log_of(stage: Stage, part: str) -> str:
     return f"`aws logs tail /lithify-{stage.name}/{part}`"
 
 
-def _of_queues(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Iterator[Alarm]:
-    log, queue = _log_of(stage, "dispatcher"), {"QueueName": queue_name}
+def _of_queues(stage: Stage, queues: QueueNames) -> Iterator[Alarm]:
+    log, queue = _log_of(stage, "dispatcher"), {"QueueName": queues.instructions}
     yield Alarm(
         "OldestInstruction",
         f"Instructions are not taken: {log} says whether dispatchers run, and what they do not reach",
@@ -94,7 +96,29 @@ def _of_queues(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> It
         "ApproximateNumberOfMessagesVisible",
         1,
         role=ACTS,
-        dimensions={"QueueName": dead_letter_queue_name},
+        dimensions={"QueueName": queues.dead_letters},
+    )
+
+
+def _of_ingest(stage: Stage, queues: QueueNames) -> Iterator[Alarm]:
+    yield Alarm(
+        "OldestAnnouncement",
+        f"Files that have landed are not taken in: {_log_of(stage, 'ingest')} says whether an ingest runs, and what it "
+        "does not reach",
+        "AWS/SQS",
+        "ApproximateAgeOfOldestMessage",
+        stage.oldest_instruction_seconds,
+        dimensions={"QueueName": queues.announcements},
+    )
+    yield Alarm(
+        "FilesRefused",
+        "Files that have landed cannot be taken in: "
+        "`lithify redrive --list --queue-url $ANNOUNCEMENTS --dead-letter-queue-url $REFUSED_FILES` says why",
+        "AWS/SQS",
+        "ApproximateNumberOfMessagesVisible",
+        1,
+        role=ACTS,
+        dimensions={"QueueName": queues.refused},
     )
 
 

@@ -9,6 +9,7 @@ from dispatcher.records import metrics_samples as samples
 from infra.alarms import PERIOD_SECONDS, metric_name
 from infra.dispatcher_environment import metrics_namespace
 from infra.permissions import JsonObject
+from infra.queues import QueueNames
 from infra.stages import Stage
 
 WIDTH, HEIGHT = 12, 6
@@ -16,7 +17,7 @@ WIDTH, HEIGHT = 12, 6
 Line = list[object]
 
 
-def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue_name: str) -> JsonObject:
+def dashboard_body(stage: Stage, region: str, queues: QueueNames) -> JsonObject:
     return {
         "widgets": [
             {
@@ -27,12 +28,12 @@ def dashboard_body(stage: Stage, region: str, queue_name: str, dead_letter_queue
                 "height": HEIGHT,
                 "properties": {"title": title, "region": region, "period": PERIOD_SECONDS, "metrics": lines},
             }
-            for number, (title, lines) in enumerate(_graphs(stage, queue_name, dead_letter_queue_name))
+            for number, (title, lines) in enumerate(_graphs(stage, queues))
         ]
     }
 
 
-def _graphs(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Sequence[tuple[str, list[Line]]]:
+def _graphs(stage: Stage, queues: QueueNames) -> Sequence[tuple[str, list[Line]]]:
     """Each graph's title and lines, in the order of the dashboard."""
     ours = metrics_namespace(stage)
 
@@ -47,15 +48,21 @@ def _graphs(stage: Stage, queue_name: str, dead_letter_queue_name: str) -> Seque
         (
             "Age of the oldest instruction that waits to be taken, seconds",
             [
-                _of_queue("ApproximateAgeOfOldestMessage", queue_name, "as the queue sees it"),
+                _of_queue("ApproximateAgeOfOldestMessage", queues.instructions, "as the queue sees it"),
                 total(metrics.QUEUE_AGE, "Maximum", "as dispatchers see it"),
             ],
         ),
         (
+            "Age of the oldest file that has landed and waits to be taken in, seconds",
+            [_of_queue("ApproximateAgeOfOldestMessage", queues.announcements, "as the queue sees it")],
+        ),
+        (
             "Waiting",
             [
-                _messages(queue_name, "instructions"),
-                _messages(dead_letter_queue_name, "dead letters"),
+                _messages(queues.instructions, "instructions"),
+                _messages(queues.dead_letters, "dead letters"),
+                _messages(queues.announcements, "announced files"),
+                _messages(queues.refused, "refused files"),
                 total(metrics.EVENTS_WAITING, "Maximum", "job runs with events"),
                 total(metrics.WORKFLOWS_WAITING, "Maximum", "workflows"),
             ],

@@ -29,11 +29,11 @@ from infra.stages import ANY_ACCOUNT, Stage
 SURE = "--yes"
 KEPT = (
     ("lakes and state", "the buckets, with everything in them"),
-    ("dead letters", "their queue"),
+    ("dead letters and refused files", "their queues"),
     ("key", "of these"),
 )
 DESTROYED = (
-    ("instructions that no dispatcher has taken yet", "and the queue"),
+    ("instructions and announced files that are not taken yet", "and their queues; the files themselves are kept"),
     ("events", "the topics and their subscriptions"),
     ("dispatchers", "after their drain; job runs go on with the next ones on this state"),
     ("images, log lines, alarms, dashboard, roles, network", "all of it"),

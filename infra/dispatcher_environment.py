@@ -34,6 +34,8 @@ class Addresses:
 
     queue_url: str
     dead_letter_queue_url: str
+    announcements_url: str
+    refused_url: str
     topic_arn: str
     state_bucket: str
     lake_bucket: str
@@ -62,6 +64,8 @@ class SparkAddresses:
 EXAMPLE = Addresses(
     queue_url="https://sqs.us-east-1.amazonaws.com/123456789012/instructions",
     dead_letter_queue_url="https://sqs.us-east-1.amazonaws.com/123456789012/dead-letters",
+    announcements_url="https://sqs.us-east-1.amazonaws.com/123456789012/announcements",
+    refused_url="https://sqs.us-east-1.amazonaws.com/123456789012/refused",
     topic_arn="arn:aws:sns:us-east-1:123456789012:events",
     state_bucket="state-bucket",
     lake_bucket="lake-bucket",

@@ -19,6 +19,8 @@ OUTPUTS = (
     StackOutput("StateUri", "where job runs are recorded", "LITHIFY_STATE"),
     StackOutput("InstructionQueueUrl", "where instruction documents are sent", "LITHIFY_QUEUE_URL"),
     StackOutput("DeadLetterQueueUrl", "where documents lie that can never work", "LITHIFY_DEAD_LETTER_QUEUE_URL"),
+    StackOutput("AnnouncementQueueUrl", "where files are announced", "ANNOUNCEMENTS"),
+    StackOutput("RefusedFilesQueueUrl", "where announcements lie that cannot be taken in", "REFUSED_FILES"),
     StackOutput("EventTopicArn", "where events are published", "LITHIFY_TOPIC_ARN"),
     StackOutput("Region", "of all of it", "LITHIFY_REGION"),
     StackOutput("ClusterSettings", "of the clusters that sessions run on", "LITHIFY_CLUSTER_SETTINGS"),

@@ -1,11 +1,14 @@
-"""The instruction queue, and the dead-letter queue for documents that can never work.
+"""The queues of instructions and of announced files, each with its dead letters: what can never work.
 
 The dispatcher deletes a message as soon as its job run is durably recorded, long before the job run ends, so the
 visibility timeout only has to cover the recording. It moves a document that can never work to the dead-letter queue
-itself, with its reasons. The queue moves only messages there that crashed a dispatcher at every delivery.
+itself, with its reasons. The queue moves only messages there that crashed a dispatcher at every delivery. The same is
+true of announcements and the ingest, which takes files in before it deletes their messages.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_kms as kms
@@ -13,10 +16,21 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from dispatcher.ingest.ingest import VISIBILITY_SECONDS
 from infra.stages import Stage
 
 LONG_POLL_SECONDS = 20
 """The longest that SQS offers."""
+
+
+@dataclass(frozen=True)
+class QueueNames:
+    """For metrics. `refused`: the dead letters of announcements."""
+
+    instructions: str
+    dead_letters: str
+    announcements: str
+    refused: str
 
 
 class InstructionQueues(Construct):
@@ -25,27 +39,47 @@ class InstructionQueues(Construct):
 
     def __init__(self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> None:
         super().__init__(scope, construct_id)
-        self.dead_letters = sqs.Queue(
-            self,
-            "DeadLetters",
-            encryption=sqs.QueueEncryption.KMS,
-            encryption_master_key=key,
-            enforce_ssl=True,
-            removal_policy=RemovalPolicy.RETAIN,
-            retention_period=Duration.days(stage.dead_letter_days),
-        )
-        self.instructions = sqs.Queue(
-            self,
-            "Instructions",
-            dead_letter_queue=sqs.DeadLetterQueue(max_receive_count=stage.deliveries_max, queue=self.dead_letters),
-            encryption=sqs.QueueEncryption.KMS,
-            encryption_master_key=key,
-            enforce_ssl=True,
-            receive_message_wait_time=Duration.seconds(LONG_POLL_SECONDS),
-            removal_policy=RemovalPolicy.DESTROY,
-            retention_period=Duration.days(stage.retention_days),
-            visibility_timeout=Duration.seconds(stage.visibility_seconds),
-        )
+        self.dead_letters = _dead_letters(self, "DeadLetters", stage, key)
+        self.instructions = _queue(self, "Instructions", stage, key, self.dead_letters, stage.visibility_seconds)
+
+
+class AnnouncementQueues(Construct):
+    """`announcements` receives notifications of new files, and `register` documents; `refused` is for operators, as
+    dead letters are."""
+
+    def __init__(self, scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> None:
+        super().__init__(scope, construct_id)
+        self.refused = _dead_letters(self, "Refused", stage, key)
+        self.announcements = _queue(self, "Announcements", stage, key, self.refused, VISIBILITY_SECONDS)
+
+
+def _dead_letters(scope: Construct, construct_id: str, stage: Stage, key: kms.IKey) -> sqs.Queue:
+    return sqs.Queue(
+        scope,
+        construct_id,
+        encryption=sqs.QueueEncryption.KMS,
+        encryption_master_key=key,
+        enforce_ssl=True,
+        removal_policy=RemovalPolicy.RETAIN,
+        retention_period=Duration.days(stage.dead_letter_days),
+    )
+
+
+def _queue(
+    scope: Construct, construct_id: str, stage: Stage, key: kms.IKey, dead_letters: sqs.Queue, visibility_seconds: int
+) -> sqs.Queue:
+    return sqs.Queue(
+        scope,
+        construct_id,
+        dead_letter_queue=sqs.DeadLetterQueue(max_receive_count=stage.deliveries_max, queue=dead_letters),
+        encryption=sqs.QueueEncryption.KMS,
+        encryption_master_key=key,
+        enforce_ssl=True,
+        receive_message_wait_time=Duration.seconds(LONG_POLL_SECONDS),
+        removal_policy=RemovalPolicy.DESTROY,
+        retention_period=Duration.days(stage.retention_days),
+        visibility_timeout=Duration.seconds(visibility_seconds),
+    )
 
 
 class EventsTopic(Construct):

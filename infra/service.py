@@ -43,6 +43,7 @@ class ContainerPlace(Construct):
         self.cluster = ecs.CfnCluster(self, "Cluster", cluster_name=name)
         self.dispatcher_logs = self._logs("DispatcherLogs", f"/{name}/dispatcher", stage)
         self.keeper_logs = self._logs("KeeperLogs", f"/{name}/keeper", stage)
+        self.ingest_logs = self._logs("IngestLogs", f"/{name}/ingest", stage)
         self.workflow_logs = self._logs("WorkflowLogs", f"/aws/vendedlogs/states/{name}", stage)
 
     def _logs(self, construct_id: str, name: str, stage: Stage) -> logs.CfnLogGroup:

@@ -9,6 +9,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.access.dispatcher import dispatcher_part, execution_part
+from infra.access.ingesting import ingest_part
 from infra.access.people import people
 from infra.access.places import ARCHIVE_FOLDER, Folder, Places
 from infra.access.running import flow_logs_part, keeper_part, keeper_schedule_part, workflow_logs, workflow_part
@@ -16,11 +17,12 @@ from infra.alarms import Alarms, alarms
 from infra.aws.regions import partition_of
 from infra.dashboard import dashboard_body
 from infra.dispatcher_environment import Addresses, cluster_settings, dispatcher_environment, lake_uris, state_uri
+from infra.ingest import announce_files, ingest_container, run_ingests
 from infra.keeper import count_runs, create_schedule, keeper_container
 from infra.network import Network
 from infra.outputs import OUTPUTS
 from infra.permissions import Part
-from infra.queues import EventsTopic, InstructionQueues
+from infra.queues import AnnouncementQueues, EventsTopic, InstructionQueues, QueueNames
 from infra.roles import create_role
 from infra.service import ContainerPlace, create_workflow, dispatcher_container, task_definition
 from infra.spark import Spark
@@ -55,6 +57,7 @@ class LithifyStack(Stack):
         self._network = Network(self, "Network", stage)
         self._storage = Storage(self, "Storage", stage, self._key)
         self._queues = InstructionQueues(self, "Queues", stage, self._key)
+        self._announcements = AnnouncementQueues(self, "Landing", stage, self._key)
         self._events = EventsTopic(self, "Events", self._key)
         self._place = ContainerPlace(self, "Containers", stage, self._name)
         self._places = self._all_places()
@@ -63,14 +66,15 @@ class LithifyStack(Stack):
         self.parts: list[Part] = list(self._spark.parts)
         self._run_dispatchers()
         self._run_keeper()
+        self._run_ingest()
         parts = people(self._places, self._spark.roles)
         roles = {part.role: create_role(self, self._noted(part)) for part in parts}
-        self._alarms = Alarms(self, "Alarms", stage, self._key, alarms(stage, *self._queue_names()))
+        self._alarms = Alarms(self, "Alarms", stage, self._key, alarms(stage, self._queue_names()))
         dashboard = cloudwatch.CfnDashboard(
             self,
             "Dashboard",
             dashboard_name=self._name,
-            dashboard_body=self.to_json_string(dashboard_body(stage, self._region, *self._queue_names())),
+            dashboard_body=self.to_json_string(dashboard_body(stage, self._region, self._queue_names())),
         )
         if stage.flow_logs:
             self._log_connections()
@@ -85,12 +89,15 @@ class LithifyStack(Stack):
             stack_name=self.stack_name,
             queue=self._queues.instructions.queue_arn,
             dead_letters=self._queues.dead_letters.queue_arn,
+            announcements=self._announcements.announcements.queue_arn,
+            refused=self._announcements.refused.queue_arn,
             topic=self._events.topic.topic_arn,
             key=self._key.key_arn,
             state_bucket=self._storage.state.bucket_arn,
             state_prefix=STATE_PREFIX,
             lakes=tuple(_folder(each, own, self._partition) for each in self._stage.lakes),
             files=tuple(_folder(each, own, self._partition) for each in self._stage.allow_files),
+            landing=tuple(_folder(each, own, self._partition) for each in self._stage.landing),
             glue_databases=self._stage.glue_databases,
             cluster_name=self._name,
             dispatcher_family=f"{self._name}-dispatcher",
@@ -99,6 +106,7 @@ class LithifyStack(Stack):
             repository=self._place.repository.attr_arn,
             dispatcher_log_group=self._log_group(f"/{self._name}/dispatcher"),
             keeper_log_group=self._log_group(f"/{self._name}/keeper"),
+            ingest_log_group=self._log_group(f"/{self._name}/ingest"),
         )
 
     def _log_group(self, name: str) -> str:
@@ -108,6 +116,8 @@ class LithifyStack(Stack):
         return Addresses(
             queue_url=self._queues.instructions.queue_url,
             dead_letter_queue_url=self._queues.dead_letters.queue_url,
+            announcements_url=self._announcements.announcements.queue_url,
+            refused_url=self._announcements.refused.queue_url,
             topic_arn=self._events.topic.topic_arn,
             state_bucket=self._storage.state.bucket_name,
             lake_bucket=self._storage.lakes.bucket_name,
@@ -160,8 +170,27 @@ class LithifyStack(Stack):
         part = keeper_schedule_part(places, role.attr_arn, self._container_start_role.attr_arn)
         create_schedule(self, stage, self._network, self._place, task, create_role(self, self._noted(part)))
 
-    def _queue_names(self) -> tuple[str, str]:
-        return self._queues.instructions.queue_name, self._queues.dead_letters.queue_name
+    def _run_ingest(self) -> None:
+        stage = self._stage
+        announce_files(self, stage, self._announcements.announcements)
+        role = create_role(self, self._noted(ingest_part(self._places)))
+        task = task_definition(
+            self,
+            "IngestTask",
+            f"{self._name}-ingest",
+            ingest_container(self._place, self._name, stage, self._addresses),
+            (role, self._container_start_role),
+            stage,
+        )
+        run_ingests(self, stage, self._network, self._place, task)
+
+    def _queue_names(self) -> QueueNames:
+        return QueueNames(
+            self._queues.instructions.queue_name,
+            self._queues.dead_letters.queue_name,
+            self._announcements.announcements.queue_name,
+            self._announcements.refused.queue_name,
+        )
 
     def _log_connections(self) -> None:
         group = logs.CfnLogGroup(
@@ -188,6 +217,8 @@ class LithifyStack(Stack):
             "StateUri": state_uri(addresses),
             "InstructionQueueUrl": addresses.queue_url,
             "DeadLetterQueueUrl": addresses.dead_letter_queue_url,
+            "AnnouncementQueueUrl": addresses.announcements_url,
+            "RefusedFilesQueueUrl": addresses.refused_url,
             "EventTopicArn": addresses.topic_arn,
             "Region": addresses.region,
             "ArchiveFolder": f"s3://{addresses.state_bucket}/{ARCHIVE_FOLDER}",

@@ -99,6 +99,7 @@ def violations(stage: Stage) -> Iterator[str]:
     yield from _wrong_place(stage)
     yield from _wrong_lakes(stage)
     yield from _wrong_files(stage)
+    yield from _wrong_landing(stage)
     for database in stage.glue_databases:
         if not _GLUE_DATABASE.fullmatch(database):
             yield f"glue_databases: {database!r} is no name: write 1 to 255 small letters, digits and _"
@@ -160,6 +161,24 @@ def _wrong_files(stage: Stage) -> Iterator[str]:
             yield f"allow_files: {folder!r} is no place of files: write s3://bucket/prefix"
         elif bucket == stage.state_bucket:
             yield f"allow_files: {folder} is in the bucket of the state, which holds secrets: take another one"
+
+
+def _wrong_landing(stage: Stage) -> Iterator[str]:
+    if stage.ingests < 0:
+        yield f"ingests is {stage.ingests}: write 0 for none"
+    if stage.landing and stage.ingests == 0:
+        yield "landing names folders, and ingests is 0: nothing would take their files in; write ingests=1"
+    for folder in stage.landing:
+        bucket, _, prefix = folder.removeprefix("s3://").partition("/")
+        if not folder.startswith("s3://") or not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix):
+            yield f"landing: {folder!r} is no folder where files land: write s3://bucket/prefix"
+            continue
+        if bucket == stage.state_bucket:
+            yield f"landing: {folder} is in the bucket of the state, which holds secrets: take another one"
+        for lake in stage.lakes:
+            lake_bucket, _, lake_prefix = lake.removeprefix("s3://").partition("/")
+            if lake.startswith("s3://") and lake_bucket == bucket and _overlap(prefix, lake_prefix):
+                yield f"landing: {folder} overlaps the lake {lake}: what is appended would land again"
 
 
 def _overlap(prefix: str, other: str) -> bool:

@@ -35,6 +35,8 @@ class Stage:
                      already; documents that name no lake mean the first
     allow_files      each s3://bucket/prefix: files below it may be appended to the lakes where they lie. Files of
                      another bucket have to be readable for this account, and their key, too
+    landing          each s3://bucket/prefix: a file that lands below it is announced to `lithify ingest`, which appends
+                     it to its table. The bucket is of this account and region, and its notifications go to EventBridge
     glue_databases   of the Glue Data Catalog, in the stage's region, that dispatchers may enter published tables into
     state_bucket     the name of the bucket that the stack makes for the state; empty: CloudFormation chooses
     key_arn          a KMS key for buckets, queues and topics; empty: the stack makes one
@@ -76,6 +78,8 @@ class Stage:
     keeper_minutes       between two looks of the keeper at all tables
     keeper_hours         between two garbage collections
     grace_hours          of garbage collection
+    ingests              number of `lithify ingest` that run at a time, for the first of the lakes; more than 0 once the
+                         image is in the repository
 
     oldest_instruction_seconds, usd_per_day   above which an alarm is raised
     endpoint_url, s3_endpoint_url   if they are not AWS's own
@@ -87,6 +91,7 @@ class Stage:
     alarm_addresses: tuple[str, ...] | None = None
     lakes: tuple[str, ...] = ("lake",)
     allow_files: tuple[str, ...] = ()
+    landing: tuple[str, ...] = ()
     glue_databases: tuple[str, ...] = ()
     state_bucket: str = ""
     key_arn: str = ""
@@ -126,6 +131,7 @@ class Stage:
     keeper_minutes: int = 5
     keeper_hours: int = 24
     grace_hours: int = 168
+    ingests: int = 0
 
     oldest_instruction_seconds: int
     usd_per_day: float

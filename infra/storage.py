@@ -112,4 +112,13 @@ def encryption_key(scope: Construct, construct_id: str, stage: Stage) -> kms.IKe
             resources=["*"],
         )
     )
+    if stage.landing:
+        key.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="FilesAreAnnounced",
+                principals=[iam.ServicePrincipal("events.amazonaws.com")],
+                actions=["kms:Decrypt", "kms:GenerateDataKey"],
+                resources=["*"],
+            )
+        )
     return key

@@ -220,9 +220,12 @@ def execution_part(places: Places) -> Part:
             ),
             Permission(
                 "WriteLogs",
-                "of dispatchers and keeper",
+                "of dispatchers, keeper and ingest",
                 actions("logs", "CreateLogStream PutLogEvents"),
-                (f"{places.dispatcher_log_group}:*", f"{places.keeper_log_group}:*"),
+                tuple(
+                    f"{group}:*"
+                    for group in (places.dispatcher_log_group, places.keeper_log_group, places.ingest_log_group)
+                ),
             ),
         ),
     )

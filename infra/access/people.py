@@ -16,6 +16,7 @@ from infra.access.places import (
     read_lakes,
     read_tables,
     use_key,
+    write_deltas,
 )
 from infra.permissions import Part, Permission, actions
 
@@ -49,9 +50,9 @@ def people(places: Places, spark: SparkRoles | None) -> tuple[Part, ...]:
 def _send(places: Places) -> Permission:
     return Permission(
         "SendInstructions",
-        "`lithify submit`",
+        "`lithify submit`; and files to take in, in `register` documents",
         actions("sqs", "GetQueueAttributes GetQueueUrl SendMessage"),
-        (places.queue,),
+        (places.queue, places.announcements),
     )
 
 
@@ -59,12 +60,7 @@ def _writing(places: Places) -> tuple[Permission, ...]:
     return (
         *list_lakes(places),
         *read_lakes(places),
-        Permission(
-            "WriteDeltas",
-            "and what is given up of them; no compacted file",
-            actions("s3", "AbortMultipartUpload PutObject"),
-            places.lake_objects("tables/*/data/*/delta/*"),
-        ),
+        write_deltas(places),
         Permission(
             "WriteLogs",
             "a table's definition, the entries that add or take back deltas, and their hints",
@@ -93,13 +89,16 @@ def _reading(places: Places) -> tuple[Permission, ...]:
             "SeeQueues",
             "how many wait",
             actions("sqs", "GetQueueAttributes GetQueueUrl"),
-            (places.queue, places.dead_letters),
+            (places.queue, places.dead_letters, places.announcements, places.refused),
         ),
         Permission(
             "ReadLogs",
-            "of dispatchers and keeper",
+            "of dispatchers, keeper and ingest",
             actions("logs", "FilterLogEvents GetLogEvents"),
-            (f"{places.dispatcher_log_group}:*", f"{places.keeper_log_group}:*"),
+            tuple(
+                f"{group}:*"
+                for group in (places.dispatcher_log_group, places.keeper_log_group, places.ingest_log_group)
+            ),
         ),
         Permission(
             "SeeMetrics",
@@ -123,7 +122,7 @@ def _acting(places: Places, spark: SparkRoles | None) -> tuple[Permission, ...]:
             "TakeDeadLetters",
             "`lithify redrive`, once their copy is on the queue; to see them is to take them for a while",
             actions("sqs", "ChangeMessageVisibility DeleteMessage ReceiveMessage"),
-            (places.dead_letters,),
+            (places.dead_letters, places.refused),
         ),
         Permission(
             "PublishEvents",

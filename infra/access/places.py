@@ -42,6 +42,7 @@ class Places:
 
     arn_head  `arn:aws:{service}:region:account:` with the service left out, as `arn(...)` takes it
     files     outside of the lakes, which the lakes' logs may name
+    landing   where files land that announce themselves
     """
 
     partition: str
@@ -50,12 +51,15 @@ class Places:
     stack_name: str
     queue: str
     dead_letters: str
+    announcements: str
+    refused: str
     topic: str
     key: str
     state_bucket: str
     state_prefix: str
     lakes: tuple[Folder, ...]
     files: tuple[Folder, ...]
+    landing: tuple[Folder, ...]
     glue_databases: tuple[str, ...]
     cluster_name: str
     dispatcher_family: str
@@ -64,6 +68,7 @@ class Places:
     repository: str
     dispatcher_log_group: str
     keeper_log_group: str
+    ingest_log_group: str
 
     def arn(self, service: str, resource: str) -> str:
         return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
@@ -167,6 +172,29 @@ def write_lakes(places: Places) -> Permission:
         "files, and the log entry that adds them; what is given up is an aborted upload",
         actions("s3", "AbortMultipartUpload PutObject"),
         places.lake_objects("*"),
+    )
+
+
+def write_deltas(places: Places) -> Permission:
+    return Permission(
+        "WriteDeltas",
+        "and what is given up of them; no compacted file",
+        actions("s3", "AbortMultipartUpload PutObject"),
+        places.lake_objects("tables/*/data/*/delta/*"),
+    )
+
+
+def read_landing(places: Places) -> tuple[Permission, ...]:
+    if not places.landing:
+        return ()
+    return (
+        Permission(
+            "ReadLanding",
+            "files that have landed; nothing of them can be written or deleted",
+            ("s3:GetObject",),
+            tuple(each.objects for each in places.landing),
+        ),
+        *_list_each("ListLanding", "files whose announcement was lost are found by listing", places.landing),
     )
 
 

@@ -17,6 +17,7 @@ from infra.alarms import alarms
 from infra.app import build, checked_stage
 from infra.deploy import teardown_table
 from infra.permissions import Part, permission_table
+from infra.queues import QueueNames
 from infra.stages import STAGES, Stage
 from tests.pages.sources import write as write_place
 from tests.roles.policies import GOLDEN, Template
@@ -30,6 +31,8 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         "alarm_addresses=oncall@example.com",
         "lakes=lake,finance/eu,s3://older-lakes/lake",
         "allow_files=s3://landing/orders",
+        "landing=s3://landing/feed,s3://partners/in",
+        "ingests=2",
         "glue_databases=lakehouse,finance",
         "price_file=tests/infra/prices-eu-west-1.json",
     ),
@@ -116,7 +119,7 @@ def page_tables() -> Mapping[str, list[str]]:
 
 def alarm_sections(stage: Stage) -> Iterator[str]:
     """A section for each."""
-    for each in alarms(stage, "instructions", "dead-letters"):
+    for each in alarms(stage, QueueNames("instructions", "dead-letters", "announcements", "refused")):
         side = "below" if each.is_raised_below else "from"
         yield from ("", f"## {each.name}", "", f"{each.why}.", "")
         yield f"Role: `{each.role}`. Raised: {each.statistic} of `{each.metric}` {side} {each.threshold:,g}."

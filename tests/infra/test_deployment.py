@@ -105,8 +105,13 @@ class Account:
         run(verb, [*self.given, *more], lambda stage: self.stack(stack_name(stage)), self.lines.append)
         return list(self.lines)
 
-    def task(self) -> dict[str, Any]:
-        definition = self.client("ecs").describe_task_definition(taskDefinition="lithify-dev-dispatcher")
+    def container(self, part: str) -> tuple[list[str], dict[str, str]]:
+        """Command and environment of a part's task."""
+        found = self.task(part)
+        return found["command"], {each["name"]: each["value"] for each in found["environment"]}
+
+    def task(self, part: str = "dispatcher") -> dict[str, Any]:
+        definition = self.client("ecs").describe_task_definition(taskDefinition=f"lithify-dev-{part}")
         (container,) = definition["taskDefinition"]["containerDefinitions"]
         found: dict[str, Any] = container
         return found
@@ -156,6 +161,7 @@ def test_a_stack_is_created_changed_used_and_deleted(account: Account, tmp_path:
     assert account.run("plan", "visibility_seconds=180") == ["Nothing changes."]
 
     use(account, outputs, tmp_path)
+    take_in(account, outputs, tmp_path)
     start_twice(account, outputs["WORKFLOW_ARN"])
     left = what_is_there(account)
     with pytest.raises(Invalid, match="nothing was deleted: to delete stack Lithify-dev, add --yes"):
@@ -165,9 +171,49 @@ def test_a_stack_is_created_changed_used_and_deleted(account: Account, tmp_path:
     kept = what_is_there(account)
     lakes, states = (outputs[name].split("/")[2] for name in ("LITHIFY_LAKE", "LITHIFY_STATE"))
     assert set(kept.pop("buckets")) == {lakes, states}
-    assert kept.pop("queues") == [outputs["LITHIFY_DEAD_LETTER_QUEUE_URL"].rpartition("/")[2]]
+    dead_letters = ("LITHIFY_DEAD_LETTER_QUEUE_URL", "REFUSED_FILES")
+    assert sorted(kept.pop("queues")) == sorted(outputs[name].rpartition("/")[2] for name in dead_letters)
     assert len(kept.pop("keys")) == 1
     assert kept == {name: [] for name in kept}
+
+
+def take_in(account: Account, outputs: dict[str, str], folder: Path) -> None:
+    """A file that lands is announced by the stack's rule; the service's task, with its own environment, appends it."""
+    landing = ("ingests=1", "landing=s3://partners/visits", "visibility_seconds=180")
+    assert any("AWS::Events::Rule" in line for line in account.run("plan", *landing))
+    account.run("up", *landing)
+    (service,) = account.client("ecs").describe_services(
+        cluster="lithify-dev", services=account.client("ecs").list_services(cluster="lithify-dev")["serviceArns"]
+    )["services"]
+    assert service["desiredCount"] == 1
+    notifying = account.client("s3")  # it tells EventBridge; the other service has the objects
+    notifying.create_bucket(Bucket="partners")
+    notifying.put_bucket_notification_configuration(
+        Bucket="partners", NotificationConfiguration={"EventBridgeConfiguration": {}}
+    )
+    account.lake_client().create_bucket(Bucket="partners")
+    pq.write_table(pa.table({"id": [1, 2], "day": ["1", "2"]}), folder / "visits.parquet")
+    created = ("table", "create", "SHOP.VISITS.V1", "--partition-key", "day", "--property", "primary_keys=id")
+    lithify(account, outputs, folder, *created, "--property", "landing=s3://partners/visits/")
+    for key in ("visits/1.parquet", "elsewhere/2.parquet"):
+        for client in (account.lake_client(), notifying):
+            client.put_object(Bucket="partners", Key=key, Body=(folder / "visits.parquet").read_bytes())
+    wait_until(lambda: waiting(account, outputs["ANNOUNCEMENTS"]) == 1, 30)
+    command, environment = account.container("ingest")
+    lithify(account, environment, folder, *command[1:], "--once")
+    assert waiting(account, outputs["ANNOUNCEMENTS"]) == waiting(account, outputs["REFUSED_FILES"]) == 0
+    scan = ("table", "scan", "SHOP.VISITS.V1", "--view", "merged", "--output", "csv")
+    assert sorted(lithify(account, outputs, folder, *scan).splitlines()[1:]) == ["1,1", "2,2"]
+    account.run("up", "visibility_seconds=180", "--yes")
+    for client in (account.lake_client(), notifying):
+        for each in client.list_objects_v2(Bucket="partners")["Contents"]:
+            client.delete_object(Bucket="partners", Key=each["Key"])
+        client.delete_bucket(Bucket="partners")
+
+
+def waiting(account: Account, queue_url: str) -> int:
+    found = account.client("sqs").get_queue_attributes(QueueUrl=queue_url, AttributeNames=["All"])["Attributes"]
+    return int(found["ApproximateNumberOfMessages"]) + int(found["ApproximateNumberOfMessagesNotVisible"])
 
 
 def start_twice(account: Account, workflow: str) -> None:
@@ -210,6 +256,7 @@ def what_is_there(account: Account) -> dict[str, list[str]]:
         "alarms": [each["AlarmName"] for each in client("cloudwatch").describe_alarms()["MetricAlarms"]],
         "dashboards": [each["DashboardName"] for each in client("cloudwatch").list_dashboards()["DashboardEntries"]],
         "networks": [each["VpcId"] for each in vpcs if not each.get("IsDefault")],
+        "rules": [each["Name"] for each in client("events").list_rules()["Rules"]],
         "schedules": [each["Name"] for each in client("scheduler").list_schedules()["Schedules"]],
     }
 
@@ -294,8 +341,8 @@ def write_table(account: Account, outputs: dict[str, str], folder: Path) -> None
     lithify(account, outputs, folder, *appended)
 
 
-def lithify(account: Account, outputs: dict[str, str], folder: Path, *arguments: str, given: str = "") -> None:
-    """The command line, with what `env` says."""
+def lithify(account: Account, outputs: dict[str, str], folder: Path, *arguments: str, given: str = "") -> str:
+    """What the command line answers, with what `env` says."""
     environment = {
         "PATH": PATHS,
         **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
@@ -314,6 +361,7 @@ def lithify(account: Account, outputs: dict[str, str], folder: Path, *arguments:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def template_of(account: Account) -> dict[str, Any]:

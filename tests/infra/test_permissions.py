@@ -35,6 +35,8 @@ def request_of(account: Account, text: str) -> Request:
         "LAKES": lakes,
         "STATE": state,
         "QUEUE": account.arn(account.named("AWS::SQS::Queue", "Instructions")),
+        "ANNOUNCED": account.arn(account.named("AWS::SQS::Queue", "Announcements")),
+        "REFUSED": account.arn(account.named("AWS::SQS::Queue", "Refused")),
         "DEAD": account.arn(account.named("AWS::SQS::Queue", "DeadLetters")),
         "TOPIC": account.arn(account.named("AWS::SNS::Topic", "Events")),
         "ALARMS": account.arn(account.named("AWS::SNS::Topic", "Alarms")),
@@ -133,6 +135,16 @@ MAY = {
         "ecs:RunTask arn:aws:ecs:HERE:task-definition/lithify-dev-keeper:1 ecs:cluster=CLUSTER",
         "iam:PassRole KEEPER_ROLE iam:PassedToService=ecs-tasks.amazonaws.com",
     ],
+    "IngestRole": [
+        "sqs:ReceiveMessage ANNOUNCED",
+        "sqs:DeleteMessage ANNOUNCED",
+        "sqs:SendMessage REFUSED",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
+        "s3:PutObject LAKES/lake/tables/T/news/_/00000000000000000001",
+        "s3:PutObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:ListBucket LAKES s3:prefix=lake/tables/",
+        "kms:GenerateDataKey KEY",
+    ],
     "WriterRole": [
         f"s3:PutObject LAKES/lake/tables/T/log/00000000000000000001.json {NEW}",
         f"s3:PutObject LAKES/lake/tables/T/{ENTRY} {NEW}",
@@ -141,7 +153,7 @@ MAY = {
         "s3:AbortMultipartUpload LAKES/lake/tables/T/data/_/delta/d/1.parquet",
         "s3:ListBucket LAKES s3:prefix=lake/tables/",
     ],
-    "SenderRole": ["sqs:SendMessage QUEUE", "kms:GenerateDataKey KEY"],
+    "SenderRole": ["sqs:SendMessage QUEUE", "sqs:SendMessage ANNOUNCED", "kms:GenerateDataKey KEY"],
     "OperatorReadRole": [
         "s3:GetObject STATE/state/job_runs/run/log/00000000000000000001.json",
         "s3:GetObject LAKES/lake/tables/T/log/00000000000000000001.json",
@@ -160,7 +172,9 @@ MAY = {
     "OperatorActRole": [
         "sqs:ReceiveMessage DEAD",
         "sqs:DeleteMessage DEAD",
+        "sqs:DeleteMessage REFUSED",
         "sqs:SendMessage QUEUE",
+        "sqs:SendMessage ANNOUNCED",
         "sns:Publish TOPIC",
         f"s3:PutObject STATE/state/job_runs/run/log/00000000000000000003.json {NEW}",
         f"s3:PutObject STATE/state/paused/everything {NEW}",
@@ -174,6 +188,7 @@ MAY = {
     "ContainerStartRole": [
         "ecr:GetAuthorizationToken *",
         "logs:PutLogEvents arn:aws:logs:HERE:log-group:/lithify-dev/dispatcher:x",
+        "logs:PutLogEvents arn:aws:logs:HERE:log-group:/lithify-dev/ingest:x",
     ],
 }
 
@@ -303,6 +318,19 @@ MAY_NOT = {
         "s3:GetObject STATE/state/job_runs/run/result.json",
         "sqs:SendMessage QUEUE",
     ],
+    "IngestRole": [
+        f"s3:PutObject LAKES/lake/tables/T/log/00000000000000000002.json {NEW}",
+        f"s3:PutObject LAKES/lake/tables/T/{ENTRY}",
+        f"s3:PutObject LAKES/lake/tables/T/compacted/0a/c/1-a.parquet {NEW}",
+        "s3:DeleteObject LAKES/lake/tables/T/data/_/delta/d/1.parquet",
+        "s3:GetObject STATE/state/job_runs/run/result.json",
+        "s3:GetObject STATE/state/task_tokens/run/message",
+        "sqs:ReceiveMessage QUEUE",
+        "sqs:SendMessage QUEUE",
+        "sqs:SendMessage ANNOUNCED",
+        "sqs:ReceiveMessage REFUSED",
+        "sns:Publish TOPIC",
+    ],
     "ContainerStartRole": [
         "ecr:PutImage arn:aws:ecr:HERE:repository/lithify-dev",
         "s3:GetObject STATE/state/job_runs/run/result.json",
@@ -392,6 +420,27 @@ def test_files_outside_of_the_lakes_are_read_where_the_stage_allows_it_and_writt
     assert not prod.allows(
         role(prod, "TableReaderRole"), Request("s3:GetObject", "arn:aws:s3:::landing/orders/1.parquet")
     )
+
+
+def test_the_ingest_reads_what_has_landed_and_writes_nothing_beside_the_first_lake() -> None:
+    prod = Account(synthesised("prod"))
+    name = role(prod, "IngestRole")
+    for folder in ("landing/feed", "partners/in"):
+        arn = f"arn:aws:s3:::{folder}/1.parquet"
+        bucket, _, prefix = folder.partition("/")
+        assert prod.allows(name, Request("s3:GetObject", arn))
+        assert prod.allows(name, Request("s3:ListBucket", f"arn:aws:s3:::{bucket}", {"s3:prefix": f"{prefix}/"}))
+        for action in ("s3:PutObject", "s3:DeleteObject"):
+            assert not prod.allows(name, Request(action, arn)), action
+    assert not prod.allows(name, Request("s3:GetObject", "arn:aws:s3:::partners/salaries/1.parquet"))
+    lakes = prod.arn(prod.named("AWS::S3::Bucket", "Lakes"))
+    entry = dict((NEW.split("=", 1),))
+    for lake, may in (
+        (f"{lakes}/lake", True),
+        (f"{lakes}/finance/eu", False),
+        ("arn:aws:s3:::older-lakes/lake", False),
+    ):
+        assert prod.allows(name, Request("s3:PutObject", f"{lake}/tables/T/{ENTRY}", entry)) is may, lake
 
 
 @pytest.mark.parametrize("resource", ["database/elsewhere", "table/elsewhere/acme_orders_v1"])

@@ -21,7 +21,7 @@ from tests.roles.policies import Template
 KEPT = {
     "AWS::S3::Bucket": "lakes and state",
     "AWS::KMS::Key": "what they are encrypted with",
-    "AWS::SQS::Queue": "dead letters",
+    "AWS::SQS::Queue": "dead letters and refused files",
 }
 """What a deletion of the stack leaves, as the page's table has it; policies that go with these stay beside them."""
 
@@ -61,8 +61,8 @@ def test_a_deletion_keeps_lakes_state_key_and_dead_letters_and_nothing_else(temp
     assert {each["Type"] for each in kept.values()} <= KEPT.keys()
     assert all(each.get("UpdateReplacePolicy") == "Retain" for each in kept.values())
     assert kept.keys() >= resources(template, "AWS::S3::Bucket").keys()
-    (dead_letters,) = (name for name in kept if template["Resources"][name]["Type"] == "AWS::SQS::Queue")
-    assert "DeadLetters" in dead_letters
+    queues = sorted(name[:-8] for name in kept if template["Resources"][name]["Type"] == "AWS::SQS::Queue")
+    assert queues == ["LandingRefused", "QueuesDeadLetters"]
     assert kept.keys() >= resources(template, "AWS::KMS::Key").keys()
 
 
@@ -136,7 +136,7 @@ def test_buckets_queues_and_topics_are_encrypted_with_one_key(template: Template
     keys += [each["Properties"]["KmsMasterKeyId"] for each in resources(template, "AWS::SQS::Queue").values()]
     for topic in resources(template, "AWS::SNS::Topic").values():
         keys.append(topic["Properties"]["KmsMasterKeyId"])
-    assert len(keys) == 6
+    assert len(keys) == 8
     # A topic has the key's id, or its ARN behind `arn:...:key/`.
     own = resources(template, "AWS::KMS::Key")
     assert all((next(iter(own)) if own else "11111111-2222-3333-4444-555555555555") in json.dumps(key) for key in keys)
@@ -176,6 +176,8 @@ def test_every_alarm_says_what_to_do_and_goes_to_the_topic(template: Template) -
         "OldestInstruction",
         "InstructionsSoonLost",
         "DeadLetters",
+        "OldestAnnouncement",
+        "FilesRefused",
         "StalledSession",
         "JobRunFailed",
         "SlaMissed",
@@ -203,6 +205,31 @@ def test_every_alarm_says_what_to_do_and_goes_to_the_topic(template: Template) -
     (counted,) = resources(template, "AWS::Logs::MetricFilter").values()
     (metric,) = counted["Properties"]["MetricTransformations"]
     assert (metric["MetricName"], metric["MetricNamespace"]) == (missing["MetricName"], missing["Namespace"])
+
+
+def test_each_landing_folder_is_announced_to_the_queue_of_the_ingest() -> None:
+    prod = synthesised("prod")
+    (queue,) = (name for name in resources(prod, "AWS::SQS::Queue") if "Announcements" in name)
+    rules = resources(prod, "AWS::Events::Rule")
+    folders = {}
+    for name, rule in rules.items():
+        pattern = rule["Properties"]["EventPattern"]
+        assert (pattern["source"], pattern["detail-type"]) == (["aws.s3"], ["Object Created"])
+        (bucket,), (key,) = pattern["detail"]["bucket"]["name"], pattern["detail"]["object"]["key"]
+        folders[name] = f"{bucket}/{key['prefix']}"
+        assert [each["Arn"] for each in rule["Properties"]["Targets"]] == [{"Fn::GetAtt": [queue, "Arn"]}]
+    assert sorted(folders.values()) == ["landing/feed/", "partners/in/"]
+    statements = [
+        each
+        for policy in resources(prod, "AWS::SQS::QueuePolicy").values()
+        for each in policy["Properties"]["PolicyDocument"]["Statement"]
+        if each.get("Sid") == "FilesAreAnnounced"
+    ]
+    (allowed,) = statements
+    assert allowed["Resource"] == {"Fn::GetAtt": [queue, "Arn"]}
+    assert allowed["Condition"] == {
+        "ArnEquals": {"aws:SourceArn": [{"Fn::GetAtt": [name, "Arn"]} for name in sorted(rules)]}
+    }
 
 
 def test_the_dashboard_has_a_graph_for_each_question_of_an_operator(template: Template) -> None:

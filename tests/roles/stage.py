@@ -216,6 +216,17 @@ class DeployedStage:
         environment["PATH"] = f"{self._programs()}{os.pathsep}{environment['PATH']}"
         return self._run(command, environment, None)
 
+    def take_in(self) -> Answer:
+        """The ingest's task, until its queue is empty: its command and variables are the template's."""
+        program, *arguments = self._container("IngestTask")["Command"]
+        assert program == "lithify"
+        environment = self.environment("IngestRole") | self._variables("IngestTask")
+        environment["LITHIFY_QUEUE_URL"] = self.queue_url("Announcements")
+        environment["LITHIFY_DEAD_LETTER_QUEUE_URL"] = self.queue_url("Refused")
+        return self._run(
+            [sys.executable, "-m", "tests.roles.later", "dispatcher.start", *arguments, "--once"], environment, None
+        )
+
     def _run(self, command: Sequence[str], environment: Mapping[str, str], stdin: str | None) -> Answer:
         ended = subprocess.run(
             command,
@@ -291,7 +302,7 @@ def _create(stage: DeployedStage) -> None:
     for name in ("Lakes", "State"):
         stage.client("s3").create_bucket(Bucket=stage.bucket(name))
     sqs = stage.client("sqs")
-    for name in ("DeadLetters", "Instructions"):
+    for name in ("DeadLetters", "Instructions", "Refused", "Announcements"):
         sqs.create_queue(QueueName=stage.account.ref(stage.account.named("AWS::SQS::Queue", name)))
     stage.client("sns").create_topic(Name=stage.topic_arn.rpartition(":")[2])
     pack_this_python(stage.folder / "lithify.tar.gz")

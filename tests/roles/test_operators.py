@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from string import Template
 
 import pytest
 
@@ -40,7 +41,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedStage]:
         done(deployed.lithify("WriterRole", "table", "create", TABLE))
         done(deployed.append(TABLE, [{"id": 1, "v": "a"}]))
         done(deployed.dispatch())  # from now on there is a state
-        for part in ("dispatcher", "keeper"):
+        for part in ("dispatcher", "keeper", "ingest"):
             group = f"/lithify-dev/{part}"
             if not deployed.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
                 deployed.client("logs").create_log_group(logGroupName=group)
@@ -143,7 +144,8 @@ def test_each_alarm_s_first_command_is_done_with_the_role_that_it_names(
 
 
 def carry_out(stage: DeployedStage, command: str, role: str) -> None:
-    program, *arguments = shlex.split(command)
+    queues = {"ANNOUNCEMENTS": stage.queue_url("Announcements"), "REFUSED_FILES": stage.queue_url("Refused")}
+    program, *arguments = shlex.split(Template(command).substitute(queues))
     if program == "aws":  # its own program sends this request
         assert arguments[:2] == ["logs", "tail"], command
         stage.client("logs", role).filter_log_events(logGroupName=arguments[2])

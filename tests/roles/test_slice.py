@@ -87,6 +87,26 @@ def test_the_keeper_has_a_table_compacted_by_its_policy_and_samples_its_lag(stag
     )
 
 
+def test_the_ingest_appends_what_a_register_document_names_and_refuses_what_it_cannot_read(
+    stage: DeployedStage,
+) -> None:
+    lake = DeltaCatalog(open_store(StoreLocation(stage.lake, stage.direct_s3_url, REGION)), SystemClock())
+    folder = f"s3://{stage.bucket('Lakes')}/lake/landing/"
+    table = lake.create_table(
+        "ACME.VISITS.V1", primary_keys=["id"], properties={"landing": [folder], "news_hints": True}
+    )
+    sqs, s3 = stage.client("sqs", "SenderRole"), stage.client("s3")
+    for name, body in (("1.csv", b"id,v\n1,a\n2,b\n"), ("2.csv", b"")):
+        s3.put_object(Bucket=stage.bucket("Lakes"), Key=f"lake/landing/{name}", Body=body)
+        document = json.dumps({"register": {"files": [f"{folder}{name}"]}})
+        sqs.send_message(QueueUrl=stage.queue_url("Announcements"), MessageBody=document)
+    stage.gate.denied.clear()
+    taken = stage.take_in()
+    assert "1 file taken in, 2 rows; 1 refused." in taken.out, taken.err
+    assert sorted(row["id"] for row in table.scan(view="merged").to_table().to_pylist()) == [1, 2]
+    assert stage.gate.denied == [], "\n".join(map(str, stage.gate.denied))
+
+
 def attempts(stage: DeployedStage, job_run_id: str) -> list[int]:
     state = open_store(StoreLocation(stage.state, stage.direct_s3_url, REGION))
     return [each.attempt for each in JobRunStore(state, SystemClock()).state(job_run_id).sessions.values()]
